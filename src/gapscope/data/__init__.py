@@ -1,0 +1,1 @@
+"""Readers, corruptions and downloads of the data sets."""

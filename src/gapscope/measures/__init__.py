@@ -1,0 +1,1 @@
+"""One measure a file; every file is found by the registry."""

@@ -1,0 +1,1 @@
+"""The architectures of the papers, built by name."""

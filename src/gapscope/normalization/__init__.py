@@ -1,0 +1,1 @@
+"""Batch normalisation taken apart, and the decay that it amounts to."""

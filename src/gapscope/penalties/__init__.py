@@ -1,0 +1,1 @@
+"""One regulariser a file."""

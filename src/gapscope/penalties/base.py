@@ -1,0 +1,76 @@
+"""What every penalty is: a term added to the loss, computed from one forward pass that the loss shares."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class Penalty(ABC):
+    """A differentiable term added to the loss.
+
+    Two call forms: `penalty(network, x)` runs its own forward pass, and the fast
+    `outputs, value = penalty.with_outputs(network, x)` shares the forward pass with the loss. Both take targets `y`
+    where the penalty needs them, and return a 0-d tensor already multiplied by the penalty's strength.
+
+    Subclasses give `value` and, where they must watch the forward pass, `observing`.
+    """
+
+    needs_targets: bool = False
+
+    @contextmanager
+    def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
+        """Watch the one forward pass that runs in the body.
+
+        Args:
+            network: The network that will be called.
+            inputs: The mini-batch.
+
+        Yields:
+            The inputs to call the network with, and whatever `value` needs of the pass.
+        """
+        yield inputs, None
+
+    @abstractmethod
+    def value(
+        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
+    ) -> Tensor:
+        """Return the penalty, a 0-d tensor, from one observed forward pass."""
+
+    def with_outputs(self, network: nn.Module, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the network's outputs and the penalty, from one forward pass."""
+        return outputs_with_penalties(network, x, y, [self])
+
+    def __call__(self, network: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """Return the penalty alone."""
+        return self.with_outputs(network, x, y)[1]
+
+
+def outputs_with_penalties(
+    network: nn.Module, x: Tensor, y: Tensor | None, penalties: Sequence[Penalty]
+) -> tuple[Tensor, Tensor]:
+    """Run one forward pass and return its outputs with the sum of several penalties.
+
+    Args:
+        network: The network.
+        x: Inputs [n, ...].
+        y: Targets, for penalties that need them.
+        penalties: The penalties; may be empty.
+
+    Returns:
+        Outputs [n, K] and the sum of the penalties (0-d).
+    """
+    with ExitStack() as stack:
+        inputs, observations = x, []
+        for penalty in penalties:
+            inputs, observed = stack.enter_context(penalty.observing(network, inputs))
+            observations.append(observed)
+        outputs = network(inputs)
+    total = outputs.new_zeros(())
+    for penalty, observed in zip(penalties, observations, strict=True):
+        total = total + penalty.value(network, inputs, outputs, y, observed)
+    return outputs, total

@@ -1,0 +1,39 @@
+"""L2 penalty on all parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.errors import check_range
+from gapscope.penalties.base import Penalty
+from gapscope.registry import penalty
+
+
+@penalty("weight")
+class WeightPenalty(Penalty):
+    r"""$\lambda \sum_i \theta_i^2$ over all trainable parameters, biases included; a sum, not a mean.
+
+    With plain SGD this equals `weight_decay = 2 * strength`. Exact.
+
+    Args:
+        strength: lambda, 0 or larger.
+
+    >>> network = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.constant_(network.weight, 3.0)
+    >>> WeightPenalty(0.5)(network, torch.zeros(1, 2)).item()
+    9.0
+    """
+
+    def __init__(self, strength: float) -> None:
+        check_range("strength of WeightPenalty", strength, 0)
+        self.strength = strength
+
+    def value(
+        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
+    ) -> Tensor:
+        """Return the penalty; it depends on the parameters alone."""
+        squares = [parameter.square().sum() for parameter in network.parameters() if parameter.requires_grad]
+        return self.strength * torch.stack(squares).sum()

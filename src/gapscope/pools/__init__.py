@@ -1,0 +1,1 @@
+"""Many networks: grids of specs, runs that resume, folders of records."""

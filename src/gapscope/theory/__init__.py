@@ -1,0 +1,1 @@
+"""Closed forms and differential equations in float64; no networks."""

@@ -1,0 +1,28 @@
+"""Settings of every test: one thread, so that two workers do not fight, and where the real data lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+def _data_root() -> Path:
+    given = os.environ.get("GAPSCOPE_DATA")
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    return Path(given) if given else beside
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """Folder of the real data sets; tests that need it are skipped where it is absent."""
+    root = _data_root()
+    if not root.is_dir():
+        pytest.skip("the real data sets are not on this machine (set GAPSCOPE_DATA)")
+    return root
