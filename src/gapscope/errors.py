@@ -33,6 +33,10 @@ class MissingExtra(GapscopeError, ImportError):
     """An optional dependency that is not installed."""
 
 
+class WorkerDied(GapscopeError, RuntimeError):
+    """A worker process that ended, twice, on one job alone (killed from outside, or for lack of memory)."""
+
+
 class UnsupportedLayer(GapscopeError, NotImplementedError):
     """A layer for which a quantity cannot be computed as asked."""
 

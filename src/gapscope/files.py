@@ -35,14 +35,15 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(_standard_json(value), indent=indent, allow_nan=False)
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write `content` to a temporary name beside `path`, flush it to the disk, then rename it to `path`.
+def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:
+    """Write `content` to a temporary name beside `path`, then rename it to `path`.
 
     Whatever happens (a kill, a full disk), `path` holds its old content or the new one, never a part.
 
     Args:
         path: The file to write; its folder must exist.
         content: Text (written as UTF-8) or bytes.
+        durable: Whether to flush to the disk first, so that even a power cut leaves a whole file (slower).
 
     Raises:
         GapscopeError: The disk is full or the folder cannot be written; the old content is untouched.
@@ -52,8 +53,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     try:
         with temporary.open("wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

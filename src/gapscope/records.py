@@ -174,6 +174,7 @@ class Record:
             over the whole split in evaluation mode; train scores are against the training (possibly corrupted) labels.
         corruption: What was corrupted, as the corruption functions stated it.
         readings: What was measured.
+        unmeasured: Measure name -> why it has no value for this network.
         history: One mapping an epoch.
         environment: Versions and machine.
         seconds: Wall time of training and measuring.
@@ -188,6 +189,7 @@ class Record:
     scores: Mapping[str, float] = field(default_factory=dict)
     corruption: Mapping[str, Any] = field(default_factory=dict)
     readings: Readings = field(default_factory=Readings)
+    unmeasured: Mapping[str, str] = field(default_factory=dict)
     history: Sequence[Mapping[str, Any]] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
@@ -207,6 +209,11 @@ class Record:
         if self.gap_kind == "accuracy":
             return self.scores["train_accuracy"] - self.scores["test_accuracy"]
         return self.scores["test_loss"] - self.scores["train_loss"]
+
+    def missing_measures(self, names: Iterable[str]) -> list[str]:
+        """Those of the named measures that were neither taken nor tried."""
+        done = {reading.measure for reading in self.readings} | set(self.unmeasured)
+        return [name for name in names if name not in done]
 
     def write(self, folder: Path) -> None:
         """Write record.json into `folder`: it exists whole or not at all (the history is written by training)."""

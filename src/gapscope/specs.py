@@ -178,7 +178,9 @@ class TrainingSpec(_Settings):
         schedule_epochs: See schedule.
         penalties: Penalties added to the loss, each by name and options.
         gradient_clip: Largest L2 norm of the whole gradient; None does not clip.
-        stop_at_train_loss: Training ends after the first epoch whose mean batch loss is at most this; None never.
+        stop_at_train_loss: Training ends when `stop_epochs` epochs in total had a mean batch loss (without penalties,
+            in training mode) of at most this; None never.
+        stop_epochs: See stop_at_train_loss.
         precision: "float32", or "mixed" (automatic mixed precision, on CUDA only).
         channels_last: Whether images are kept in channels-last memory format.
     """
@@ -195,6 +197,7 @@ class TrainingSpec(_Settings):
     penalties: tuple[PenaltySpec, ...] = ()
     gradient_clip: float | None = None
     stop_at_train_loss: float | None = None
+    stop_epochs: int = 1
     precision: str = "float32"
     channels_last: bool = False
 
@@ -208,6 +211,7 @@ class TrainingSpec(_Settings):
         check_range("training.epochs", self.epochs, 0)
         check_range("training.schedule_factor", self.schedule_factor, 0, 1, low_open=True)
         check_range("training.schedule_epochs", self.schedule_epochs, 1)
+        check_range("training.stop_epochs", self.stop_epochs, 1)
         if self.gradient_clip is not None:
             check_range("training.gradient_clip", self.gradient_clip, 0, low_open=True)
         if self.nesterov and self.momentum == 0:

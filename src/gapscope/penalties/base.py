@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
+
+from gapscope.errors import InvalidInput
 
 
 class Penalty(ABC):
@@ -40,6 +42,17 @@ class Penalty(ABC):
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
     ) -> Tensor:
         """Return the penalty, a 0-d tensor, from one observed forward pass."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors that a resumed training needs to go on as if unbroken (random states, counters); none by default."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take up the state that `state_dict` gave; a penalty that keeps none refuses one."""
+        if state:
+            raise InvalidInput(
+                f"{type(self).__name__} keeps no state; got {', '.join(state)}. Use the penalties it was saved with."
+            )
 
     def with_outputs(self, network: nn.Module, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the network's outputs and the penalty, from one forward pass."""

@@ -1,1 +1,6 @@
-"""Many networks: grids of specs, runs that resume, folders of records."""
+"""Many networks: grids of specs, runs that resume, folders of records (torch is loaded only to run them)."""
+
+from gapscope.pools.grid import Grid as Grid
+from gapscope.pools.pool import Pool as Pool
+from gapscope.pools.pool import PoolStatus as PoolStatus
+from gapscope.pools.pool import open_pool as open_pool

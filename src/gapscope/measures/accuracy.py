@@ -1,0 +1,46 @@
+"""Accuracy."""
+
+from __future__ import annotations
+
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from gapscope.records import Estimate
+from gapscope.registry import measure
+from gapscope.samples import Samples
+from gapscope.scoring import scores
+
+
+@measure(
+    "accuracy",
+    needs=("inputs", "labels"),
+    units="fraction of samples",
+    direction="none",
+    aggregation="mean over samples",
+    cost="1 forward pass",
+    reference="",
+)
+def accuracy(
+    network: nn.Module, x: Float[Tensor, "n ..."], y: Int64[Tensor, " n"], *, chunk_size: int = 512
+) -> Estimate:
+    r"""Fraction of samples whose largest output is the labelled class, $\frac1n \sum_i 1[\arg\max_c f_c(x_i) = y_i]$.
+
+    Exact; in evaluation mode. On training samples it is the training accuracy against the labels as given.
+
+    Args:
+        network: Classifier that returns logits [n, K].
+        x: Inputs.
+        y: Class labels.
+        chunk_size: Samples a forward pass; without effect on the result.
+
+    Returns:
+        A number in [0, 1].
+
+    Raises:
+        InvalidInput: Inputs, labels and outputs do not fit together.
+
+    >>> import torch
+    >>> accuracy(nn.Identity(), torch.eye(4), torch.tensor([0, 1, 2, 0]))
+    0.75
+    """
+    return Estimate(scores(network, Samples(x, y), chunk_size=chunk_size)["accuracy"])

@@ -1,0 +1,58 @@
+"""Distance of the parameters from their initial values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from gapscope.errors import InvalidInput
+from gapscope.records import Estimate
+from gapscope.registry import measure
+
+
+@measure(
+    "distance_from_initialization",
+    needs=("initial",),
+    units="weight units",
+    direction="lower",
+    aggregation="L2 norm over all trainable parameters",
+    cost="no pass",
+    reference="Jiang et al., Fantastic Generalization Measures, 2020, section C.3",
+)
+def distance_from_initialization(network: nn.Module, *, initial: Mapping[str, Tensor]) -> Estimate:
+    r"""L2 distance of all trainable parameters from where training began, $\|\theta - \theta_0\|_2$.
+
+    Exact; accumulated in float64.
+
+    Args:
+        network: The trained network.
+        initial: Its state dictionary before training.
+
+    Returns:
+        The distance.
+
+    Raises:
+        InvalidInput: `initial` lacks a parameter of the network, or has another shape for it.
+
+    >>> import copy
+    >>> layer = nn.Linear(2, 1)
+    >>> before = copy.deepcopy(layer.state_dict())
+    >>> layer.weight.data += 1.5
+    >>> layer.bias.data += 3.5**0.5
+    >>> distance_from_initialization(layer, initial=before)
+    2.82843
+    """
+    total = 0.0
+    for name, parameter in network.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if name not in initial or initial[name].shape != parameter.shape:
+            raise InvalidInput(
+                f"initial must be a state dictionary of the same network; '{name}' is "
+                f"{'missing' if name not in initial else 'of another shape'}. "
+                "Copy network.state_dict() before training."
+            )
+        start = initial[name].detach().to(parameter.device).double()
+        total += (parameter.detach().double() - start).square().sum().item()
+    return Estimate(total**0.5)

@@ -1,0 +1,46 @@
+"""Mean loss."""
+
+from __future__ import annotations
+
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from gapscope.records import Estimate
+from gapscope.registry import measure
+from gapscope.samples import Samples
+from gapscope.scoring import scores
+
+
+@measure(
+    "loss",
+    needs=("inputs", "targets"),
+    units="nats (cross-entropy) or squared target units (regression)",
+    direction="none",
+    aggregation="mean over samples (and outputs, for regression)",
+    cost="1 forward pass",
+    reference="",
+)
+def loss(
+    network: nn.Module, x: Float[Tensor, "n ..."], y: Shaped[Tensor, "n ..."], *, chunk_size: int = 512
+) -> Estimate:
+    r"""Mean cross-entropy $-\frac1n \sum_i \log \mathrm{softmax}(f(x_i))_{y_i}$, or mean squared error (regression).
+
+    Exact; in evaluation mode; accumulated in float64.
+
+    Args:
+        network: Network that returns raw outputs [n, K].
+        x: Inputs.
+        y: Class labels [n], or regression targets [n, K].
+        chunk_size: Samples a forward pass; without effect beyond rounding.
+
+    Returns:
+        The loss, 0 or larger.
+
+    Raises:
+        InvalidInput: Inputs, targets and outputs do not fit together.
+
+    >>> import torch
+    >>> loss(nn.Identity(), torch.zeros(3, 2), torch.tensor([0, 1, 1]))  # log 2
+    0.693147
+    """
+    return Estimate(scores(network, Samples(x, y), chunk_size=chunk_size)["loss"])

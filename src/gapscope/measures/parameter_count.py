@@ -1,0 +1,32 @@
+"""Number of parameters: the baseline beside every other measure."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from gapscope.records import Estimate
+from gapscope.registry import measure
+
+
+@measure(
+    "parameter_count",
+    needs=(),
+    units="parameters",
+    direction="lower",
+    aggregation="sum over all trainable parameters",
+    cost="no pass",
+    reference="",
+)
+def parameter_count(network: nn.Module) -> Estimate:
+    """Number of trainable parameters; a parameter shared by several modules counts once. Exact.
+
+    Args:
+        network: Any network.
+
+    Returns:
+        The count.
+
+    >>> parameter_count(nn.Linear(3, 2))
+    8
+    """
+    return Estimate(sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad))

@@ -1,0 +1,37 @@
+"""Squared norm of the parameters."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from gapscope.records import Estimate
+from gapscope.registry import measure
+
+
+@measure(
+    "parameter_norm",
+    needs=(),
+    units="squared weight units",
+    direction="lower",
+    aggregation="sum over all trainable parameters",
+    cost="no pass",
+    reference="Jiang et al., Fantastic Generalization Measures, 2020, section C.2",
+)
+def parameter_norm(network: nn.Module) -> Estimate:
+    r"""Squared L2 norm of all trainable parameters, $\sum_i \theta_i^2$, biases included; a sum.
+
+    Exact; accumulated in float64.
+
+    Args:
+        network: Any network.
+
+    Returns:
+        The squared norm.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> _ = nn.init.constant_(layer.weight, 2.0), nn.init.constant_(layer.bias, 1.0)
+    >>> parameter_norm(layer)
+    9
+    """
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    return Estimate(sum(parameter.detach().double().square().sum().item() for parameter in parameters))

@@ -1,0 +1,188 @@
+"""One run: spec -> trained, scored and measured network -> record. Failure is a value."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import gapscope
+from gapscope.assessment import measure, select_measures
+from gapscope.checkpoints import load_weights, save_tensors
+from gapscope.data import Problem, prepare
+from gapscope.data import check_options as check_data_options
+from gapscope.errors import GapscopeError
+from gapscope.files import to_json
+from gapscope.networks import build, check_options
+from gapscope.records import Readings, Record
+from gapscope.registry import get_measure, make_penalty
+from gapscope.scoring import scores
+from gapscope.seeds import stream_seed
+from gapscope.specs import DataSpec, Spec
+from gapscope.training import train
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What a run is given beside its spec; none of it changes the trained weights.
+
+    Attributes:
+        measures: Names of measures; None takes all that apply.
+        measure_options: Measure name -> its keyword options.
+        measure_samples: Number of training samples that are measured (the first ones); None takes all.
+        data_root: Where the data lie; None looks in the usual places.
+        device: Torch device.
+    """
+
+    measures: tuple[str, ...] | None = None
+    measure_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    measure_samples: int | None = None
+    data_root: str | None = None
+    device: str = "cpu"
+
+
+@lru_cache(maxsize=2)
+def _prepared(data: str, root: str | None) -> tuple[Problem, dict[str, Any]]:
+    """Data of a spec; a worker's next run often uses the same."""
+    return prepare(DataSpec.from_dict(json.loads(data)), root=root)
+
+
+def prepared(spec: Spec, root: str | None) -> tuple[Problem, dict[str, Any]]:
+    """Return the (corrupted) data of a spec and the facts about the corruption, cached for the last two."""
+    return _prepared(to_json(spec.data.to_dict()), root)
+
+
+def build_network(spec: Spec, problem: Problem) -> nn.Module:
+    """Return the untrained network of a spec: always the same weights for the same spec."""
+    return build(
+        spec.network.name,
+        input_shape=problem.input_shape,
+        n_outputs=problem.n_outputs,
+        initialization=spec.network.initialization,
+        generator=torch.Generator().manual_seed(stream_seed(spec.seed, "initial weights")),
+        **spec.network.options,
+    )
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, for the record."""
+    return {
+        "gapscope": gapscope.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _final_scores(network: nn.Module, problem: Problem) -> dict[str, float]:
+    train_scores, test_scores = scores(network, problem.train), scores(network, problem.test)
+    return {f"train_{k}": v for k, v in train_scores.items()} | {f"test_{k}": v for k, v in test_scores.items()}
+
+
+def _measured(
+    record: Record, network: nn.Module, initial: Mapping[str, Tensor], problem: Problem, options: RunOptions
+) -> Record:
+    """The record with all asked measures: those that it has already, and the missing ones."""
+    samples = problem.train
+    if options.measure_samples is not None and options.measure_samples < len(samples):
+        samples = samples.subset(torch.arange(options.measure_samples))
+    names = [item.name for item in select_measures(options.measures, samples, has_initial=True)]
+    readings, unmeasured = list(record.readings), dict(record.unmeasured)
+    for name in record.missing_measures(names):
+        chosen = {name: options.measure_options[name]} if name in options.measure_options else {}
+        try:
+            readings.extend(measure(network, samples, [name], initial=initial, options=chosen))
+        except (GapscopeError, RuntimeError) as error:
+            unmeasured[name] = _message(error)
+    return replace(record, readings=Readings(readings), unmeasured=unmeasured)
+
+
+def check_specs(specs: Sequence[Spec], options: RunOptions) -> None:
+    """Raise InvalidInput for names and settings that no run could use, before anything is trained."""
+    for name in options.measures or ():
+        get_measure(name)
+    for name in options.measure_options:
+        get_measure(name)
+    for spec in specs:
+        check_data_options(spec.data.name, spec.data.options)
+        check_options(spec.network.name, spec.network.options)
+        for item in spec.training.penalties:
+            make_penalty(item.name, item.options)
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in str(error):
+        return "out of memory: use a smaller batch, network or chunk size"
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}"
+
+
+def _trained_record(spec: Spec, folder: Path, options: RunOptions) -> Record:
+    start = time.perf_counter()
+    problem, corruption = prepared(spec, options.data_root)
+    network = build_network(spec, problem).to(options.device)
+    initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+    result = train(network, problem.train, spec.training, seed=spec.seed, test=problem.test, folder=folder)
+    record = Record(
+        id=spec.id,
+        spec=spec.to_dict(),
+        status=result.status,
+        message="" if result.status == "finished" else result.stopped,
+        stopped=result.stopped,
+        corruption=corruption,
+        epochs_trained=len(result.history),
+        environment=environment(),
+    )
+    if result.status == "finished":
+        save_tensors(folder / "weights.safetensors", network.state_dict(), {"spec": spec.to_dict()})
+        record = replace(record, scores=_final_scores(network, problem))
+        record = _measured(record, network, initial, problem, options)
+    return replace(record, seconds=round(time.perf_counter() - start, 3))
+
+
+def _remeasured_record(record: Record, spec: Spec, folder: Path, options: RunOptions) -> Record:
+    problem, _ = prepared(spec, options.data_root)
+    network = build_network(spec, problem).to(options.device)
+    initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+    load_weights(network, folder / "weights.safetensors")
+    return _measured(record, network, initial, problem, options)
+
+
+def run(spec: Spec, folder: Path, options: RunOptions) -> Record:
+    """Train, score and measure the network of one spec, write its record, and return it.
+
+    A record that exists is only completed by measures that it lacks. An interrupted training goes on from its last
+    finished epoch. Whatever goes wrong with this network (diverged, out of memory, a setting that it does not know)
+    becomes a record with its status and message; only a record that cannot be written raises.
+
+    Args:
+        spec: What to train.
+        folder: Folder of this run; made if missing.
+        options: Measures, data and device.
+
+    Returns:
+        The record, as written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    record = Record.read(folder) if (folder / "record.json").exists() else None
+    try:
+        if record is None or record.status == "failed":
+            record = _trained_record(spec, folder, options)
+        elif record.status == "finished":
+            record = _remeasured_record(record, spec, folder, options)
+    except (GapscopeError, RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
+        record = Record(
+            id=spec.id, spec=spec.to_dict(), status="failed", message=_message(error), environment=environment()
+        )
+    record.write(folder)
+    (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+    return Record.read(folder)

@@ -1,0 +1,116 @@
+"""The house: imports point downwards only, the start is light, public names agree with what type checkers see."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gapscope
+
+SOURCE = Path(gapscope.__file__).parent
+FLOORS = [
+    ["errors", "seeds"],
+    ["files"],
+    ["records", "specs", "samples"],
+    ["inspection"],
+    ["registry", "scoring", "checkpoints", "gradients", "ablation"],
+    ["measures", "penalties", "normalization", "theory", "networks", "data"],
+    ["training"],
+    ["assessment", "monitor"],
+    ["pools"],
+    ["estimation", "report"],
+    ["studies", "integrations", "cli"],
+]
+FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
+# penalties of a family build on that family; nothing else crosses between siblings
+SIBLINGS = {("penalties", "normalization")}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Names of gapscope's own parts that a file imports anywhere in it."""
+    tree, found = ast.parse(path.read_text()), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gapscope."):
+            found.add((node.module or "").split(".")[1])
+        elif isinstance(node, ast.ImportFrom) and node.module == "gapscope":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("gapscope.")}
+    return found
+
+
+def upward(part: str, imported: set[str]) -> set[str]:
+    """Imports that do not point downwards from `part`."""
+    return {
+        name
+        for name in imported
+        if name != part
+        and name in FLOOR
+        and (FLOOR[name] > FLOOR[part] or (FLOOR[name] == FLOOR[part] and (part, name) not in SIBLINGS))
+    }
+
+
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.name != "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_downwards(path: Path) -> None:
+    part = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    assert part in FLOOR, f"{part} has no floor: add it to FLOORS"
+    assert not upward(part, imports_of(path))
+
+
+def test_the_import_test_can_fail() -> None:
+    assert upward("measures", {"training", "records"}) == {"training"}
+    assert upward("networks", {"data"}) == {"data"}
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level modules in sys.modules after running `code` in a new interpreter."""
+    script = f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
+    return set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    )
+
+
+HEAVY = {"torch", "numpy", "scipy", "sklearn", "pandas", "matplotlib", "jinja2", "pooch", "safetensors"}
+
+
+@pytest.mark.parametrize("code", ["import gapscope", "import gapscope.cli", "import gapscope.pools"])
+def test_start_loads_nothing_heavy(code: str) -> None:
+    assert not loaded_after(code) & HEAVY
+
+
+def test_the_start_test_can_fail() -> None:
+    assert "torch" in loaded_after("import gapscope; gapscope.measure")
+
+
+@pytest.mark.parametrize("code", ["import gapscope.estimation", "import gapscope.report"])
+def test_reading_records_never_loads_torch(code: str) -> None:
+    assert "torch" not in loaded_after(code)
+
+
+def test_public_names_agree_with_the_type_checker() -> None:
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.asname: (node.module or "").removeprefix("gapscope.")
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == gapscope._PUBLIC
+
+
+@pytest.mark.parametrize("name", [*gapscope._PUBLIC, *gapscope._SUBPACKAGES])
+def test_every_public_name_loads(name: str) -> None:
+    assert getattr(gapscope, name) is not None
+
+
+def test_a_wrong_public_name_names_the_nearest() -> None:
+    with pytest.raises(AttributeError, match="Did you mean 'measure'"):
+        _ = gapscope.mesure
