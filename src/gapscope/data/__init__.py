@@ -1,1 +1,15 @@
 """Readers, corruptions and downloads of the data sets."""
+
+from gapscope.data.corruptions import balanced_subset as balanced_subset
+from gapscope.data.corruptions import label_noise as label_noise
+from gapscope.data.corruptions import subset as subset
+from gapscope.data.corruptions import target_noise as target_noise
+from gapscope.data.location import data_root as data_root
+from gapscope.data.motion_blur import motion_blur as motion_blur
+from gapscope.data.prepare import prepare as prepare
+from gapscope.data.prepare import unpack_mask as unpack_mask
+from gapscope.data.problem import Problem as Problem
+from gapscope.data.sources import check_options as check_options
+from gapscope.data.sources import found as found
+from gapscope.data.sources import load as load
+from gapscope.data.sources import names as names

@@ -1,0 +1,151 @@
+"""Problems of small images from their official files: MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gapscope.data.cifar_binary import read_cifar
+from gapscope.data.idx import read_idx
+from gapscope.data.location import Layout, locate
+from gapscope.data.packed import read_bounded
+from gapscope.data.problem import Problem
+from gapscope.errors import DataNotFound, UnreadableFile, check_choice
+from gapscope.samples import Samples
+
+_IDX_FILES = {
+    "train_images": ("train-images-idx3-ubyte", "train-images.idx3-ubyte"),
+    "train_labels": ("train-labels-idx1-ubyte", "train-labels.idx1-ubyte"),
+    "test_images": ("t10k-images-idx3-ubyte", "t10k-images.idx3-ubyte"),
+    "test_labels": ("t10k-labels-idx1-ubyte", "t10k-labels.idx1-ubyte"),
+}
+MNIST = Layout("mnist", ("mnist", "MNIST/raw"), _IDX_FILES)
+FASHION_MNIST = Layout("fashion_mnist", ("fashion-mnist", "fashion_mnist", "FashionMNIST/raw"), _IDX_FILES)
+CIFAR10 = Layout(
+    "cifar10",
+    ("cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
+    {"train_1": ("data_batch_1.bin",), "test": ("test_batch.bin",)},
+    {f"train_{i}": (f"data_batch_{i}.bin",) for i in range(2, 6)},
+)
+CIFAR100 = Layout(
+    "cifar100",
+    ("cifar100", "cifar100/cifar-100-binary", "cifar-100-binary"),
+    {"train": ("train.bin",), "test": ("test.bin",)},
+    {"fine": ("fine_label_names.txt",), "coarse": ("coarse_label_names.txt",)},
+)
+_DIGITS = tuple(str(digit) for digit in range(10))
+_CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+_PHOTOGRAPHS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_MOST_NAME_BYTES = 10_000
+
+
+def _image_samples(pixels: Tensor, labels: Tensor) -> Samples:
+    return Samples(pixels.float().div_(255), labels.long())
+
+
+def _idx_samples(images_path: Path, labels_path: Path, n_classes: int) -> Samples:
+    images, labels = read_idx(images_path, dimensions=3), read_idx(labels_path, dimensions=1)
+    if len(images) != len(labels):
+        raise UnreadableFile(
+            f"{images_path} and {labels_path.name} must hold one label an image; they hold {len(images):,} images and "
+            f"{len(labels):,} labels. Fetch both again."
+        )
+    if int(labels.max()) >= n_classes:
+        raise UnreadableFile(
+            f"{labels_path} must hold labels 0 to {n_classes - 1}; it holds {int(labels.max())}. Is it another file?"
+        )
+    return _image_samples(images.unsqueeze(1), labels)
+
+
+def _idx_problem(layout: Layout, root: str | Path | None, class_names: tuple[str, ...]) -> Problem:
+    paths = locate(layout, root)
+    train, test = (
+        _idx_samples(paths[f"{split}_images"], paths[f"{split}_labels"], len(class_names))
+        for split in ("train", "test")
+    )
+    return Problem(layout.source, "classification", train, test, len(class_names), class_names)
+
+
+def mnist(root: str | Path | None = None) -> Problem:
+    """Handwritten digits, [n, 1, 28, 28]; the official files hold 60,000 + 10,000."""
+    return _idx_problem(MNIST, root, _DIGITS)
+
+
+def fashion_mnist(root: str | Path | None = None) -> Problem:
+    """Clothes, [n, 1, 28, 28]; the official files hold 60,000 + 10,000, and any shorter file is read as it is."""
+    return _idx_problem(FASHION_MNIST, root, _CLOTHES)
+
+
+def _cifar10_training_files(paths: dict[str, Path]) -> list[Path]:
+    numbers = [i for i in range(1, 6) if f"train_{i}" in paths]
+    missing = sorted(set(range(1, max(numbers))) - set(numbers))
+    if missing:
+        raise DataNotFound(
+            f"{paths['train_1'].parent} must hold data_batch_1.bin and so on without a gap; "
+            f"data_batch_{missing[0]}.bin is missing. Run `gapscope data fetch cifar10`."
+        )
+    return [paths[f"train_{i}"] for i in numbers]
+
+
+def cifar10(root: str | Path | None = None) -> Problem:
+    """Photographs of ten kinds, [n, 3, 32, 32]; the official files hold 50,000 + 10,000, fewer files or records do too.
+
+    Args:
+        root: The data root.
+
+    Returns:
+        The problem.
+
+    Raises:
+        DataNotFound: The files are not there, or a training file between two others is missing.
+        UnreadableFile: A file is truncated or of another format.
+    """
+    paths = locate(CIFAR10, root)
+    parts = [read_cifar(path, labels_each=1) for path in _cifar10_training_files(paths)]
+    train = _image_samples(torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])[:, 0])
+    pixels, labels = read_cifar(paths["test"], labels_each=1)
+    return Problem("cifar10", "classification", train, _image_samples(pixels, labels[:, 0]), 10, _PHOTOGRAPHS)
+
+
+def _class_names(path: Path | None, n_classes: int) -> tuple[str, ...]:
+    """The first names of a list of class names, or nothing where there is no such list."""
+    if path is None:
+        return ()
+    content = read_bounded(path, _MOST_NAME_BYTES).decode("utf-8", errors="replace").split()
+    if len(content) < n_classes:
+        raise UnreadableFile(
+            f"{path} must name at least the {n_classes} classes of the labels; it names {len(content)}. Fetch it again."
+        )
+    return tuple(content[:n_classes])
+
+
+def cifar100(root: str | Path | None = None, *, labels: str = "fine") -> Problem:
+    """Photographs of a hundred kinds, [n, 3, 32, 32]; the official files hold 50,000 + 10,000.
+
+    The number of outputs is the largest label of both splits plus 1: 100 (or 20 coarse ones) for the official files,
+    fewer for files that hold only the first classes.
+
+    Args:
+        root: The data root.
+        labels: "fine" (100 classes, the default) or "coarse" (20 groups of them).
+
+    Returns:
+        The problem.
+
+    Raises:
+        InvalidInput: labels is neither.
+        DataNotFound: The files are not there.
+        UnreadableFile: A file is truncated or of another format.
+    """
+    check_choice("labels of cifar100", labels, ("fine", "coarse"))
+    paths = locate(CIFAR100, root)
+    column = 1 if labels == "fine" else 0
+    splits = {}
+    for split in ("train", "test"):
+        pixels, both = read_cifar(paths[split], labels_each=2)
+        splits[split] = _image_samples(pixels, both[:, column])
+    n_outputs = 1 + max(int(samples.targets.max()) for samples in splits.values())
+    names = _class_names(paths.get(labels), n_outputs)
+    return Problem("cifar100", "classification", splits["train"], splits["test"], n_outputs, names)

@@ -1,0 +1,87 @@
+"""Where the files of a data set lie."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gapscope.errors import DataNotFound
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The files of one data set, and the folders below the data root in which they are looked for.
+
+    Attributes:
+        source: Name of the data set.
+        folders: Folder names below the data root, the first being the one that downloads use.
+        required: What a file holds -> its possible names; each is also looked for with ".gz" added.
+        optional: The same for files that may be absent.
+    """
+
+    source: str
+    folders: tuple[str, ...]
+    required: Mapping[str, tuple[str, ...]]
+    optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def _user_cache() -> Path:
+    """The platform's folder for files that can be had again."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
+
+
+def data_root(given: str | Path | None = None) -> Path:
+    """Return the folder that holds the data sets, one folder each; it need not exist.
+
+    It is `given`, else the environment variable GAPSCOPE_DATA, else gapscope/data in the user's cache
+    (on Linux $XDG_CACHE_HOME or ~/.cache).
+
+    >>> data_root("/somewhere")
+    PosixPath('/somewhere')
+    """
+    if given is not None:
+        return Path(given).expanduser()
+    from_environment = os.environ.get("GAPSCOPE_DATA")
+    if from_environment:
+        return Path(from_environment).expanduser()
+    return _user_cache() / "gapscope" / "data"
+
+
+def _first_file(folder: Path, file_names: tuple[str, ...]) -> Path | None:
+    candidates = (folder / f"{name}{suffix}" for name in file_names for suffix in ("", ".gz"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def locate(layout: Layout, root: str | Path | None = None) -> dict[str, Path]:
+    """Return the path of every file of a data set, from the first folder that holds all required ones.
+
+    Args:
+        layout: Which files, in which folders.
+        root: The data root, see `data_root`.
+
+    Returns:
+        What a file holds -> its path; optional files only where they exist.
+
+    Raises:
+        DataNotFound: No folder holds all required files; the message says where it looked and what to run.
+    """
+    base = data_root(root)
+    for folder in layout.folders:
+        found = {role: _first_file(base / folder, file_names) for role, file_names in layout.required.items()}
+        if all(found.values()):
+            found |= {role: _first_file(base / folder, file_names) for role, file_names in layout.optional.items()}
+            return {role: path for role, path in found.items() if path is not None}
+    wanted = ", ".join(file_names[0] for file_names in layout.required.values())
+    raise DataNotFound(
+        f"Data set '{layout.source}' needs the files {wanted} (plain or .gz) together in one of the folders "
+        f"{', '.join(layout.folders)} of {base}; they are not there. "
+        f"Run `gapscope data fetch {layout.source}`, or name another data root with --data-root or GAPSCOPE_DATA."
+    )

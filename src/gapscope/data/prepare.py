@@ -1,0 +1,162 @@
+"""From a DataSpec to the problem that a network is trained on, and the facts of what was done to it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from gapscope.data import corruptions
+from gapscope.data.motion_blur import blur_settings, motion_blur
+from gapscope.data.problem import Problem
+from gapscope.data.sources import load
+from gapscope.errors import InvalidInput
+from gapscope.samples import Samples
+from gapscope.specs import DataSpec
+
+Facts = dict[str, Any]
+
+
+def _stream(seed: int, purpose: str) -> torch.Generator:
+    """A generator of its own for every purpose, so that one setting does not move the draws of another."""
+    digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
+
+
+def pack_mask(mask: Bool[Tensor, " n"]) -> str:
+    """Return a mask as text: bit i (least significant first) is sample i, the bytes in base64.
+
+    >>> pack_mask(torch.tensor([True, False, True]))
+    'BQ=='
+    """
+    return base64.b64encode(np.packbits(mask.numpy(), bitorder="little").tobytes()).decode()
+
+
+def unpack_mask(text: str) -> Int64[Tensor, " k"]:
+    """Return the indices of the samples that a packed mask marks, in ascending order.
+
+    >>> unpack_mask("BQ==")
+    tensor([0, 2])
+    """
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), bitorder="little")
+    return torch.from_numpy(np.flatnonzero(bits))
+
+
+def _check_sense(spec: DataSpec, problem: Problem) -> None:
+    for split, size, samples in (
+        ("train_size", spec.train_size, problem.train),
+        ("test_size", spec.test_size, problem.test),
+    ):
+        if size is not None and size > len(samples):
+            raise InvalidInput(
+                f"data.{split} must be at most {len(samples):,}, all that '{spec.name}' has; got {size:,}."
+            )
+    if problem.task == "regression" and (spec.label_noise or spec.balanced):
+        setting = "label_noise" if spec.label_noise else "balanced"
+        raise InvalidInput(
+            f"data.{setting} needs class labels; '{spec.name}' is a regression problem. "
+            f"{'Use data.target_noise.' if spec.label_noise else 'Leave it out.'}"
+        )
+    if problem.task == "classification" and spec.target_noise:
+        raise InvalidInput(
+            f"data.target_noise needs a regression problem; '{spec.name}' is a classification problem. "
+            "Use data.label_noise."
+        )
+    if spec.blur_severity and problem.train.inputs.ndim != 4:
+        raise InvalidInput(
+            f"data.blur_severity needs images [n, channels, height, width]; the inputs of '{spec.name}' have shape "
+            f"{['n', *problem.input_shape]}. Set it to 0."
+        )
+
+
+def _training_subset(spec: DataSpec, problem: Problem) -> Samples:
+    generator = _stream(spec.seed, "training subset")
+    if not spec.balanced:
+        return (
+            problem.train if spec.train_size is None else corruptions.subset(problem.train, spec.train_size, generator)
+        )
+    assert problem.train.targets is not None
+    rarest = int(torch.bincount(problem.train.targets, minlength=problem.n_outputs).min())
+    size = spec.train_size or rarest * problem.n_outputs
+    return corruptions.balanced_subset(problem.train, size, problem.n_outputs, generator)
+
+
+def _blur(spec: DataSpec, train: Samples) -> tuple[Samples, Facts]:
+    blurred = motion_blur(train.inputs, spec.blur_severity, _stream(spec.seed, "motion blur"))
+    radius, sigma = blur_settings(spec.blur_severity, min(train.inputs.shape[-2:]))
+    facts = {"severity": spec.blur_severity, "radius": radius, "sigma": sigma, "images": len(train)}
+    return replace(train, inputs=blurred), facts
+
+
+def _relabel(spec: DataSpec, train: Samples, n_classes: int) -> tuple[Samples, Facts]:
+    assert train.targets is not None
+    may_keep = spec.label_noise_may_keep_class
+    generator = _stream(spec.seed, "label noise")
+    noisy = corruptions.label_noise(train.targets, spec.label_noise, n_classes, generator, may_keep_class=may_keep)
+    wrong = noisy != train.targets
+    facts = {
+        "rate": spec.label_noise,
+        "may_keep_class": may_keep,
+        "drawn_again": round(spec.label_noise * len(train)),
+        "wrong": int(wrong.sum()),
+        "wrong_mask": pack_mask(wrong),
+    }
+    return replace(train, targets=noisy), facts
+
+
+def _disturb(spec: DataSpec, train: Samples) -> tuple[Samples, Facts]:
+    assert train.targets is not None
+    noisy = corruptions.target_noise(train.targets, spec.target_noise, _stream(spec.seed, "target noise"))
+    return replace(train, targets=noisy), {"std": spec.target_noise, "samples": len(train)}
+
+
+def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem, Facts]:
+    """Return the problem that `spec` describes, and plain JSON facts of what was taken and corrupted.
+
+    First the subsets are drawn, then the training images blurred, labels replaced, noise added to the targets; the
+    test split stays clean. Every step draws from a generator of its own that depends on spec.seed alone: changing
+    one setting leaves the draws of the others as they are. A larger train_size keeps the samples of a smaller one
+    and their blur, a larger label_noise keeps the wrong labels of a smaller one.
+
+    Args:
+        spec: Data and corruptions.
+        root: The data root, see `gapscope.data.location.data_root`.
+
+    Returns:
+        The problem, and a mapping with "train" and "test" (`available` and `used` samples, `balanced`) and, where
+        applied, "motion_blur" (`severity`, `radius`, `sigma`, `images`), "label_noise" (`rate`, `may_keep_class`,
+        `drawn_again`, `wrong` and the packed mask `wrong_mask` of the wrongly labelled training samples, read by
+        `unpack_mask`) and "target_noise" (`std`, `samples`).
+
+    Raises:
+        InvalidInput: The spec asks for what these data cannot give, for example blur of a table.
+        DataNotFound: The files are not on this machine.
+        UnreadableFile: A file is truncated or of another format.
+
+    >>> problem, facts = prepare(DataSpec(train_size=100, label_noise=0.3))
+    >>> len(problem.train), facts["label_noise"]["wrong"], len(unpack_mask(facts["label_noise"]["wrong_mask"]))
+    (100, 30, 30)
+    """
+    problem = load(spec.name, root=root, **spec.options)
+    _check_sense(spec, problem)
+    train, test = _training_subset(spec, problem), problem.test
+    if spec.test_size is not None:
+        test = corruptions.subset(test, spec.test_size, _stream(spec.seed, "test subset"))
+    facts: Facts = {
+        "train": {"available": len(problem.train), "used": len(train), "balanced": spec.balanced},
+        "test": {"available": len(problem.test), "used": len(test)},
+    }
+    if spec.blur_severity:
+        train, facts["motion_blur"] = _blur(spec, train)
+    if spec.label_noise:
+        train, facts["label_noise"] = _relabel(spec, train, problem.n_outputs)
+    if spec.target_noise:
+        train, facts["target_noise"] = _disturb(spec, train)
+    return replace(problem, train=train, test=test), facts

@@ -1,0 +1,71 @@
+"""A learning problem: training and test samples of one task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.inspection import check_labels
+from gapscope.samples import Samples
+
+Task = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Training and test samples of one task, checked to fit each other.
+
+    Attributes:
+        name: Name of the data set.
+        task: "classification" (int64 labels [n]) or "regression" (float32 targets [n, K]).
+        train: Samples to learn from; images are float32 [n, channels, height, width] in [0, 1].
+        test: Samples of the same kind, never trained on.
+        n_outputs: Number of outputs that a network needs: classes, or regression targets K.
+        class_names: One name a class, or empty.
+
+    >>> import torch
+    >>> samples = Samples(torch.zeros(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]))
+    >>> Problem("toy", "classification", samples, samples, n_outputs=3).input_shape
+    (1, 8, 8)
+    """
+
+    name: str
+    task: Task
+    train: Samples
+    test: Samples
+    n_outputs: int
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_choice("task of a Problem", self.task, ("classification", "regression"))
+        check_range("n_outputs of a Problem", self.n_outputs, 1)
+        if self.class_names and len(self.class_names) != self.n_outputs:
+            raise InvalidInput(
+                f"A Problem must have one class name an output, here {self.n_outputs}; got {len(self.class_names)}."
+            )
+        if self.train.inputs.shape[1:] != self.test.inputs.shape[1:]:
+            raise InvalidInput(
+                f"Training and test inputs must have the same shape; got {list(self.train.inputs.shape[1:])} "
+                f"and {list(self.test.inputs.shape[1:])}. Resize one of them."
+            )
+        self._check_targets("training", self.train)
+        self._check_targets("test", self.test)
+
+    def _check_targets(self, split: str, samples: Samples) -> None:
+        targets = samples.targets
+        if targets is None or samples.is_classification != (self.task == "classification"):
+            wanted = "int64 labels [n]" if self.task == "classification" else "float targets [n, K]"
+            got = "none" if targets is None else f"{targets.dtype} of shape {list(targets.shape)}"
+            raise InvalidInput(f"The {split} targets of a {self.task} problem must be {wanted}; got {got}.")
+        if self.task == "classification":
+            check_labels(targets, self.n_outputs)
+        elif targets.shape[1] != self.n_outputs:
+            raise InvalidInput(
+                f"The {split} targets must have n_outputs = {self.n_outputs} columns; got {targets.shape[1]}."
+            )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input, for images (channels, height, width)."""
+        return tuple(self.train.inputs.shape[1:])
