@@ -1,0 +1,135 @@
+"""Networks by name: which there are, which options they take, and how one is built."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from gapscope.errors import InvalidInput, check_choice, check_range, nearest
+from gapscope.networks.fully_connected import fully_connected
+from gapscope.networks.initialization import initialize
+from gapscope.networks.layers import ACTIVATIONS, NORMALIZATIONS
+from gapscope.networks.lenet import lenet5
+from gapscope.networks.small_cnn import small_cnn
+
+_FAMILIES: dict[str, Callable[..., nn.Module]] = {
+    "fully_connected": fully_connected,
+    "lenet5": lenet5,
+    "small_cnn": small_cnn,
+}
+_CHOICES = {"activation": tuple(ACTIVATIONS), "normalization": NORMALIZATIONS}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all networks, sorted.
+
+    Returns:
+        What `build` takes as name.
+
+    >>> "lenet5" in names()
+    True
+    """
+    return tuple(sorted(_FAMILIES))
+
+
+def _defaults(name: str) -> dict[str, Any]:
+    parameters = inspect.signature(_FAMILIES[name]).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def _check_value(setting: str, option: str, value: Any, default: Any) -> None:
+    """Check one option by its default's type, and by what its name stands for in every network."""
+    expected = type(default)
+    allowed = (int, float) if expected is float else expected
+    if not isinstance(value, allowed) or (isinstance(value, bool) and expected is not bool):
+        raise InvalidInput(f"{setting} must be of type {expected.__name__}; got {value!r}.")
+    if isinstance(value, str):
+        check_choice(setting, value, _CHOICES[option])
+    elif option == "dropout":
+        check_range(setting, value, 0, 1, high_open=True)
+    elif option == "n_hidden":
+        check_range(setting, value, 0)
+    elif expected is int:
+        check_range(setting, value, 1)
+    elif expected is float:
+        check_range(setting, value, 0, low_open=True)
+
+
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Raise InvalidInput unless there is a network `name` and it takes these options; nothing is built.
+
+    Args:
+        name: Name of the network.
+        options: Its keyword options.
+
+    Raises:
+        InvalidInput: The name or an option is unknown (the nearest right one is named), or a value is impossible.
+
+    >>> check_options("lenet5", {"droput": 0.5})
+    Traceback (most recent call last):
+    ...
+    gapscope.errors.InvalidInput: Network 'lenet5' has no option 'droput'; it takes width_multiplier, dropout, batch_norm. Did you mean 'dropout'?
+    """  # noqa: E501
+    if name not in _FAMILIES:
+        raise InvalidInput(f"There is no network {name!r}; known are {', '.join(names())}.{nearest(name, names())}")
+    defaults = _defaults(name)
+    for option, value in options.items():
+        if option not in defaults:
+            raise InvalidInput(
+                f"Network {name!r} has no option {option!r}; it takes {', '.join(defaults)}.{nearest(option, defaults)}"
+            )
+        _check_value(f"Option '{option}' of network '{name}'", option, value, defaults[option])
+
+
+def _check_sizes(input_shape: Sequence[int], n_outputs: int) -> None:
+    if not input_shape or any(not isinstance(size, int) or size < 1 for size in input_shape):
+        raise InvalidInput(
+            f"input_shape must be the shape of one sample, without the batch, such as (1, 28, 28); got {input_shape!r}."
+        )
+    check_range("n_outputs", n_outputs, 1)
+
+
+def build(
+    name: str,
+    *,
+    input_shape: Sequence[int],
+    n_outputs: int,
+    initialization: str = "torch",
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> nn.Module:
+    """Build a network that maps samples [n, *input_shape] to raw outputs [n, n_outputs] (logits, no softmax).
+
+    The same name, sizes, options and generator seed give bit-identical weights; the global random state is neither
+    used nor changed. Switching dropout or batch normalisation on does not change the other weights.
+
+    Args:
+        name: One of `names()`.
+        input_shape: Shape of one sample: (features,) or (channels, height, width).
+        n_outputs: Classes, or regression targets.
+        initialization: "torch", "standard_normal", "xavier_uniform", "he_uniform" or "he_normal", see `initialize`.
+        generator: Source of the initial weights; None takes a fresh, unpredictable seed.
+        **options: Options of the network, see its function.
+
+    Returns:
+        The network, in training mode, on the CPU, in torch's default floating-point type.
+
+    Raises:
+        InvalidInput: Name, option, value or shape cannot be used; the message says what to do.
+
+    >>> network = build("fully_connected", input_shape=(2,), n_outputs=1, width=50, activation="tanh")
+    >>> list(network(torch.zeros(4, 2)).shape)
+    [4, 1]
+    """
+    check_options(name, options)
+    _check_sizes(input_shape, n_outputs)
+    # Built without memory or random numbers first, so that every weight is drawn exactly once, below.
+    with torch.device("meta"):
+        network = _FAMILIES[name](tuple(input_shape), n_outputs, **options)
+    network.to_empty(device="cpu")
+    initialize(network, initialization, generator)
+    return network

@@ -1,0 +1,111 @@
+"""Initial weights: five schemes, drawn from a generator, the same on every device."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from gapscope.errors import InvalidInput, check_choice
+from gapscope.specs import INITIALIZATIONS
+
+_WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+_WEIGHTS: dict[str, Callable[..., Tensor]] = {
+    "torch": partial(nn.init.kaiming_uniform_, a=5**0.5),
+    "standard_normal": nn.init.normal_,
+    "xavier_uniform": nn.init.xavier_uniform_,
+    "he_uniform": partial(nn.init.kaiming_uniform_, nonlinearity="relu"),
+    "he_normal": partial(nn.init.kaiming_normal_, nonlinearity="relu"),
+}
+
+
+def generator_or_fresh(generator: torch.Generator | None) -> torch.Generator:
+    """Return `generator`, or a new one with a seed from the operating system (the global random state is not used)."""
+    if generator is None:
+        generator = torch.Generator()
+        generator.seed()
+    return generator
+
+
+@contextmanager
+def seeded(generator: torch.Generator) -> Iterator[None]:
+    """Run code that draws from the global CPU random state under a seed from `generator`; restore the state after."""
+    seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _fill(parameter: Tensor, fill: Callable[..., Tensor], generator: torch.Generator) -> None:
+    values = torch.empty(parameter.shape, dtype=parameter.dtype, device=generator.device)
+    parameter.copy_(fill(values, generator=generator))
+
+
+def _fill_bias(module: nn.Module, kind: str, generator: torch.Generator) -> None:
+    bound = module.weight[0].numel() ** -0.5  # type: ignore[index, operator]
+    if kind == "torch":
+        _fill(module.bias, partial(nn.init.uniform_, a=-bound, b=bound), generator)  # type: ignore[arg-type]
+    elif kind == "standard_normal":
+        _fill(module.bias, nn.init.normal_, generator)  # type: ignore[arg-type]
+    else:
+        nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+
+
+def _reset(module: nn.Module) -> None:
+    # On a copy in CPU memory, so that another device's random state is neither used nor changed.
+    fresh = copy.deepcopy(module).cpu()
+    fresh.reset_parameters()  # type: ignore[operator]
+    module.load_state_dict(fresh.state_dict())
+
+
+def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generator | None = None) -> None:
+    r"""Draw all weights of a network anew, in place.
+
+    With $n_\mathrm{in}$, $n_\mathrm{out}$ the fan-in and fan-out of a linear or convolutional layer:
+
+    | kind | weights | biases |
+    |---|---|---|
+    | `"torch"` | $U(\pm 1/\sqrt{n_\mathrm{in}})$, PyTorch's default | the same |
+    | `"standard_normal"` | $N(0, 1)$ | $N(0, 1)$ |
+    | `"xavier_uniform"` | $U(\pm\sqrt{6/(n_\mathrm{in}+n_\mathrm{out})})$ | 0 |
+    | `"he_uniform"` | $U(\pm\sqrt{6/n_\mathrm{in}})$ | 0 |
+    | `"he_normal"` | $N(0, 2/n_\mathrm{in})$, variance | 0 |
+
+    Normalisation layers start with weight 1 and bias 0 (running statistics 0 and 1). Layers of other kinds that have
+    `reset_parameters` (embeddings, recurrent layers) use it, under a seed from the generator. The global random state
+    is left as it is. The kinds are those of Forouzesh et al. 2021 (arXiv 2007.15378), Fig. 3.
+
+    Args:
+        network: The network; changed in place.
+        kind: One of the kinds in the table.
+        generator: Source of all random numbers; None takes a fresh, unpredictable seed.
+
+    Raises:
+        InvalidInput: `kind` is unknown, or a weight is parametrized (weight norm), so that it cannot be set.
+
+    >>> layer = nn.Linear(6, 2)
+    >>> initialize(layer, "he_uniform", torch.Generator().manual_seed(0))
+    >>> bool((layer.weight.abs() <= 1).all()), layer.bias.tolist()
+    (True, [0.0, 0.0])
+    """
+    check_choice("initialization", kind, INITIALIZATIONS)
+    generator = generator_or_fresh(generator)
+    with torch.no_grad(), seeded(generator):
+        for name, module in network.named_modules():
+            if parametrize.is_parametrized(module):
+                raise InvalidInput(
+                    f"initialize needs plain weights; '{name}' is parametrized. "
+                    "Initialise the network before adding the parametrization."
+                )
+            if isinstance(module, _WEIGHTED):
+                _fill(module.weight, _WEIGHTS[kind], generator)
+                if module.bias is not None:
+                    _fill_bias(module, kind, generator)
+            elif hasattr(module, "reset_parameters"):
+                _reset(module)

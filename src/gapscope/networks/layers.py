@@ -1,0 +1,184 @@
+"""Building blocks that the network families share: named layers in the order in which they run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import count, pairwise
+
+from torch import nn
+
+from gapscope.errors import InvalidInput
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "gelu": nn.GELU,
+    "identity": nn.Identity,
+}
+NORMALIZATIONS = ("none", "batch", "group")
+
+Layers = dict[str, nn.Module]
+
+
+def scaled(channels: int, width_multiplier: float) -> int:
+    """Return `channels` times the multiplier, rounded, and at least 1.
+
+    >>> scaled(64, 0.25), scaled(6, 0.01)
+    (16, 1)
+    """
+    return max(1, round(channels * width_multiplier))
+
+
+def normalization_layers(name: str, channels: int, normalization: str, *, images: bool = True) -> Layers:
+    """Return the normalisation called `<name>_norm`, or nothing for "none".
+
+    Group normalisation has 8 groups, or as many as divide both 8 and the number of channels.
+
+    Args:
+        name: Name of the layer that it follows.
+        channels: Channels of that layer.
+        normalization: "none", "batch" or "group".
+        images: Whether its input is [n, c, h, w], not [n, c].
+
+    Returns:
+        No or one named layer.
+    """
+    if normalization == "none":
+        return {}
+    if normalization == "group":
+        return {f"{name}_norm": nn.GroupNorm(math.gcd(channels, 8), channels)}
+    return {f"{name}_norm": nn.BatchNorm2d(channels) if images else nn.BatchNorm1d(channels)}
+
+
+def dropout_layers(name: str, probability: float) -> Layers:
+    """Return the dropout called `<name>_dropout`, or nothing for probability 0."""
+    return {f"{name}_dropout": nn.Dropout(probability)} if probability else {}
+
+
+def convolution(
+    name: str,
+    in_channels: int,
+    channels: int,
+    *,
+    kernel_size: int = 3,
+    stride: int = 1,
+    padding: int = 1,
+    groups: int = 1,
+    bias: bool = True,
+    normalization: str = "none",
+) -> Layers:
+    """Return a convolution `<name>`, its normalisation `<name>_norm` if any, and `<name>_relu`."""
+    layers: Layers = {
+        name: nn.Conv2d(in_channels, channels, kernel_size, stride, padding, groups=groups, bias=bias),
+        **normalization_layers(name, channels, normalization),
+        f"{name}_relu": nn.ReLU(),
+    }
+    return layers
+
+
+def dense(name: str, n_inputs: int, n_units: int, *, activation: str = "relu", normalization: str = "none") -> Layers:
+    """Return a linear layer `<name>`, its normalisation `<name>_norm` if any, and its activation."""
+    return {
+        name: nn.Linear(n_inputs, n_units),
+        **normalization_layers(name, n_units, normalization, images=False),
+        f"{name}_{activation}": ACTIVATIONS[activation](),
+    }
+
+
+def head(
+    n_inputs: int,
+    hidden: Sequence[int],
+    n_outputs: int,
+    *,
+    dropout: float = 0.0,
+    output_dropout: float = 0.0,
+    normalization: str = "none",
+) -> Layers:
+    """Return `flatten`, hidden linear layers `fc1`, `fc2`, ... with ReLU, and the linear layer `output`.
+
+    Args:
+        n_inputs: Numbers a sample after flattening.
+        hidden: Units of each hidden layer.
+        n_outputs: Outputs of the network.
+        dropout: Probability of dropout before each hidden layer.
+        output_dropout: Probability of dropout before the last layer.
+        normalization: What follows each hidden linear layer.
+
+    Returns:
+        The named layers.
+    """
+    layers: Layers = {"flatten": nn.Flatten()}
+    widths = [n_inputs, *hidden]
+    for i, (before, units) in enumerate(pairwise(widths), start=1):
+        layers |= dropout_layers(f"fc{i}", dropout)
+        layers |= dense(f"fc{i}", before, units, normalization=normalization)
+    layers |= dropout_layers("output", output_dropout)
+    layers["output"] = nn.Linear(widths[-1], n_outputs)
+    return layers
+
+
+def image_shape(network: str, input_shape: Sequence[int]) -> tuple[int, int, int]:
+    """Return `input_shape` as (channels, height, width).
+
+    Args:
+        network: Name of the network, for the message.
+        input_shape: Shape of one sample.
+
+    Returns:
+        The three numbers.
+
+    Raises:
+        InvalidInput: It is not the shape of an image.
+    """
+    if len(input_shape) != 3:
+        raise InvalidInput(
+            f"{network} needs images, input_shape (channels, height, width); got {tuple(input_shape)}. "
+            "Choose fully_connected for other data."
+        )
+    channels, height, width = input_shape
+    return channels, height, width
+
+
+def _first(value: int | tuple[int, ...] | str) -> int:
+    return value if isinstance(value, int) else int(value[0])
+
+
+def _sides_after(layers: Mapping[str, nn.Module], sides: Sequence[int]) -> list[int] | None:
+    sides = list(sides)
+    for layer in layers.values():
+        if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
+            kernel, stride, padding = (_first(v) for v in (layer.kernel_size, layer.stride, layer.padding))
+            sides = [(side + 2 * padding - kernel) // stride + 1 for side in sides]
+            if min(sides) < 1:
+                return None
+    return sides
+
+
+def n_features(network: str, layers: Mapping[str, nn.Module], channels: int, sides: Sequence[int]) -> int:
+    """Return how many numbers a sample has after convolutions and pooling.
+
+    Args:
+        network: Name of the network, for the message.
+        layers: Its convolutional part.
+        channels: Channels that this part ends with.
+        sides: Height and width of the images.
+
+    Returns:
+        Channels times height times width.
+
+    Raises:
+        InvalidInput: Nothing is left of images so small.
+
+    >>> n_features("demo", {"conv1": nn.Conv2d(1, 4, 5), "conv1_pool": nn.MaxPool2d(2)}, 4, (28, 28))
+    576
+    """
+    left = _sides_after(layers, sides)
+    if left is None:
+        smallest = next(side for side in count(1) if _sides_after(layers, (side, side)))
+        raise InvalidInput(
+            f"{network} needs images of at least {smallest} x {smallest} pixels; got {sides[0]} x {sides[1]}. "
+            "Enlarge or pad the images, or choose a network with fewer pooling steps, such as small_cnn."
+        )
+    return channels * math.prod(left)
