@@ -1,0 +1,146 @@
+r"""Correlation of each measure with the gap, with bootstrap intervals and the size baseline beside it.
+
+One resample of the networks is a vector of counts $w$. Every coefficient is a function of $w$, so that all resamples
+are evaluated together by matrix products instead of one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy
+from jaxtyping import Bool, Float
+
+from gapscope.errors import InvalidInput, check_range
+from gapscope.estimation.columns import check_columns
+
+if TYPE_CHECKING:
+    import pandas
+
+Array = numpy.ndarray
+Coefficient = Callable[[Float[Array, "b n"], Float[Array, " n"], Float[Array, " n"]], Float[Array, " b"]]
+
+
+def _ratio(numerator: Float[Array, " b"], first: Float[Array, " b"], second: Float[Array, " b"]) -> Float[Array, " b"]:
+    """Return numerator / sqrt(first * second), NaN where a variable is constant."""
+    varies = (first > 1e-12) & (second > 1e-12)
+    root = numpy.sqrt(numpy.where(varies, first, 1.0)) * numpy.sqrt(numpy.where(varies, second, 1.0))
+    return numpy.where(varies, numpy.clip(numerator / root, -1.0, 1.0), numpy.nan)
+
+
+def _weighted_pearson(
+    weights: Float[Array, "b n"], x: Float[Array, "#b n"], y: Float[Array, "#b n"]
+) -> Float[Array, " b"]:
+    total = weights.sum(1, keepdims=True)
+    x = x - (weights * x).sum(1, keepdims=True) / total
+    y = y - (weights * y).sum(1, keepdims=True) / total
+    return _ratio((weights * x * y).sum(1), (weights * x * x).sum(1), (weights * y * y).sum(1))
+
+
+def _standardised(values: Float[Array, " n"]) -> Float[Array, " n"]:
+    values = values / (numpy.abs(values).max() or 1.0)
+    values = values - values.mean()
+    return values / (values.std() or 1.0)
+
+
+def _pearson(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
+    return _weighted_pearson(weights, _standardised(x)[None], _standardised(y)[None])
+
+
+def _ranks(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> Float[Array, "b n"]:
+    """Mid-ranks of every network in each resample: networks below it, plus half of those equal to it."""
+    below: Bool[Array, "n n"] = x[None, :] < x[:, None]
+    equal: Bool[Array, "n n"] = x[None, :] == x[:, None]
+    return weights @ (below + 0.5 * equal).T
+
+
+def _spearman(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
+    return _weighted_pearson(weights, _ranks(weights, x), _ranks(weights, y))
+
+
+def _kendall(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
+    signs_x = numpy.sign(x[:, None] - x[None, :])
+    signs_y = numpy.sign(y[:, None] - y[None, :])
+
+    def pairs(signs: Float[Array, "n n"]) -> Float[Array, " b"]:
+        return ((weights @ signs) * weights).sum(1)
+
+    return _ratio(pairs(signs_x * signs_y), pairs(signs_x**2), pairs(signs_y**2))
+
+
+COEFFICIENTS: dict[str, Coefficient] = {"pearson": _pearson, "spearman": _spearman, "kendall": _kendall}
+
+
+def _row(x: Array, y: Array, n_bootstrap: int, seed: int, level: float) -> dict[str, float]:
+    finite = numpy.isfinite(x) & numpy.isfinite(y)
+    x, y = x[finite], y[finite]
+    n = len(x)
+    row: dict[str, float] = {"n": n, "dropped": int((~finite).sum())}
+    if n < 3:
+        return row | {f"{name}{end}": numpy.nan for name in COEFFICIENTS for end in ("", "_low", "_high")}
+    resamples = numpy.random.default_rng(seed).multinomial(n, numpy.full(n, 1 / n), size=n_bootstrap).astype(float)
+    for name, coefficient in COEFFICIENTS.items():
+        row[name] = float(coefficient(numpy.ones((1, n)), x, y)[0])
+        drawn = coefficient(resamples, x, y)
+        drawn = drawn[numpy.isfinite(drawn)]
+        ends = numpy.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]) if len(drawn) else [numpy.nan, numpy.nan]
+        row[f"{name}_low"], row[f"{name}_high"] = (float(end) for end in ends)
+    return row
+
+
+def correlations(
+    table: pandas.DataFrame,
+    measures: Sequence[str],
+    *,
+    target: str = "gap",
+    n_bootstrap: int = 2000,
+    seed: int = 0,
+    baseline: str | None = "parameter_count",
+    level: float = 0.95,
+) -> pandas.DataFrame:
+    r"""Pearson, Spearman and Kendall tau-b correlation of each measure with the gap, each with an interval.
+
+    $$\tau_b = \frac{\sum_{i<j} \operatorname{sign}(x_i - x_j)\operatorname{sign}(y_i - y_j)}
+    {\sqrt{\#\{i<j: x_i \ne x_j\}\;\#\{i<j: y_i \ne y_j\}}}$$
+
+    Spearman's is Pearson's between mid-ranks. The coefficients are exact; the intervals are percentile bootstrap
+    intervals over networks (all networks count as exchangeable, which those of one grid are not quite). Time and
+    memory grow with the square of the number of networks.
+
+    Args:
+        table: One row a network.
+        measures: Columns to correlate with the target.
+        target: What they should go with.
+        n_bootstrap: Number of resamples of the networks.
+        seed: Seed of the resamples; the same for every measure.
+        baseline: Column that always stands beside the measures; None only where the table has no size at all.
+        level: Nominal coverage of the intervals.
+
+    Returns:
+        One row a measure, indexed by its name: `n` networks used, `dropped` for a value that is not finite, and
+        `pearson`, `pearson_low`, `pearson_high`, the same for `spearman` and `kendall` (NaN where the measure is
+        constant or fewer than three networks are left), and `is_baseline`.
+
+    Raises:
+        InvalidInput: A column is missing, or n_bootstrap or level is out of range.
+
+    Kendall, "The treatment of ties in ranking problems", Biometrika 1945; Efron and Tibshirani 1993, section 13.3.
+
+    >>> import pandas
+    >>> table = pandas.DataFrame({"gap": [1, 2, 3, 4], "norm": [1, 3, 2, 4], "parameter_count": [7, 7, 7, 7]})
+    >>> correlations(table, ["norm"]).kendall.round(3).to_dict()
+    {'norm': 0.667, 'parameter_count': nan}
+    """
+    import pandas
+
+    check_range("n_bootstrap", n_bootstrap, 1)
+    check_range("level", level, 0, 1, low_open=True, high_open=True)
+    if isinstance(measures, str):
+        raise InvalidInput(f"measures must be a list of column names; got {measures!r}. Write [{measures!r}].")
+    names = [*measures] if baseline is None or baseline in measures else [*measures, baseline]
+    check_columns(table, [*names, target])
+    y = table[target].to_numpy(dtype=float)
+    rows = [_row(table[name].to_numpy(dtype=float), y, n_bootstrap, seed, level) for name in names]
+    result = pandas.DataFrame(rows, index=pandas.Index(names, name="measure"))
+    return result.assign(is_baseline=[name == baseline for name in names])

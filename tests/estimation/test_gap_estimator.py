@@ -1,0 +1,252 @@
+"""The gap estimator: closed forms, scikit-learn's own checks, coverage by simulation, refusals, JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy
+import pandas
+import pytest
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.model_selection import LeaveOneOut, cross_val_predict
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from gapscope.errors import InvalidInput, UnreadableFile
+from gapscope.estimation import GapEstimator
+
+
+@parametrize_with_checks(
+    [
+        GapEstimator(),
+        GapEstimator(interval="split"),
+        GapEstimator(kind="ridge"),
+        GapEstimator(kind="monotone", directions={}),
+    ]
+)
+@pytest.mark.filterwarnings("ignore:Skipping check")
+def test_scikit_learns_own_checks(estimator: GapEstimator, check: object) -> None:
+    check(estimator)  # type: ignore[operator]
+
+
+def networks(n: int, seed: int = 0, noise: float = 0.02) -> pandas.DataFrame:
+    """A pool whose gap is 0.3 zeta - 0.2 kappa + 0.1 log10(size) - 0.2 plus noise."""
+    rng = numpy.random.default_rng(seed)
+    table = pandas.DataFrame(
+        {
+            "zeta": rng.uniform(0.1, 0.7, n),
+            "kappa": rng.uniform(0.2, 0.6, n),
+            "size": 10 ** rng.uniform(3, 6, n),
+            "network.name": rng.choice(["lenet", "vgg"], n),
+        }
+    )
+    gap = 0.3 * table["zeta"] - 0.2 * table["kappa"] + 0.1 * numpy.log10(table["size"]) - 0.2
+    return table.assign(gap=gap + noise * rng.standard_normal(n))
+
+
+READINGS = ("zeta", "kappa", "size")
+
+
+def _estimator(**options: object) -> GapEstimator:
+    settings = {"features": READINGS, "logarithm": ("size",), "families": ("network.name",)}
+    return GapEstimator(**(settings | options))  # type: ignore[arg-type]
+
+
+def test_least_squares_is_scikit_learns() -> None:
+    table = networks(30)
+    design = table[list(READINGS)].assign(size=numpy.log(table["size"]))
+    oracle = LinearRegression().fit(design, table["gap"])
+    found = _estimator().fit(table, table["gap"])
+    numpy.testing.assert_allclose(found.coef_, oracle.coef_, rtol=1e-9)
+    assert found.intercept_ == pytest.approx(oracle.intercept_, rel=1e-9)
+    numpy.testing.assert_allclose(found.predict(table), oracle.predict(design), rtol=1e-9)
+
+
+def test_scales_far_apart_do_not_hurt() -> None:
+    table = networks(30)
+    oracle = LinearRegression().fit(table[["zeta", "kappa"]], table["gap"])
+    far = pandas.DataFrame({"zeta": table["zeta"] * 1e-9, "kappa": table["kappa"] * 1e15})
+    found = GapEstimator().fit(far, table["gap"])
+    numpy.testing.assert_allclose(found.coef_ * [1e-9, 1e15], oracle.coef_, rtol=1e-9)
+
+
+def test_left_out_residuals_are_those_of_refitting() -> None:
+    table = networks(25)
+    design = table[["zeta", "kappa"]]
+    left_out = cross_val_predict(LinearRegression(), design, table["gap"], cv=LeaveOneOut())
+    found = GapEstimator().fit(design, table["gap"])
+    numpy.testing.assert_allclose(found.residuals_, numpy.abs(left_out - table["gap"]), rtol=1e-8)
+
+
+def test_ridge_takes_the_strength_with_the_smallest_left_out_error() -> None:
+    table = networks(20, noise=0.3)
+    x = ((table[["zeta", "kappa"]] - table[["zeta", "kappa"]].mean()) / table[["zeta", "kappa"]].std(ddof=0)).to_numpy()
+    strengths = 20 * numpy.logspace(-4, 4, 33)
+    errors = [
+        ((cross_val_predict(Ridge(alpha=a), x, table["gap"], cv=LeaveOneOut()) - table["gap"]) ** 2).sum()
+        for a in strengths
+    ]
+    oracle = Ridge(alpha=strengths[int(numpy.argmin(errors))]).fit(x, table["gap"])
+    found = GapEstimator(kind="ridge").fit(table[["zeta", "kappa"]], table["gap"])
+    numpy.testing.assert_allclose(found.predict(table[["zeta", "kappa"]]), oracle.predict(x), rtol=1e-8)
+
+
+def test_monotone_keeps_the_stated_signs() -> None:
+    table = networks(40)
+    right = {"zeta": "lower", "kappa": "higher", "size": "lower"}
+    free = _estimator().fit(table, table["gap"])
+    bound = _estimator(kind="monotone", directions=right).fit(table, table["gap"])
+    numpy.testing.assert_allclose(bound.coef_, free.coef_, rtol=1e-6)
+    wrong = _estimator(kind="monotone", directions=right | {"zeta": "higher", "kappa": "none"}).fit(table, table["gap"])
+    assert wrong.coef_[0] == 0
+    oracle = LinearRegression().fit(table[["kappa"]].assign(size=numpy.log(table["size"])), table["gap"])
+    numpy.testing.assert_allclose(wrong.coef_[1:], oracle.coef_, rtol=1e-6)
+
+
+def test_no_features_is_the_mean_gap() -> None:
+    table = networks(15)
+    found = GapEstimator(features=()).fit(table, table["gap"])
+    numpy.testing.assert_allclose(found.predict(table.iloc[:4]), numpy.full(4, table["gap"].mean()))
+    assert numpy.isfinite(found.predict_interval(table.iloc[:4])).all()
+
+
+@pytest.mark.parametrize("interval", ["jackknife+", "split"])
+@pytest.mark.parametrize("kind", ["linear", "ridge"])
+def test_intervals_cover_new_networks(interval: str, kind: str) -> None:
+    """Skewed, heteroscedastic noise: no assumption of the intervals but exchangeability holds."""
+    covered, width = 0, []
+    for seed in range(60):
+        rng = numpy.random.default_rng(seed)
+        x = rng.uniform(0, 1, (60, 2))
+        y = x @ [0.5, -0.2] + (0.05 + 0.1 * x[:, 0]) * (rng.exponential(size=60) - 1)
+        found = GapEstimator(kind=kind, interval=interval).fit(x[:30], y[:30])
+        ends = found.predict_interval(x[30:], level=0.9)
+        covered += int(((ends[:, 0] <= y[30:]) & (y[30:] <= ends[:, 1])).sum())
+        width.append((ends[:, 1] - ends[:, 0]).mean())
+    # 60 pools of 30 new networks; the standard error of the coverage over pools is about 0.01
+    assert 0.86 <= covered / 1800 <= 0.96
+    assert 0.2 < numpy.mean(width) < 0.7
+
+
+def test_few_networks_give_an_infinite_interval_not_a_wrong_one() -> None:
+    table = networks(9)
+    ends = GapEstimator(features=("zeta",)).fit(table.iloc[:8], table["gap"].iloc[:8]).predict_interval(table, 0.9)
+    assert numpy.isinf(ends).all()
+    nine = GapEstimator(features=("zeta",)).fit(table, table["gap"]).predict_interval(table, 0.9)
+    assert numpy.isfinite(nine).all()
+
+
+def test_a_network_unlike_the_fitted_ones_is_refused_with_the_reason() -> None:
+    table = networks(40)
+    found = _estimator().fit(table, table["gap"])
+    typical = {"zeta": 0.4, "kappa": 0.4, "size": 3e4, "network.name": "vgg"}
+    odd = [{}, {"network.name": "resnet"}, {"zeta": 0.9}, {"kappa": numpy.nan}, {"size": 1e9}, {"size": -1.0}]
+    new = pandas.DataFrame([typical | change for change in odd], index=list("abcdef"))
+    judged = found.trust(new)
+    assert judged["verdict"].tolist() == ["inside"] + ["outside"] * 5
+    assert judged.loc["a", "reason"] == ""
+    assert judged.loc["b", "reason"] == "network.name is resnet; fitted on lenet, vgg"
+    assert judged.loc["c", "reason"] == "zeta is 0.9, above every fitted network"
+    assert judged.loc["d", "reason"] == "kappa is nan, which cannot be used"
+    assert judged.loc["e", "reason"] == "size is 1e+09, above every fitted network"
+    assert judged.loc["f", "reason"] == "size is -1, which cannot be used"
+    answers = found.assess(new)
+    assert list(answers.columns) == ["prediction", "low", "high", "verdict", "reason"]
+    assert answers["prediction"].notna().tolist() == [True] + [False] * 5
+    assert found.assess(new, refuse=False)["prediction"].notna().tolist() == [True, True, True, False, True, False]
+
+
+def test_readings_in_range_but_unlike_together_are_refused() -> None:
+    rng = numpy.random.default_rng(0)
+    zeta = rng.uniform(0, 1, 50)
+    table = pandas.DataFrame({"zeta": zeta, "kappa": zeta + 0.01 * rng.standard_normal(50)})
+    found = GapEstimator().fit(table, zeta)
+    judged = found.trust(pandas.DataFrame({"zeta": [0.5, 0.9], "kappa": [0.5, 0.1]}))
+    assert judged["verdict"].tolist() == ["inside", "outside"]
+    assert judged["reason"].iloc[1].startswith("its readings together are unlike the fitted ones (leverage ")
+
+
+def test_leverage_is_the_diagonal_of_the_hat_matrix() -> None:
+    table = networks(20)[["zeta", "kappa"]]
+    design = numpy.column_stack([numpy.ones(20), table])
+    hat = design @ numpy.linalg.pinv(design)
+    found = GapEstimator().fit(table, table["zeta"])
+    numpy.testing.assert_allclose(found.region_.leverages(table.to_numpy()), numpy.diag(hat), rtol=1e-9)
+    left_out = numpy.diag(hat) / (1 - numpy.diag(hat))
+    rest = design[1:]
+    assert left_out[0] == pytest.approx(design[0] @ numpy.linalg.inv(rest.T @ rest) @ design[0])
+    assert found.region_.largest_leverage == pytest.approx(left_out.max())
+
+
+def test_networks_like_the_fitted_ones_are_seldom_refused() -> None:
+    refused = 0
+    for seed in range(40):
+        table = networks(60, seed)
+        found = _estimator().fit(table.iloc[:40], table["gap"].iloc[:40])
+        refused += found.trust(table.iloc[40:])["verdict"].tolist().count("outside")
+    assert refused / 800 < 0.06
+
+
+@pytest.mark.parametrize("options", [{}, {"interval": "split"}, {"kind": "ridge", "families": ()}, {"features": ()}])
+def test_saved_and_loaded_it_answers_bit_for_bit_the_same(tmp_path: Path, options: dict[str, object]) -> None:
+    table = networks(30)
+    if options.get("features") == ():
+        options = options | {"logarithm": ()}
+    found = _estimator(**options).fit(table, table["gap"])
+    found.save(tmp_path / "estimator.json")
+    again = GapEstimator.load(tmp_path / "estimator.json")
+    assert found.assess(table).equals(again.assess(table))
+    assert again.coef_.tolist() == found.coef_.tolist()
+    json.loads((tmp_path / "estimator.json").read_text(), parse_constant=lambda name: pytest.fail(f"not JSON: {name}"))
+
+
+def test_an_array_estimator_survives_saving(tmp_path: Path) -> None:
+    x = numpy.random.default_rng(0).uniform(size=(12, 2))
+    found = GapEstimator().fit(x, x[:, 0])
+    found.save(tmp_path / "estimator.json")
+    numpy.testing.assert_array_equal(GapEstimator.load(tmp_path / "estimator.json").predict(x), found.predict(x))
+
+
+def test_files_that_are_no_estimator_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "estimator.json"
+    path.write_text('{"schema": 1, "id": "x"}')
+    with pytest.raises(UnreadableFile, match="must hold a gap estimator; it does not"):
+        GapEstimator.load(path)
+    table = networks(12)
+    _estimator().fit(table, table["gap"]).save(path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"schema": 99}))
+    with pytest.raises(UnreadableFile, match="schema 1 or older; got 99, written by a newer gapscope"):
+        GapEstimator.load(path)
+    del content["fitted"]["coefficients"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(UnreadableFile, match=r"is damaged \('coefficients'\)"):
+        GapEstimator.load(path)
+    path.write_text(path.read_text()[:50])
+    with pytest.raises(UnreadableFile, match="must hold JSON"):
+        GapEstimator.load(path)
+
+
+def test_what_is_wrong_is_said() -> None:
+    table = networks(12)
+    gap = table["gap"]
+    with pytest.raises(InvalidInput, match=r"kind must be one of .* got 'rigde'. Did you mean 'ridge'\?"):
+        _estimator(kind="rigde").fit(table, gap)
+    with pytest.raises(InvalidInput, match="kind='monotone' needs the direction of each reading"):
+        _estimator(kind="monotone").fit(table, gap)
+    with pytest.raises(InvalidInput, match=r"must have a column 'zetta'.*Did you mean 'zeta'\?"):
+        _estimator(features=("zetta",), logarithm=()).fit(table, gap)
+    with pytest.raises(InvalidInput, match=r"column 'network.name' holds '(lenet|vgg)'\. Name the readings to use"):
+        GapEstimator().fit(table, gap)
+    with pytest.raises(InvalidInput, match="column 'kappa' holds NaN or infinity in 1 of 12 rows"):
+        _estimator().fit(table.assign(kappa=[numpy.nan, *table["kappa"].iloc[1:]]), gap)
+    with pytest.raises(InvalidInput, match="zeta must be positive to enter by its logarithm; got -"):
+        _estimator(logarithm=("zeta",)).fit(table.assign(zeta=-table["zeta"]), gap)
+    with pytest.raises(InvalidInput, match="logarithm must name readings among zeta, kappa, size; got 'depth'"):
+        _estimator(logarithm=("depth",)).fit(table, gap)
+    with pytest.raises(InvalidInput, match="X must be a table with named columns"):
+        _estimator().fit(table[list(READINGS)].to_numpy(), gap)
+    with pytest.raises(InvalidInput, match=r"level must lie in \(0, 1\); got 90"):
+        _estimator().fit(table, gap).predict_interval(table, level=90)
+    with pytest.raises(InvalidInput, match="features must be a list of column names; got 'zeta'"):
+        GapEstimator(features="zeta").fit(table, gap)
