@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from gapscope.data.streams import given_or_fresh
 from gapscope.errors import InvalidInput, check_range
 from gapscope.samples import Samples
 
@@ -45,7 +46,7 @@ def label_noise(
     check_range("n_classes of label_noise", n_classes, 2)
     if len(labels) and int(labels.max()) >= n_classes:
         raise InvalidInput(f"Labels must be smaller than n_classes = {n_classes}; got {int(labels.max())}.")
-    generator = _or_fresh(generator)
+    generator = given_or_fresh(generator)
     n = len(labels)
     chosen = torch.randperm(n, generator=generator)[: round(rate * n)]
     steps = torch.randint(0 if may_keep_class else 1, n_classes, (n,), generator=generator)
@@ -74,7 +75,7 @@ def target_noise(
     [[1.0], [1.0]]
     """
     check_range("std of target_noise", std, 0)
-    noise = torch.randn(targets.shape, generator=_or_fresh(generator), dtype=targets.dtype)
+    noise = torch.randn(targets.shape, generator=given_or_fresh(generator), dtype=targets.dtype)
     return targets + std * noise.to(targets.device)
 
 
@@ -98,7 +99,7 @@ def subset(samples: Samples, n: int, generator: torch.Generator | None = None) -
     3
     """
     check_range("n of subset", n, 1, len(samples))
-    return samples.subset(torch.randperm(len(samples), generator=_or_fresh(generator))[:n])
+    return samples.subset(torch.randperm(len(samples), generator=given_or_fresh(generator))[:n])
 
 
 def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.Generator | None = None) -> Samples:
@@ -134,17 +135,9 @@ def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.G
             f"Every class must have {n // n_classes} samples for a balanced subset of {n}; "
             f"class {int(counts.argmin())} has {int(counts.min())}. Use at most {int(counts.min()) * n_classes}."
         )
-    order = torch.randperm(len(samples), generator=_or_fresh(generator))
+    order = torch.randperm(len(samples), generator=given_or_fresh(generator))
     labels = samples.targets[order]
     drawn = torch.zeros(len(order), dtype=torch.bool)
     for label in range(n_classes):
         drawn[(labels == label).nonzero().flatten()[: n // n_classes]] = True
     return samples.subset(order[drawn])
-
-
-def _or_fresh(generator: torch.Generator | None) -> torch.Generator:
-    """A generator of its own where none is given: the global one is never touched."""
-    if generator is None:
-        generator = torch.Generator()
-        generator.seed()
-    return generator

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from gapscope.data.streams import given_or_fresh
 from gapscope.errors import InvalidInput, check_range
 from gapscope.samples import slices
 
@@ -115,10 +116,8 @@ def motion_blur(
             f"of shape {list(images.shape)}."
         )
     kernel = _kernel(*blur_settings(severity, min(images.shape[-2:])))
-    if generator is None:
-        generator = torch.Generator()
-        generator.seed()
-    angles = (2 * torch.rand(len(images), generator=generator, dtype=torch.float64) - 1) * math.radians(_LARGEST_ANGLE)
+    turns = 2 * torch.rand(len(images), generator=given_or_fresh(generator), dtype=torch.float64) - 1
+    angles = turns * math.radians(_LARGEST_ANGLE)
     order = angles.argsort()
     blurred = torch.empty_like(images)
     for part in slices(len(images), _CHUNK):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,12 @@ from gapscope.data import corruptions
 from gapscope.data.motion_blur import blur_settings, motion_blur
 from gapscope.data.problem import Problem
 from gapscope.data.sources import load
+from gapscope.data.streams import stream
 from gapscope.errors import InvalidInput
 from gapscope.samples import Samples
 from gapscope.specs import DataSpec
 
 Facts = dict[str, Any]
-
-
-def _stream(seed: int, purpose: str) -> torch.Generator:
-    """A generator of its own for every purpose, so that one setting does not move the draws of another."""
-    digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
 
 
 def pack_mask(mask: Bool[Tensor, " n"]) -> str:
@@ -77,7 +71,7 @@ def _check_sense(spec: DataSpec, problem: Problem) -> None:
 
 
 def _training_subset(spec: DataSpec, problem: Problem) -> Samples:
-    generator = _stream(spec.seed, "training subset")
+    generator = stream(spec.seed, "training subset")
     if not spec.balanced:
         return (
             problem.train if spec.train_size is None else corruptions.subset(problem.train, spec.train_size, generator)
@@ -89,7 +83,7 @@ def _training_subset(spec: DataSpec, problem: Problem) -> Samples:
 
 
 def _blur(spec: DataSpec, train: Samples) -> tuple[Samples, Facts]:
-    blurred = motion_blur(train.inputs, spec.blur_severity, _stream(spec.seed, "motion blur"))
+    blurred = motion_blur(train.inputs, spec.blur_severity, stream(spec.seed, "motion blur"))
     radius, sigma = blur_settings(spec.blur_severity, min(train.inputs.shape[-2:]))
     facts = {"severity": spec.blur_severity, "radius": radius, "sigma": sigma, "images": len(train)}
     return replace(train, inputs=blurred), facts
@@ -98,7 +92,7 @@ def _blur(spec: DataSpec, train: Samples) -> tuple[Samples, Facts]:
 def _relabel(spec: DataSpec, train: Samples, n_classes: int) -> tuple[Samples, Facts]:
     assert train.targets is not None
     may_keep = spec.label_noise_may_keep_class
-    generator = _stream(spec.seed, "label noise")
+    generator = stream(spec.seed, "label noise")
     noisy = corruptions.label_noise(train.targets, spec.label_noise, n_classes, generator, may_keep_class=may_keep)
     wrong = noisy != train.targets
     facts = {
@@ -113,7 +107,7 @@ def _relabel(spec: DataSpec, train: Samples, n_classes: int) -> tuple[Samples, F
 
 def _disturb(spec: DataSpec, train: Samples) -> tuple[Samples, Facts]:
     assert train.targets is not None
-    noisy = corruptions.target_noise(train.targets, spec.target_noise, _stream(spec.seed, "target noise"))
+    noisy = corruptions.target_noise(train.targets, spec.target_noise, stream(spec.seed, "target noise"))
     return replace(train, targets=noisy), {"std": spec.target_noise, "samples": len(train)}
 
 
@@ -148,7 +142,7 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
     _check_sense(spec, problem)
     train, test = _training_subset(spec, problem), problem.test
     if spec.test_size is not None:
-        test = corruptions.subset(test, spec.test_size, _stream(spec.seed, "test subset"))
+        test = corruptions.subset(test, spec.test_size, stream(spec.seed, "test subset"))
     facts: Facts = {
         "train": {"available": len(problem.train), "used": len(train), "balanced": spec.balanced},
         "test": {"available": len(problem.test), "used": len(test)},

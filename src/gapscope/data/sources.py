@@ -5,12 +5,22 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gapscope.data import built_in, image_sets
+from gapscope.data.drawn_faces import drawn_faces
+from gapscope.data.facial_keypoints import FACIAL_KEYPOINTS, facial_keypoints
 from gapscope.data.location import Layout, locate
 from gapscope.data.problem import Problem, Task
+from gapscope.data.regression_tables import (
+    BOSTON_HOUSING,
+    CALIFORNIA_HOUSING,
+    CONCRETE,
+    RegressionTable,
+    load_table,
+)
 from gapscope.errors import DataNotFound, InvalidInput, check_choice, nearest
 
 
@@ -42,6 +52,10 @@ class Source:
         return {item.name: item.default for item in parameters if item.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
+def _table_source(table: RegressionTable, sizes: str, licence: str) -> Source:
+    return Source(table.layout.source, "regression", sizes, licence, partial(load_table, table), table.layout)
+
+
 _TABLE = (
     Source("digits", "classification", "1,297 + 500", "CC BY 4.0", built_in.digits),
     Source("two_circles", "classification", "100 + 1,000", "generated", built_in.two_circles),
@@ -56,6 +70,11 @@ _TABLE = (
     ),
     Source("cifar10", "classification", "50,000 + 10,000", "none stated", image_sets.cifar10, image_sets.CIFAR10),
     Source("cifar100", "classification", "50,000 + 10,000", "none stated", image_sets.cifar100, image_sets.CIFAR100),
+    _table_source(BOSTON_HOUSING, "354 + 152", "none stated"),
+    _table_source(CALIFORNIA_HOUSING, "14,448 + 6,192", "none stated"),
+    _table_source(CONCRETE, "721 + 309", "CC BY 4.0"),
+    Source("facial_keypoints", "regression", "1,498 + 642", "Kaggle's rules", facial_keypoints, FACIAL_KEYPOINTS),
+    Source("drawn_faces", "regression", "2,000 + 500", "generated", drawn_faces),
 )
 SOURCES = {source.name: source for source in _TABLE}
 
