@@ -30,13 +30,14 @@ def _global_random_states_restored() -> Iterator[None]:
             numpy.random.set_state(numpy_state)
 
 
-def _restore_buffers(network: nn.Module, saved: dict[str, tuple[Tensor, int, Tensor]]) -> None:
-    for name, (buffer, version, copy) in saved.items():
+def _restore_buffers(network: nn.Module, saved: dict[str, tuple[Tensor, Tensor]]) -> None:
+    for name, (buffer, copy) in saved.items():
         owner, _, leaf = name.rpartition(".")
         module = network.get_submodule(owner)
         if module._buffers.get(leaf) is not buffer:
             module._buffers[leaf] = buffer
-        if buffer.is_inference() or buffer._version != version:
+        # batch norm writes its statistics without raising their version, so that contents are compared
+        if not torch.equal(buffer, copy):
             buffer.copy_(copy)
 
 
@@ -64,7 +65,7 @@ def inspecting(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -
     """
     modes = [(module, module.training) for module in network.modules()]
     parameters = [(p, p.grad, p.requires_grad, _version(p)) for p in network.parameters()]
-    buffers = {name: (b, _version(b), b.detach().clone()) for name, b in network.named_buffers()}
+    buffers = {name: (b, b.detach().clone()) for name, b in network.named_buffers()}
     try:
         with torch.inference_mode(False), torch.enable_grad(), _global_random_states_restored():
             for parameter, *_ in parameters:

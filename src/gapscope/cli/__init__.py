@@ -1,1 +1,57 @@
-"""The command line; one file a verb."""
+"""The command line; one file a verb. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from gapscope.cli import data, demo, doctor, estimate, pool, report
+
+app = typer.Typer(
+    name="gapscope",
+    help="Measure, watch, predict and improve how a neural network generalises, from its training data alone.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode="rich",
+)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from gapscope import __version__
+
+        typer.echo(f"gapscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Measure, watch, predict and improve how a neural network generalises, from its training data alone."""
+
+
+app.command("demo")(demo.demo)
+app.add_typer(data.app, name="data")
+app.add_typer(pool.app, name="pool")
+app.add_typer(estimate.app, name="estimate")
+app.command("report")(report.report)
+app.command("doctor")(doctor.doctor)
+
+
+def main() -> None:
+    """Run the command line; an error gapscope raises on purpose is one sentence and exit code 1."""
+    from gapscope.errors import GapscopeError
+
+    try:
+        app()
+    except GapscopeError as error:
+        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+        for note in getattr(error, "__notes__", ()):
+            typer.echo(f"  ({note})", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("\nstopped; everything finished is kept: run the same command again to go on.", err=True)
+        sys.exit(130)

@@ -71,9 +71,11 @@ def run_local(
     try:
         while waiting or suspects or running:
             if suspects and not running:
-                running[executor.submit(function, suspects[0])] = suspects.popleft()
+                job = suspects.popleft()
+                running[executor.submit(function, job)] = job
             while waiting and not suspects and len(running) < workers:
-                running[executor.submit(function, waiting[0])] = waiting.popleft()
+                job = waiting.popleft()
+                running[executor.submit(function, job)] = job
             alone = len(running) == 1
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             broken = [future for future in done if isinstance(future.exception(), BrokenProcessPool)]

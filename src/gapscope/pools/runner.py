@@ -21,7 +21,7 @@ from gapscope.data import Problem, prepare
 from gapscope.data import check_options as check_data_options
 from gapscope.errors import GapscopeError
 from gapscope.files import to_json
-from gapscope.networks import build, check_options
+from gapscope.networks.build import build, check_options
 from gapscope.records import Readings, Record
 from gapscope.registry import get_measure, make_penalty
 from gapscope.scoring import scores
@@ -173,6 +173,8 @@ def run(spec: Spec, folder: Path, options: RunOptions) -> Record:
         The record, as written.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(".*.tmp"):  # of a run that was killed while it wrote
+        leftover.unlink()
     record = Record.read(folder) if (folder / "record.json").exists() else None
     try:
         if record is None or record.status == "failed":

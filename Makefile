@@ -1,0 +1,41 @@
+# Two commands carry everything: `make demo` and `make test`. Both set up the virtual environment first.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test slow check format clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(f"gapscope needs Python 3.11 or newer; got {sys.version.split()[0]}. Run: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+setup: $(READY) ## make the virtual environment and install everything, pinned
+
+demo: $(READY) ## train, measure, estimate and report on real data (under 2 minutes)
+	$(BIN)/gapscope demo
+
+test: $(READY) ## run the tests
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not gpu"
+
+slow: $(READY) ## run the tests that take minutes
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "slow and not gpu"
+
+check: $(READY) ## linters, types and the examples in docstrings
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -q -n 2 --doctest-modules src
+
+format: $(READY) ## format the code and mend what the linter can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove the virtual environment and the demo's pool
+	rm -rf $(VENV) gapscope-demo

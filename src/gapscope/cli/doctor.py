@@ -1,0 +1,104 @@
+"""`gapscope doctor`: what is installed here, what works, and what to do about the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+
+import typer
+
+CORE = ("numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "safetensors", "jaxtyping", "jinja2", "rich", "pooch")
+EXTRAS = ("lightning", "transformers", "timm", "tensorboard", "wandb", "mlflow", "ray")
+
+
+def installed_version(name: str) -> str | None:
+    """Version of an installed distribution, None where it is absent."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def torchvision_build() -> str | None:
+    """Version string of an installed torchvision with its build, read without importing it; None where absent."""
+    found = importlib.util.find_spec("torchvision")
+    if found is None or not found.submodule_search_locations:
+        return None
+    for line in (Path(found.submodule_search_locations[0]) / "version.py").read_text().splitlines():
+        if line.startswith("__version__"):
+            return line.split("=")[1].strip().strip("'\"")
+    return installed_version("torchvision")
+
+
+def torchvision_problem(torchvision: str | None, torch_version: str) -> str | None:
+    """Say why an installed torchvision breaks this torch, None where it does not.
+
+    Args:
+        torchvision: Its version with the build after "+", None where it is absent.
+        torch_version: Version of torch, with its build.
+
+    Returns:
+        One sentence with the fix, or None.
+
+    >>> torchvision_problem("0.28.0+cu130", "2.13.0+cpu").split(";")[0]
+    'torchvision 0.28.0+cu130 cannot be imported beside torch 2.13.0+cpu'
+    >>> torchvision_problem("0.28.0+cu130", "2.13.0+cu130") is None
+    True
+    """
+    if torchvision is None or "+" not in torchvision or "+" not in torch_version:
+        return None
+    if torchvision.split("+")[1] == torch_version.split("+")[1]:
+        return None
+    return (
+        f"torchvision {torchvision} cannot be imported beside torch {torch_version}; it breaks lightning, timm and "
+        "torchmetrics by being installed. Run: pip uninstall torchvision"
+    )
+
+
+def _data_rows(data_root: Path | None) -> list[tuple[str, str, str]]:
+    from gapscope.data import data_root as root_of
+    from gapscope.data import found, names
+
+    root = root_of(data_root)
+    rows = [("data root", str(root), "ok" if root.is_dir() else "absent")]
+    for name in names():
+        here = found(name, root=data_root)
+        rows.append((f"data {name}", "found" if here else "not here", "ok" if here else f"gapscope data fetch {name}"))
+    return rows
+
+
+def doctor(
+    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
+) -> None:
+    """Versions, torch build, what breaks it, GPU, and the data found. Exit code 1 where something is broken."""
+    import platform
+
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from gapscope import __version__
+
+    problem = torchvision_problem(torchvision_build(), torch.__version__)
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
+    rows = [
+        ("gapscope", __version__, "ok"),
+        ("python", platform.python_version(), "ok"),
+        ("torch", f"{torch.__version__}, {torch.get_num_threads()} threads", "ok"),
+        ("GPU", gpu, "ok" if gpu != "none" else "not needed"),
+        ("torchvision", torchvision_build() or "absent", "broken" if problem else "ok"),
+    ]
+    for name in CORE:
+        version = installed_version(name)
+        rows.append((name, version or "absent", "ok" if version else "run: pip install -c constraints.txt gapscope"))
+    rows += [(name, installed_version(name) or "absent", "extra") for name in EXTRAS]
+    table = Table("what", "found", "verdict")
+    for row in rows + _data_rows(data_root):
+        table.add_row(*row)
+    Console().print(table)
+    missing = [name for name in CORE if installed_version(name) is None]
+    if problem or missing:
+        typer.secho(problem or f"missing: {', '.join(missing)}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(1)
+    typer.echo("everything that gapscope needs is here")

@@ -1,0 +1,58 @@
+"""`gapscope pool run | status`: train and measure the networks of a grid, resumable at any moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+app = typer.Typer(help="Train and measure many networks; run the same command again to go on.", no_args_is_help=True)
+
+GRID = typer.Argument(..., help="TOML file with the grid: tables base, [[cases]], axes, and a list measures.")
+FOLDER = typer.Argument(..., help="The pool's folder.")
+
+
+@app.command("run")
+def run(
+    grid: Path = GRID,
+    folder: Path = FOLDER,
+    workers: int = typer.Option(2, help="Processes, one thread each."),
+    engine: str = typer.Option("local", help="'local' processes, or 'ray' for a cluster."),
+    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
+    device: str = typer.Option("cpu", help="Torch device of every network."),
+    measure_samples: int | None = typer.Option(None, help="Measure on this many training samples; default all."),
+    retry_failed: bool = typer.Option(False, help="Run failed networks again."),
+) -> None:
+    """Train, score and measure what is missing of a grid. Finished networks are never run twice."""
+    from gapscope.cli.progress import progress
+    from gapscope.pools import Grid, Pool
+
+    specs, pool = Grid.from_toml(grid), Pool(folder)
+    missing = len(pool.missing(specs, measures=specs.measures, retry_failed=retry_failed))
+    typer.echo(f"{len(specs)} networks, {len(specs) - missing} done, {missing} to run with {workers} workers")
+    with progress(f"pool {folder}", missing) as show:
+        records = pool.run(
+            specs,
+            workers=workers,
+            engine=engine,
+            data_root=data_root,
+            device=device,
+            measure_samples=measure_samples,
+            retry_failed=retry_failed,
+            on_record=show,
+        )
+    counts = {status: sum(r.status == status for r in records) for status in ("finished", "diverged", "failed")}
+    typer.echo(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; records in {folder}")
+    typer.echo(f"next: gapscope report {folder}")
+
+
+@app.command("status")
+def status(grid: Path = GRID, folder: Path = FOLDER) -> None:
+    """How far the runs of a grid are."""
+    from gapscope.pools import Grid, Pool
+
+    state = Pool(folder).status(Grid.from_toml(grid))
+    typer.echo(
+        f"{state.total} networks: {state.finished} finished, {state.diverged} diverged, {state.failed} failed, "
+        f"{state.started} started, {state.waiting} waiting"
+    )

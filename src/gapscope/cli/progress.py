@@ -1,0 +1,65 @@
+"""Progress of a pool: a bar on a terminal, one plain line a finished run elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+
+from gapscope.records import Record
+
+
+def outcome(record: Record) -> str:
+    """One line about a finished run."""
+    network, data = record.spec["network"], record.spec["data"]
+    what = f"{record.id}  {network['name']} on {data['name']}, label noise {data['label_noise']:g}"
+    if record.status != "finished":
+        return f"{what}: {record.status}: {record.message}"
+    kind = "accuracy" if record.gap_kind == "accuracy" else "loss"
+    train, test = record.scores[f"train_{kind}"], record.scores[f"test_{kind}"]
+    return f"{what}: train {kind} {train:.3f}, test {test:.3f}, gap {record.gap:.3f} ({record.seconds:.1f} s)"
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Callable[[Record], None]]:
+    """Show progress while the body runs.
+
+    Args:
+        title: What is being done.
+        total: Number of runs.
+
+    Yields:
+        A function to call with each finished record.
+    """
+    if not sys.stderr.isatty():
+        done = 0
+
+        def plain(record: Record) -> None:
+            nonlocal done
+            done += 1
+            typer.echo(f"[{done}/{total}] {outcome(record)}", err=True)
+
+        yield plain
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=total)
+
+        def advance(record: Record) -> None:
+            if record.status != "finished":
+                bar.console.print(outcome(record), style="yellow", markup=False)
+            bar.advance(task)
+
+        yield advance

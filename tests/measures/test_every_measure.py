@@ -1,0 +1,161 @@
+"""One battery over the registry: what every measure must do, whoever wrote it.
+
+A new measure is found by itself. It may need the labels, the initial weights, a generator or a chunk size; the
+battery gives them where the signature asks for them.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gapscope.records import Readings
+from gapscope.registry import Measure, measures
+from gapscope.samples import Samples
+from gapscope.specs import TrainingSpec
+from gapscope.training import train
+
+MEASURES = measures()
+N, CLASSES = 24, 3
+
+
+def some_samples(dtype: torch.dtype = torch.float32) -> Samples:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(N) % CLASSES
+    x = 0.3 * torch.randn(N, 1, 8, 8, generator=generator) + torch.randn(CLASSES, 1, 8, 8, generator=generator)[y]
+    return Samples(x.to(dtype), y)
+
+
+def some_network() -> nn.Module:
+    """A small convolutional network with batch norm and dropout, trained a little, left in training mode."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(
+            nn.Conv2d(1, 6, 3, padding=1),
+            nn.BatchNorm2d(6),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 8, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(0.3),
+            nn.Linear(32, 10),
+            nn.ReLU(),
+            nn.Linear(10, CLASSES),
+        )
+    network.initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}  # type: ignore[assignment]
+    train(network, some_samples(), TrainingSpec(learning_rate=0.1, epochs=15, batch_size=8))
+    return network.train()
+
+
+NETWORK = some_network()
+
+
+def options_of(item: Measure, **given: Any) -> dict[str, Any]:
+    options = {"generator": torch.Generator().manual_seed(0)} if "generator" in item.options else {}
+    return options | {name: value for name, value in given.items() if name in item.options}
+
+
+def take(item: Measure, network: nn.Module, samples: Samples, **given: Any) -> Readings:
+    initial: dict[str, Tensor] = {
+        name: tensor.to(samples.inputs.dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in NETWORK.initial.items()  # type: ignore[operator, union-attr]
+    }
+    return item(network, samples, initial=initial if "initial" in item.needs else None, **options_of(item, **given))
+
+
+def assert_close(first: Readings, second: Readings, tolerance: float) -> None:
+    assert [reading.name for reading in first] == [reading.name for reading in second]
+    for mine, theirs in zip(first, second, strict=True):
+        if mine.standard_error is not None and theirs.standard_error is not None and tolerance > 1e-3:
+            allowed = 6 * (mine.standard_error + theirs.standard_error)
+        else:
+            allowed = tolerance * (1 + abs(theirs.value))
+        same = mine.value == theirs.value or (mine.value != mine.value and theirs.value != theirs.value)
+        assert same or abs(mine.value - theirs.value) <= allowed, f"{mine.name}: {mine.value} and {theirs.value}"
+
+
+every_measure = pytest.mark.parametrize("item", MEASURES.values(), ids=list(MEASURES))
+
+
+@every_measure
+def test_nothing_is_changed(item: Measure) -> None:
+    network = copy.deepcopy(NETWORK)
+    network[0].eval()  # type: ignore[index]
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    modes = [module.training for module in network.modules()]
+    weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    gradients = [parameter.grad for parameter in network.parameters()]
+    states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist()  # type: ignore[union-attr]
+    samples = some_samples()
+    inputs = samples.inputs.clone()
+    take(item, network, samples)
+    assert [module.training for module in network.modules()] == modes
+    assert all(torch.equal(weights[name], tensor) for name, tensor in network.state_dict().items())
+    assert all(p.grad is g and bool((p.grad == 1).all()) for p, g in zip(network.parameters(), gradients, strict=True))
+    assert torch.equal(torch.get_rng_state(), states[0]) and random.getstate() == states[1]
+    assert numpy.random.get_state()[1].tolist() == states[2]  # type: ignore[union-attr]
+    assert torch.equal(samples.inputs, inputs) and not samples.inputs.requires_grad
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+
+
+@every_measure
+def test_the_numbers_are_those_that_were_promised(item: Measure) -> None:
+    readings = take(item, NETWORK, some_samples())
+    assert [reading.number for reading in readings] == list(item.numbers)
+    assert all(isinstance(reading.value, float) for reading in readings)
+    assert any(reading.value == reading.value for reading in readings), "every number is NaN"
+
+
+@every_measure
+def test_the_same_call_gives_the_same_numbers(item: Measure) -> None:
+    assert_close(take(item, NETWORK, some_samples()), take(item, NETWORK, some_samples()), 0.0)
+
+
+@every_measure
+def test_chunks_have_no_effect(item: Measure) -> None:
+    if "chunk_size" not in item.options:
+        pytest.skip("takes no chunk size")
+    network, samples = copy.deepcopy(NETWORK).double(), some_samples(torch.float64)
+    whole = take(item, network, samples, chunk_size=N)
+    for chunk_size in (1, 7):
+        assert_close(take(item, network, samples, chunk_size=chunk_size), whole, 1e-9)
+
+
+@every_measure
+def test_the_order_of_samples_has_no_effect(item: Measure) -> None:
+    network, samples = copy.deepcopy(NETWORK).double(), some_samples(torch.float64)
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
+    tolerance = 1e-2 if "generator" in item.options else 1e-9
+    assert_close(take(item, network, samples.subset(order)), take(item, network, samples), tolerance)
+
+
+@every_measure
+def test_single_precision_agrees_with_double(item: Measure) -> None:
+    double = take(item, copy.deepcopy(NETWORK).double(), some_samples(torch.float64))
+    for mine, theirs in zip(take(item, NETWORK, some_samples()), double, strict=True):
+        if mine.standard_error is not None:  # the draws of the two precisions differ
+            assert theirs.standard_error is not None
+            assert abs(mine.value - theirs.value) <= 6 * (mine.standard_error + theirs.standard_error)
+        elif theirs.value == theirs.value and abs(theirs.value) != float("inf"):
+            assert abs(mine.value - theirs.value) <= 1e-3 * (1 + abs(theirs.value)), mine.name
+
+
+@every_measure
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_callers_without_gradients_get_the_same_numbers(item: Measure, context: Any) -> None:
+    expected = take(item, NETWORK, some_samples())
+    with context():
+        assert_close(take(item, NETWORK, some_samples()), expected, 0.0)
+
+
+@every_measure
+def test_the_mode_of_the_network_has_no_effect(item: Measure) -> None:
+    assert_close(take(item, copy.deepcopy(NETWORK).eval(), some_samples()), take(item, NETWORK, some_samples()), 0.0)

@@ -1,0 +1,78 @@
+"""Grids: combinations, TOML, wrong keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gapscope.errors import InvalidInput, UnreadableFile
+from gapscope.pools import Grid
+from gapscope.specs import Spec
+
+TOML = """
+measures = ["accuracy"]
+
+[base.data]
+name = "mnist"
+train_size = 3000
+
+[base.training]
+penalties = [{ name = "weight", options = { strength = 0.001 } }]
+
+[[cases]]
+"network.name" = "lenet5"
+
+[[cases]]
+"network.name" = "fully_connected"
+"network.options.width" = 32
+
+[axes]
+"data.label_noise" = [0.0, 0.3]
+"seed" = [0, 1]
+"""
+
+
+def test_a_grid_is_cases_times_axes(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(TOML)
+    grid = Grid.from_toml(path)
+    specs = list(grid)
+    assert len(grid) == len(specs) == len({spec.id for spec in specs}) == 8
+    assert {(s.network.name, s.data.label_noise, s.seed) for s in specs} == {
+        (name, noise, seed) for name in ("lenet5", "fully_connected") for noise in (0.0, 0.3) for seed in (0, 1)
+    }
+    assert specs[4].network.options == {"width": 32} and specs[0].training.penalties[0].name == "weight"
+    assert grid.measures == ("accuracy",) and all(spec.data.train_size == 3000 for spec in specs)
+
+
+def test_equal_specs_come_once() -> None:
+    assert len(Grid(cases=[{"seed": 1}, {"seed": 1}, {}])) == 2
+    assert list(Grid()) == [Spec()]
+    assert len(Grid(axes={"seed": range(3)})) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"axis": {}}, "has no table 'axis'.*Did you mean 'axes'"),
+        ({"axes": {"data.lable_noise": [0]}}, "axes must name settings.*Did you mean 'data.label_noise'"),
+        ({"axes": {"seed": 3}}, r"axes\['seed'\] must be a list with at least one value; got 3"),
+        ({"axes": {"seed": []}}, "at least one value"),
+        ({"axes": {"data.name": "mnist"}}, "must be a list"),
+        ({"cases": [{"sed": 1}]}, r"cases\[0\] must name settings.*Did you mean 'seed'"),
+        ({"base": {"data": {"nam": "mnist"}}}, "no setting 'nam'.*Did you mean 'name'"),
+    ],
+)
+def test_wrong_keys_are_named_with_the_nearest(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Grid.from_dict(content)
+
+
+def test_wrong_files_get_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableFile, match="there is no such file"):
+        Grid.from_toml(tmp_path / "absent.toml")
+    (tmp_path / "bad.toml").write_text("a = [1")
+    with pytest.raises(UnreadableFile, match="must be a TOML file with a grid; reading it failed"):
+        Grid.from_toml(tmp_path / "bad.toml")

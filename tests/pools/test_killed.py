@@ -1,0 +1,104 @@
+"""SIGKILL at ten random moments, of one worker or of everything: nothing finished is lost, the end is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gapscope.pools import Grid, Pool
+
+GRID = """
+measures = ["accuracy", "parameter_norm", "distance_from_initialization"]
+
+[base.data]
+name = "digits"
+train_size = 1000
+
+[base.training]
+epochs = 40
+momentum = 0.9
+
+[base.network]
+options = { dropout = 0.2, n_hidden = 2 }
+
+[axes]
+"data.label_noise" = [0.0, 0.5]
+"seed" = [0, 1, 2, 3]
+"""
+
+
+def start(grid: Path, folder: Path) -> subprocess.Popen[bytes]:
+    """The command as a user starts it, in a process group of its own."""
+    code = "import sys; from gapscope.cli import main; sys.argv[0] = 'gapscope'; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "pool", "run", str(grid), str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
+    """Process ids of the children that run networks."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [pid for pid in map(int, children) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def finished(folder: Path) -> dict[str, bytes]:
+    """Content of every record; each must be whole."""
+    records = {path.parent.name: path.read_bytes() for path in folder.glob("runs/*/record.json")}
+    assert all(json.loads(content)["status"] == "finished" for content in records.values())
+    return records
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the children of a process from /proc")
+def test_ten_kills_lose_nothing(tmp_path: Path) -> None:
+    grid = tmp_path / "grid.toml"
+    grid.write_text(GRID)
+    begin = time.monotonic()
+    unbroken = start(grid, tmp_path / "unbroken")
+    assert unbroken.wait() == 0
+    duration = time.monotonic() - begin
+
+    moments = random.Random(0)
+    folder = tmp_path / "broken"
+    kills, before = 0, {}
+    while kills < 10:
+        process = start(grid, folder)
+        try:
+            process.wait(timeout=moments.uniform(0.3, 1.0) * duration)
+        except subprocess.TimeoutExpired:
+            victims = workers_of(process)
+            if kills % 3 == 2 and victims:
+                os.kill(moments.choice(victims), signal.SIGKILL)
+                assert process.wait() == 0, process.stdout.read() if process.stdout else ""
+            else:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            kills += 1
+        else:
+            assert process.returncode == 0
+            for path in list(folder.glob("runs/*/record.json"))[::2]:  # all done already: take half away again
+                path.unlink()
+            before = finished(folder)
+        now = finished(folder)
+        assert before.items() <= now.items(), "a finished record was lost or rewritten"
+        before = now
+
+    assert start(grid, folder).wait() == 0
+    expected = Pool(tmp_path / "unbroken").to_pandas().drop(columns="seconds")
+    assert len(expected) == len(Grid.from_toml(grid)) == 8
+    assert Pool(folder).to_pandas().drop(columns="seconds").equals(expected)
+    for spec_id in expected.index:
+        weights = (Pool(pool).run_folder(spec_id) / "weights.safetensors" for pool in (folder, tmp_path / "unbroken"))
+        first, second = (path.read_bytes() for path in weights)
+        assert first == second
+    assert not list(folder.glob("runs/*/*.tmp"))

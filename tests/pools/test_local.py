@@ -1,0 +1,52 @@
+"""The local engine: results, errors and dead workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from gapscope.errors import WorkerDied
+from gapscope.pools.local import run_local
+
+
+def work(job: tuple[str, str]) -> str:
+    """Done in a worker: return, fail, or die the first time or always."""
+    kind, folder = job
+    marker = Path(folder) / f"seen-{kind}"
+    first = not marker.exists()
+    marker.touch()
+    if kind == "fails":
+        raise ValueError("as told")
+    if kind == "always dies" or (kind == "dies once" and first):
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.05)
+    return kind
+
+
+def test_only_the_job_that_kills_its_worker_is_given_up(tmp_path: Path) -> None:
+    kinds = ["a", "dies once", "b", "always dies", "fails", "c", "d"]
+    jobs = [(kind, str(tmp_path)) for kind in kinds]
+    outcomes = {job[0]: (result, error) for job, result, error in run_local(work, jobs, 2)}
+    assert set(outcomes) == set(kinds)
+    assert {kind for kind, (result, _) in outcomes.items() if result == kind} == {"a", "b", "c", "d", "dies once"}
+    assert isinstance(outcomes["always dies"][1], WorkerDied)
+    assert isinstance(outcomes["fails"][1], ValueError)
+
+
+def test_leaving_early_ends_the_workers(tmp_path: Path) -> None:
+    running = run_local(work, [(str(n), str(tmp_path)) for n in range(50)], 2)
+    next(running)
+    begin = time.monotonic()
+    running.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - begin < 5
+    assert len(list(tmp_path.iterdir())) < 50
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_every_job_is_done_once(tmp_path: Path, workers: int) -> None:
+    jobs = [(str(n), str(tmp_path)) for n in range(6)]
+    assert sorted(result for _, result, _ in run_local(work, jobs, workers)) == [str(n) for n in range(6)]

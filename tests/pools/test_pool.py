@@ -1,0 +1,119 @@
+"""Pools: only what is missing is run, failures are records, damaged folders are refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from gapscope.errors import GapscopeError, InvalidInput, UnreadableFile
+from gapscope.pools import Grid, Pool, open_pool
+from gapscope.records import Record
+from gapscope.specs import Spec
+
+BASE = {
+    "data": {"train_size": 100, "test_size": 50},
+    "training": {"epochs": 3},
+    "network": {"options": {"width": 8}},
+}
+MEASURES = ("accuracy", "parameter_count")
+
+
+def some_grid(**axes: list[object]) -> Grid:
+    return Grid(base=Spec.from_dict(BASE), axes=axes or {"seed": [0, 1]}, measures=MEASURES)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Pool:
+    pool = Pool(tmp_path_factory.mktemp("pool"))
+    pool.run(some_grid(), workers=2)
+    return pool
+
+
+def test_running_again_does_only_what_is_missing(done: Pool) -> None:
+    seen: list[Record] = []
+    before = {path: path.stat().st_mtime_ns for path in done.folder.glob("runs/*/*")}
+    begin = time.monotonic()
+    records = done.run(some_grid(), on_record=seen.append)
+    assert time.monotonic() - begin < 2 and seen == []
+    assert [record.status for record in records] == ["finished", "finished"]
+    assert {path: path.stat().st_mtime_ns for path in done.folder.glob("runs/*/*")} == before
+    assert done.status(some_grid(seed=[0, 1, 2])).waiting == 1
+
+
+def test_a_record_holds_everything(done: Pool) -> None:
+    record = done.records()[0]
+    assert record.scores.keys() == {"train_loss", "train_accuracy", "test_loss", "test_accuracy"}
+    assert [reading.name for reading in record.readings] == list(MEASURES)
+    assert record.readings["accuracy"].value == record.scores["train_accuracy"]
+    assert [row["epoch"] for row in record.history] == [1, 2, 3] and record.epochs_trained == 3
+    assert record.history[-1]["test_accuracy"] == record.scores["test_accuracy"]
+    assert Spec.from_dict(record.spec).id == record.id and record.environment["threads"] == 1
+    assert record.corruption["train"]["used"] == 100
+
+
+def test_a_missing_measure_is_added_without_training_again(done: Pool) -> None:
+    grid = Grid(base=some_grid().base, axes={"seed": [0, 1]}, measures=(*MEASURES, "distance_from_initialization"))
+    weights = {path: path.read_bytes() for path in done.folder.glob("runs/*/weights.safetensors")}
+    histories = {path: path.stat().st_mtime_ns for path in done.folder.glob("runs/*/history.jsonl")}
+    assert len(done.missing(grid, measures=grid.measures)) == 2
+    for record in done.run(grid):
+        assert record.readings["distance_from_initialization"].value > 0
+    assert {path: path.read_bytes() for path in weights} == weights
+    assert {path: path.stat().st_mtime_ns for path in histories} == histories
+
+
+def test_networks_that_fail_are_records(tmp_path: Path) -> None:
+    cases = (
+        {"training.learning_rate": 1e30},
+        {"data.train_size": 10**6},
+        {"network.name": "lenet5", "network.options": {}},
+        {"data.target_noise": 1.0},
+        {},
+    )
+    pool = Pool(tmp_path / "pool")
+    records = pool.run(Grid(base=Spec.from_dict(BASE), cases=cases, measures=MEASURES))
+    assert [record.status for record in records] == ["diverged", "failed", "failed", "failed", "finished"]
+    assert "loss not finite in epoch" in records[0].message
+    assert "train_size must be at most 1,297" in records[1].message
+    assert "pixels" in records[2].message
+    assert "target_noise needs a regression problem" in records[3].message
+    table = pool.to_pandas()
+    assert table["gap"].notna().sum() == 1 and len(table) == 5
+    assert pool.run(Grid(base=Spec.from_dict(BASE), cases=cases[:2]))[1].seconds == 0  # not tried again
+
+
+def test_wrong_settings_stop_before_anything_is_trained(tmp_path: Path) -> None:
+    pool = Pool(tmp_path / "pool")
+    for axes, message in (
+        ({"network.name": ["lenet"]}, "Did you mean 'lenet5'"),
+        ({"network.options.widht": [3]}, "Did you mean 'width'"),
+        ({"data.name": ["mnst"]}, "Did you mean 'mnist'"),
+        ({"training.penalties": [[{"name": "wieght"}]]}, "Did you mean 'weight'"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            pool.run(some_grid(**axes))  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="Did you mean 'accuracy'"):
+        pool.run(some_grid(), measures=["acuracy"])
+    with pytest.raises(InvalidInput, match="engine must be one of 'local', 'ray'"):
+        pool.run(some_grid(), engine="dask")
+    assert not pool.folder.exists()
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    pool = Pool(tmp_path)
+    with pool._locked(), pytest.raises(GapscopeError, match="must be run by one process at a time"):
+        pool.run(some_grid())
+
+
+def test_foreign_and_newer_folders_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UnreadableFile, match="must be a pool, a new folder or an empty one"):
+        Pool(tmp_path)
+    with pytest.raises(InvalidInput, match="holds no pool.json"):
+        open_pool(tmp_path)
+    (tmp_path / "pool.json").write_text(json.dumps({"schema": 99}))
+    with pytest.raises(UnreadableFile, match="written by a newer gapscope"):
+        Pool(tmp_path)
