@@ -6,12 +6,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gapscope.networks.adapters import from_timm as from_timm
+    from gapscope.networks.adapters import from_torchvision as from_torchvision
+    from gapscope.networks.adapters import from_transformers as from_transformers
     from gapscope.networks.build import build as build
     from gapscope.networks.build import check_options as check_options
     from gapscope.networks.build import names as names
     from gapscope.networks.initialization import initialize as initialize
 
 _HOMES = {
+    "from_timm": "adapters",
+    "from_torchvision": "adapters",
+    "from_transformers": "adapters",
     "build": "build",
     "check_options": "build",
     "names": "build",

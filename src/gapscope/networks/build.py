@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from gapscope.errors import InvalidInput, check_choice, check_range, nearest
+from gapscope.networks.alexnet import alexnet
+from gapscope.networks.conv6 import conv6
 from gapscope.networks.fully_connected import fully_connected
 from gapscope.networks.initialization import initialize
 from gapscope.networks.layers import ACTIVATIONS, NORMALIZATIONS
 from gapscope.networks.lenet import lenet5
+from gapscope.networks.mobilenet import mobilenet
+from gapscope.networks.plain_cnn import plain_cnn
+from gapscope.networks.resnet import resnet
 from gapscope.networks.small_cnn import small_cnn
+from gapscope.networks.vgg import HEADS, vgg
 
 _FAMILIES: dict[str, Callable[..., nn.Module]] = {
+    "alexnet": alexnet,
+    "conv6": conv6,
     "fully_connected": fully_connected,
     "lenet5": lenet5,
+    "mobilenet": mobilenet,
+    "plain_cnn": plain_cnn,
+    **{f"resnet{n}": partial(resnet, n) for n in (18, 20, 34)},
     "small_cnn": small_cnn,
+    **{f"vgg{n}": partial(vgg, n) for n in (11, 13, 16, 19)},
 }
-_CHOICES = {"activation": tuple(ACTIVATIONS), "normalization": NORMALIZATIONS}
+_CHOICES = {"activation": tuple(ACTIVATIONS), "head": HEADS, "normalization": NORMALIZATIONS}
 
 
 def names() -> tuple[str, ...]:

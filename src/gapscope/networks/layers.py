@@ -87,7 +87,7 @@ def dense(name: str, n_inputs: int, n_units: int, *, activation: str = "relu", n
     }
 
 
-def head(
+def fully_connected_head(
     n_inputs: int,
     hidden: Sequence[int],
     n_outputs: int,

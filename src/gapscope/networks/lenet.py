@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from gapscope.networks.layers import Layers, convolution, head, image_shape, n_features, scaled
+from gapscope.networks.layers import Layers, convolution, fully_connected_head, image_shape, n_features, scaled
 
 
 def lenet5(
@@ -48,5 +48,7 @@ def lenet5(
         "conv2_pool": nn.MaxPool2d(2),
     }
     features = n_features("lenet5", layers, second, sides)
-    layers |= head(features, hidden, n_outputs, dropout=dropout, output_dropout=dropout, normalization=normalization)
+    layers |= fully_connected_head(
+        features, hidden, n_outputs, dropout=dropout, output_dropout=dropout, normalization=normalization
+    )
     return nn.Sequential(OrderedDict(layers))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from gapscope.networks.layers import Layers, convolution, head, image_shape, n_features, scaled
+from gapscope.networks.layers import Layers, convolution, fully_connected_head, image_shape, n_features, scaled
 
 
 def small_cnn(
@@ -49,5 +49,7 @@ def small_cnn(
         channels = width
     features = n_features("small_cnn", layers, channels, sides)
     hidden = [scaled(128, width_multiplier)]
-    layers |= head(features, hidden, n_outputs, dropout=dropout, output_dropout=dropout, normalization=normalization)
+    layers |= fully_connected_head(
+        features, hidden, n_outputs, dropout=dropout, output_dropout=dropout, normalization=normalization
+    )
     return nn.Sequential(OrderedDict(layers))

@@ -1,0 +1,152 @@
+"""Models of timm, torchvision and transformers as networks that map samples [n, ...] to logits [n, K]."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from types import ModuleType
+from typing import Any
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from gapscope.errors import InvalidInput, MissingExtra, require_extra
+from gapscope.networks.initialization import generator_or_fresh, seeded
+
+
+def _import(package: str, extra: str) -> ModuleType:
+    require_extra(package, extra)
+    try:
+        return importlib.import_module(package)
+    except (ImportError, RuntimeError) as error:
+        raise MissingExtra(
+            f"The package '{package}' is installed but cannot be imported beside torch {torch.__version__}: {error}. "
+            "Install builds of torch and torchvision that belong together, both for the CPU or both for the same CUDA."
+        ) from error
+
+
+def _without_inplace(model: nn.Module) -> nn.Module:
+    """Switch in-place activations off: they break backward hooks, and what they overwrite cannot be measured."""
+    for module in model.modules():
+        if getattr(module, "inplace", False):
+            module.inplace = False  # type: ignore[assignment]
+    return model
+
+
+def from_timm(name: str, *, n_outputs: int, generator: torch.Generator | None = None, **options: Any) -> nn.Module:
+    """Return a timm model with `n_outputs` logits, its initial weights drawn under a seed from the generator.
+
+    Args:
+        name: Name in timm, such as "resnet18".
+        n_outputs: Classes.
+        generator: Source of the initial weights; None takes a fresh, unpredictable seed.
+        **options: Passed to `timm.create_model`, such as `in_chans=1`, `img_size=32` or `pretrained=True`.
+
+    Returns:
+        The model, without in-place activations.
+    """
+    timm = _import("timm", "vision")
+    with seeded(generator_or_fresh(generator)):
+        return _without_inplace(timm.create_model(name, num_classes=n_outputs, **options))
+
+
+def from_torchvision(
+    name: str, *, n_outputs: int, generator: torch.Generator | None = None, **options: Any
+) -> nn.Module:
+    """Return a torchvision model with `n_outputs` logits, its initial weights drawn under a seed from the generator.
+
+    Args:
+        name: Name in `torchvision.models`, such as "resnet18".
+        n_outputs: Classes.
+        generator: Source of the initial weights; None takes a fresh, unpredictable seed.
+        **options: Passed to `torchvision.models.get_model`.
+
+    Returns:
+        The model, without in-place activations.
+    """
+    models = _import("torchvision", "vision").models
+    with seeded(generator_or_fresh(generator)):
+        return _without_inplace(models.get_model(name, num_classes=n_outputs, **options))
+
+
+class LogitsOnly(nn.Module):
+    """A model whose output has a field `logits`, as a network that returns those logits alone.
+
+    Args:
+        model: The model, for example a classifier of transformers; it is called with the inputs as only argument, and
+            with `attention_mask` where the inputs are token numbers.
+        padding: Token number that the attention mask leaves out; None gives no mask.
+    """
+
+    def __init__(self, model: nn.Module, padding: int | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.padding = padding
+
+    def forward(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
+        """Return the logits.
+
+        Args:
+            x: Images, or token numbers [n, length].
+
+        Returns:
+            The field `logits` of the model's output.
+
+        Raises:
+            InvalidInput: The model's output has no logits.
+        """
+        if self.padding is None or x.is_floating_point():
+            output = self.model(x)
+        else:
+            output = self.model(x, attention_mask=(x != self.padding).long())
+        if not hasattr(output, "logits"):
+            raise InvalidInput(
+                f"The model must return an object with `logits`; {type(self.model).__name__} returned "
+                f"{type(output).__name__}. Use a classification model, such as BertForSequenceClassification."
+            )
+        return output.logits
+
+
+def _from_config(config: Any, n_outputs: int | None, generator: torch.Generator | None) -> nn.Module:
+    transformers = _import("transformers", "hf")
+    config = copy.deepcopy(config)
+    if n_outputs is not None:
+        config.num_labels = n_outputs
+    for task in ("Image", "Sequence"):
+        known = getattr(transformers, f"MODEL_FOR_{task.upper()}_CLASSIFICATION_MAPPING")
+        if type(config) in known:
+            with seeded(generator_or_fresh(generator)):
+                return getattr(transformers, f"AutoModelFor{task}Classification").from_config(config)
+    raise InvalidInput(
+        f"transformers must know an image or sequence classifier for the config; got {type(config).__name__}. "
+        "Build the model yourself and pass it instead of the config."
+    )
+
+
+def from_transformers(
+    source: Any, *, n_outputs: int | None = None, generator: torch.Generator | None = None
+) -> LogitsOnly:
+    """Return an image or sequence classifier of transformers as a network from inputs to logits.
+
+    Token numbers equal to the config's `pad_token_id` are left out by the attention mask.
+
+    Args:
+        source: A model, or a config from which one is built with new weights.
+        n_outputs: Classes, for a config; None takes its `num_labels`.
+        generator: Source of the initial weights, for a config; None takes a fresh, unpredictable seed.
+
+    Returns:
+        The wrapped model, without in-place activations.
+
+    Raises:
+        InvalidInput: No classifier belongs to the config, or a model came with `n_outputs`.
+    """
+    if isinstance(source, nn.Module) and n_outputs is not None:
+        raise InvalidInput(
+            "n_outputs can be chosen only where from_transformers builds the model; "
+            f"got a ready {type(source).__name__}. Pass its config, or leave n_outputs out."
+        )
+    model = source if isinstance(source, nn.Module) else _from_config(source, n_outputs, generator)
+    padding = getattr(getattr(model, "config", None), "pad_token_id", None)
+    return LogitsOnly(_without_inplace(model), padding)
