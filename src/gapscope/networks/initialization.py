@@ -78,8 +78,9 @@ def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generat
     | `"he_normal"` | $N(0, 2/n_\mathrm{in})$, variance | 0 |
 
     Normalisation layers start with weight 1 and bias 0 (running statistics 0 and 1). Layers of other kinds that have
-    `reset_parameters` (embeddings, recurrent layers) use it, under a seed from the generator. The global random state
-    is left as it is. The kinds are those of Forouzesh et al. 2021 (arXiv 2007.15378), Fig. 3.
+    `reset_parameters` (embeddings, recurrent layers) use it, under a seed from the generator; parameters of modules
+    without it stay as they are. The global random state is left as it is. The last four kinds are those of Forouzesh et
+    al. 2021 (arXiv 2007.15378), Fig. 3.
 
     Args:
         network: The network; changed in place.

@@ -70,12 +70,11 @@ def convolution(
     normalization: str = "none",
 ) -> Layers:
     """Return a convolution `<name>`, its normalisation `<name>_norm` if any, and `<name>_relu`."""
-    layers: Layers = {
+    return {
         name: nn.Conv2d(in_channels, channels, kernel_size, stride, padding, groups=groups, bias=bias),
         **normalization_layers(name, channels, normalization),
         f"{name}_relu": nn.ReLU(),
     }
-    return layers
 
 
 def dense(name: str, n_inputs: int, n_units: int, *, activation: str = "relu", normalization: str = "none") -> Layers:
@@ -117,6 +116,11 @@ def fully_connected_head(
     layers |= dropout_layers("output", output_dropout)
     layers["output"] = nn.Linear(widths[-1], n_outputs)
     return layers
+
+
+def pooled_head(channels: int, n_outputs: int) -> Layers:
+    """Return `pool` (mean over all pixels), `flatten` and the linear layer `output`."""
+    return {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "output": nn.Linear(channels, n_outputs)}
 
 
 def image_shape(network: str, input_shape: Sequence[int]) -> tuple[int, int, int]:

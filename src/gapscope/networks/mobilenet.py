@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from gapscope.networks.layers import convolution, image_shape, scaled
+from gapscope.networks.layers import convolution, image_shape, pooled_head, scaled
 
 # (channels, stride) of each depthwise-separable block
 _BLOCKS = (
@@ -50,5 +50,4 @@ def mobilenet(
         name = f"block{block}_pointwise"
         layers |= convolution(name, channels, width, kernel_size=1, padding=0, bias=bias, normalization=normalization)
         channels = width
-    layers |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "output": nn.Linear(channels, n_outputs)}
-    return nn.Sequential(OrderedDict(layers))
+    return nn.Sequential(OrderedDict(layers | pooled_head(channels, n_outputs)))

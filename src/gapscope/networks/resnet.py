@@ -15,6 +15,7 @@ from gapscope.networks.layers import (
     dropout_layers,
     image_shape,
     normalization_layers,
+    pooled_head,
     scaled,
 )
 
@@ -98,8 +99,7 @@ def resnet(
     form, without the first pooling), and 1 x 1 convolutions where a shortcut changes shape; Forouzesh et al. 2021
     (arXiv 2007.15378) and Luo et al. 2019 (arXiv 1809.00846) use them. ResNet-20 has three stages with 16-32-64
     channels and shortcuts without parameters (He et al. 2016, Sec. 4.2); Szolnoky et al. 2022 (arXiv 2205.12642),
-    Fig. 4, name it without details.
-    Convolutions have a bias only where no normalisation follows.
+    Fig. 4, name it without details. Convolutions have a bias only where no normalisation follows.
 
     Args:
         n_layers: 18, 20 or 34.
@@ -127,5 +127,4 @@ def resnet(
             layers[name] = _block(channels, width, stride, normalization, padded_shortcut=n_layers == 20)
             layers |= dropout_layers(name, dropout)
             channels = width
-    layers |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "output": nn.Linear(channels, n_outputs)}
-    return nn.Sequential(OrderedDict(layers))
+    return nn.Sequential(OrderedDict(layers | pooled_head(channels, n_outputs)))
