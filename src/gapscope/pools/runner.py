@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 import gapscope
 from gapscope.assessment import measure, select_measures
-from gapscope.checkpoints import load_weights, save_tensors
+from gapscope.checkpoints import load_tensors, load_weights, save_tensors, set_weights
 from gapscope.data import Problem, prepare
 from gapscope.data import check_options as check_data_options
-from gapscope.errors import GapscopeError
+from gapscope.errors import GapscopeError, UnreadableFile
 from gapscope.files import to_json
 from gapscope.networks.build import build, check_options
 from gapscope.records import Readings, Record
@@ -188,3 +188,30 @@ def run(spec: Spec, folder: Path, options: RunOptions) -> Record:
     record.write(folder)
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return Record.read(folder)
+
+
+def read_network(weights: Path, options: RunOptions) -> Record:
+    """Measure a network whose weights a pool wrote, on its own training data; nothing is written.
+
+    Args:
+        weights: `weights.safetensors` of a run; it carries the spec of its network.
+        options: Measures, data and device.
+
+    Returns:
+        A record with its readings (no scores: nothing is compared with test data).
+
+    Raises:
+        UnreadableFile: The file is damaged, or carries no spec.
+    """
+    tensors, facts = load_tensors(weights)
+    if "spec" not in facts:
+        raise UnreadableFile(
+            f"{weights} must carry the spec of its network; it holds weights alone. Pass weights that a pool wrote."
+        )
+    spec = Spec.from_dict(facts["spec"])
+    record = Record(id=spec.id, spec=spec.to_dict(), status="finished")
+    problem, _ = prepared(spec, options.data_root)
+    network = build_network(spec, problem).to(options.device)
+    initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+    set_weights(network, tensors, str(weights))
+    return _measured(record, network, initial, problem, options)

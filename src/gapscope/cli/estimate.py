@@ -1,0 +1,76 @@
+"""`gapscope estimate fit | predict`: from the readings of a pool to the generalization gap of a new network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+app = typer.Typer(help="Fit a gap estimator on a pool, and ask it about a new network.", no_args_is_help=True)
+
+POOL = typer.Argument(..., help="Folder of a pool.")
+
+
+@app.command("fit")
+def fit(
+    pool: Path = POOL,
+    measure: list[str] = typer.Option([], help="Reading to use, such as unit_sparsity.zeta; again for more."),
+    kind: str = typer.Option("ridge", help="'linear', 'ridge' or 'monotone'."),
+    output: Path | None = typer.Option(None, help="Where to write the estimator; default POOL/estimator.json."),
+) -> None:
+    """Fit a gap estimator on the finished networks of a pool and say how good it is beside the plain baselines."""
+    from rich.console import Console
+
+    from gapscope.cli.tables import table_of
+    from gapscope.estimation import compare_with_baselines, suggested_estimator, usable_rows
+    from gapscope.pools import open_pool
+
+    opened = open_pool(pool)
+    records = opened.records()
+    estimator = suggested_estimator(records, features=measure or None, kind=kind)
+    table = usable_rows(opened.to_pandas(), estimator.features or [])
+    quality = compare_with_baselines(estimator, table)
+    estimator.fit(table, table["gap"])
+    path = output or pool / "estimator.json"
+    estimator.save(path)
+    console = Console()
+    kinds = table["gap_kind"].unique()
+    console.print(f"fitted on {len(table)} networks; gap of {' and '.join(kinds)}", highlight=False)
+    console.print(table_of(quality.reset_index(), "left-out networks"))
+    for name, coefficient in zip(estimator.feature_names_, estimator.coef_, strict=True):
+        shown = f"log {name}" if name in estimator.logarithm else name
+        console.print(f"  {coefficient:+.4g} × {shown}", highlight=False)
+    typer.echo(f"written: {path}")
+    typer.echo(f"next: gapscope estimate predict {pool} NETWORK.safetensors")
+
+
+@app.command("predict")
+def predict(
+    pool: Path = POOL,
+    network: Path = typer.Argument(..., help="Weights that a pool wrote (they carry their spec)."),
+    estimator: Path | None = typer.Option(None, help="The fitted estimator; default POOL/estimator.json."),
+    level: float = typer.Option(0.9, help="Nominal coverage of the interval."),
+    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
+) -> None:
+    """Measure a network on its training data and print its gap, an interval, and whether to trust them."""
+    from gapscope.estimation import GapEstimator
+    from gapscope.pools.runner import RunOptions, read_network
+
+    fitted = GapEstimator.load(estimator or pool / "estimator.json")
+    names = tuple(dict.fromkeys(name.split(".")[0] for name in fitted.feature_names_))
+    options = RunOptions(measures=names, data_root=None if data_root is None else str(data_root))
+    record = read_network(network, options)
+    from gapscope.records import records_to_pandas
+
+    row = records_to_pandas([record])
+    for name in fitted.feature_names_:
+        if name not in row:
+            row[name] = float("nan")
+    answer = fitted.assess(row, level=level).iloc[0]
+    if answer["verdict"] == "inside":
+        typer.echo(f"gap {answer['prediction']:.3f}, {level:.0%} interval {answer['low']:.3f} to {answer['high']:.3f}")
+        typer.echo("trust: yes, it is like the networks the estimator was fitted on")
+    else:
+        typer.echo("gap: no answer")
+        typer.echo(f"trust: no, {answer['reason']}")
+        raise typer.Exit(2)

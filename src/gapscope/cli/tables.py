@@ -1,0 +1,29 @@
+"""Tables in the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas
+    from rich.table import Table
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "-" if value != value else f"{value:.3f}"
+    return str(value)
+
+
+def table_of(content: pandas.DataFrame, title: str) -> Table:
+    """Return a data frame as a table: numbers with three decimals, aligned right."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for name in content.columns:
+        numeric = content[name].dtype.kind in "if"
+        table.add_column(str(name), justify="right" if numeric else "left", overflow="fold")
+    for row in content.itertuples(index=False):
+        table.add_row(*map(_cell, row))
+    return table

@@ -1,0 +1,76 @@
+"""The estimator that is fitted where the user names none: which readings, which of them by their logarithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gapscope.errors import InvalidInput
+from gapscope.estimation.columns import reading_columns, reading_directions, usable_rows
+from gapscope.records import Record
+
+if TYPE_CHECKING:
+    import pandas
+
+    from gapscope.estimation.gap_estimator import GapEstimator
+
+WIDE = 10.0
+
+
+def wide_columns(table: pandas.DataFrame, columns: Sequence[str]) -> list[str]:
+    """Return those of the columns that are positive and span at least a factor of ten.
+
+    >>> import pandas
+    >>> wide_columns(pandas.DataFrame({"norm": [1.0, 50.0], "share": [0.2, 0.4], "log": [-1.0, 80.0]}),
+    ...              ["norm", "share", "log"])
+    ['norm']
+    """
+    return [name for name in columns if table[name].min() > 0 and table[name].max() >= WIDE * float(table[name].min())]
+
+
+def suggested_estimator(
+    records: Sequence[Record], *, features: Sequence[str] | None = None, kind: str = "ridge"
+) -> GapEstimator:
+    """Return an unfitted GapEstimator for the readings of these records.
+
+    Readings that all finished networks have and that differ between them are used (or `features`); those that are
+    positive and span at least a factor of ten enter by their logarithm; the architecture is the family.
+
+    Args:
+        records: Records of the networks to fit on.
+        features: Names of the readings to use instead.
+        kind: "linear", "ridge" or "monotone", see GapEstimator.
+
+    Returns:
+        The estimator; fit it on `usable_rows(table, estimator.features)`.
+
+    Raises:
+        InvalidInput: No reading is there for every finished network.
+    """
+    from gapscope.estimation.gap_estimator import GapEstimator
+    from gapscope.records import records_to_pandas
+
+    finished = [record for record in records if record.status == "finished"]
+    table = records_to_pandas(finished)
+    if features is None:
+        features = [name for name in reading_columns(finished) if _finite(table, name)]
+    if not features:
+        raise InvalidInput(
+            f"At least one reading must be finite in every finished network; got none in {len(finished)} networks. "
+            "Run the pool with measures = [...]."
+        )
+    table = usable_rows(table, features)
+    directions = reading_directions(finished)
+    return GapEstimator(
+        kind=kind,
+        features=list(features),
+        logarithm=wide_columns(table, features),
+        families=["network.name"],
+        directions={name: directions.get(name, "none") for name in features},
+    )
+
+
+def _finite(table: pandas.DataFrame, name: str) -> bool:
+    import numpy
+
+    return bool(numpy.isfinite(table[name].to_numpy(dtype=float)).all())

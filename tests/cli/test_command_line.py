@@ -1,0 +1,120 @@
+"""The commands as a user types them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gapscope.cli.demo import held_out_ids
+from gapscope.cli.doctor import torchvision_problem
+
+CODE = "import sys; from gapscope.cli import main; sys.argv[0] = 'gapscope'; main()"
+GRID = """
+measures = ["parameter_norm", "distance_from_initialization"]
+[base.data]
+train_size = 60
+test_size = 60
+[base.training]
+epochs = 3
+optimizer = "adam"
+learning_rate = 0.01
+[axes]
+"data.label_noise" = [0.0, 0.3, 0.6]
+"network.options.width" = [4, 8, 16, 32]
+"""
+
+
+def gapscope(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", CODE, *map(str, arguments)], capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "grid.toml").write_text(GRID)
+    done = gapscope("pool", "run", folder / "grid.toml", folder / "pool")
+    assert done.returncode == 0, done.stderr
+    assert "12 networks, 0 done, 12 to run with 2 workers" in done.stdout
+    assert "12 finished, 0 diverged, 0 failed" in done.stdout
+    assert "[12/12]" in done.stderr and "fully_connected on digits, label noise" in done.stderr
+    return folder / "pool"
+
+
+def test_help_lists_every_verb_and_loads_nothing_heavy() -> None:
+    done = gapscope("--help")
+    assert done.returncode == 0
+    assert all(verb in done.stdout for verb in ("demo", "data", "pool", "estimate", "report", "doctor"))
+    loaded = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", CODE, "--help"], capture_output=True, text=True
+    ).stderr
+    modules = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in loaded.splitlines()}
+    assert "typer" in modules and not modules & {"torch", "numpy", "pandas", "sklearn", "scipy", "matplotlib", "pooch"}
+
+
+def test_running_again_does_nothing(pool: Path) -> None:
+    done = gapscope("pool", "run", pool.parent / "grid.toml", pool)
+    assert done.returncode == 0 and "12 done, 0 to run" in done.stdout
+    state = gapscope("pool", "status", pool.parent / "grid.toml", pool)
+    assert state.stdout == "12 networks: 12 finished, 0 diverged, 0 failed, 0 started, 0 waiting\n"
+
+
+def test_a_report_is_written(pool: Path) -> None:
+    done = gapscope("report", pool)
+    assert done.returncode == 0, done.stderr
+    page = (pool / "report.html").read_text()
+    assert "<svg" in page and "12 networks" in done.stdout
+
+
+def test_an_estimator_is_fitted_and_asked(pool: Path) -> None:
+    done = gapscope("estimate", "fit", pool)
+    assert done.returncode == 0, done.stderr
+    assert "fitted on 12 networks" in done.stdout and "mean gap" in done.stdout
+    network = next(pool.glob("runs/*/weights.safetensors"))
+    answer = gapscope("estimate", "predict", pool, network)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith("gap ") and "90% interval" in answer.stdout and "trust: yes" in answer.stdout
+    foreign = pool.parent / "foreign.toml"
+    foreign.write_text(GRID.replace('"network.options.width" = [4, 8, 16, 32]', '"network.name" = ["small_cnn"]'))
+    assert gapscope("pool", "run", foreign, pool.parent / "foreign").returncode == 0
+    network = next((pool.parent / "foreign").glob("runs/*/weights.safetensors"))
+    answer = gapscope("estimate", "predict", pool, network)
+    assert answer.returncode == 2 and "gap: no answer" in answer.stdout and "trust: no" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("report", "absent"), "must be a pool folder; it holds no pool.json"),
+        (("pool", "run", "absent.toml", "x"), "there is no such file"),
+        (("estimate", "predict", "absent", "absent.safetensors"), "absent"),
+    ],
+)
+def test_errors_are_one_sentence_without_a_traceback(arguments: tuple[str, ...], message: str) -> None:
+    done = gapscope(*arguments)
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_key_is_named_with_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text('[base.data]\nlable_noise = 0.3\n')
+    done = gapscope("pool", "run", tmp_path / "grid.toml", tmp_path / "pool")
+    assert done.returncode == 1 and "Did you mean 'label_noise'?" in done.stderr
+    assert not (tmp_path / "pool").exists()
+
+
+def test_doctor_knows_a_torchvision_that_breaks_torch() -> None:
+    assert torchvision_problem("0.28.0+cu130", "2.13.0+cpu") is not None
+    for fine in ((None, "2.13.0+cpu"), ("0.28.0+cpu", "2.13.0+cpu"), ("0.28.0", "2.13.0+cpu")):
+        assert torchvision_problem(*fine) is None
+    done = gapscope("doctor")
+    assert "torch" in done.stdout and done.returncode == 0
+
+
+def test_a_third_of_the_networks_is_held_out() -> None:
+    import pandas
+
+    table = pandas.DataFrame({"gap": range(10)}, index=pandas.Index([f"{n:x}" for n in range(10)]))
+    assert len(held_out_ids(table)) == 4
