@@ -1,0 +1,150 @@
+"""Norm of the Jacobian of the outputs by the inputs."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.inspection import checked_outputs, inspecting, network_outputs
+from gapscope.measures._input_noise import SPACES, Space, continuous_inputs, in_space, random_source
+from gapscope.records import Estimate
+from gapscope.registry import measure
+from gapscope.samples import slices
+
+
+def number_of_outputs(network: nn.Module, x: Float[Tensor, "n ..."]) -> int:
+    """Return K, from one forward pass of one sample."""
+    return network_outputs(network, x[:1]).shape[1]
+
+
+def squared_products(
+    network: nn.Module,
+    x: Float[Tensor, "n ..."],
+    cotangents: Float[Tensor, "m _ k"],
+    *,
+    space: Space,
+    chunk_size: int,
+) -> Float[Tensor, "m n"]:
+    r"""Return $\lVert J_i^\top v_{ji} \rVert^2$ for every cotangent j and sample i, J_i = df/dx at sample i.
+
+    One forward and m backward passes a chunk. In evaluation mode samples do not mix, so the derivative of the sum over
+    the chunk gives every sample's own product.
+
+    Args:
+        network: The network, in evaluation mode.
+        x: Inputs that went through `continuous_inputs`.
+        cotangents: v, one a sample ([m, n, k]) or the same for all samples ([m, 1, k]).
+        space: What f is: raw outputs or probabilities.
+        chunk_size: Samples a forward pass.
+
+    Returns:
+        The squared norms in float64, on the CPU.
+    """
+    m, rows, k = cotangents.shape
+    products = torch.zeros(m, len(x), dtype=torch.float64)
+    for part in slices(len(x), chunk_size):
+        inputs = x[part].clone().requires_grad_()
+        outputs = in_space(checked_outputs(network(inputs), len(inputs)).double(), space)
+        chosen = (cotangents if rows == 1 else cotangents[:, part]).to(outputs).expand(m, len(inputs), k)
+        for j in range(m):
+            (gradient,) = torch.autograd.grad(outputs, inputs, chosen[j], retain_graph=j < m - 1)
+            products[j, part] = gradient.flatten(1).double().square().sum(1).cpu()
+    return products
+
+
+def squared_jacobian_norms(
+    network: nn.Module, x: Float[Tensor, "n ..."], *, space: Space, chunk_size: int
+) -> Float[Tensor, " n"]:
+    """Return the squared Frobenius norm of every sample's Jacobian, exactly: one backward pass an output."""
+    k = number_of_outputs(network, x)
+    one_output_each = torch.eye(k, dtype=torch.float64)[:, None, :]
+    return squared_products(network, x, one_output_each, space=space, chunk_size=chunk_size).sum(0)
+
+
+def random_signs(shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
+    """Return independent +1 and -1 in float64."""
+    source = random_source(generator, device)
+    return torch.randint(0, 2, shape, generator=source, device=source.device).double() * 2 - 1
+
+
+def _mean_of_probes(squares: Float[Tensor, "m n"]) -> Estimate:
+    m, n = squares.shape
+    if m > 1:
+        standard_error = math.sqrt(squares.var(0).sum().item() / m) / n
+    else:
+        standard_error = squares.std().item() / math.sqrt(n) if n > 1 else math.inf
+    return Estimate(squares.mean().item(), standard_error)
+
+
+@measure(
+    "input_jacobian_norm",
+    needs=("inputs",),
+    units="output units / input unit",
+    direction="lower",
+    aggregation="mean over samples of the Frobenius norm over outputs and input entries",
+    cost="1 forward pass and one backward pass an output",
+    reference="Novak et al., Sensitivity and Generalization in Neural Networks, 2018, section 3.1",
+)
+def input_jacobian_norm(
+    network: nn.Module,
+    x: Float[Tensor, "n ..."],
+    *,
+    space: Space = "logits",
+    squared: bool = False,
+    method: Literal["exact", "probe"] = "exact",
+    probes: int = 1,
+    generator: torch.Generator | None = None,
+    chunk_size: int = 128,
+) -> Estimate:
+    r"""Mean norm of the input Jacobian, $J = \frac1n \sum_i \lVert \partial f(x_i) / \partial x \rVert_F$.
+
+    The outputs f are raw (`space="logits"`), or probabilities (`space="probabilities"`, as in the reference). A mean
+    over samples, in evaluation mode. Exact by default, at the price of one backward pass an output.
+
+    With `squared=True` the number is the mean *squared* norm, and `method="probe"` estimates it without bias with one
+    backward pass a probe, because $E \lVert J_i^\top v \rVert^2 = \lVert J_i \rVert_F^2$ for random signs v, drawn
+    anew for every sample. The root of such an estimate is biased downwards (Jensen), so a probe of the norm itself is
+    refused. The standard error is that of the probes given the samples, from their spread within each sample; with a
+    single probe the spread over the samples stands in for it, which is larger.
+
+    Args:
+        network: Network that returns raw outputs [n, K].
+        x: Inputs; no labels are needed.
+        space: "logits" before the softmax, "probabilities" behind it.
+        squared: Whether to average the squared norm.
+        method: "exact", or "probe" together with `squared=True`.
+        probes: Number of probes.
+        generator: Source of the probes; None draws the same ones for every network.
+        chunk_size: Samples a forward pass; without effect beyond rounding.
+
+    Returns:
+        The mean norm, or mean squared norm, with a standard error where it was probed.
+
+    Raises:
+        InvalidInput: An option or the inputs cannot be used.
+
+    >>> layer = nn.Linear(4, 1, bias=False)
+    >>> _ = nn.init.constant_(layer.weight, 1.5)
+    >>> input_jacobian_norm(layer, torch.zeros(5, 4))  # |w| = sqrt(4) * 1.5
+    3
+    """
+    check_choice("space", space, SPACES)
+    check_choice("method", method, ("exact", "probe"))
+    check_range("probes", probes, 1)
+    if method == "probe" and not squared:
+        raise InvalidInput(
+            "method='probe' needs squared=True, because the probe of the norm itself is biased; got squared=False. "
+            "Use squared=True for the mean squared norm, or method='exact'."
+        )
+    with inspecting(network):
+        x = continuous_inputs(network, x)
+        if method == "probe":
+            signs = random_signs((probes, len(x), number_of_outputs(network, x)), generator, x.device)
+            return _mean_of_probes(squared_products(network, x, signs, space=space, chunk_size=chunk_size))
+        squares = squared_jacobian_norms(network, x, space=space, chunk_size=chunk_size)
+    return Estimate((squares if squared else squares.sqrt()).mean().item())

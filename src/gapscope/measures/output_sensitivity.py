@@ -1,0 +1,159 @@
+"""Variance of the outputs' shift when the inputs are noisy."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.inspection import inspecting
+from gapscope.measures._input_noise import SPACES, Space, continuous_inputs, output_shifts
+from gapscope.measures.input_jacobian_norm import (
+    number_of_outputs,
+    random_signs,
+    squared_jacobian_norms,
+    squared_products,
+)
+from gapscope.records import Estimate
+from gapscope.registry import measure
+
+BLIND_BELOW = 1e-3
+
+
+def _warn_if_blind(mean_output: float, per_output: float, n_outputs: int) -> None:
+    """Warn when the mean output moves far less than independent outputs of this size would let it."""
+    if n_outputs * mean_output < BLIND_BELOW * per_output:
+        warnings.warn(
+            f"The mean of the outputs must move with the input for S to see anything; its variance is "
+            f"{mean_output:.2g} beside {per_output:.2g} of a single output: the output head is centred. "
+            "Use per_output=True.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _joint_variance(shifts: Float[Tensor, "draws n k"]) -> Estimate:
+    """Return the population variance over draws and samples, averaged over the last axis."""
+    draws, n, _ = shifts.shape
+    if draws * n < 2:
+        raise InvalidInput("A variance needs two noisy samples or more; got one. Pass more inputs or draws=2.")
+    influence = (shifts - shifts.mean((0, 1))).square().mean(2)  # (draws, n)
+    clusters = influence.mean(0) if n > 1 else influence[:, 0]
+    return Estimate(influence.mean().item(), clusters.std().item() / math.sqrt(len(clusters)))
+
+
+def _sampled(shifts: Iterable[Float[Tensor, "n k"]], *, per_output: bool) -> Estimate:
+    kept = []
+    for shift in shifts:
+        mean = shift.mean(1, keepdim=True)
+        if not kept and not per_output:
+            _warn_if_blind(mean.square().mean().item(), shift.square().mean().item(), shift.shape[1])
+        kept.append(shift if per_output else mean)
+    return _joint_variance(torch.stack(kept))
+
+
+def _zero_noise(network: nn.Module, x: Tensor, *, space: Space, per_output: bool, chunk_size: int) -> float:
+    """Return the limit of S / noise_std^2 for vanishing noise."""
+    k = number_of_outputs(network, x)
+    if per_output:
+        return squared_jacobian_norms(network, x, space=space, chunk_size=chunk_size).mean().item() / k
+    mean = torch.full((1, len(x), k), 1 / k, dtype=torch.float64)
+    signs = random_signs((1, len(x), k), None, x.device).cpu()
+    squares = squared_products(network, x, torch.cat([mean, signs]), space=space, chunk_size=chunk_size).mean(1)
+    _warn_if_blind(squares[0].item(), squares[1].item() / k, k)
+    return squares[0].item()
+
+
+@measure(
+    "output_sensitivity",
+    needs=("inputs",),
+    units="squared output units",
+    direction="lower",
+    aggregation="variance over samples and noise of the mean over outputs",
+    cost="1 forward pass and one a draw",
+    reference="Forouzesh, Salehi and Thiran 2021, eq. 2",
+)
+def output_sensitivity(
+    network: nn.Module,
+    x: Float[Tensor, "n ..."],
+    *,
+    noise_std: float = 0.1,
+    draws: int = 1,
+    space: Space = "logits",
+    per_output: bool = False,
+    method: Literal["sampled", "zero_noise"] = "sampled",
+    generator: torch.Generator | None = None,
+    chunk_size: int = 256,
+) -> Estimate:
+    r"""Variance S of the mean output's shift under input noise; estimated, with its standard error.
+
+    .. math:: S = \mathrm{Var}_{x, \varepsilon}\Big[ \frac1K \sum_{k=1}^K \big( f_k(x + \varepsilon) - f_k(x) \big)
+              \Big], \qquad \varepsilon \sim N(0, \sigma^2 I)
+
+    The variance is the population variance, over samples and draws jointly. It is the variance of the mean over
+    outputs, not the mean of their variances; the latter, $\frac1K \sum_k \mathrm{Var}[f_k(x + \varepsilon) - f_k(x)]$,
+    is `per_output=True`, and equals K S for independent output rows, as after random initialisation. Labels are not
+    needed.
+
+    Probabilities sum to 1, so behind the softmax the mean output never moves and S is identically 0; with
+    `space="probabilities"` the number is therefore always the per-output form. For the same reason S sees only that
+    direction of the logits which no probability depends on: subtract the mean row from the last layer and S is 0
+    while every prediction stays the same. A warning says so when the mean output moves far less than the outputs do.
+
+    `method="zero_noise"` gives the limit $\sigma^2 \cdot \frac1n \sum_i \lVert \nabla_x \bar f(x_i) \rVert^2$
+    (per output: $\frac{\sigma^2}{K n} \sum_i \lVert J_i \rVert_F^2$), which is exact for these samples. Noise below
+    about 1e-4 of the inputs' size drowns in float32 rounding; use the limit there.
+
+    The standard error is that of a variance by the delta method, $\mathrm{sd}_i[\frac1m \sum_d (m_{id} - \bar m)^2] /
+    \sqrt n$, with one cluster a sample. It covers the choice of samples as well as of noise, so that it is larger than
+    the spread under new noise alone.
+
+    Args:
+        network: Network that returns raw outputs [n, K].
+        x: Inputs, in the units in which the network takes them.
+        noise_std: Standard deviation of the noise on every input entry.
+        draws: Noise draws a sample (the paper's: 1).
+        space: "logits", or "probabilities" for the per-output form behind the softmax.
+        per_output: Whether to average the outputs' variances instead of taking the variance of their mean.
+        method: "sampled", or "zero_noise" for the exact limit of vanishing noise; `draws` has no effect there.
+        generator: Source of the noise; None draws the same noise for every network, so that differences between
+            networks are not differences of noise.
+        chunk_size: Samples a forward pass; without effect beyond rounding.
+
+    Returns:
+        S, 0 or larger; without a standard error for `method="zero_noise"`.
+
+    Raises:
+        InvalidInput: An option or the inputs cannot be used, or there is one noisy sample only.
+
+    >>> layer = nn.Linear(4, 2, bias=False)
+    >>> _ = nn.init.constant_(layer.weight, 1.5)
+    >>> output_sensitivity(layer, torch.zeros(5, 4), method="zero_noise")  # 0.1^2 * 4 * 1.5^2
+    0.09
+    """
+    check_choice("space", space, SPACES)
+    check_choice("method", method, ("sampled", "zero_noise"))
+    check_range("noise_std", noise_std, 0, low_open=True)
+    check_range("draws", draws, 1)
+    per_output = per_output or space == "probabilities"
+    with inspecting(network):
+        x = continuous_inputs(network, x)
+        if method == "zero_noise":
+            limit = _zero_noise(network, x, space=space, per_output=per_output, chunk_size=chunk_size)
+            return Estimate(noise_std**2 * limit)
+        shifts = output_shifts(
+            network,
+            x,
+            noise_std=noise_std,
+            draws=draws,
+            space=space,
+            generator=generator,
+            chunk_size=chunk_size,
+        )
+        return _sampled(shifts, per_output=per_output)

@@ -1,0 +1,91 @@
+"""The decomposition is exact, corrects for the number of runs, and the cross-entropy formula is what it claims."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapscope.errors import InvalidInput
+from gapscope.measures.bias_variance import approximate_cross_entropy, bias_variance
+
+
+@given(
+    runs=st.integers(1, 6),
+    n=st.integers(1, 8),
+    k=st.integers(1, 5),
+    scale=st.sampled_from([1e-6, 1.0, 1e6]),
+    seed=st.integers(0, 1000),
+)
+def test_mse_is_bias_plus_variance(runs, n, k, scale, seed):
+    rng = np.random.default_rng(seed)
+    predictions, targets = scale * rng.normal(size=(runs, n, k)), scale * rng.normal(size=(n, k))
+    parts = bias_variance(predictions, targets)
+    assert parts.mse == pytest.approx(parts.bias + parts.variance, rel=1e-12)
+    assert parts.mse == pytest.approx(np.square(predictions - targets).sum(2).mean(), rel=1e-12)
+    assert parts.variance == pytest.approx(predictions.var(0).sum(1).mean(), rel=1e-12)
+    assert parts.runs == runs
+
+
+def test_labels_are_one_hot_targets_and_tensors_of_any_type_are_taken():
+    rng = np.random.default_rng(0)
+    predictions = torch.tensor(rng.dirichlet(np.ones(4), size=(3, 6)))
+    labels = torch.tensor([0, 3, 1, 1, 2, 0])
+    one_hot = torch.eye(4)[labels]
+    assert bias_variance(predictions, labels) == bias_variance(predictions, one_hot)
+    assert bias_variance(predictions.numpy(), labels.numpy()) == bias_variance(predictions, labels)
+    assert bias_variance(predictions.float().requires_grad_(), labels).mse == pytest.approx(
+        bias_variance(predictions, labels).mse, rel=1e-6
+    )
+
+
+def test_unbiased_parts_do_not_depend_on_the_number_of_runs():
+    rng = np.random.default_rng(0)
+    targets = np.zeros((20_000, 1))
+    parts = [bias_variance(2 + 3 * rng.normal(size=(runs, 20_000, 1)), targets) for runs in (2, 5)]
+    assert parts[0].variance == pytest.approx(9 / 2, rel=0.03)  # the population variance of two runs is half of it
+    for part in parts:
+        assert part.unbiased().variance == pytest.approx(9, rel=0.03)
+        assert part.unbiased().bias == pytest.approx(4, rel=0.05)
+        assert part.unbiased().mse == part.mse == pytest.approx(part.unbiased().bias + part.unbiased().variance)
+
+
+@pytest.mark.parametrize(("p", "tolerance"), [(0.999, 1e-6), (0.9, 6e-3)])
+def test_with_two_classes_the_formula_is_the_cross_entropy_to_first_order(p, tolerance):
+    approximation = approximate_cross_entropy(np.array([[[p, 1 - p]]]), np.array([0]))
+    assert approximation == pytest.approx(1 - p, rel=1e-9)
+    assert 0 < -np.log(p) - approximation < tolerance
+
+
+def test_confidently_wrong_predictions_break_it():
+    approximation = approximate_cross_entropy(np.array([[[1e-4, 1 - 1e-4]]]), np.array([0]))
+    assert approximation == pytest.approx(0.9999)
+    assert -np.log(1e-4) > 9 * approximation
+
+
+def test_the_norm_of_every_prediction_is_averaged_not_the_square():
+    predictions = np.array([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]]])
+    assert approximate_cross_entropy(predictions, np.array([0, 0])) == pytest.approx(1 / 4)
+    mse = bias_variance(predictions, np.array([0, 0])).mse
+    assert np.sqrt(mse / 2) == pytest.approx(1 / 2)  # the rougher form behind eq. 9 is never smaller (Jensen)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "targets", "message"),
+    [
+        (torch.zeros(3, 2), torch.zeros(3), r"predictions must have shape \[runs, n, K\]; got \[3, 2\]"),
+        (torch.zeros(2, 3, 1), torch.zeros(4, 1), "predictions of a run and targets must have the same length; got 3"),
+        (torch.zeros(2, 3, 2), torch.tensor([0, 1, 2]), "Class labels must be smaller than .* 2; got 2"),
+        (torch.zeros(2, 3, 2), torch.zeros(3), r"or have shape \[n, K\], here \[3, 2\]; got torch.float32 of shape"),
+    ],
+)
+def test_wrong_shapes_are_named(predictions, targets, message):
+    with pytest.raises(InvalidInput, match=message):
+        bias_variance(predictions, targets)
+
+
+def test_one_run_has_no_unbiased_parts():
+    with pytest.raises(InvalidInput, match="Unbiased parts need two runs or more; got one"):
+        bias_variance(torch.zeros(1, 2, 1), torch.zeros(2, 1)).unbiased()

@@ -1,0 +1,296 @@
+"""S against its definition in NumPy, against closed forms, and what it can and cannot see."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from gapscope.errors import InvalidInput
+from gapscope.measures.output_sensitivity import output_sensitivity
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def relu_network(*widths: int, bias: bool = True, seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in itertools.pairwise(widths):
+        layers += [nn.Linear(fan_in, fan_out, bias=bias), nn.ReLU()]
+    return nn.Sequential(*layers[:-1]).double()
+
+
+def head(network: nn.Sequential) -> nn.Linear:
+    last = network[-1]
+    assert isinstance(last, nn.Linear)
+    return last
+
+
+@pytest.fixture
+def network() -> nn.Sequential:
+    return relu_network(6, 20, 20, 4)
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.rand(50, 6, generator=seeded(1), dtype=torch.float64)
+
+
+def shifts(network: nn.Module, x: Tensor, draws: int, seed: int, noise_std: float = 0.1) -> np.ndarray:
+    generator = seeded(seed)
+    with torch.no_grad():
+        noisy = [
+            network(x + noise_std * torch.randn(x.shape, generator=generator, dtype=x.dtype)) for _ in range(draws)
+        ]
+        return torch.stack([outputs - network(x) for outputs in noisy]).numpy()
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_is_the_population_variance_over_samples_and_draws_of_the_mean_output(network, x, draws):
+    expected = np.var(shifts(network, x, draws, seed=5).mean(2))
+    assert output_sensitivity(network, x, draws=draws, generator=seeded(5)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_per_output_is_the_mean_of_the_outputs_variances(network, x):
+    expected = shifts(network, x, 2, seed=5).reshape(-1, 4).var(0).mean()
+    measured = output_sensitivity(network, x, draws=2, per_output=True, generator=seeded(5))
+    assert measured == pytest.approx(expected, rel=1e-12)
+
+
+def test_behind_the_softmax_the_literal_form_is_zero_and_the_per_output_form_is_taken(network, x):
+    behind = shifts(nn.Sequential(network, nn.Softmax(1)), x, 1, seed=5)
+    assert np.var(behind.mean(2)) < 1e-32
+    measured = output_sensitivity(network, x, space="probabilities", generator=seeded(5))
+    assert measured == pytest.approx(behind[0].var(0).mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("method", ["sampled", "zero_noise"])
+@pytest.mark.parametrize("options", [{}, {"per_output": True}, {"space": "probabilities"}])
+def test_chunk_size_changes_nothing(network, x, method, options):
+    values = [
+        output_sensitivity(network, x, method=method, draws=2, chunk_size=size, **options) for size in (1, 7, 50, 999)
+    ]
+    assert values == pytest.approx([values[0]] * 4, rel=1e-12)
+
+
+def test_without_a_generator_every_network_sees_the_same_noise_and_the_global_state_stays(network, x):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first = output_sensitivity(network, x)
+    assert torch.equal(before, torch.get_rng_state())
+    assert output_sensitivity(copy.deepcopy(network), x) == first
+    assert output_sensitivity(network, x, generator=seeded(8)) != first
+
+
+def test_linear_network_has_a_closed_form(x):
+    layer = nn.Linear(6, 4).double()
+    expected = 0.3**2 * layer.weight.mean(0).square().sum().item()
+    assert output_sensitivity(layer, x, noise_std=0.3, method="zero_noise") == pytest.approx(expected, rel=1e-12)
+    measured = output_sensitivity(layer, x, noise_std=0.3, draws=200)
+    assert measured.standard_error is not None
+    assert abs(measured - expected) < 4 * measured.standard_error
+    assert measured.standard_error < 0.03 * expected
+
+
+@pytest.mark.parametrize("options", [{}, {"per_output": True}, {"space": "probabilities"}])
+def test_the_limit_is_approached_as_the_noise_falls(network, x, options):
+    limit = output_sensitivity(network, x, noise_std=1e-3, method="zero_noise", **options)
+    measured = output_sensitivity(network, x, noise_std=1e-3, draws=100, **options)
+    assert limit.exact
+    assert measured.standard_error is not None
+    assert abs(measured - limit) < 4 * measured.standard_error
+
+
+class Bowl(nn.Module):
+    """Outputs whose slope is the input itself, so that samples differ in their sensitivity."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.square().sum(1, keepdim=True) * torch.tensor([1.0, 0.5])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_noise_is_not_the_inputs_that_the_same_small_seed_draws(seed):
+    x = torch.randn(400, 5, generator=seeded(seed), dtype=torch.float64)
+    measured = output_sensitivity(Bowl(), x)
+    # Noise 0.1 x would shift the mean output by 0.75 * 0.21 |x|^2, so that S were 0.25 instead of 0.11.
+    expected = output_sensitivity(Bowl(), x, method="zero_noise")
+    assert abs(measured - expected) < 4 * (measured.standard_error or 0)
+
+
+@pytest.mark.parametrize("draws", [1, 8])
+@pytest.mark.parametrize("per_output", [False, True])
+def test_the_standard_error_is_the_spread_over_new_samples_and_noise(draws, per_output):
+    values, errors = [], []
+    for seed in range(300):
+        generator = seeded(seed)
+        x = torch.randn(200, 3, generator=generator, dtype=torch.float64)
+        s = output_sensitivity(Bowl(), x, draws=draws, per_output=per_output, generator=generator)
+        values.append(float(s))
+        errors.append(s.standard_error)
+    assert np.mean(errors) == pytest.approx(np.std(values), rel=0.15)
+
+
+def test_the_standard_error_covers_the_spread_under_new_noise_alone():
+    x = torch.randn(200, 3, generator=seeded(0), dtype=torch.float64)
+    measured = [output_sensitivity(Bowl(), x, draws=8, generator=seeded(100 + seed)) for seed in range(60)]
+    assert np.mean([s.standard_error or 0 for s in measured]) > 1.5 * np.std([float(s) for s in measured])
+
+
+def test_one_sample_has_a_variance_over_its_draws(network, x):
+    measured = output_sensitivity(network, x[:1], draws=500, noise_std=1e-3)
+    limit = output_sensitivity(network, x[:1], noise_std=1e-3, method="zero_noise")
+    assert measured.standard_error is not None
+    assert abs(measured - limit) < 4 * measured.standard_error < limit
+
+
+@pytest.mark.parametrize("scale", [2.0, 4.0])
+def test_scaling_inputs_up_and_outputs_down_divides_by_the_square_of_the_scale(x, scale):
+    network = relu_network(6, 20, 20, 4, bias=False)
+    smaller = copy.deepcopy(network)
+    with torch.no_grad():
+        head(smaller).weight.div_(scale)
+    options = {"method": "zero_noise"}
+    ratio = output_sensitivity(network, x, **options) / output_sensitivity(smaller, scale * x, **options)
+    assert ratio == pytest.approx(scale**2, rel=1e-12)  # the paper says the fourth power
+    # With noise scaled like the inputs only the outputs' scale is left over, and it cancels.
+    assert output_sensitivity(smaller, scale * x, noise_std=0.1 * scale) == pytest.approx(
+        output_sensitivity(network, x), rel=1e-12
+    )
+
+
+def test_scaling_the_outputs_alone_divides_by_the_square(network, x):
+    expected = output_sensitivity(network, x)
+    with torch.no_grad():
+        head(network).weight.div_(3)
+    assert output_sensitivity(network, x) == pytest.approx(expected / 9, rel=1e-12)
+
+
+def centred(network: nn.Sequential) -> nn.Sequential:
+    network = copy.deepcopy(network)
+    with torch.no_grad():
+        head(network).weight.sub_(head(network).weight.mean(0))
+    return network
+
+
+@pytest.mark.parametrize("method", ["sampled", "zero_noise"])
+def test_a_centred_head_predicts_the_same_and_makes_s_blind_which_is_said(network, x, method):
+    blind = centred(network)
+    assert torch.allclose(network(x).softmax(1), blind(x).softmax(1), atol=1e-14)
+    with pytest.warns(UserWarning, match=r"the output head is centred\. Use per_output=True\.") as caught:
+        value = output_sensitivity(blind, x, method=method)
+    assert caught[0].filename == __file__
+    assert value < 1e-25 < 1e-6 < output_sensitivity(network, x, method=method)
+    per_output = output_sensitivity(blind, x, method=method, per_output=True)
+    assert 0.5 < per_output / output_sensitivity(network, x, method=method, per_output=True) < 2
+    behind = [output_sensitivity(one, x, method=method, space="probabilities") for one in (network, blind)]
+    assert behind[0] == pytest.approx(behind[1], rel=1e-9)
+
+
+def test_a_single_output_and_a_constant_network_do_not_warn(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert output_sensitivity(relu_network(6, 8, 1), x) > 0
+        constant = nn.Linear(6, 3).double()
+        nn.init.zeros_(constant.weight)
+        assert output_sensitivity(constant, x) == 0
+
+
+def test_plain_sgd_never_moves_the_direction_that_s_sees(x):
+    network = relu_network(6, 20, 4)
+    before = head(network).weight.detach().clone()
+    labels = torch.arange(50) % 4
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
+    for _ in range(200):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x), labels).backward()
+        optimizer.step()
+    moved = head(network).weight - before
+    assert moved.norm() > 0.5 * before.norm()
+    assert moved.mean(0).norm() < 1e-12 * before.mean(0).norm()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    n=st.integers(2, 20),
+    d=st.integers(1, 6),
+    k=st.integers(1, 5),
+    draws=st.integers(1, 3),
+    seed=st.integers(0, 1000),
+)
+def test_constants_and_order_of_the_outputs_do_not_matter(n, d, k, draws, seed):
+    network = relu_network(d, 5, k, seed=seed)
+    other = copy.deepcopy(network)
+    with torch.no_grad():
+        head(other).weight.copy_(head(network).weight.flip(0))
+        head(other).bias.copy_(head(network).bias.flip(0) + 7)
+    x = torch.randn(n, d, generator=seeded(seed), dtype=torch.float64)
+    for per_output in (False, True):
+        values = [output_sensitivity(one, x, draws=draws, per_output=per_output) for one in (network, other)]
+        assert values[0] >= 0
+        assert values[0] == pytest.approx(values[1], rel=1e-9, abs=1e-20)
+
+
+def test_batch_normalisation_and_dropout_are_measured_in_evaluation_mode():
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(), nn.Flatten(), nn.Linear(12, 2)
+    )
+    x = torch.rand(9, 1, 4, 4)
+    network(x)
+    first = output_sensitivity(network, x)
+    assert network.training
+    assert output_sensitivity(network, x) == first == output_sensitivity(network.eval(), x)
+
+
+def test_float32_agrees_with_float64(network, x):
+    reference = output_sensitivity(network, x, method="zero_noise")
+    assert output_sensitivity(network.float(), x.float(), method="zero_noise") == pytest.approx(reference, rel=1e-5)
+
+
+def test_on_digits_training_and_test_inputs_give_the_same_sensitivity():
+    features, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(features))
+    x = torch.tensor(features[order] / 16, dtype=torch.float32)
+    y = torch.tensor(labels[order])
+    network = relu_network(64, 100, 10).float()
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+    for _ in range(150):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x[:800]), y[:800]).backward()
+        optimizer.step()
+    train, test = (output_sensitivity(network, part, draws=5) for part in (x[:800], x[800:]))
+    assert test == pytest.approx(train, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"space": "logit"}, r"space must be one of 'logits', 'probabilities'; got 'logit'\. Did you mean 'logits'\?"),
+        ({"method": "limit"}, "method must be one of 'sampled', 'zero_noise'; got 'limit'"),
+        ({"noise_std": 0}, r"noise_std must lie in \(0, inf\); got 0"),
+        ({"draws": 0}, r"draws must lie in \[1, inf\); got 0"),
+        ({"chunk_size": 0}, "chunk_size must be at least 1; got 0"),
+    ],
+)
+def test_wrong_options_are_named(network, x, options, message):
+    with pytest.raises(InvalidInput, match=message):
+        output_sensitivity(network, x, **options)
+
+
+def test_wrong_inputs_are_named(network, x):
+    with pytest.raises(InvalidInput, match="A variance needs two noisy samples or more; got one"):
+        output_sensitivity(network, x[:1])
+    with pytest.raises(InvalidInput, match="inputs must be floating point, to be shifted or differentiated"):
+        output_sensitivity(network, torch.ones(3, 6, dtype=torch.int64))
+    with pytest.raises(InvalidInput, match="inputs and weights must have the same dtype"):
+        output_sensitivity(network, x.float())

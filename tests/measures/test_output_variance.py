@@ -1,0 +1,121 @@
+"""Per-input variance against closed forms, and areas under ROC curves against scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+
+from gapscope.errors import InvalidInput, NotMeasurable
+from gapscope.measures.output_sensitivity import output_sensitivity
+from gapscope.measures.output_variance import error_detection, output_variance
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[nn.Module, Tensor, Tensor]:
+    """A network trained on 200 digits, with the other inputs and labels."""
+    features, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(features))
+    x = torch.tensor(features[order] / 16)
+    y = torch.tensor(labels[order])
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10)).double()
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+    for _ in range(200):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x[:200]), y[:200]).backward()
+        optimizer.step()
+    return network, x[200:], y[200:]
+
+
+def test_linear_network_has_the_same_closed_form_at_every_input():
+    layer = nn.Linear(6, 4).double()
+    expected = 0.2**2 * layer.weight.square().sum().item() / 4
+    x = torch.randn(300, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    variance = output_variance(layer, x, noise_std=0.2, draws=3, space="logits")
+    assert variance.shape == (300,)
+    assert variance.mean() == pytest.approx(expected, rel=0.1)  # unbiased already with few draws
+    assert output_variance(layer, x[:2], noise_std=0.2, draws=4000, space="logits").numpy() == pytest.approx(
+        expected, rel=0.1
+    )
+
+
+def test_is_the_unbiased_variance_of_the_outputs_over_draws(digits):
+    network, x, _ = digits
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        outputs = torch.stack(
+            [network(x + 0.1 * torch.randn(x.shape, generator=generator, dtype=x.dtype)).softmax(1) for _ in range(4)]
+        )
+    expected = outputs.numpy().var(0, ddof=1).mean(1)
+    measured = output_variance(network, x, draws=4, generator=torch.Generator().manual_seed(5), chunk_size=100)
+    assert measured.numpy() == pytest.approx(expected, rel=1e-9, abs=1e-18)
+    again = output_variance(network, x, draws=4, generator=torch.Generator().manual_seed(5), chunk_size=7)
+    assert again.numpy() == pytest.approx(expected, rel=1e-9, abs=1e-18)
+
+
+def test_its_mean_is_the_per_output_sensitivity_where_the_mean_shift_is_small(digits):
+    network, x, _ = digits
+    options = {"noise_std": 0.01, "draws": 20, "space": "probabilities"}
+    assert output_variance(network, x, **options).mean() == pytest.approx(
+        output_sensitivity(network, x, **options), rel=0.02
+    )
+
+
+@pytest.mark.parametrize("space", ["logits", "probabilities"])
+def test_areas_are_those_of_scikit_learn(digits, space):
+    network, x, y = digits
+    found = error_detection(network, x, y, space=space, chunk_size=100)
+    outputs = network(x).detach()
+    wrong = outputs.argmax(1) != y
+    assert (found.wrong, found.n) == (int(wrong.sum()), len(y))
+    variance = output_variance(network, x, space=space)
+    assert found.variance == pytest.approx(roc_auc_score(wrong, variance), rel=1e-12)
+    assert found.max_probability == pytest.approx(roc_auc_score(wrong, -outputs.softmax(1).amax(1)), rel=1e-12)
+    assert found.difference == pytest.approx(found.variance - found.max_probability, abs=1e-12)
+
+
+def test_behind_the_softmax_the_variance_finds_errors_nearly_as_well_as_the_largest_probability(digits):
+    found = error_detection(*digits)
+    assert found.max_probability > 0.85
+    assert -0.1 < found.difference < 0.02
+
+
+def test_ties_count_half_and_standard_errors_are_those_of_the_bootstrap():
+    rng = np.random.default_rng(0)
+    margins = np.round(rng.exponential(size=400) * 2) / 2  # many ties
+    labels = (rng.random(400) < 1 / (1 + np.exp(margins - 0.5))).astype(int)
+    x = torch.tensor(np.stack([margins, np.zeros(400)], 1))
+    y = torch.tensor(labels)
+    found = error_detection(nn.Identity(), x, y)
+    assert found.max_probability == pytest.approx(roc_auc_score(labels, -margins), rel=1e-12)
+    variance = output_variance(nn.Identity(), x).numpy()
+    areas = []
+    for _ in range(400):
+        pick = rng.integers(0, 400, 400)
+        areas.append([roc_auc_score(labels[pick], -margins[pick]), roc_auc_score(labels[pick], variance[pick])])
+    by_margin, by_variance = np.array(areas).T
+    assert found.max_probability.standard_error == pytest.approx(by_margin.std(), rel=0.15)
+    assert found.variance.standard_error == pytest.approx(by_variance.std(), rel=0.15)
+    assert found.difference.standard_error == pytest.approx((by_variance - by_margin).std(), rel=0.15)
+
+
+def test_probabilities_that_round_to_one_are_still_ranked():
+    x = torch.tensor([[60.0, 0.0], [50.0, 0.0], [48.0, 0.0], [45.0, 0.0]])
+    assert error_detection(nn.Identity(), x, torch.tensor([0, 0, 1, 1])).max_probability == 1
+
+
+def test_wrong_input_is_named(digits):
+    network, x, y = digits
+    with pytest.raises(InvalidInput, match=r"draws must lie in \[2, inf\); got 1"):
+        output_variance(network, x, draws=1)
+    with pytest.raises(InvalidInput, match="space must be one of"):
+        output_variance(network, x, space="softmax")  # type: ignore[arg-type]
+    right = network(x).argmax(1) == y
+    with pytest.raises(NotMeasurable, match=r"needs two of each at least; got 0 wrong and \d+ right"):
+        error_detection(network, x[right], y[right])
+    with pytest.raises(InvalidInput, match="Class labels must be smaller than the network's number of outputs, 10"):
+        error_detection(network, x, y + 5)

@@ -1,0 +1,227 @@
+"""Closed forms against random networks, the authors' stored runs, and networks trained on digits."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from gapscope.errors import InvalidInput
+from gapscope.measures.bias_variance import bias_variance
+from gapscope.measures.output_sensitivity import output_sensitivity
+from gapscope.theory.sensitivity import (
+    WeightLayer,
+    bias_contribution,
+    expected_sensitivity,
+    fully_connected,
+    predicted_loss,
+    predicted_variance,
+)
+
+
+class Homogeneous(nn.Module):
+    """z -> alpha z above 0, beta z below."""
+
+    def __init__(self, alpha: float, beta: float) -> None:
+        super().__init__()
+        self.alpha, self.beta = alpha, beta
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x > 0, self.alpha * x, self.beta * x)
+
+
+def random_networks(n: int, widths: list[int], *, weight_std=lambda fan_in: 1.0, bias_std=1.0, slopes=(1.0, 0.0)):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(n):
+        layers: list[nn.Module] = []
+        for fan_in, fan_out in itertools.pairwise(widths):
+            linear = nn.Linear(fan_in, fan_out, dtype=torch.float64)
+            nn.init.normal_(linear.weight, std=weight_std(fan_in), generator=generator)
+            nn.init.normal_(linear.bias, std=bias_std, generator=generator)
+            layers += [linear, Homogeneous(*slopes)]
+        yield nn.Sequential(*layers[:-1])
+
+
+def assert_mean_is(expected: float, values: list[float], at_most: float) -> None:
+    """The mean of the values is `expected` within 3 standard errors, and these are small enough to tell."""
+    error = np.std(values, ddof=1) / np.sqrt(len(values))
+    assert error < at_most * expected
+    assert abs(np.mean(values) - expected) < 3 * error
+
+
+@pytest.mark.parametrize(
+    ("depth", "n_outputs", "n_inputs", "width"), [(0, 10, 64, 1), (1, 1, 64, 100), (2, 10, 64, 100), (4, 5, 64, 60)]
+)
+@pytest.mark.parametrize("bias_std", [0.0, 1.0])
+def test_eq_10_at_small_noise_whatever_the_biases(depth, n_outputs, n_inputs, width, bias_std):
+    x = torch.randn(60, n_inputs, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    networks = random_networks(150, [n_inputs, *[width] * depth, n_outputs], bias_std=bias_std)
+    measured = [float(output_sensitivity(network, x, noise_std=1e-3)) for network in networks]
+    assert_mean_is(n_inputs / n_outputs * (width / 2) ** depth * 1e-6, measured, at_most=0.05)
+    layers = fully_connected(n_inputs, [width] * depth, biases=bias_std**2)
+    assert_mean_is(expected_sensitivity(layers, n_outputs, noise_std=1e-3), measured, at_most=0.05)
+
+
+@pytest.mark.parametrize("slopes", [(1.0, 0.2), (1.0, 1.0), (0.7, -1.0)])
+def test_other_homogeneous_activations_and_other_weights(slopes):
+    x = torch.randn(60, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    networks = random_networks(150, [40, 80, 50, 6], weight_std=lambda fan_in: 1.3 / fan_in**0.5, slopes=slopes)
+    measured = [float(output_sensitivity(network, x, method="zero_noise")) for network in networks]
+    layers = [WeightLayer(fan_in=n, weights=1.3**2 / n) for n in (40, 80, 50)]
+    assert_mean_is(expected_sensitivity(layers, 6, slopes=slopes), measured, at_most=0.05)
+
+
+def test_convolutions_count_by_their_fan_in():
+    x = torch.rand(30, 2, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(2)
+    measured = []
+    for _ in range(200):
+        network = nn.Sequential(
+            nn.Conv2d(2, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5)
+        ).double()
+        for parameter in network.parameters():
+            nn.init.normal_(parameter, generator=generator)
+        measured.append(float(output_sensitivity(network, x, method="zero_noise")))
+    layers = [WeightLayer(fan_in=n) for n in (2 * 9, 8 * 9, 32)]
+    assert_mean_is(expected_sensitivity(layers, 5), measured, at_most=0.05)
+
+
+def test_a_deep_narrow_network_equals_a_shallow_wide_one_as_the_paper_says():
+    shallow, deep = (expected_sensitivity(fully_connected(3072, [w] * m), 10) for w, m in [(500, 4), (165, 5)])
+    assert deep == pytest.approx(shallow, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("width", "after", "loss", "over_eq_10", "eq_9", "loss_over_eq_9"),
+    [
+        (200, 1.271e8, 35511, 0.41, 38911, 0.88),
+        (300, 6.083e8, 92611, 0.39, 85136, 1.04),
+        (500, 5.484e9, 317055, 0.46, 255626, 1.19),
+    ],
+)
+def test_the_authors_stored_runs(width, after, loss, over_eq_10, eq_9, loss_over_eq_9):
+    assert after / expected_sensitivity(fully_connected(3072, [width] * 4), 10) == pytest.approx(over_eq_10, abs=0.01)
+    assert predicted_loss(after, n_outputs=10, input_second_moment=0.2648) == pytest.approx(eq_9, rel=1e-3)
+    # with the second moment of the CIFAR-10 pixels themselves
+    ratio = loss / predicted_loss(after, n_outputs=10, input_second_moment=0.2874)
+    assert ratio == pytest.approx(loss_over_eq_9, abs=0.01)
+
+
+def outputs_of(networks, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return torch.stack([network(x) for network in networks])
+
+
+@pytest.mark.parametrize("bias_std", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("hidden", "n_outputs", "slopes"), [([], 10, (1.0, 0.0)), ([60, 90], 10, (1.0, 0.3)), ([80], 1, (1.0, 0.0))]
+)
+def test_the_variance_of_raw_outputs_with_sigma_over_all_weight_layers(hidden, n_outputs, slopes, bias_std):
+    widths = [50, *hidden, n_outputs]
+    x = torch.rand(40, 50, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    networks = random_networks(600, widths, weight_std=lambda fan_in: fan_in**-0.5, bias_std=bias_std, slopes=slopes)
+    measured = bias_variance(outputs_of(networks, x), torch.zeros(40, n_outputs)).variance
+    layers = [WeightLayer(fan_in=n, weights=1 / n, biases=bias_std**2) for n in widths[:-1]]
+    predicted = predicted_variance(
+        expected_sensitivity(layers, n_outputs, slopes=slopes),
+        n_outputs=n_outputs,
+        input_second_moment=x.square().mean().item(),
+        bias_part=bias_contribution(layers, n_outputs, slopes=slopes),
+        of="outputs",
+    )
+    assert measured == pytest.approx(predicted, rel=0.1)
+
+
+def probability_variance(weight_std, bias_std: float) -> tuple[float, float]:
+    """Measured and predicted (eq. 7) variance of the probabilities of 64-100-100-10 networks."""
+    x = torch.rand(40, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    networks = random_networks(200, [64, 100, 100, 10], weight_std=weight_std, bias_std=bias_std)
+    measured = bias_variance(outputs_of(networks, x).softmax(2), torch.zeros(40, 10)).variance
+    layers = [WeightLayer(fan_in=n, weights=weight_std(n) ** 2, biases=bias_std**2) for n in (64, 100, 100)]
+    predicted = predicted_variance(
+        expected_sensitivity(layers, 10),
+        n_outputs=10,
+        input_second_moment=x.square().mean().item(),
+        bias_part=bias_contribution(layers, 10),
+    )
+    return measured, predicted
+
+
+def test_eq_7_holds_for_small_logits_only():
+    small, predicted = probability_variance(lambda fan_in: (0.3 / fan_in) ** 0.5, 0.1)
+    assert small == pytest.approx(predicted, rel=0.1)
+    he, predicted = probability_variance(lambda fan_in: (2 / fan_in) ** 0.5, 0.0)
+    assert he == pytest.approx(predicted, rel=0.25)
+    standard_normal, predicted = probability_variance(lambda fan_in: 1.0, 1.0)
+    assert standard_normal < 1 < 1000 < predicted
+
+
+def test_one_output_without_softmax_has_no_factor_that_makes_it_zero():
+    options = {"n_outputs": 1, "input_second_moment": 0.5, "noise_std": 0.1, "bias_part": 2.0}
+    assert predicted_variance(0.02, **options) == 0
+    assert predicted_variance(0.02, of="outputs", **options) == pytest.approx(0.02 * 0.5 / 0.01 + 2)
+
+
+def test_measured_layers_have_the_moments_of_their_weights():
+    conv = nn.Conv2d(3, 7, 5).double()
+    assert conv.bias is not None
+    layer = WeightLayer.measured(conv.weight.detach(), conv.bias.detach())
+    assert layer.fan_in == 75
+    assert layer.weights == pytest.approx(conv.weight.square().mean().item())
+    assert layer.biases == pytest.approx(conv.bias.square().mean().item())
+    assert WeightLayer.measured(np.ones((2, 4))) == WeightLayer(fan_in=4)
+
+
+def test_sigma_counts_the_output_bias_and_weights_inner_ones_by_what_follows():
+    layers = [
+        WeightLayer(fan_in=9, weights=5.0, biases=2.0),
+        WeightLayer(fan_in=4, weights=3.0, biases=7.0),
+        WeightLayer(fan_in=6, weights=0.5, biases=1.0),
+    ]
+    expected = (2.0 * (3 * 4 / 2) * (0.5 * 6 / 2) + 7.0 * (0.5 * 6 / 2) + 1.0) / 10
+    assert bias_contribution(layers, 10) == pytest.approx(expected)
+
+
+def test_eq_9_is_a_scaling_law_for_networks_trained_on_digits():
+    features, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(features))
+    x = torch.tensor(features[order] / 16, dtype=torch.float32)
+    y = torch.tensor(labels[order])
+    losses, predicted = [], []
+    for hidden in ([100], [300], [100, 100], [200, 200], [100, 100, 100], [100, 100, 100, 100]):
+        torch.manual_seed(len(hidden))
+        widths = [64, *hidden, 10]
+        network = next(random_networks(1, widths)).float()
+        optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+        for _ in range(120):
+            for batch in torch.randperm(200).split(50):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(network(x[batch]), y[batch]).backward()
+                optimizer.step()
+        with torch.no_grad():
+            losses.append(nn.functional.cross_entropy(network(x[200:]), y[200:]).item())
+        moment = x[200:].square().mean().item()
+        s = float(output_sensitivity(network, x[200:]))
+        predicted.append(predicted_loss(s, n_outputs=10, input_second_moment=moment))
+    ratios = np.array(losses) / predicted
+    assert 0.25 < ratios.min() < ratios.max() < 0.8
+    slope = np.polyfit(np.log(np.square(predicted)), np.log(losses), 1)[0]
+    assert slope == pytest.approx(0.5, abs=0.1)
+    assert np.corrcoef(np.log(predicted), np.log(losses))[0, 1] > 0.95
+
+
+def test_wrong_input_is_named():
+    with pytest.raises(InvalidInput, match="layers must hold one weight layer or more; got none"):
+        expected_sensitivity([], 10)
+    with pytest.raises(InvalidInput, match="layers must hold one weight layer or more; got none"):
+        bias_contribution([], 10)
+    with pytest.raises(InvalidInput, match=r"fan_in must lie in \[1, inf\); got 0"):
+        fully_connected(3, [0])
+    with pytest.raises(InvalidInput, match="of must be one of 'probabilities', 'outputs'; got 'logits'"):
+        predicted_variance(1.0, n_outputs=2, input_second_moment=1.0, of="logits")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"noise_std must lie in \(0, inf\); got 0"):
+        predicted_loss(1.0, n_outputs=2, input_second_moment=1.0, noise_std=0)
