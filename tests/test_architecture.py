@@ -20,10 +20,13 @@ FLOORS = [
     ["registry", "scoring", "checkpoints", "gradients", "ablation"],
     ["measures", "penalties", "normalization", "theory", "networks", "data"],
     ["training"],
-    ["assessment", "monitor"],
+    ["assessment", "alarm"],
+    ["monitor"],
     ["pools"],
-    ["estimation", "report"],
-    ["studies", "integrations", "cli"],
+    ["estimation"],
+    ["report"],
+    ["studies", "integrations"],
+    ["cli"],
 ]
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
 # penalties of a family build on that family; nothing else crosses between siblings

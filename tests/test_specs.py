@@ -16,6 +16,8 @@ def test_equal_settings_have_equal_ids_however_they_were_written() -> None:
     written = Spec.from_dict({"data": {"label_noise": 0, "name": "digits"}, "training": {"learning_rate": 0.1}})
     assert written == Spec() and written.id == Spec().id and hash(written) == hash(Spec())
     assert Spec(training=TrainingSpec(learning_rate=1)).id == Spec(training=TrainingSpec(learning_rate=1.0)).id
+    first, second = (Spec(network=NetworkSpec(options={"width_multiplier": value})) for value in (1, 1.0))
+    assert first == second and first.id == second.id
 
 
 def test_ids_are_stable_across_versions() -> None:

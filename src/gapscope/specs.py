@@ -96,6 +96,15 @@ def _plain(value: Any, omit_defaults: bool) -> Any:
     return value
 
 
+def _canonical(value: Any) -> Any:
+    """Whole numbers as integers, so that 1 and 1.0, which are equal, are written alike."""
+    if isinstance(value, Mapping):
+        return {key: _canonical(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataSpec(_Settings):
     """Which data a network is trained on, and how they were corrupted (training split only, unless said).
@@ -252,7 +261,7 @@ class Spec(_Settings):
 
         Defaults are left out so that a new setting with a neutral default keeps the ids of older runs.
         """
-        content = json.dumps(self.to_dict(omit_defaults=True), sort_keys=True, allow_nan=False)
+        content = json.dumps(_canonical(self.to_dict(omit_defaults=True)), sort_keys=True, allow_nan=False)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def replace(self, changes: Mapping[str, Any]) -> Spec:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gapscope.errors import InvalidInput
-from gapscope.networks.build import build
+from gapscope.networks.building import build
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gapscope.errors import InvalidInput
-from gapscope.networks.build import build
+from gapscope.networks.building import build
 
 
 def test_parameter_count() -> None:

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from gapscope.errors import InvalidInput
-from gapscope.networks.build import build
+from gapscope.networks.building import build
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gapscope.networks.build import build
+from gapscope.networks.building import build
 
 
 def test_parameter_count_and_shapes() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gapscope.errors import InvalidInput
-from gapscope.networks.build import build
+from gapscope.networks.building import build
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gapscope.networks.build import build
+from gapscope.networks.building import build
 from gapscope.networks.resnet import PaddedShortcut, ResidualBlock
 
 

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from gapscope.cli import data, demo, doctor, estimate, pool, report
+from gapscope.cli import data, demo, doctor, estimate, pool, report, study
 
 app = typer.Typer(
     name="gapscope",
@@ -37,6 +37,7 @@ app.command("demo")(demo.demo)
 app.add_typer(data.app, name="data")
 app.add_typer(pool.app, name="pool")
 app.add_typer(estimate.app, name="estimate")
+app.add_typer(study.app, name="study")
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 

@@ -21,7 +21,7 @@ from gapscope.data import Problem, prepare
 from gapscope.data import check_options as check_data_options
 from gapscope.errors import GapscopeError, UnreadableFile
 from gapscope.files import to_json
-from gapscope.networks.build import build, check_options
+from gapscope.networks import build, check_options
 from gapscope.records import Readings, Record
 from gapscope.registry import get_measure, make_penalty
 from gapscope.scoring import scores
