@@ -14,7 +14,7 @@ from torch import Tensor
 from gapscope.data.facial_keypoints import COORDINATES, HEADER, KEYPOINTS, SIDE
 from gapscope.data.problem import Problem
 from gapscope.data.streams import given_or_fresh, stream
-from gapscope.errors import check_range
+from gapscope.errors import GapscopeError, check_range
 from gapscope.samples import Samples, slices
 
 # Lowest and highest value of everything that varies. Lengths are pixels in the frame of an upright face whose
@@ -228,6 +228,7 @@ def write_csv(
 
     Raises:
         InvalidInput: n or complete_fraction is out of range.
+        GapscopeError: The disk is full or the folder cannot be written.
     """
     check_range("n of write_csv", n, 1)
     check_range("complete_fraction of write_csv", complete_fraction, 0, 1)
@@ -241,8 +242,12 @@ def write_csv(
                 rows = zip(images, keypoints.tolist(), known, strict=False)
                 file.writelines(_row(*row) for row in rows)
         temporary.replace(path)
-    finally:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
+        raise GapscopeError(
+            f"{path} could not be written ({error.strerror or error}); what was there before is untouched. "
+            "Free some space or choose another folder, then write it again."
+        ) from None
 
 
 def drawn_faces(*, n: int = 2000, test_size: int = 500, seed: int = 0) -> Problem:

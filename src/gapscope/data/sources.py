@@ -1,82 +1,16 @@
-"""The table of data sets, and the one way to load any of them by name."""
+"""The one way to any data set: by its name."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gapscope.data import built_in, image_sets
-from gapscope.data.drawn_faces import drawn_faces
-from gapscope.data.facial_keypoints import FACIAL_KEYPOINTS, facial_keypoints
-from gapscope.data.location import Layout, locate
-from gapscope.data.problem import Problem, Task
-from gapscope.data.regression_tables import (
-    BOSTON_HOUSING,
-    CALIFORNIA_HOUSING,
-    CONCRETE,
-    RegressionTable,
-    load_table,
-)
+from gapscope.data.catalogue import SOURCES, Source
+from gapscope.data.downloads import Progress, download
+from gapscope.data.location import data_root, locate
+from gapscope.data.problem import Problem
 from gapscope.errors import DataNotFound, InvalidInput, check_choice, nearest
-
-
-@dataclass(frozen=True)
-class Source:
-    """One data set.
-
-    Attributes:
-        name: Its name.
-        task: "classification" or "regression".
-        sizes: Training and test samples of the whole set, for people.
-        licence: Licence as its publishers state it.
-        load: Function that makes the Problem; its keyword-only arguments are the set's options, its argument
-            `root`, if it has one, is the data root.
-        layout: Its files, None where it is built in.
-    """
-
-    name: str
-    task: Task
-    sizes: str
-    licence: str
-    load: Callable[..., Problem]
-    layout: Layout | None = None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Option -> default."""
-        parameters = inspect.signature(self.load).parameters.values()
-        return {item.name: item.default for item in parameters if item.kind is inspect.Parameter.KEYWORD_ONLY}
-
-
-def _table_source(table: RegressionTable, sizes: str, licence: str) -> Source:
-    return Source(table.layout.source, "regression", sizes, licence, partial(load_table, table), table.layout)
-
-
-_TABLE = (
-    Source("digits", "classification", "1,297 + 500", "CC BY 4.0", built_in.digits),
-    Source("two_circles", "classification", "100 + 1,000", "generated", built_in.two_circles),
-    Source("mnist", "classification", "60,000 + 10,000", "CC BY-SA 3.0", image_sets.mnist, image_sets.MNIST),
-    Source(
-        "fashion_mnist",
-        "classification",
-        "60,000 + 10,000",
-        "MIT",
-        image_sets.fashion_mnist,
-        image_sets.FASHION_MNIST,
-    ),
-    Source("cifar10", "classification", "50,000 + 10,000", "none stated", image_sets.cifar10, image_sets.CIFAR10),
-    Source("cifar100", "classification", "50,000 + 10,000", "none stated", image_sets.cifar100, image_sets.CIFAR100),
-    _table_source(BOSTON_HOUSING, "354 + 152", "none stated"),
-    _table_source(CALIFORNIA_HOUSING, "14,448 + 6,192", "none stated"),
-    _table_source(CONCRETE, "721 + 309", "CC BY 4.0"),
-    Source("facial_keypoints", "regression", "1,498 + 642", "Kaggle's rules", facial_keypoints, FACIAL_KEYPOINTS),
-    Source("drawn_faces", "regression", "2,000 + 500", "generated", drawn_faces),
-)
-SOURCES = {source.name: source for source in _TABLE}
 
 
 def names() -> tuple[str, ...]:
@@ -162,3 +96,33 @@ def load(name: str, *, root: str | Path | None = None, **options: Any) -> Proble
     check_options(name, options)
     source = SOURCES[name]
     return source.load(**options) if source.layout is None else source.load(root, **options)
+
+
+def fetch(
+    name: str, *, root: str | Path | None = None, base_url: str | None = None, progress: Progress | None = None
+) -> list[Path]:
+    """Return the official files of a data set, downloading what is not there yet or fails its checksum.
+
+    Args:
+        name: Name of a data set.
+        root: The data root, see `gapscope.data.location.data_root`.
+        base_url: Another server that holds the same files.
+        progress: Called with the file's name, the bytes that have arrived, and all bytes (None where unknown).
+
+    Returns:
+        The files; none for a data set that is built in.
+
+    Raises:
+        InvalidInput: There is no such data set, or base_url is no address.
+        DataNotFound: The set cannot be fetched; the message says what to do by hand.
+        UnreadableFile: What arrived has another checksum; it is deleted.
+        GapscopeError: The server cannot be reached or refuses, or the data root cannot be written.
+    """
+    source = _source(name)
+    if source.layout is None:
+        return []
+    folder = data_root(root) / source.layout.folders[0]
+    if source.origin is None:
+        path = folder / next(iter(source.layout.required.values()))[0]
+        raise DataNotFound(f"Data set '{name}' cannot be fetched. {source.by_hand.format(path=path)}")
+    return download(source.origin, folder, base_url=base_url, progress=progress)

@@ -1,0 +1,90 @@
+"""`gapscope data`: which data sets there are and where they lie, and fetching official files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+
+app = typer.Typer(help="List data sets and fetch their official files.", no_args_is_help=True)
+
+_ROOT = typer.Option(None, "--data-root", help="Folder of the data sets (else GAPSCOPE_DATA, else the user cache).")
+_PLAIN_STEPS = 10
+
+
+def _plain_progress() -> Callable[[str, int, int | None], None]:
+    """A line whenever another tenth of a file has arrived."""
+    shown: dict[str, int] = {}
+
+    def report(file: str, arrived: int, total: int | None) -> None:
+        step = _PLAIN_STEPS * arrived // total if total else arrived // 10_000_000
+        if step > shown.get(file, 0):
+            shown[file] = step
+            of = f" of {total / 1e6:.1f}" if total else ""
+            typer.echo(f"{file}: {arrived / 1e6:.1f}{of} MB", err=True)
+
+    return report
+
+
+def _on_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar a file on a terminal, plain lines elsewhere."""
+    if not _on_terminal():
+        yield _plain_progress()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        tasks = {}
+
+        def report(file: str, arrived: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = bar.add_task(file)
+            bar.update(tasks[file], completed=arrived, total=total)
+
+        yield report
+
+
+@app.command("list")
+def list_data(data_root: Path | None = _ROOT) -> None:
+    """List the data sets: task, training + test samples of the whole set, licence, and where it was found."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from gapscope.data import data_root as root_of
+    from gapscope.data import found
+    from gapscope.data.catalogue import SOURCES
+
+    table = Table(title=f"Data sets; data root {root_of(data_root)}", title_justify="left")
+    for column in ("name", "task", "train + test", "licence", "where"):
+        table.add_column(column, overflow="fold", no_wrap=column == "name")
+    for source in SOURCES.values():
+        where = found(source.name, root=data_root) or f"not here: gapscope data fetch {source.name}"
+        table.add_row(source.name, source.task, source.sizes, source.licence, where)
+    Console().print(table)
+
+
+@app.command("fetch")
+def fetch_data(
+    name: str = typer.Argument(help="Name of a data set, as `gapscope data list` shows it."),
+    data_root: Path | None = _ROOT,
+    base_url: str | None = typer.Option(None, "--base-url", help="Another server that holds the same files."),
+) -> None:
+    """Fetch the official files of a data set; a broken download goes on where it stopped."""
+    from gapscope.data import fetch
+
+    with _progress() as report:
+        paths = fetch(name, root=data_root, base_url=base_url, progress=report)
+    if not paths:
+        typer.echo(f"{name} is built in; there is nothing to fetch.")
+    for path in paths:
+        typer.echo(f"{path}  {path.stat().st_size:,} bytes, checked")

@@ -1,0 +1,179 @@
+"""The table of data sets: what each is, how it is loaded, and where its official files come from."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from gapscope.data import built_in, image_sets
+from gapscope.data.downloads import Origin, RemoteFile
+from gapscope.data.drawn_faces import drawn_faces
+from gapscope.data.facial_keypoints import FACIAL_KEYPOINTS, facial_keypoints
+from gapscope.data.location import Layout
+from gapscope.data.problem import Problem, Task
+from gapscope.data.regression_tables import BOSTON_HOUSING, CALIFORNIA_HOUSING, CONCRETE, load_table
+
+
+@dataclass(frozen=True)
+class Source:
+    """One data set.
+
+    Attributes:
+        name: Its name.
+        task: "classification" or "regression".
+        sizes: Training and test samples of the whole set, for people.
+        licence: Licence as its publishers state it.
+        load: Function that makes the Problem; its keyword-only arguments are the set's options, its argument
+            `root`, if it has one, is the data root.
+        layout: Its files, None where it is built in.
+        origin: Where its official files are fetched from, None where they cannot be.
+        by_hand: What to do instead; `{path}` is the file that must then exist.
+    """
+
+    name: str
+    task: Task
+    sizes: str
+    licence: str
+    load: Callable[..., Problem]
+    layout: Layout | None = None
+    origin: Origin | None = None
+    by_hand: str = ""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Option -> default."""
+        parameters = inspect.signature(self.load).parameters.values()
+        return {item.name: item.default for item in parameters if item.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+_MNIST_FILES = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
+_MNIST_FILES += ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
+
+
+def _mnist_origin(base_url: str, *md5: str) -> Origin:
+    files = (RemoteFile(name, f"md5:{digest}") for name, digest in zip(_MNIST_FILES, md5, strict=True))
+    return Origin(base_url, tuple(files))
+
+
+def _archive_origin(base_url: str, name: str, checksum: str, folder: str, *members: str) -> Origin:
+    return Origin(base_url, (RemoteFile(name, checksum, tuple(f"{folder}/{member}" for member in members)),))
+
+
+_TABLE = (
+    Source("digits", "classification", "1,297 + 500", "CC BY 4.0", built_in.digits),
+    Source("two_circles", "classification", "100 + 1,000", "generated", built_in.two_circles),
+    Source(
+        "mnist",
+        "classification",
+        "60,000 + 10,000",
+        "CC BY-SA 3.0",
+        image_sets.mnist,
+        image_sets.MNIST,
+        _mnist_origin(
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "ec29112dd5afa0611ce80d1b7f02629c",
+        ),
+    ),
+    Source(
+        "fashion_mnist",
+        "classification",
+        "60,000 + 10,000",
+        "MIT",
+        image_sets.fashion_mnist,
+        image_sets.FASHION_MNIST,
+        _mnist_origin(
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "25c81989df183df01b3e8a0aad5dffbe",
+            "bef4ecab320f06d8554ea6380940ec79",
+            "bb300cfdad3c16e7a12a480ee83cd310",
+        ),
+    ),
+    Source(
+        "cifar10",
+        "classification",
+        "50,000 + 10,000",
+        "none stated",
+        image_sets.cifar10,
+        image_sets.CIFAR10,
+        _archive_origin(
+            "https://www.cs.toronto.edu/~kriz/",
+            "cifar-10-binary.tar.gz",
+            "md5:c32a1d4ab5d03f1284b67883e8d87530",
+            "cifar-10-batches-bin",
+            *(f"data_batch_{i}.bin" for i in range(1, 6)),
+            "test_batch.bin",
+        ),
+    ),
+    Source(
+        "cifar100",
+        "classification",
+        "50,000 + 10,000",
+        "none stated",
+        image_sets.cifar100,
+        image_sets.CIFAR100,
+        _archive_origin(
+            "https://www.cs.toronto.edu/~kriz/",
+            "cifar-100-binary.tar.gz",
+            "md5:03b5dce01913d631647c71ecec9e9cb8",
+            "cifar-100-binary",
+            *("train.bin", "test.bin", "fine_label_names.txt", "coarse_label_names.txt"),
+        ),
+    ),
+    Source(
+        "boston_housing",
+        "regression",
+        "354 + 152",
+        "none stated",
+        partial(load_table, BOSTON_HOUSING),
+        BOSTON_HOUSING.layout,
+        Origin(
+            "https://archive.ics.uci.edu/ml/machine-learning-databases/housing/",
+            (RemoteFile("housing.data", "sha256:baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a"),),
+        ),
+    ),
+    Source(
+        "california_housing",
+        "regression",
+        "14,448 + 6,192",
+        "none stated",
+        partial(load_table, CALIFORNIA_HOUSING),
+        CALIFORNIA_HOUSING.layout,
+        _archive_origin(
+            "https://ndownloader.figshare.com/files/",
+            "5976036",
+            "sha256:aaa5c9a6afe2225cc2aed2723682ae403280c4a3695a2ddda4ffb5d8215ea681",
+            "CaliforniaHousing",
+            "cal_housing.data",
+        ),
+    ),
+    Source(
+        "concrete",
+        "regression",
+        "721 + 309",
+        "CC BY 4.0",
+        partial(load_table, CONCRETE),
+        CONCRETE.layout,
+        by_hand="Take the table from https://doi.org/10.24432/C5PK67 and save it as {path}, a CSV file with the columns"
+        f" {CONCRETE.header}.",
+    ),
+    Source(
+        "facial_keypoints",
+        "regression",
+        "1,498 + 642",
+        "Kaggle's rules",
+        facial_keypoints,
+        FACIAL_KEYPOINTS,
+        by_hand="Kaggle gives it to account holders only: accept the rules on "
+        "https://www.kaggle.com/c/facial-keypoints-detection, download training.zip, and unpack training.csv to {path}."
+        " Data set 'drawn_faces' needs no account.",
+    ),
+    Source("drawn_faces", "regression", "2,000 + 500", "generated", drawn_faces),
+)
+SOURCES = {source.name: source for source in _TABLE}

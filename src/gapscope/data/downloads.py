@@ -1,0 +1,219 @@
+"""Official files from the network: checked against their checksums, resumed where a download broke off."""
+
+from __future__ import annotations
+
+import tarfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from gapscope.errors import GapscopeError, InvalidInput, UnreadableFile
+from gapscope.files import write_atomically
+
+Progress = Callable[[str, int, int | None], None]
+
+_MOST_BYTES = 2**30
+_CHUNK_BYTES = 2**16
+_FRUITLESS_ATTEMPTS = 3
+_TIMEOUT_SECONDS = (10.0, 60.0)
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file on a server.
+
+    Attributes:
+        name: Its name there, and here.
+        checksum: "md5:..." or "sha256:...".
+        members: For a tar.gz archive the files to take out of it, by their names inside; the archive is not kept.
+    """
+
+    name: str
+    checksum: str
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the official files of a data set are: each at `base_url`/`name`."""
+
+    base_url: str
+    files: tuple[RemoteFile, ...]
+
+
+class _BrokenOff(Exception):
+    """The connection failed or ended early; another attempt may go on."""
+
+
+class _ResumingDownloader:
+    """Downloads for pooch, keeping what has arrived in a `.part` file of its own from one attempt to the next."""
+
+    def __init__(self, part: Path, progress: Progress | None, pause: float) -> None:
+        self.part = part
+        self.progress = progress
+        self.pause = pause
+
+    def __call__(self, url: str, output_file: str, pooch: Any) -> None:
+        """Fetch `url` into `output_file`, as pooch asks of a downloader."""
+        fruitless = 0
+        while True:
+            before = self._arrived()
+            try:
+                self._receive(url)
+                break
+            except _BrokenOff as error:
+                fruitless = 0 if self._arrived() > before else fruitless + 1
+                if fruitless == _FRUITLESS_ATTEMPTS:
+                    raise GapscopeError(
+                        f"The download of {url} broke off after {self._arrived():,} bytes ({error}); what arrived is "
+                        "kept. Run the same command again to go on, or name another server with --base-url."
+                    ) from None
+                time.sleep(self.pause)
+        self.part.replace(output_file)
+
+    def _arrived(self) -> int:
+        return self.part.stat().st_size if self.part.exists() else 0
+
+    def _receive(self, url: str) -> None:
+        """Ask once for what is still missing and append it."""
+        import requests
+        import urllib3
+
+        offset = self._arrived()
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={offset}-"} if offset else {})
+        try:
+            with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT_SECONDS) as response:
+                # 416: the server has nothing beyond what is here. Whether that is the whole file the checksum tells.
+                if offset and response.status_code == 416:
+                    return
+                if not response.ok:
+                    raise GapscopeError(
+                        f"{url} must send a file; it answered {response.status_code} {response.reason}. "
+                        "Name another server with --base-url."
+                    )
+                self._append(response, offset)
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise _BrokenOff(type(error).__name__) from None
+
+    def _append(self, response: Any, offset: int) -> None:
+        if response.status_code != 206:
+            offset = 0
+        elif not response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
+            self.part.unlink()
+            raise _BrokenOff("the server sent another range than was asked for")
+        length = response.headers.get("Content-Length", "")
+        total = offset + int(length) if length.isdecimal() else None
+        with self.part.open("ab" if offset else "wb") as file:
+            for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):
+                offset += file.write(chunk)
+                if offset > _MOST_BYTES:
+                    raise GapscopeError(f"{response.url} must send at most {_MOST_BYTES:,} bytes; it sends more.")
+                if self.progress:
+                    self.progress(self.part.name.removesuffix(".part"), offset, total)
+
+
+@contextmanager
+def _quiet_pooch() -> Iterator[Any]:
+    """Give pooch without its messages; progress is reported by the caller."""
+    import pooch
+
+    logger = pooch.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield pooch
+    finally:
+        logger.setLevel(level)
+
+
+def _extract(archive: Path, members: tuple[str, ...], folder: Path) -> None:
+    """Take the named regular files out of a tar.gz archive, whatever else is in it."""
+    missing = set(members)
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for item in tar:
+                if item.name in missing and item.isreg() and item.size <= _MOST_BYTES:
+                    content = tar.extractfile(item)
+                    assert content is not None
+                    write_atomically(folder / PurePosixPath(item.name).name, content.read())
+                    missing.remove(item.name)
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise UnreadableFile(f"{archive} must be a tar.gz archive; unpacking it failed: {error}. Delete it.") from None
+    if missing:
+        raise UnreadableFile(f"{archive} must hold {', '.join(sorted(missing))} as regular files; it does not.")
+
+
+def _fetch_file(file: RemoteFile, folder: Path, base_url: str, progress: Progress | None, pause: float) -> list[Path]:
+    members = [folder / PurePosixPath(member).name for member in file.members]
+    if members and all(path.is_file() for path in members):
+        return members
+    url = f"{base_url.rstrip('/')}/{file.name}"
+    downloader = _ResumingDownloader(folder / f"{file.name}.part", progress, pause)
+    try:
+        with _quiet_pooch() as pooch:
+            path = Path(
+                pooch.retrieve(url, known_hash=file.checksum, fname=file.name, path=folder, downloader=downloader)
+            )
+    except GapscopeError:
+        raise
+    except ValueError:
+        raise UnreadableFile(
+            f"{url} must have the checksum {file.checksum}; what it sent has another, and was deleted. "
+            "Run the same command again, or name another server with --base-url."
+        ) from None
+    if not members:
+        return [path]
+    _extract(path, file.members, folder)
+    path.unlink()
+    return members
+
+
+def download(
+    origin: Origin,
+    folder: Path,
+    *,
+    base_url: str | None = None,
+    progress: Progress | None = None,
+    pause: float = 1.0,
+) -> list[Path]:
+    """Return the paths of the files of an origin, fetching those that are not there or fail their checksum.
+
+    A file appears under its name only after its checksum held. What arrived of a broken download is kept beside it as
+    `<name>.part`; after a pause the download goes on from there, and so does a later call. It is given up when three
+    attempts in a row brought nothing.
+
+    Args:
+        origin: What to fetch from where.
+        folder: Where to put it; made if it does not exist.
+        base_url: Another server that holds the same files.
+        progress: Called with the file's name, the bytes that have arrived, and all bytes (None where unknown).
+        pause: Seconds before another attempt.
+
+    Returns:
+        The files, for an archive those taken out of it.
+
+    Raises:
+        UnreadableFile: The bytes that arrived have another checksum; they are deleted.
+        InvalidInput: base_url is no address of a server.
+        GapscopeError: The server cannot be reached or refuses, or the folder cannot be written.
+    """
+    base_url = origin.base_url if base_url is None else base_url
+    if not base_url.startswith(("http://", "https://")):
+        raise InvalidInput(f"base_url must begin with http:// or https://; got {base_url!r}.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        paths: list[Path] = []
+        for file in origin.files:
+            paths += _fetch_file(file, folder, base_url, progress, pause)
+    except GapscopeError:
+        raise
+    except OSError as error:
+        raise GapscopeError(
+            f"{folder} must be a folder that can be written; writing failed ({error.strerror or error}). "
+            "Free some space or name another data root, then run the same command again."
+        ) from None
+    return paths

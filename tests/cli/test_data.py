@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gapscope.cli.data import app
+from gapscope.errors import DataNotFound, InvalidInput, UnreadableFile
+from loopback import serving
+
+RUNNER = CliRunner(env={"COLUMNS": "200"})
+
+
+def test_list_shows_every_set_and_where_it_is(data_root: Path, tmp_path: Path) -> None:
+    result = RUNNER.invoke(app, ["list", "--data-root", str(data_root)])
+    assert result.exit_code == 0
+    lines = {line.split()[1]: line for line in result.output.splitlines() if line.startswith("│")}
+    assert str(data_root / "mnist") in lines["mnist"]
+    assert "60,000 + 10,000" in lines["mnist"] and "CC BY-SA 3.0" in lines["mnist"]
+    assert "built in" in lines["digits"]
+    assert "not here: gapscope data fetch facial_keypoints" in lines["facial_keypoints"]
+    empty = RUNNER.invoke(app, ["list", "--data-root", str(tmp_path)]).output
+    assert "gapscope data fetch mnist" in empty
+    assert str(tmp_path) in empty
+
+
+def test_list_reads_the_environment(data_root: Path) -> None:
+    result = RUNNER.invoke(app, ["list"], env={"GAPSCOPE_DATA": str(data_root)})
+    assert str(data_root / "concrete") in result.output
+
+
+def test_fetch_tells_its_progress_in_plain_lines(data_root: Path, tmp_path: Path) -> None:
+    with serving(data_root / "mnist") as server:
+        result = RUNNER.invoke(app, ["fetch", "mnist", "--data-root", str(tmp_path), "--base-url", server.url])
+    assert result.exit_code == 0
+    images = [line for line in result.stderr.splitlines() if line.startswith("train-images")]
+    assert len(images) == 10
+    assert images[-1] == "train-images-idx3-ubyte.gz: 9.9 of 9.9 MB"
+    assert f"{tmp_path}/mnist/train-images-idx3-ubyte.gz  9,912,422 bytes, checked" in result.stdout.splitlines()
+
+
+def test_fetch_says_when_there_is_nothing_to_do(tmp_path: Path) -> None:
+    result = RUNNER.invoke(app, ["fetch", "digits", "--data-root", str(tmp_path)])
+    assert result.output == "digits is built in; there is nothing to fetch.\n"
+
+
+def test_fetch_passes_errors_on(data_root: Path, tmp_path: Path) -> None:
+    def error(*arguments: str) -> BaseException | None:
+        return RUNNER.invoke(app, ["fetch", *arguments, "--data-root", str(tmp_path)]).exception
+
+    assert isinstance(error("mnits"), InvalidInput)
+    assert isinstance(error("facial_keypoints"), DataNotFound)
+    with serving(data_root / "mnist") as server:
+        server.spoil = True
+        assert isinstance(error("mnist", "--base-url", server.url), UnreadableFile)
+
+
+def test_a_terminal_gets_a_bar(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapscope.cli.data._on_terminal", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with serving(data_root / "boston_housing") as server:
+        result = RUNNER.invoke(app, ["fetch", "boston_housing", "--data-root", str(tmp_path), "--base-url", server.url])
+    assert result.exit_code == 0
+    assert "housing.data" in result.stderr and "━" in result.stderr
+
+
+def test_nothing_heavy_is_imported_before_a_command_runs() -> None:
+    code = "import sys; import gapscope.cli.data; print({'torch', 'rich.table', 'pooch'} & set(sys.modules))"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"}
+    )
+    assert run.stdout == "set()\n"

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import logging
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pooch
+import pytest
+
+from gapscope.data import downloads, image_sets
+from gapscope.data.catalogue import SOURCES
+from gapscope.data.downloads import Origin, RemoteFile, download
+from gapscope.errors import GapscopeError, InvalidInput, UnreadableFile
+from loopback import Server, serving
+
+
+@pytest.fixture
+def mnist(data_root: Path) -> Iterator[Server]:
+    with serving(data_root / "mnist") as server:
+        yield server
+
+
+def fetch(server: Server, folder: Path, source: str = "mnist", **options: Callable) -> list[Path]:
+    origin = SOURCES[source].origin
+    assert origin is not None
+    return download(origin, folder, base_url=server.url, pause=0.0, **options)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_official_files_arrive_whole(mnist: Server, data_root: Path, tmp_path: Path) -> None:
+    seen: dict[str, list[tuple[int, int | None]]] = {}
+    paths = fetch(
+        mnist,
+        tmp_path / "mnist",
+        progress=lambda file, arrived, total: seen.setdefault(file, []).append((arrived, total)),
+    )
+    originals = {path.name: path.read_bytes() for path in (data_root / "mnist").glob("*.gz")}
+    assert contents(tmp_path / "mnist") == originals
+    assert {path.name for path in paths} == set(originals) == set(seen)
+    for name, steps in seen.items():
+        assert steps[-1] == (len(originals[name]),) * 2
+        assert steps == sorted(steps)
+
+
+def test_files_that_are_there_are_not_fetched_again(mnist: Server, tmp_path: Path) -> None:
+    fetch(mnist, tmp_path)
+    mnist.requests.clear()
+    (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(b"damaged")
+    fetch(mnist, tmp_path)
+    assert mnist.requests == [("t10k-labels-idx1-ubyte.gz", "")]
+
+
+def test_a_download_that_breaks_off_goes_on_where_it_stopped(mnist: Server, data_root: Path, tmp_path: Path) -> None:
+    mnist.break_after = [4_000_000, 0, 3_000_000]
+    fetch(mnist, tmp_path)
+    name = "train-images-idx3-ubyte.gz"
+    assert [asked for file, asked in mnist.requests if file == name] == [
+        "",
+        "bytes=4000000-",
+        "bytes=4000000-",
+        "bytes=7000000-",
+    ]
+    assert (tmp_path / name).read_bytes() == (data_root / "mnist" / name).read_bytes()
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_later_call_goes_on_where_the_last_one_gave_up(mnist: Server, data_root: Path, tmp_path: Path) -> None:
+    mnist.break_after = [5_000_000, 0, 0, 0]
+    name = "train-images-idx3-ubyte.gz"
+    with pytest.raises(GapscopeError) as caught:
+        fetch(mnist, tmp_path)
+    assert str(caught.value) == (
+        f"The download of {mnist.url}/{name} broke off after 5,000,000 bytes (ProtocolError); what arrived is kept. "
+        "Run the same command again to go on, or name another server with --base-url."
+    )
+    assert [path.name for path in tmp_path.iterdir()] == [f"{name}.part"]
+    mnist.requests.clear()
+    fetch(mnist, tmp_path)
+    assert mnist.requests[0] == (name, "bytes=5000000-")
+    assert (tmp_path / name).read_bytes() == (data_root / "mnist" / name).read_bytes()
+
+
+def test_a_part_that_was_already_whole_is_taken(mnist: Server, data_root: Path, tmp_path: Path) -> None:
+    name = "t10k-images-idx3-ubyte.gz"
+    (tmp_path / f"{name}.part").write_bytes((data_root / "mnist" / name).read_bytes())
+    fetch(mnist, tmp_path)
+    assert (name, "bytes=1648877-") in mnist.requests
+    assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("fault", ["knows_ranges", "wrong_range"])
+def test_servers_that_cannot_resume_send_everything_again(
+    mnist: Server, data_root: Path, tmp_path: Path, fault: str
+) -> None:
+    setattr(mnist, fault, fault == "wrong_range")
+    mnist.break_after = [4_000_000]
+    fetch(mnist, tmp_path)
+    name = "train-images-idx3-ubyte.gz"
+    assert (tmp_path / name).read_bytes() == (data_root / "mnist" / name).read_bytes()
+
+
+def test_wrong_bytes_are_refused_and_nothing_is_left_behind(mnist: Server, tmp_path: Path) -> None:
+    mnist.spoil = True
+    with pytest.raises(UnreadableFile) as caught:
+        fetch(mnist, tmp_path)
+    assert str(caught.value) == (
+        f"{mnist.url}/train-images-idx3-ubyte.gz must have the checksum md5:f68b3c2dcbeaaa9fbdd348bbdeb94873; what it "
+        "sent has another, and was deleted. Run the same command again, or name another server with --base-url."
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_part_costs_one_failed_attempt(mnist: Server, tmp_path: Path) -> None:
+    (tmp_path / "train-images-idx3-ubyte.gz.part").write_bytes(b"damaged")
+    with pytest.raises(UnreadableFile, match="must have the checksum"):
+        fetch(mnist, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert len(fetch(mnist, tmp_path)) == 4
+
+
+def test_another_file_of_the_same_name_is_no_official_one(data_root: Path, tmp_path: Path) -> None:
+    with serving(data_root / "fashion-mnist") as server, pytest.raises(UnreadableFile, match="train-images"):
+        fetch(server, tmp_path, "fashion_mnist")
+
+
+def test_refusals_and_silence_are_one_sentence(mnist: Server, tmp_path: Path) -> None:
+    mnist.refuse = 503
+    with pytest.raises(GapscopeError, match=r"must send a file; it answered 503 Service Unavailable\. Name another"):
+        fetch(mnist, tmp_path)
+    mnist.url += "/nowhere"
+    mnist.refuse = None
+    with pytest.raises(GapscopeError, match="it answered 404 Not Found"):
+        fetch(mnist, tmp_path)
+    mnist.url = "http://127.0.0.1:9"
+    with pytest.raises(GapscopeError, match=r"broke off after 0 bytes \(ConnectionError\)"):
+        fetch(mnist, tmp_path)
+    mnist.url = "example.org/mnist"
+    with pytest.raises(InvalidInput, match="base_url must begin with http:// or https://; got 'example"):
+        fetch(mnist, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_endless_files_are_cut(mnist: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "_MOST_BYTES", 100_000)
+    with pytest.raises(GapscopeError, match="must send at most 100,000 bytes; it sends more"):
+        fetch(mnist, tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(mnist: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(GapscopeError, match="must be a folder that can be written; writing failed"):
+        fetch(mnist, tmp_path / "file" / "mnist")
+
+
+def test_pooch_keeps_its_voice_elsewhere(mnist: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pooch.get_logger().setLevel(logging.INFO)
+    fetch(mnist, tmp_path)
+    assert pooch.get_logger().level == logging.INFO
+    assert capfd.readouterr() == ("", "")
+
+
+def archive(path: Path, members: dict[str, bytes | None]) -> Origin:
+    """A tar.gz with these files (None: a link to /etc/passwd) among others, and the origin that serves it."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in {"../escaped.bin": b"x", "set/readme.html": b"x", **members}.items():
+            item = tarfile.TarInfo(name)
+            if content is None:
+                item.type, item.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            item.size = len(content or b"")
+            tar.addfile(item, io.BytesIO(content or b""))
+    return _origin(path, members)
+
+
+def _origin(path: Path, members: dict[str, bytes | None]) -> Origin:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Origin("http://nowhere", (RemoteFile(path.name, f"sha256:{digest}", tuple(members)),))
+
+
+def test_only_the_named_files_are_taken_out_of_an_archive(data_root: Path, tmp_path: Path) -> None:
+    served, folder = tmp_path / "served", tmp_path / "cifar10"
+    served.mkdir()
+    content = gzip.decompress((data_root / "cifar10" / "test_batch.bin.gz").read_bytes())[:30_730]
+    members: dict[str, bytes | None] = {f"set/{name}.bin": content for name in ("data_batch_1", "test_batch")}
+    origin = archive(served / "set.tar.gz", members)
+    with serving(served) as server:
+        server.break_after = [10_000]
+        paths = download(origin, folder, base_url=server.url, pause=0.0)
+        assert [path.name for path in paths] == ["data_batch_1.bin", "test_batch.bin"]
+        assert contents(folder) == {path.name: content for path in paths}
+        assert download(origin, folder, base_url=server.url) == paths
+        assert len(server.requests) == 2, "what is unpacked is not fetched again"
+    assert len(image_sets.cifar10(tmp_path).train) == 10
+    assert not (tmp_path / "escaped.bin").exists()
+
+
+def test_links_and_absent_members_are_refused(tmp_path: Path) -> None:
+    served = tmp_path / "served"
+    served.mkdir()
+    origin = archive(served / "set.tar.gz", {"set/data.bin": None})
+    with serving(served) as server, pytest.raises(UnreadableFile, match=r"must hold set/data\.bin as regular files"):
+        download(origin, tmp_path / "out", base_url=server.url)
+    assert not (tmp_path / "out" / "data.bin").exists()
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    served = tmp_path / "served"
+    served.mkdir()
+    (served / "set.tar.gz").write_bytes(b"no archive")
+    origin = _origin(served / "set.tar.gz", {"set/data.bin": b""})
+    with (
+        serving(served) as server,
+        pytest.raises(UnreadableFile, match=r"must be a tar\.gz archive; unpacking it failed"),
+    ):
+        download(origin, tmp_path / "out", base_url=server.url)
+
+
+def test_every_origin_is_checked_by_a_known_kind_of_checksum() -> None:
+    lengths = {"md5": 32, "sha256": 64}
+    for source in SOURCES.values():
+        for file in source.origin.files if source.origin else ():
+            kind, digest = file.checksum.split(":")
+            assert len(digest) == lengths[kind] and int(digest, 16)
+            assert source.origin is not None and source.origin.base_url.startswith(("https://", "http://fashion-mnist"))
+
+
+def test_the_files_of_an_origin_are_those_that_loading_wants() -> None:
+    for source in SOURCES.values():
+        if source.origin is None or source.layout is None:
+            continue
+        files = [name for file in source.origin.files for name in (file.members or (file.name,))]
+        arriving = {name.rsplit("/", 1)[-1].removesuffix(".gz") for name in files}
+        for wanted in source.layout.required.values():
+            assert arriving & set(wanted), f"{source.name} needs one of {wanted}"

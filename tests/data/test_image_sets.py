@@ -1,0 +1,133 @@
+"""The numbers below are those that were published with the files."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from gapscope.data import image_sets
+from gapscope.data.problem import Problem
+from gapscope.errors import DataNotFound, InvalidInput, UnreadableFile
+
+
+def counts(problem: Problem) -> tuple[list[int], list[int]]:
+    assert problem.train.targets is not None and problem.test.targets is not None
+    return torch.bincount(problem.train.targets).tolist(), torch.bincount(problem.test.targets).tolist()
+
+
+def moments(problem: Problem) -> list[float]:
+    return [float(value) for part in (problem.train, problem.test) for value in (part.inputs.mean(), part.inputs.std())]
+
+
+def test_mnist(data_root: Path) -> None:
+    problem = image_sets.mnist(data_root)
+    assert (problem.train.inputs.shape, problem.test.inputs.shape) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
+    assert counts(problem) == (
+        [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
+        [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
+    )
+    assert moments(problem) == pytest.approx([0.130660, 0.308108, 0.132515, 0.310480], abs=1e-6)
+
+
+def test_fashion_mnist_with_a_shorter_training_file(data_root: Path) -> None:
+    problem = image_sets.fashion_mnist(data_root)
+    assert counts(problem) == ([942, 1027, 1016, 1019, 974, 989, 1021, 1022, 990, 1000], [1000] * 10)
+    assert moments(problem) == pytest.approx([0.286309, 0.354018, 0.286849, 0.352444], abs=1e-6)
+    assert problem.class_names[9] == "Ankle boot"
+
+
+def test_cifar10_with_one_training_file(data_root: Path) -> None:
+    problem = image_sets.cifar10(data_root)
+    assert problem.input_shape == (3, 32, 32)
+    assert counts(problem) == ([600] * 10, [200] * 10)
+    means = [part.inputs.mean((0, 2, 3)).tolist() for part in (problem.train, problem.test)]
+    assert means[0] == pytest.approx([0.49175, 0.48106, 0.44461], abs=6e-6)
+    assert means[1] == pytest.approx([0.49726, 0.48828, 0.45503], abs=6e-6)
+    names = (data_root / "cifar10" / "batches.meta.txt").read_text().split()
+    assert list(problem.class_names) == names
+
+
+def test_cifar100_has_as_many_outputs_as_classes(data_root: Path) -> None:
+    problem = image_sets.cifar100(data_root)
+    assert counts(problem) == ([100] * 20, [40] * 20)
+    assert problem.n_outputs == 20
+    assert (problem.class_names[0], problem.class_names[19]) == ("apple", "cattle")
+    assert problem.train.inputs.mean((0, 2, 3)).tolist() == pytest.approx([0.52619, 0.49215, 0.43286], abs=6e-6)
+
+
+def test_cifar100_coarse_labels_group_the_fine_ones(data_root: Path) -> None:
+    fine, coarse = (image_sets.cifar100(data_root, labels=labels) for labels in ("fine", "coarse"))
+    assert fine.train.targets is not None and coarse.train.targets is not None
+    pairs = set(zip(fine.train.targets.tolist(), coarse.train.targets.tolist(), strict=True))
+    assert len(pairs) == 20
+    named = {fine.class_names[a]: coarse.class_names[b] for a, b in pairs}
+    assert (named["apple"], named["bed"]) == ("fruit_and_vegetables", "household_furniture")
+    with pytest.raises(InvalidInput, match="labels of cifar100 must be one of 'fine', 'coarse'; got 'fin'"):
+        image_sets.cifar100(data_root, labels="fin")
+
+
+def unpacked(source: Path, target: Path) -> None:
+    target.write_bytes(gzip.decompress(source.read_bytes()))
+
+
+def test_the_official_folders_and_plain_files_are_read(data_root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for path in (data_root / "mnist").glob("*.gz"):
+        if "train-images" not in path.name:
+            unpacked(path, folder / path.stem)
+    shutil.copy(folder / "t10k-images-idx3-ubyte", folder / "train-images.idx3-ubyte")
+    shutil.copy(folder / "t10k-labels-idx1-ubyte", folder / "train-labels-idx1-ubyte")
+    problem = image_sets.mnist(tmp_path)
+    assert torch.equal(problem.train.inputs, problem.test.inputs)
+
+
+def test_all_five_cifar_batches_are_joined_in_order(data_root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    content = gzip.decompress((data_root / "cifar10" / "data_batch_1.bin.gz").read_bytes())
+    for i in range(5):
+        (folder / f"data_batch_{i + 1}.bin").write_bytes(content[i * 30_730 : (i + 1) * 30_730])
+    unpacked(data_root / "cifar10" / "test_batch.bin.gz", folder / "test_batch.bin")
+    problem, original = image_sets.cifar10(tmp_path), image_sets.cifar10(data_root)
+    assert torch.equal(problem.train.inputs, original.train.inputs[:50])
+    (folder / "data_batch_3.bin").unlink()
+    with pytest.raises(DataNotFound, match=r"without a gap; data_batch_3\.bin is missing"):
+        image_sets.cifar10(tmp_path)
+
+
+def mnist_copy(data_root: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    for split in ("train", "t10k"):
+        shutil.copy(data_root / "mnist" / "t10k-images-idx3-ubyte.gz", folder / f"{split}-images-idx3-ubyte.gz")
+        shutil.copy(data_root / "mnist" / "t10k-labels-idx1-ubyte.gz", folder / f"{split}-labels-idx1-ubyte.gz")
+    return folder
+
+
+def test_images_and_labels_that_do_not_belong_together_are_refused(data_root: Path, tmp_path: Path) -> None:
+    folder = mnist_copy(data_root, tmp_path)
+    shutil.copy(data_root / "mnist" / "train-labels-idx1-ubyte.gz", folder / "train-labels-idx1-ubyte.gz")
+    with pytest.raises(UnreadableFile, match="one label an image; they hold 10,000 images and 60,000 labels"):
+        image_sets.mnist(tmp_path)
+
+
+def test_labels_that_do_not_exist_are_refused(data_root: Path, tmp_path: Path) -> None:
+    path = mnist_copy(data_root, tmp_path) / "train-labels-idx1-ubyte.gz"
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:-1] + b"\x0a"))
+    with pytest.raises(UnreadableFile, match="must hold labels 0 to 9; it holds 10"):
+        image_sets.mnist(tmp_path)
+
+
+def test_a_list_of_too_few_class_names_is_refused(data_root: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(data_root / "cifar100", tmp_path / "cifar100", copy_function=shutil.copyfile)
+    folder.chmod(0o755)
+    (folder / "fine_label_names.txt").write_text("apple\npear\n")
+    with pytest.raises(UnreadableFile, match="must name at least the 20 classes of the labels; it names 2"):
+        image_sets.cifar100(tmp_path)
+    (folder / "fine_label_names.txt").unlink()
+    assert image_sets.cifar100(tmp_path).class_names == ()

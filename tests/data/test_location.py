@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gapscope.data.location import Layout, data_root, locate
+from gapscope.errors import DataNotFound
+
+LAYOUT = Layout("toy", ("toy", "toys/raw"), {"a": ("a.bin", "A.bin"), "b": ("b.bin",)}, {"c": ("c.txt",)})
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.delenv("GAPSCOPE_DATA", raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    return monkeypatch
+
+
+def test_the_root_is_argument_then_environment_then_cache(environment: pytest.MonkeyPatch) -> None:
+    assert data_root() == Path("/cache/gapscope/data")
+    environment.setenv("GAPSCOPE_DATA", "~/sets")
+    assert data_root() == Path("/home/someone/sets")
+    assert data_root("/here") == Path("/here")
+
+
+@pytest.mark.parametrize("given", ["", "relative/folder"])
+def test_a_cache_home_that_is_not_absolute_is_ignored(environment: pytest.MonkeyPatch, given: str) -> None:
+    environment.setenv("XDG_CACHE_HOME", given)
+    assert data_root() == Path("/home/someone/.cache/gapscope/data")
+
+
+@pytest.mark.parametrize(
+    ("platform", "cache"), [("darwin", "/home/someone/Library/Caches"), ("win32", "/home/someone/AppData/Local")]
+)
+def test_other_platforms_have_other_caches(environment: pytest.MonkeyPatch, platform: str, cache: str) -> None:
+    environment.setattr("sys.platform", platform)
+    environment.delenv("LOCALAPPDATA", raising=False)
+    assert data_root() == Path(cache, "gapscope/data")
+
+
+def test_files_are_found_plain_or_gzipped_in_any_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "toys" / "raw"
+    folder.mkdir(parents=True)
+    for name in ("A.bin", "b.bin.gz"):
+        (folder / name).touch()
+    assert locate(LAYOUT, tmp_path) == {"a": folder / "A.bin", "b": folder / "b.bin.gz"}
+    (folder / "c.txt").touch()
+    assert locate(LAYOUT, tmp_path)["c"] == folder / "c.txt"
+
+
+def test_files_of_two_folders_are_not_mixed(tmp_path: Path) -> None:
+    for folder, name in (("toy", "a.bin"), ("toys/raw", "b.bin")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / name).touch()
+    with pytest.raises(DataNotFound):
+        locate(LAYOUT, tmp_path)
+
+
+def test_the_message_says_where_it_looked_and_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(DataNotFound) as caught:
+        locate(LAYOUT, tmp_path)
+    assert str(caught.value) == (
+        f"Data set 'toy' needs the files a.bin, b.bin (plain or .gz) together in one of the folders toy, toys/raw of "
+        f"{tmp_path}; they are not there. Run `gapscope data fetch toy`, or name another data root with --data-root or "
+        "GAPSCOPE_DATA."
+    )

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapscope.data.prepare import pack_mask, prepare, unpack_mask
+from gapscope.data.problem import Problem
+from gapscope.data.sources import load
+from gapscope.errors import InvalidInput
+from gapscope.specs import DataSpec
+
+
+def targets(problem: Problem) -> torch.Tensor:
+    assert problem.train.targets is not None
+    return problem.train.targets
+
+
+@given(mask=st.lists(st.booleans(), max_size=100))
+def test_a_packed_mask_comes_back(mask: list[bool]) -> None:
+    packed = pack_mask(torch.tensor(mask, dtype=torch.bool))
+    assert unpack_mask(packed).tolist() == [i for i, marked in enumerate(mask) if marked]
+
+
+def test_a_plain_spec_changes_nothing() -> None:
+    problem, facts = prepare(DataSpec(name="digits"))
+    plain = load("digits")
+    assert torch.equal(problem.train.inputs, plain.train.inputs)
+    assert torch.equal(targets(problem), targets(plain))
+    assert facts == {
+        "train": {"available": 1297, "used": 1297, "balanced": False},
+        "test": {"available": 500, "used": 500},
+    }
+
+
+def test_everything_at_once_on_real_images(data_root: Path) -> None:
+    spec = DataSpec(name="mnist", train_size=3000, test_size=1000, blur_severity=1, label_noise=0.6, seed=3)
+    problem, facts = prepare(spec, root=data_root)
+    clean, _ = prepare(replace(spec, blur_severity=0, label_noise=0.0), root=data_root)
+    wrong = targets(problem) != targets(clean)
+    assert int(wrong.sum()) == 1800
+    assert unpack_mask(facts["label_noise"]["wrong_mask"]).tolist() == wrong.nonzero().flatten().tolist()
+    assert facts["motion_blur"] == {"severity": 1, "radius": 10, "sigma": 3.0, "images": 3000}
+    assert (facts["train"]["used"], facts["test"]["used"], facts["train"]["available"]) == (3000, 1000, 60_000)
+    changed = (problem.train.inputs != clean.train.inputs).flatten(1).any(1)
+    assert bool(changed.all())
+    assert torch.equal(problem.test.inputs, clean.test.inputs)
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def test_one_setting_does_not_move_the_draws_of_another() -> None:
+    spec = DataSpec(train_size=200, blur_severity=1, label_noise=0.3, seed=5)
+    base, base_facts = prepare(spec)
+    no_noise, _ = prepare(replace(spec, label_noise=0.0))
+    more_noise, _ = prepare(replace(spec, label_noise=0.6))
+    no_blur, facts = prepare(replace(spec, blur_severity=0))
+    fewer, _ = prepare(replace(spec, train_size=50))
+    assert torch.equal(base.train.inputs, no_noise.train.inputs)
+    assert torch.equal(base.train.inputs[:50], fewer.train.inputs)
+    assert torch.equal(targets(base), targets(no_blur))
+    assert facts["label_noise"] == base_facts["label_noise"]
+    wrong = targets(base) != targets(no_noise)
+    assert torch.equal(targets(more_noise)[wrong], targets(base)[wrong])
+
+
+def test_the_seed_moves_every_draw() -> None:
+    spec = DataSpec(train_size=200, test_size=100, blur_severity=1, label_noise=0.3)
+    one, two = (prepare(replace(spec, seed=seed)) for seed in (1, 2))
+    assert not torch.equal(one[0].train.inputs, two[0].train.inputs)
+    assert not torch.equal(one[0].test.inputs, two[0].test.inputs)
+    assert one[1]["label_noise"]["wrong_mask"] != two[1]["label_noise"]["wrong_mask"]
+    assert torch.equal(prepare(replace(spec, seed=1))[0].train.inputs, one[0].train.inputs)
+
+
+def test_a_redrawn_label_may_stay_on_request() -> None:
+    _, facts = prepare(DataSpec(label_noise=0.8, label_noise_may_keep_class=True))
+    noise = facts["label_noise"]
+    assert noise["drawn_again"] == round(0.8 * 1297) == 1038
+    assert 880 < noise["wrong"] < 985, "934 are expected, standard deviation 10"
+    assert len(unpack_mask(noise["wrong_mask"])) == noise["wrong"]
+
+
+@pytest.mark.parametrize(("size", "used"), [(300, 300), (None, 1260)])
+def test_balanced_subsets(size: int | None, used: int) -> None:
+    problem, facts = prepare(DataSpec(train_size=size, balanced=True))
+    assert torch.bincount(targets(problem)).tolist() == [used // 10] * 10
+    assert facts["train"] == {"available": 1297, "used": used, "balanced": True}
+
+
+def test_target_noise_of_a_table(data_root: Path) -> None:
+    spec = DataSpec(name="concrete", target_noise=10.0)
+    problem, facts = prepare(spec, root=data_root)
+    clean = load("concrete", root=data_root)
+    noise = (targets(problem) - targets(clean)).double()
+    assert abs(float(noise.std()) - 10) < 1
+    assert facts["target_noise"] == {"std": 10.0, "samples": 721}
+    assert torch.equal(torch.as_tensor(problem.test.targets), torch.as_tensor(clean.test.targets))
+
+
+def test_blurred_faces_with_target_noise() -> None:
+    spec = DataSpec(name="drawn_faces", options={"n": 20, "test_size": 5}, blur_severity=2, target_noise=20.0)
+    problem, facts = prepare(spec)
+    assert facts["motion_blur"] == {"severity": 2, "radius": 15, "sigma": 5.0, "images": 20}
+    assert len(problem.test) == 5
+    assert problem.n_outputs == 30
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train_size": 1298}, "data.train_size must be at most 1,297, all that 'digits' has; got 1,298"),
+        ({"test_size": 501}, "data.test_size must be at most 500"),
+        ({"target_noise": 1.0}, "data.target_noise needs a regression problem; 'digits' is a classification problem"),
+        ({"balanced": True, "train_size": 55}, "must be a multiple of the number of classes, 10; got 55. Use 50"),
+        ({"name": "concrete", "label_noise": 0.1}, "data.label_noise needs class labels; 'concrete' is a regression"),
+        ({"name": "concrete", "balanced": True}, "data.balanced needs class labels.*Leave it out"),
+        ({"name": "concrete", "blur_severity": 1}, r"needs images .*'concrete' have shape \['n', 8\]. Set it to 0"),
+        ({"name": "two_circles", "blur_severity": 1}, r"have shape \['n', 2\]"),
+        ({"name": "two_circles", "options": {"nois": 1}}, "Did you mean 'noise'"),
+    ],
+)
+def test_nonsense_is_refused(data_root: Path, settings: dict, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        prepare(DataSpec(**settings), root=data_root)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gapscope.data.catalogue import SOURCES
+from gapscope.data.sources import check_options, fetch, found, load, names
+from gapscope.errors import DataNotFound, InvalidInput
+from loopback import serving
+
+
+def test_every_data_set_has_its_name() -> None:
+    assert names() == (
+        "digits",
+        "two_circles",
+        "mnist",
+        "fashion_mnist",
+        "cifar10",
+        "cifar100",
+        "boston_housing",
+        "california_housing",
+        "concrete",
+        "facial_keypoints",
+        "drawn_faces",
+    )
+    assert all(source.layout is None or source.layout.source == name for name, source in SOURCES.items())
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_problem_is_what_the_table_says(data_root: Path, name: str) -> None:
+    if not found(name, root=data_root):
+        with pytest.raises(DataNotFound, match=f"gapscope data fetch {name}"):
+            load(name, root=data_root)
+        return
+    problem = load(name, root=data_root)
+    assert (problem.name, problem.task) == (name, SOURCES[name].task)
+    for samples in (problem.train, problem.test):
+        assert samples.inputs.dtype == torch.float32
+        if samples.inputs.ndim == 4:
+            assert float(samples.inputs.min()) >= 0 and float(samples.inputs.max()) <= 1
+        assert samples.targets is not None
+        assert samples.targets.dtype == (torch.int64 if problem.task == "classification" else torch.float32)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in ("fashion_mnist", "cifar10", "cifar100")])
+def test_the_sizes_of_the_table_are_those_of_the_files(data_root: Path, name: str) -> None:
+    if not found(name, root=data_root):
+        pytest.skip("not on this machine")
+    problem = load(name, root=data_root)
+    assert SOURCES[name].sizes == f"{len(problem.train):,} + {len(problem.test):,}"
+
+
+def test_options_reach_the_data_set(data_root: Path) -> None:
+    assert len(load("two_circles", n=10).train) == 10
+    assert len(load("concrete", root=data_root, test_fraction=0.5).test) == 515
+    assert load("two_circles", factor=0).n_outputs == 2, "an integer does for a float"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("minst", {}, "Name of a data set must be one of 'digits'.* got 'minst'. Did you mean 'mnist'"),
+        (
+            "two_circles",
+            {"nose": 0.1},
+            "no option 'nose'; it knows n, factor, noise, test_size, seed. Did you mean 'noise'",
+        ),
+        ("digits", {"seed": 1}, "'digits' has no option 'seed'; it knows none"),
+        ("two_circles", {"n": "10"}, r"Option 'n' of data set 'two_circles' must be of type int; got '10' \(str\)"),
+        ("two_circles", {"n": 1.5}, "must be of type int; got 1.5"),
+        ("two_circles", {"n": True}, "must be of type int; got True"),
+        ("concrete", {"standardize": 1}, "must be of type bool; got 1"),
+    ],
+)
+def test_wrong_names_and_options_are_refused(name: str, options: dict, message: str) -> None:
+    for function in (lambda: load(name, **options), lambda: check_options(name, options)):
+        with pytest.raises(InvalidInput, match=message):
+            function()
+
+
+def test_found_says_where(data_root: Path, tmp_path: Path) -> None:
+    assert found("digits") == "built in"
+    assert found("mnist", root=data_root) == str(data_root / "mnist")
+    assert found("mnist", root=tmp_path) == ""
+    with pytest.raises(InvalidInput, match="Did you mean 'mnist'"):
+        found("mnits")
+
+
+def test_fetching_puts_files_where_loading_finds_them(data_root: Path, tmp_path: Path) -> None:
+    with serving(data_root / "boston_housing") as server:
+        paths = fetch("boston_housing", root=tmp_path, base_url=server.url)
+    assert paths == [tmp_path / "boston_housing" / "housing.data"]
+    assert len(load("boston_housing", root=tmp_path).train) == 354
+
+
+def test_what_cannot_be_fetched_says_what_to_do(tmp_path: Path) -> None:
+    assert fetch("digits", root=tmp_path) == []
+    with pytest.raises(DataNotFound) as caught:
+        fetch("facial_keypoints", root=tmp_path)
+    assert str(caught.value) == (
+        "Data set 'facial_keypoints' cannot be fetched. Kaggle gives it to account holders only: accept the rules on "
+        "https://www.kaggle.com/c/facial-keypoints-detection, download training.zip, and unpack training.csv to "
+        f"{tmp_path}/facial_keypoints/training.csv. Data set 'drawn_faces' needs no account."
+    )
+    with pytest.raises(DataNotFound, match=r"save it as .*concrete/concrete\.csv, a CSV file with the columns cement,"):
+        fetch("concrete", root=tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,87 @@
+"""An HTTP server on this machine that serves a folder, and misbehaves on request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+@dataclass
+class Server:
+    """What a running server does, and what it was asked.
+
+    Attributes:
+        folder: The folder it serves.
+        url: Its address.
+        break_after: Bytes of a file after which each of the next responses breaks off, one number a response.
+        knows_ranges: Whether it answers a Range request with the part asked for.
+        wrong_range: Whether it sends another range than was asked for.
+        spoil: Whether it changes the last byte of every file.
+        refuse: Status code to answer instead of sending anything.
+        requests: (file name, Range header or "") of every request.
+    """
+
+    folder: Path
+    url: str = ""
+    break_after: list[int] = field(default_factory=list)
+    knows_ranges: bool = True
+    wrong_range: bool = False
+    spoil: bool = False
+    refuse: int | None = None
+    requests: list[tuple[str, str]] = field(default_factory=list)
+
+
+def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            asked = self.headers.get("Range", "")
+            server.requests.append((self.path.removeprefix("/"), asked))
+            path = server.folder / self.path.removeprefix("/")
+            self.close_connection = True
+            if server.refuse or not path.is_file():
+                self.send_error(server.refuse or 404)
+                return
+            content = path.read_bytes()
+            if server.spoil:
+                content = content[:-1] + bytes([content[-1] ^ 1])
+            first = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and server.knows_ranges else 0
+            if first >= len(content):
+                self.send_response(416)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            self.send_response(206 if first else 200)
+            if first:
+                stated = 0 if server.wrong_range else first
+                self.send_header("Content-Range", f"bytes {stated}-{len(content) - 1}/{len(content)}")
+            self.send_header("Content-Length", str(len(content) - first))
+            self.end_headers()
+            last = first + server.break_after.pop(0) if server.break_after else len(content)
+            self.wfile.write(content[first:last])
+
+    return Handler
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """Serve a folder on a free port of this machine while the body runs."""
+    state = Server(folder)
+    http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(state))
+    state.url = f"http://127.0.0.1:{http.server_address[1]}"
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield state
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
