@@ -1,0 +1,177 @@
+r"""Kernel blocks of one weight from its factors, in the cheapest exact order.
+
+With columns a [N, K, T] and derivatives g [C, N, O, T] the Jacobian of one weight is
+$J_{nc} = \sum_t g_{cnt} a_{nt}^\top$ (O x K), and its block of the kernel is $\langle J_{nc}, J_{md} \rangle$. Three
+orders give the same numbers:
+
+- explicit: form J of this weight, multiply it with itself; R O K T + .6 R^2 O K multiplications (R = N C);
+- gram: $\sum_{ts} (a_{nt} \cdot a_{ms}) (g_{cnt} \cdot g_{dms})$; cheapest where T is small, and where T = 1
+  it is the product of two Gram matrices;
+- mixed: $\sum_{s} g_{dms} \cdot (J_{nc}\, a_{ms})$; cheapest where there are many outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gapscope.samples import slices
+
+# Floats that a temporary of one contraction may take (128 MiB in float32).
+TEMPORARY = 2**25
+
+
+def gram_matrix(rows: Float[Tensor, "r p"]) -> Float[Tensor, "r r"]:
+    """Return rows @ rows.T; for many rows only the lower half is multiplied out."""
+    r, p = rows.shape
+    if r < 1000 or p < 512:
+        return rows @ rows.T
+    half = r // 2
+    product = rows.new_empty(r, r)
+    product[:half, :half] = rows[:half] @ rows[:half].T
+    product[half:] = rows[half:] @ rows.T
+    product[:half, half:] = product[half:, :half].T
+    return product
+
+
+@dataclass(frozen=True)
+class Side:
+    """Columns and derivatives of one weight for one set of samples: the rows or the columns of a kernel block."""
+
+    columns: Float[Tensor, "n k t"]
+    gradients: Float[Tensor, "c n o t"]
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int, int]:
+        """C, N, O, K, T."""
+        c, n, o, t = self.gradients.shape
+        return c, n, o, self.columns.shape[1], t
+
+    @cached_property
+    def by_place(self) -> Float[Tensor, "n ct o"]:
+        """Derivatives with the places as rows: [N, C T, O]."""
+        c, n, o, _, t = self.sizes
+        return self.gradients.permute(1, 0, 3, 2).reshape(n, c * t, o)
+
+    def jacobian(self, channels: slice) -> Float[Tensor, "nc ok"]:
+        """Return J for some of the O channels, samples first: [N C, O' K]."""
+        c, n, _, k, t = self.sizes
+        part = self.gradients[:, :, channels].transpose(0, 1)
+        rows = torch.bmm(part.reshape(n, -1, t), self.columns.transpose(1, 2))
+        return rows.view(n * c, part.shape[2] * k)
+
+
+def _explicit(first: Side, second: Side) -> Tensor:
+    c, n, o, k, _ = first.sizes
+    d, m, *_ = second.sizes
+    kernel = first.columns.new_zeros(n * c, m * d)
+    for channels in slices(o, max(1, TEMPORARY // (max(n * c, m * d) * k))):
+        rows = first.jacobian(channels)
+        kernel += gram_matrix(rows) if second is first else rows @ second.jacobian(channels).T
+    return kernel.view(n, c, m, d)
+
+
+def _gram(first: Side, second: Side) -> Tensor:
+    c, n, o, k, t = first.sizes
+    d, m, _, _, s = second.sizes
+    if t == s == 1:
+        rows, others = first.by_place.reshape(n * c, o), second.by_place.reshape(m * d, o)
+        products = gram_matrix(rows) if second is first else rows @ others.T
+        return products.view(n, c, m, d).mul_((first.columns[..., 0] @ second.columns[..., 0].T)[:, None, :, None])
+    others = second.by_place.reshape(m * d * s, o)
+    places = second.columns.transpose(1, 2).reshape(m * s, k)
+    kernel = first.columns.new_empty(n, c, m, d)
+    for i in range(n):
+        inputs = (first.columns[i].T @ places.T).view(t, m, s).transpose(0, 1).reshape(m, t * s, 1)
+        products = (first.by_place[i] @ others.T).view(c, t, m, d, s).permute(2, 0, 3, 1, 4)
+        kernel[i] = torch.bmm(products.reshape(m, c * d, t * s), inputs).view(m, c, d).transpose(0, 1)
+    return kernel
+
+
+def _mixed(first: Side, second: Side) -> Tensor:
+    c, n, o, k, _ = first.sizes
+    d, m, _, _, s = second.sizes
+    places = second.columns.permute(1, 0, 2).reshape(k, m * s)
+    others = second.gradients.permute(1, 2, 3, 0).reshape(m, o * s, d)
+    kernel = first.columns.new_empty(n, c, m, d)
+    for i in range(n):
+        jacobian = first.gradients[:, i].reshape(c * o, -1) @ first.columns[i].T
+        moved = (jacobian @ places).view(c, o, m, s).permute(2, 0, 1, 3).reshape(m, c, o * s)
+        kernel[i] = torch.bmm(moved, others).transpose(0, 1)
+    return kernel
+
+
+ORDERS: dict[str, Callable[[Side, Side], Tensor]] = {"explicit": _explicit, "gram": _gram, "mixed": _mixed}
+
+
+def cheapest_order(first: Side, second: Side) -> str:
+    """Name of the order with the fewest multiplications among those whose temporaries fit (explicit always does)."""
+    c, n, o, k, t = first.sizes
+    d, m, _, _, s = second.sizes
+    if t == s == 1:
+        return "gram"
+    pairs = n * c * m * d
+    costs = {"explicit": (n * c * t + m * d * s) * o * k / 2 + 0.6 * pairs * o * k}
+    if c * t * m * d * s <= TEMPORARY:
+        # Element-wise work on the [t, s] products is dearer than the multiplications of a matrix product.
+        costs["gram"] = n * m * t * s * k + pairs * t * s * (o + 16)
+    if c * o * max(k, m * s) <= TEMPORARY:
+        costs["mixed"] = n * c * o * k * (t + m * s) + pairs * o * s
+    return min(costs, key=costs.__getitem__)
+
+
+def kernel_block(first: Side, second: Side) -> Float[Tensor, "n c m d"]:
+    """Return <J_nc, J_md> for all n, c of `first` and m, d of `second` (the same object: symmetric)."""
+    return ORDERS[cheapest_order(first, second)](first, second)
+
+
+def traced_block(first: Side, second: Side) -> Float[Tensor, "n m"]:
+    """Return sum_c <J_nc, J_mc> for all n of `first` and m of `second`."""
+    c, n, o, k, t = first.sizes
+    _, m, _, _, s = second.sizes
+    fits = n * t * m * s <= TEMPORARY
+    if fits and n * m * t * s * (c * o + k + 4) <= c * o * k * (n * m + (n * t + m * s) / 2):
+        rows, others = (side.gradients.permute(1, 3, 0, 2).reshape(-1, c * o) for side in (first, second))
+        inputs, places = (side.columns.transpose(1, 2).reshape(-1, k) for side in (first, second))
+        return ((rows @ others.T).mul_(inputs @ places.T)).view(n, t, m, s).sum((1, 3))
+    kernel = first.columns.new_zeros(n, m)
+    for channels in slices(o, max(1, TEMPORARY // (max(n, m) * c * k))):
+        rows = first.jacobian(channels).view(n, -1)
+        kernel += rows @ (rows if second is first else second.jacobian(channels).view(m, -1)).T
+    return kernel
+
+
+def kernel_block_gradient(
+    side: Side, weights: Float[Tensor, "n c n c"]
+) -> tuple[Float[Tensor, "n k t"], Float[Tensor, "c n o t"]]:
+    """Return the derivatives of sum(weights * kernel_block(side, side)) by columns and gradients.
+
+    Args:
+        side: The factors.
+        weights: Symmetric weights.
+
+    Returns:
+        The two derivatives.
+    """
+    c, n, o, k, t = side.sizes
+    if t * t * (o + 16) > 0.6 * o * k or n * (c * t) ** 2 > TEMPORARY:
+        rows = side.jacobian(slice(None))
+        by_jacobian = (2 * weights.reshape(n * c, n * c) @ rows).view(n, c * o, k)
+        flat = side.gradients.transpose(0, 1).reshape(n, c * o, t)
+        by_gradients = torch.bmm(by_jacobian, side.columns).view(n, c, o, t).transpose(0, 1)
+        return torch.bmm(by_jacobian.transpose(1, 2), flat), by_gradients
+    others = side.by_place.reshape(n * c * t, o)
+    places = side.columns.transpose(1, 2).reshape(n * t, k)
+    by_columns, by_gradients = torch.empty_like(side.columns), torch.empty_like(side.gradients)
+    for i in range(n):
+        inputs = (side.columns[i].T @ places.T).view(1, t, n, 1, t)
+        spread = (2 * weights[i]).view(c, 1, n, c, 1)
+        by_gradients[:, i] = ((inputs * spread).view(c * t, -1) @ others).view(c, t, o).transpose(1, 2)
+        products = (side.by_place[i] @ others.T).view(c, t, n, c, t)
+        by_columns[i] = ((products * spread).sum((0, 3)).view(t, n * t) @ places).T
+    return by_columns, by_gradients

@@ -1,0 +1,335 @@
+"""What one use of one parameter adds to the Jacobian [C, N, P]: factors, rows of a table, or plain values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from typing_extensions import override
+
+from gapscope.gradients.contractions import Side, gram_matrix, kernel_block, kernel_block_gradient, traced_block
+from gapscope.gradients.layouts import Columns, Layout
+from gapscope.gradients.square_norms import jacobian_square_norms
+
+
+class Contribution(ABC):
+    """Derivatives of C outputs of N samples by some parameters, in a form that is cheaper than the Jacobian.
+
+    Attributes:
+        parameters: The parameters, in the order in which `dense` gives them.
+    """
+
+    parameters: tuple[Tensor, ...]
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Identity of the parameters; contributions of the same key are added before they are contracted."""
+        return tuple(id(parameter) for parameter in self.parameters)
+
+    @abstractmethod
+    def dense(self) -> list[Float[Tensor, "c n *p"]]:
+        """Return the Jacobian itself, one tensor a parameter."""
+
+    @abstractmethod
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> list[Float[Tensor, "*p"]]:
+        """Return the sum over samples and outputs, weighted by sample, one tensor a parameter."""
+
+    @abstractmethod
+    def square_norms(self) -> Float[Tensor, " n"]:
+        """Return the squared norm of each sample's Jacobian, summed over outputs; differentiable once."""
+
+    @abstractmethod
+    def kernel(self, other: Contribution) -> Float[Tensor, "n c m d"]:
+        """Return the inner products with the rows of `other`, a contribution of the same key."""
+
+    @abstractmethod
+    def traced_kernel(self, other: Contribution) -> Float[Tensor, "n m"]:
+        """Return the inner products with the rows of `other`, summed over equal outputs."""
+
+    @abstractmethod
+    def sources(self) -> tuple[Tensor, ...]:
+        """Tensors with a graph from which the kernel is computed."""
+
+    @abstractmethod
+    def kernel_gradient(self, weights: Float[Tensor, "n c n c"]) -> tuple[Tensor | None, ...]:
+        """Return the derivatives of sum(weights * kernel(self)) by `sources`, for symmetric weights.
+
+        None stands where a source has no graph.
+        """
+
+    @abstractmethod
+    def regrouped(self, n: int) -> Contribution:
+        """Return the same for n samples, of which each owns as many consecutive rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Factors(Contribution):
+    """Derivatives by a weight (and bias) as sums of outer products over places, see `gapscope.gradients.layouts`.
+
+    Attributes:
+        parameters: The weight, followed by the bias where the layout appends ones.
+        inputs: Inputs of the layer.
+        gradients: Derivatives of the outputs by the layer's output at each place.
+        layout: How inputs become columns.
+        transposed: Whether the weight has the shape [K, ...O] instead of [O, ...K].
+    """
+
+    parameters: tuple[Tensor, ...]
+    inputs: Tensor
+    gradients: Float[Tensor, "c n o t"]
+    layout: Layout
+    transposed: bool = False
+
+    @cached_property
+    def side(self) -> Side:
+        """Columns and derivatives, without a graph."""
+        return Side(self.layout.unfold(self.inputs.detach()), self.gradients.detach())
+
+    def _split(self, jacobian: Tensor) -> list[Tensor]:
+        parts = [jacobian]
+        if self.layout.ones:
+            parts = [jacobian[..., :-1], jacobian[..., -1]]
+        if self.transposed:
+            parts[0] = parts[0].mT
+        leading = jacobian.shape[:-2]
+        return [part.reshape(*leading, *p.shape) for part, p in zip(parts, self.parameters, strict=True)]
+
+    @override
+    def dense(self) -> list[Tensor]:
+        columns = self.layout.columns(self.inputs)
+        return self._split(torch.matmul(self.gradients, columns.mT))
+
+    @override
+    def weighted_sum(self, weights: Tensor) -> list[Tensor]:
+        weighted = (self.side.gradients * weights[:, None, None]).sum(0).transpose(0, 1).flatten(1)
+        return self._split(weighted @ self.side.columns.transpose(0, 1).flatten(1).T)
+
+    @override
+    def square_norms(self) -> Tensor:
+        return jacobian_square_norms(self.inputs, self.gradients, self.layout)
+
+    @override
+    def kernel(self, other: Contribution) -> Tensor:
+        assert isinstance(other, Factors)
+        return kernel_block(self.side, other.side)
+
+    @override
+    def traced_kernel(self, other: Contribution) -> Tensor:
+        assert isinstance(other, Factors)
+        return traced_block(self.side, other.side)
+
+    @override
+    def sources(self) -> tuple[Tensor, ...]:
+        return self.inputs, self.gradients
+
+    @override
+    def kernel_gradient(self, weights: Tensor) -> tuple[Tensor | None, ...]:
+        by_columns, by_gradients = kernel_block_gradient(self.side, weights)
+        return self.layout.fold(by_columns, self.inputs) if self.inputs.requires_grad else None, by_gradients
+
+    @override
+    def regrouped(self, n: int) -> Factors:
+        columns, (c, _, o, t) = self.layout.columns(self.inputs), self.gradients.shape
+        columns = columns.view(n, -1, *columns.shape[1:]).transpose(1, 2).flatten(2)
+        gradients = self.gradients.reshape(c, n, -1, o, t).transpose(2, 3).flatten(3)
+        return Factors(self.parameters, columns, gradients, _Given(self.layout.ones), self.transposed)
+
+    @classmethod
+    def joined(cls, uses: Sequence[Factors]) -> Factors:
+        """Return several uses of the same weight as one, with all their places."""
+        columns = torch.cat([use.layout.columns(use.inputs) for use in uses], dim=2)
+        gradients = torch.cat([use.gradients for use in uses], dim=3)
+        return cls(uses[0].parameters, columns, gradients, _Given(uses[0].layout.ones), uses[0].transposed)
+
+
+@dataclass(frozen=True)
+class _Given(Columns):
+    """Columns whose row of ones, if any, is among them already."""
+
+    @override
+    def unfold(self, inputs: Tensor) -> Tensor:
+        return inputs
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup(Contribution):
+    """Derivatives by a table of which place t of sample n reads row `rows[n, t]`.
+
+    Attributes:
+        parameters: The table [V, E].
+        rows: Row read at each place.
+        gradients: Derivatives of the outputs by what was read.
+    """
+
+    parameters: tuple[Tensor, ...]
+    rows: Int[Tensor, "n t"]
+    gradients: Float[Tensor, "c n e t"]
+
+    def _scattered(self, rows: Tensor, size: int) -> Tensor:
+        c, n, e, _ = self.gradients.shape
+        index = rows[None, :, None, :].expand_as(self.gradients)
+        return self.gradients.new_zeros(c, n, e, size).scatter_add(3, index, self.gradients)
+
+    def _matched(self, other: Lookup) -> list[Tensor]:
+        """Jacobians [C, N, E, U] of both over the U rows that either reads."""
+        read, index = torch.unique(torch.cat([self.rows.flatten(), other.rows.flatten()]), return_inverse=True)
+        sides = index.split([self.rows.numel(), other.rows.numel()])
+        return [side._scattered(i.view_as(side.rows), len(read)) for side, i in zip((self, other), sides, strict=True)]
+
+    @override
+    def dense(self) -> list[Tensor]:
+        return [self._scattered(self.rows, len(self.parameters[0])).transpose(2, 3)]
+
+    @override
+    def weighted_sum(self, weights: Tensor) -> list[Tensor]:
+        weighted = (self.gradients * weights[:, None, None]).sum(0).transpose(1, 2).flatten(0, 1)
+        table = self.parameters[0]
+        return [weighted.new_zeros(table.shape).index_add_(0, self.rows.flatten(), weighted)]
+
+    @override
+    def square_norms(self) -> Tensor:
+        # A row read several times by a sample is gathered at its first place.
+        first = (self.rows[:, :, None] == self.rows[:, None, :]).byte().argmax(2)
+        return self._scattered(first, self.rows.shape[1]).square().sum((0, 2, 3))
+
+    @override
+    def kernel(self, other: Contribution) -> Tensor:
+        assert isinstance(other, Lookup)
+        first, second = (values.transpose(0, 1).flatten(2) for values in self._matched(other))
+        return torch.einsum("ncp,mdp->ncmd", first, second)
+
+    @override
+    def traced_kernel(self, other: Contribution) -> Tensor:
+        assert isinstance(other, Lookup)
+        first, second = (values.transpose(0, 1).flatten(1) for values in self._matched(other))
+        return first @ second.T
+
+    @override
+    def sources(self) -> tuple[Tensor, ...]:
+        return (self.gradients,)
+
+    @override
+    def kernel_gradient(self, weights: Tensor) -> tuple[Tensor | None, ...]:
+        read, index = torch.unique(self.rows, return_inverse=True)
+        jacobian = self._scattered(index, len(read))
+        by_jacobian = 2 * torch.einsum("ncmd,dmeu->cneu", weights, jacobian)
+        return (by_jacobian.gather(3, index[None, :, None, :].expand_as(self.gradients)),)
+
+    @override
+    def regrouped(self, n: int) -> Lookup:
+        c, _, e, t = self.gradients.shape
+        gradients = self.gradients.reshape(c, n, -1, e, t).transpose(2, 3).flatten(3)
+        return Lookup(self.parameters, self.rows.reshape(n, -1), gradients)
+
+    @classmethod
+    def joined(cls, uses: Sequence[Lookup]) -> Lookup:
+        """Return several uses of the same table as one, with all their places."""
+        rows = torch.cat([use.rows for use in uses], dim=1)
+        return cls(uses[0].parameters, rows, torch.cat([use.gradients for use in uses], dim=3))
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Contribution):
+    """The Jacobian of one (small) parameter itself.
+
+    Attributes:
+        parameters: The parameter.
+        values: Its Jacobian, flattened.
+    """
+
+    parameters: tuple[Tensor, ...]
+    values: Float[Tensor, "c n p"]
+
+    def _rows(self) -> Tensor:
+        return self.values.detach().transpose(0, 1)
+
+    @override
+    def dense(self) -> list[Tensor]:
+        return [self.values.reshape(*self.values.shape[:2], *self.parameters[0].shape)]
+
+    @override
+    def weighted_sum(self, weights: Tensor) -> list[Tensor]:
+        return [torch.einsum("cnp,n->p", self.values, weights).reshape(self.parameters[0].shape)]
+
+    @override
+    def square_norms(self) -> Tensor:
+        return self.values.square().sum((0, 2))
+
+    @override
+    def kernel(self, other: Contribution) -> Tensor:
+        assert isinstance(other, Dense)
+        (c, n, _), (d, m, _) = self.values.shape, other.values.shape
+        rows = self._rows().flatten(0, 1)
+        product = gram_matrix(rows) if other is self else rows @ other._rows().flatten(0, 1).T
+        return product.view(n, c, m, d)
+
+    @override
+    def traced_kernel(self, other: Contribution) -> Tensor:
+        assert isinstance(other, Dense)
+        return self._rows().flatten(1) @ other._rows().flatten(1).T
+
+    @override
+    def sources(self) -> tuple[Tensor, ...]:
+        return (self.values,)
+
+    @override
+    def kernel_gradient(self, weights: Tensor) -> tuple[Tensor | None, ...]:
+        return (2 * torch.einsum("ncmd,dmp->cnp", weights, self.values.detach()),)
+
+    @override
+    def regrouped(self, n: int) -> Dense:
+        c, _, p = self.values.shape
+        return Dense(self.parameters, self.values.reshape(c, n, -1, p).sum(2))
+
+
+def _joined(uses: Sequence[Contribution]) -> Contribution | None:
+    """Return the sum of several uses of the same parameters in the form they share, None if they share none."""
+    first = uses[0]
+    if len(uses) == 1:
+        return first
+    if isinstance(first, Lookup) and all(isinstance(use, Lookup) for use in uses):
+        return Lookup.joined(uses)  # type: ignore[arg-type]
+    if isinstance(first, Factors) and all(isinstance(u, Factors) and u.transposed == first.transposed for u in uses):
+        return Factors.joined(uses)  # type: ignore[arg-type]
+    return None
+
+
+def combined(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
+    """Add all uses of the same parameters, so that squares may be summed over what is left.
+
+    Args:
+        contributions: One or more a parameter: modules called several times, tied weights.
+
+    Returns:
+        One contribution a key; no parameter is in two of them.
+    """
+    by_key: dict[tuple[int, ...], list[Contribution]] = {}
+    for contribution in contributions:
+        by_key.setdefault(contribution.key, []).append(contribution)
+    keys_of = Counter(parameter for key in by_key for parameter in key)
+    result, apart = {}, []
+    for key, uses in by_key.items():
+        alone = all(keys_of[parameter] == 1 for parameter in key)
+        joined = _joined(uses) if alone else None
+        if joined is None:
+            apart += uses
+        else:
+            result[key] = joined
+    return result | densely_combined(apart)
+
+
+def densely_combined(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
+    """Return the sum of the Jacobians themselves, one contribution a parameter."""
+    sums: dict[int, tuple[Tensor, Tensor]] = {}
+    for contribution in contributions:
+        for parameter, values in zip(contribution.parameters, contribution.dense(), strict=True):
+            values = values.flatten(2)
+            before = sums.get(id(parameter))
+            sums[id(parameter)] = (parameter, values if before is None else before[1] + values)
+    return {(key,): Dense((parameter,), values) for key, (parameter, values) in sums.items()}

@@ -1,0 +1,147 @@
+"""The decorator by which a layer type gets its rule, and what a rule is given: one call of the layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+
+from gapscope.errors import ReplaceLayer
+from gapscope.gradients.contributions import Contribution
+
+
+@dataclass(frozen=True)
+class Output:
+    """One tensor that a layer returned.
+
+    Attributes:
+        edge: Where derivatives by it are read; later in-place changes of the tensor do not move it.
+        shape: Its shape.
+        index: Its place among all leaves of what the layer returned.
+    """
+
+    edge: GradientEdge
+    shape: torch.Size
+    index: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer in a recorded forward pass.
+
+    Attributes:
+        name: Name of the layer in the network, for messages.
+        module: The layer, of the type for which the rule was registered.
+        arguments: Its positional arguments.
+        keywords: Its keyword arguments.
+        parameters: Trainable parameters by the name under which the rule knows them.
+        outputs: The differentiable tensors that it returned.
+        versions: Version counters of its tensor arguments when it was called.
+        rule: Its rule; None for the exact per-sample Jacobian of the layer alone.
+        n: Samples in the batch.
+        autocast: Makes the autocast context in which the pass ran.
+    """
+
+    name: str
+    module: Any
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    parameters: Mapping[str, nn.Parameter]
+    outputs: tuple[Output, ...]
+    versions: tuple[tuple[Tensor, int], ...]
+    rule: Rule | None
+    n: int
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    @property
+    def sample_dim(self) -> int | None:
+        """Dimension of the output that holds the samples, as its shape suggests; None where there is none.
+
+        The first dimension counts also where it is a multiple of n: then each sample owns consecutive rows. What is
+        guessed here is verified by `gapscope.gradients.self_check`.
+        """
+        shape = self.outputs[0].shape
+        if len(shape) < 2:
+            return None
+        if shape[0] != self.n and len(shape) == 3 and shape[1] == self.n:
+            return 1
+        return 0 if shape[0] and shape[0] % self.n == 0 else None
+
+    @property
+    def inputs(self) -> Tensor:
+        """The first argument with samples first, in at least float32."""
+        inputs = self.arguments[0] if self.arguments else next(iter(self.keywords.values()))
+        return samples_first(inputs, self.sample_dim)
+
+    def check_unchanged(self) -> None:
+        """Raise ReplaceLayer where an input of the layer was written in place after the layer had used it."""
+        for tensor, version in self.versions:
+            if tensor._version != version:
+                raise ReplaceLayer(
+                    f"The input of layer '{self.name}' must stay as it was until the gradients are computed; it was "
+                    "changed in place after the layer had used it. Write that step out of place "
+                    "(x = x + y instead of x += y, inplace=False)."
+                )
+
+
+Rule = Callable[[Call, Tensor], list[Contribution]]
+_RULES: dict[type[nn.Module], Rule] = {}
+
+
+def samples_first(tensor: Tensor, dim: int | None) -> Tensor:
+    """Return the tensor with dimension `dim` first, half precision raised to float32."""
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        tensor = tensor.float()
+    return tensor.transpose(0, 1) if dim == 1 else tensor
+
+
+def layer_rule(*layers: type[nn.Module]) -> Callable[[Rule], Rule]:
+    """Register the decorated function as the rule of exactly these layer types (subclasses are not meant).
+
+    The function is given a `Call` and the derivatives [C, N, ...] of the C outputs by the layer's output, samples
+    first, and returns what the call adds to the Jacobian of the layer's own trainable parameters, which must be
+    called `weight` and `bias`. A layer without a rule goes through its exact per-sample Jacobian: slower, but right.
+
+    Args:
+        *layers: The layer types.
+
+    Returns:
+        The decorator; it returns the function unchanged.
+    """
+
+    def register(rule: Rule) -> Rule:
+        for layer in layers:
+            _RULES[layer] = rule
+        return rule
+
+    return register
+
+
+def rule_of(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Rule | None:
+    """Return the rule of a layer, None if it has none or has other trainable parameters than the rule knows."""
+    return _RULES.get(type(module)) if set(parameters) <= {"weight", "bias"} else None
+
+
+def apply_rule(call: Call, gradient: Float[Tensor, "c ..."]) -> list[Contribution]:
+    """Return what a call with a rule adds to the Jacobian.
+
+    Args:
+        call: The call.
+        gradient: Derivatives of the outputs by the call's output.
+
+    Returns:
+        Contributions with one row a sample.
+    """
+    assert call.rule is not None
+    gradient = samples_first(gradient, None)
+    if call.sample_dim == 1:
+        gradient = gradient.transpose(1, 2)
+    contributions = call.rule(call, gradient)
+    rows = gradient.shape[1]
+    return contributions if rows == call.n else [part.regrouped(call.n) for part in contributions]

@@ -1,0 +1,161 @@
+r"""How the input of a layer becomes columns [N, K, T], one for each place where its weight is used, and back.
+
+A weight of a linear or convolutional layer is used at T places of a sample (tokens, windows of an image), and
+
+$$\frac{\partial f_c(x_n)}{\partial W} = \sum_{t=1}^{T} g_{cnt}\, a_{nt}^\top,$$
+
+with a_nt the input at place t and g_cnt the derivative of output c by the layer's output there. A layout knows how to
+read the a_nt from the layer's input, and how to carry derivatives by them back to it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from typing_extensions import override
+
+
+@dataclass(frozen=True)
+class Layout(ABC):
+    """How an input becomes columns.
+
+    Attributes:
+        ones: Whether a row of ones is appended to the columns, which makes the bias one more column of the weight.
+    """
+
+    ones: bool
+
+    @abstractmethod
+    def unfold(self, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n k t"]:
+        """Return the columns, with the row of ones last."""
+
+    @abstractmethod
+    def fold(self, gradient: Float[Tensor, "n k t"], inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
+        """Return the derivative by the inputs, given the one by the columns."""
+
+    def columns(self, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n k t"]:
+        """Return the columns, differentiable once by the inputs."""
+        if not (torch.is_grad_enabled() and inputs.requires_grad):
+            return self.unfold(inputs.detach())
+        columns = _Unfold.apply(inputs, self)
+        assert isinstance(columns, Tensor)
+        return columns
+
+
+class _Unfold(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, inputs: Tensor, layout: Layout) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(inputs)
+        ctx.layout = layout
+        return layout.unfold(inputs).clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (inputs,) = ctx.saved_tensors
+        return ctx.layout.fold(gradient, inputs), None
+
+
+@dataclass(frozen=True)
+class Columns(Layout):
+    """Inputs [N, K, T] that are columns already."""
+
+    @override
+    def unfold(self, inputs: Tensor) -> Tensor:
+        return F.pad(inputs, (0, 0, 0, 1), value=1.0) if self.ones else inputs
+
+    @override
+    def fold(self, gradient: Tensor, inputs: Tensor) -> Tensor:
+        return gradient[:, : inputs.shape[1]]
+
+
+@dataclass(frozen=True)
+class Tokens(Layout):
+    """Inputs [N, ..., K] of a linear layer: each position of the middle dimensions is one place."""
+
+    @override
+    def unfold(self, inputs: Tensor) -> Tensor:
+        tokens = inputs.reshape(len(inputs), -1, inputs.shape[-1])
+        return (F.pad(tokens, (0, 1), value=1.0) if self.ones else tokens).transpose(1, 2)
+
+    @override
+    def fold(self, gradient: Tensor, inputs: Tensor) -> Tensor:
+        return gradient[:, : inputs.shape[-1]].transpose(1, 2).reshape(inputs.shape)
+
+
+@dataclass(frozen=True)
+class Windows(Layout):
+    """Padded inputs [N, channels, *space] of a convolution: each window is one place.
+
+    Attributes:
+        kernel_size: Size of a window in every dimension of space.
+        stride: Step between windows.
+        dilation: Step within a window.
+    """
+
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    def places(self, space: tuple[int, ...]) -> tuple[int, ...]:
+        """Number of windows along every dimension of `space`."""
+        sizes = zip(space, self.kernel_size, self.stride, self.dilation, strict=True)
+        return tuple((size - dilation * (kernel - 1) - 1) // stride + 1 for size, kernel, stride, dilation in sizes)
+
+    @override
+    def unfold(self, inputs: Tensor) -> Tensor:
+        # A strided view and one copy: 1.5 to 3.6 times faster than F.unfold on CPU, and for any dimension.
+        inputs = inputs.contiguous()
+        n, channels, *space = inputs.shape
+        places = self.places(tuple(space))
+        steps = inputs.stride()[2:]
+        within = tuple(step * dilation for step, dilation in zip(steps, self.dilation, strict=True))
+        between = tuple(step * stride for step, stride in zip(steps, self.stride, strict=True))
+        shape = (n, channels, *self.kernel_size, *places)
+        windows = inputs.as_strided(shape, (*inputs.stride()[:2], *within, *between))
+        k, t = channels * math.prod(self.kernel_size), math.prod(places)
+        if not self.ones:
+            return windows.reshape(n, k, t)
+        columns = inputs.new_empty(n, k + 1, t)
+        columns[:, :k].view(shape).copy_(windows)
+        columns[:, k] = 1.0
+        return columns
+
+    @override
+    def fold(self, gradient: Tensor, inputs: Tensor) -> Tensor:
+        _, channels, *space = inputs.shape
+        gradient = gradient[:, : channels * math.prod(self.kernel_size)]
+        if len(space) > 2:
+            return self._fold_by_offsets(gradient, inputs)
+        flat = 2 - len(space)  # a sequence is an image of height 1
+        folded = F.fold(
+            gradient,
+            (*[1] * flat, *space),
+            (1,) * flat + self.kernel_size,
+            (1,) * flat + self.dilation,
+            0,
+            (1,) * flat + self.stride,
+        )
+        return folded.reshape(inputs.shape)
+
+    def _fold_by_offsets(self, gradient: Tensor, inputs: Tensor) -> Tensor:
+        n, channels, *space = inputs.shape
+        places = self.places(tuple(space))
+        gradient = gradient.reshape(n, channels, math.prod(self.kernel_size), *places)
+        folded = torch.zeros_like(inputs)
+        offsets = torch.cartesian_prod(*(torch.arange(size) for size in self.kernel_size)).reshape(-1, len(space))
+        for i, offset in enumerate(offsets.tolist()):
+            starts = [o * dilation for o, dilation in zip(offset, self.dilation, strict=True)]
+            region = tuple(
+                slice(start, start + stride * (count - 1) + 1, stride)
+                for start, stride, count in zip(starts, self.stride, places, strict=True)
+            )
+            folded[(slice(None), slice(None), *region)] += gradient[:, :, i]
+        return folded

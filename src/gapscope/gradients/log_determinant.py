@@ -1,0 +1,76 @@
+r"""Log determinant of the kernel of a recorded batch, with its exact gradient and a fixed inverse in the backward.
+
+$d \log\det K = \mathrm{tr}(K^{-1}\, dK)$: with $M = K^{-1}$ held fixed, each layer's share of the gradient is that of
+$\langle M, K_\ell \rangle$, taken from its factors without differentiating through the factorisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gapscope.errors import NotMeasurable
+from gapscope.gradients.contributions import Contribution
+
+
+def _factorized(kernel: Tensor) -> Tensor:
+    """Cholesky factor in float64, refused where pivots are rounding errors of the kernel's own precision."""
+    precision = torch.finfo(kernel.dtype).eps
+    kernel = kernel.double()
+    factor, failed = torch.linalg.cholesky_ex(kernel)
+    smallest = factor.diagonal().min().square()
+    if failed or smallest <= len(kernel) * precision * kernel.diagonal().max():
+        raise NotMeasurable(
+            f"log det K must be finite; the kernel of this batch ({len(kernel)} rows) is singular to working "
+            "precision (duplicated samples, dead layers, or more rows than weights). "
+            "Use log det(I + K / s) instead: noise=1.0."
+        )
+    return factor
+
+
+class _LogDeterminant(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx, parts: Sequence[Contribution], noise: float | None, *sources: Tensor
+    ) -> Tensor:
+        kernel = torch.stack([part.kernel(part) for part in parts]).sum(0)
+        shape, dtype = kernel.shape, kernel.dtype
+        kernel = kernel.flatten(0, 1).flatten(1)
+        if noise is not None:
+            kernel = kernel / noise
+            kernel.diagonal().add_(1)
+        factor = _factorized(kernel)
+        inverse = torch.cholesky_inverse(factor) / (1 if noise is None else noise)
+        ctx.parts = parts
+        ctx.save_for_backward(inverse.view(shape).to(dtype))
+        return 2 * factor.diagonal().log().sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, weight: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        (inverse,) = ctx.saved_tensors
+        inverse = inverse * weight.to(inverse.dtype)
+        return None, None, *(gradient for part in ctx.parts for gradient in part.kernel_gradient(inverse))
+
+
+def log_determinant(parts: Sequence[Contribution], noise: float | None) -> Float[Tensor, ""]:
+    r"""$\log\det(I + K/s)$, or $\log\det K$ where `noise` is None, of the kernel of all outputs; differentiable once.
+
+    Args:
+        parts: Contributions of all parameters, differentiable.
+        noise: s.
+
+    Returns:
+        The log determinant, float64.
+
+    Raises:
+        NotMeasurable: K is singular.
+    """
+    sources = [source for part in parts for source in part.sources()]
+    value: Any = _LogDeterminant.apply(parts, noise, *sources)
+    return value

@@ -1,0 +1,99 @@
+r"""Random probes v of the outputs with $E[s\, v v^\top] = I$: one draw turns C backward passes into one.
+
+For the Jacobian $J_n$ [C, P] of one sample, $E\, s \lVert J_n^\top v_n \rVert^2 = \mathrm{tr}\, J_n J_n^\top$.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gapscope.errors import check_choice
+
+KINDS = ("class", "rademacher", "batch_sum")
+
+
+def stratified_classes(n: int, n_outputs: int, generator: torch.Generator) -> Int[Tensor, " n"]:
+    """One random output for each of n samples, every output as often as any other (up to one).
+
+    A random order is dealt to the outputs in turn, beginning with a random output; so each sample gets each output
+    with the same probability, whatever n is.
+
+    Args:
+        n: Number of samples.
+        n_outputs: Number of outputs.
+        generator: Source of randomness.
+
+    Returns:
+        Index of the chosen output of every sample.
+    """
+    device = generator.device
+    first = torch.randint(n_outputs, (1,), generator=generator, device=device)
+    return (torch.randperm(n, generator=generator, device=device) + first) % n_outputs
+
+
+def draw_probe(kind: str, n: int, n_outputs: int, generator: torch.Generator) -> Float[Tensor, "n k"]:
+    """Draw one probe, of entries that every floating-point type holds exactly; see `probe_scale` for its scale s.
+
+    Args:
+        kind: "class" (a one for one output per sample, stratified over the batch), "rademacher" or "batch_sum"
+            (random signs, drawn alike; they differ in how the probe is used).
+        n: Number of samples.
+        n_outputs: Number of outputs K.
+        generator: Source of randomness.
+
+    Returns:
+        The probe, float32, on the generator's device.
+    """
+    check_choice("probe", kind, KINDS)
+    if kind == "class":
+        classes = stratified_classes(n, n_outputs, generator)
+        return torch.nn.functional.one_hot(classes, n_outputs).float()
+    return torch.randint(0, 2, (n, n_outputs), generator=generator, device=generator.device).mul_(2).sub_(1).float()
+
+
+def probe_scale(kind: str, n_outputs: int) -> int:
+    """Return the scale s of a probe: the number of outputs for "class", else 1."""
+    return n_outputs if kind == "class" else 1
+
+
+class ProbeSource:
+    """Draws probes from a generator of its own, so that the global random state is never touched.
+
+    Attributes:
+        kind: See `draw_probe`.
+        seed: Seed of the generator; with several processes the rank is added, so that they draw different probes.
+    """
+
+    def __init__(self, kind: str, seed: int = 0, generator: torch.Generator | None = None) -> None:
+        check_choice("probe", kind, KINDS)
+        self.kind = kind
+        self.seed = seed
+        self._generator = generator
+
+    @property
+    def generator(self) -> torch.Generator:
+        """The generator; made at its first use."""
+        if self._generator is None:
+            distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+            rank = torch.distributed.get_rank() if distributed else 0
+            self._generator = torch.Generator().manual_seed(self.seed + rank)
+        return self._generator
+
+    def draw(self, outputs: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+        """Draw a probe for these outputs, in their dtype (at least float32) and on their device."""
+        probe = draw_probe(self.kind, outputs.shape[0], outputs.shape[1], self.generator)
+        dtype = outputs.dtype if outputs.dtype == torch.float64 else torch.float32
+        return probe.to(outputs.device, dtype, non_blocking=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the generator."""
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where the saved source was."""
+        self.generator.set_state(state["generator"])

@@ -1,0 +1,66 @@
+r"""Squared norms of per-sample Jacobians, $\lVert J_n^\top v_n \rVert^2$ summed over C weightings v of the outputs."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gapscope.gradients.recording import Tape, recording
+from gapscope.gradients.self_check import verify
+from gapscope.inspection import checked_outputs
+from gapscope.samples import slices
+
+
+def every_output(outputs: Float[Tensor, "n k"]) -> Float[Tensor, "k n k"]:
+    """Return the weightings that pick each output once, for all samples alike."""
+    n, k = outputs.shape
+    return torch.eye(k, dtype=outputs.dtype, device=outputs.device)[:, None].expand(k, n, k)
+
+
+def square_norms(
+    tape: Tape, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool = False
+) -> Float[Tensor, " n"]:
+    r"""Squared norm of the gradient of each sample's weighted outputs by all weights, summed over the C weightings.
+
+    Args:
+        tape: The recorded forward pass.
+        outputs: What it returned.
+        cotangents: Weightings of the outputs; `every_output` gives the trace of each sample's kernel block.
+        create_graph: Whether the result is to be differentiated (once).
+
+    Returns:
+        One number a sample, in at least float32.
+    """
+    verify(tape, outputs)
+    parts = tape.contributions(outputs, cotangents, create_graph=create_graph).values()
+    with torch.set_grad_enabled(create_graph), torch.autocast(outputs.device.type, enabled=False):
+        if not parts:
+            return torch.zeros(tape.n, device=outputs.device)
+        return torch.stack([part.square_norms() for part in parts]).sum(0)
+
+
+def per_sample_traces(
+    network: nn.Module, x: Float[Tensor, "n ..."], probes: Float[Tensor, "p n k"] | None, chunk_size: int | None
+) -> Float[Tensor, "p n"]:
+    """Trace of every sample's kernel block, exactly or by probes, in float64.
+
+    Args:
+        network: The network, in the mode in which it is to be looked at.
+        x: Inputs.
+        probes: One row of results a probe; None for the exact traces, as one row.
+        chunk_size: Samples a pass; None for about 1024 gradients of outputs at once.
+
+    Returns:
+        Unscaled squared norms.
+    """
+    if chunk_size is None:
+        outputs = 1 if probes is not None else checked_outputs(network(x[:1]), 1).shape[1]
+        chunk_size = max(1, 1024 // outputs)
+    parts = []
+    for part in slices(len(x), chunk_size):
+        with recording(network, x[part]) as tape:
+            outputs = checked_outputs(network(x[part]), tape.n)
+        weightings = [every_output(outputs)] if probes is None else [probe[None, part] for probe in probes.to(outputs)]
+        parts.append(torch.stack([square_norms(tape, outputs, weighting).double() for weighting in weightings]))
+    return torch.cat(parts, dim=1)

@@ -1,0 +1,122 @@
+"""Trace of the empirical neural tangent kernel, exactly or by probes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gapscope.errors import check_choice, check_range
+from gapscope.gradients.probes import draw_probe, probe_scale
+from gapscope.gradients.recording import check_no_batch_statistics
+from gapscope.gradients.traces import per_sample_traces
+from gapscope.inspection import checked_outputs, inspecting, ready_inputs
+from gapscope.records import Estimate
+from gapscope.registry import measure
+from gapscope.samples import slices
+
+
+def _batch_sums(network: nn.Module, x: Tensor, probes: Tensor, chunk_size: int) -> Tensor:
+    """Squared norm [P, 1] of the gradient of all weighted outputs together, for each probe."""
+    check_no_batch_statistics(network)
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    squares = []
+    for probe in probes:
+        sums = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
+        for part in slices(len(x), chunk_size):
+            outputs = checked_outputs(network(x[part]), part.stop - part.start)
+            gradients = torch.autograd.grad(outputs, parameters, probe[part].to(outputs), materialize_grads=True)
+            for total, gradient in zip(sums, gradients, strict=True):
+                total += gradient
+        squares.append(torch.stack([total.square().sum() for total in sums]).sum())
+    return torch.stack(squares)[:, None]
+
+
+def _standard_error(values: Tensor, probe: str, n_outputs: int) -> float:
+    """Standard error of the sum [P, N] -> mean over probes of the sum over samples."""
+    probes, n = values.shape
+    if probes > 1:
+        return float(values.sum(1).std()) / probes**0.5
+    if n > 1:
+        return float(values.std()) * n**0.5
+    bound = n_outputs - 1 if probe == "class" else 2
+    return float(values) * bound**0.5
+
+
+@measure(
+    "ntk_trace",
+    needs=("inputs",),
+    cost="as many backward passes as the network has outputs; one a probe",
+    reference="Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.3",
+    units="squared output / squared weight",
+    direction="lower",
+    aggregation="sum over samples and outputs",
+)
+def ntk_trace(
+    network: nn.Module,
+    x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
+    *,
+    method: Literal["exact", "probe"] = "exact",
+    probes: int = 1,
+    reduction: Literal["sum", "mean"] = "sum",
+    probe: Literal["class", "rademacher", "batch_sum"] = "class",
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Estimate:
+    r"""Trace of the kernel of model gradients: how strongly each sample alone can move its outputs.
+
+    $$\mathrm{tr}\, K = \sum_{n=1}^{N} \sum_{c=1}^{C} \lVert \nabla_\theta f_c(x_n) \rVert^2$$
+
+    over all trainable weights, for the raw outputs (logits), in evaluation mode. Lower means more similar gradients.
+    With a bias at the output the mean is at least 1, and exactly 1 for a network whose output does not depend on its
+    input. No Jacobian of the whole network is formed.
+
+    Probes replace the C backward passes by one each. All are unbiased:
+
+    - "class" takes one random output of each sample (every output equally often over the samples), times C;
+    - "rademacher" takes random signs, $\sum_n \lVert J_n^\top v_n \rVert^2$;
+    - "batch_sum" takes $\lVert \sum_n J_n^\top v_n \rVert^2$ (Hutchinson), whose cross terms between samples make it
+      far noisier; for comparison.
+
+    Args:
+        network: The network.
+        x: Inputs.
+        method: "exact", or "probe" for an estimate with its standard error.
+        probes: Number of probes, each drawn for all samples at once before anything is computed.
+        reduction: "sum" over samples and outputs, or "mean" (the sum divided by N C).
+        probe: Kind of probe.
+        generator: Source of the probes; None for a new one with seed 0, so that the same call gives the same number.
+        chunk_size: Samples a pass; the result does not depend on it. None for a size that suits the outputs.
+
+    Returns:
+        The trace, in squared output / squared weight. The standard error of probes is the spread among them; with one
+        probe, the spread among samples, which is too large rather than too small; with one probe that gives only one
+        number, the largest possible.
+
+    Raises:
+        InvalidInput: An option is unknown or out of range.
+        NotMeasurable: The network has no trainable parameters.
+        UnsupportedLayer: The network mixes samples, for example by BatchNorm without running statistics.
+
+    >>> network = nn.Linear(2, 3)
+    >>> ntk_trace(network, torch.tensor([[1.0, 2.0]]))  # 3 outputs, each |x|^2 + 1
+    18
+    """
+    check_choice("method", method, ("exact", "probe"))
+    check_choice("reduction", reduction, ("sum", "mean"))
+    check_range("probes", probes, 1)
+    with inspecting(network):
+        x = ready_inputs(network, x)
+        n, n_outputs = len(x), checked_outputs(network(x[:1]), 1).shape[1]
+        scale = 1 / (n * n_outputs) if reduction == "mean" else 1.0
+        if method == "exact":
+            return Estimate(float(per_sample_traces(network, x, None, chunk_size).sum()) * scale)
+        generator = torch.Generator().manual_seed(0) if generator is None else generator
+        drawn = torch.stack([draw_probe(probe, n, n_outputs, generator) for _ in range(probes)]).to(x.device)
+        if probe == "batch_sum":
+            values = _batch_sums(network, x, drawn, chunk_size or 512)
+        else:
+            values = per_sample_traces(network, x, drawn, chunk_size) * probe_scale(probe, n_outputs)
+    return Estimate(float(values.sum(1).mean()) * scale, _standard_error(values, probe, n_outputs) * scale)

@@ -1,0 +1,156 @@
+"""Model gradient similarity as a penalty: trace or log determinant of the mini-batch's kernel."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.errors import check_choice, check_range
+from gapscope.gradients.log_determinant import log_determinant
+from gapscope.gradients.probes import ProbeSource, probe_scale
+from gapscope.gradients.recording import Tape, check_no_batch_statistics, recording
+from gapscope.gradients.self_check import verify
+from gapscope.gradients.traces import every_output, square_norms
+from gapscope.inspection import checked_outputs
+from gapscope.penalties.base import Penalty
+from gapscope.registry import penalty
+
+# How often (in applied steps) a penalty looks whether it has collapsed the network.
+_LOOK_EVERY = 20
+
+
+def _batch_sum(network: nn.Module, outputs: Tensor, probe: Tensor) -> Tensor:
+    check_no_batch_statistics(network)
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(
+        outputs, parameters, probe.to(outputs.dtype), create_graph=True, materialize_grads=True
+    )
+    return torch.stack([gradient.square().sum() for gradient in gradients]).sum()
+
+
+@penalty("gradient_similarity")
+class GradientSimilarityPenalty(Penalty):
+    r"""$\alpha\, \mathrm{tr} K / (nC)$, or $\alpha \log\det(I + K/s) / (nC)$, of the mini-batch's kernel K.
+
+    $K_{nc,md} = \nabla_\theta f_c(x_n) \cdot \nabla_\theta f_d(x_m)$ over all trainable weights, raw outputs f, n
+    samples and C outputs (Szolnoky et al. 2022, arXiv:2205.12642, Sec. 4). Lower K means that samples are learnt in
+    groups and not one by one. The trace is that of the n x n kernel summed over outputs as well; the log determinant
+    is that of all nC rows.
+
+    The penalty is exact up to its probe: gradients of the probe's value are exact, and its expectation is the penalty.
+    One class probe costs about two plain training steps, the exact trace or log determinant about as many as there
+    are outputs.
+
+    Works with gradient accumulation (every call counts as a step of `every`), automatic mixed precision (the penalty
+    itself is computed in at least float32) and DistributedDataParallel (the trace of equal local batches averages to
+    that of the joined batch; log det takes the kernel of the local batch).
+
+    Args:
+        strength: alpha, 0 or larger. For "mean", 0.003 to 0.1 are usual; too much of it makes the output constant.
+        kind: "trace" or "logdet".
+        method: "probe" (one random probe a step) or "exact"; log det is always exact.
+        every: Apply it at every k-th call only, beginning with the first, with k times the strength.
+        reduction: "mean" divides by nC, so that alpha does not depend on the batch; "sum" does not (the paper's sum
+            over the batch, for its kernel averaged over outputs, is strength / C).
+        probe: "class" (one output per sample, stratified over the batch), "rademacher" or "batch_sum"
+            (Hutchinson), see `ntk_trace`.
+        noise: s of the log determinant; None for log det K itself, which fails where K is singular.
+        seed: Seed of the probes.
+        generator: Source of the probes in place of `seed`.
+
+    >>> network = nn.Linear(2, 3)
+    >>> penalty = GradientSimilarityPenalty(0.1, method="exact")
+    >>> round(penalty(network, torch.tensor([[1.0, 2.0]])).item(), 6)  # 0.1 (|x|^2 + 1)
+    0.6
+    """
+
+    def __init__(
+        self,
+        strength: float,
+        *,
+        kind: Literal["trace", "logdet"] = "trace",
+        method: Literal["probe", "exact"] = "probe",
+        every: int = 1,
+        reduction: Literal["mean", "sum"] = "mean",
+        probe: Literal["class", "rademacher", "batch_sum"] = "class",
+        noise: float | None = 1.0,
+        seed: int = 0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        check_range("strength of GradientSimilarityPenalty", strength, 0)
+        check_choice("kind", kind, ("trace", "logdet"))
+        check_choice("method", method, ("probe", "exact"))
+        check_choice("reduction", reduction, ("mean", "sum"))
+        check_range("every", every, 1)
+        if noise is not None:
+            check_range("noise", noise, 0, low_open=True)
+        self.strength, self.kind, self.method = strength, kind, method
+        self.every, self.reduction, self.noise = every, reduction, noise
+        self._probes = ProbeSource(probe, seed, generator)
+        self._calls = 0
+        self._warned = False
+
+    @contextmanager
+    def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Tape | None]]:
+        """Record the forward pass, on the calls at which the penalty is applied."""
+        applied = self._calls % self.every == 0
+        self._calls += 1
+        if not applied:
+            yield inputs, None
+            return
+        with recording(network, inputs) as tape:
+            yield inputs, tape
+
+    def value(
+        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Tape | None
+    ) -> Tensor:
+        """Return the penalty; zero on calls at which it is not applied."""
+        if observed is None:
+            return outputs.new_zeros(())
+        outputs = checked_outputs(outputs, len(inputs))
+        total = self._logdet(observed, outputs) if self.kind == "logdet" else self._trace(network, observed, outputs)
+        if self.kind == "trace" and not self._warned and (self._calls // self.every) % _LOOK_EVERY == 0:
+            self._warn_if_collapsed(outputs, total / outputs.numel())
+        scale = self.strength * self.every / (outputs.numel() if self.reduction == "mean" else 1)
+        return scale * total
+
+    def _logdet(self, tape: Tape, outputs: Tensor) -> Tensor:
+        verify(tape, outputs)
+        parts = tape.contributions(outputs, every_output(outputs), create_graph=True)
+        with torch.autocast(outputs.device.type, enabled=False):
+            return log_determinant(list(parts.values()), self.noise)
+
+    def _trace(self, network: nn.Module, tape: Tape, outputs: Tensor) -> Tensor:
+        if self.method == "exact":
+            return square_norms(tape, outputs, every_output(outputs), create_graph=True).sum()
+        probe = self._probes.draw(outputs)
+        if self._probes.kind == "batch_sum":
+            return _batch_sum(network, outputs, probe)
+        norms = square_norms(tape, outputs, probe[None], create_graph=True)
+        return probe_scale(self._probes.kind, outputs.shape[1]) * norms.sum()
+
+    @torch.no_grad()
+    def _warn_if_collapsed(self, outputs: Tensor, mean_trace: Tensor) -> None:
+        spread = (outputs - outputs.mean(0)).abs().max()
+        if len(outputs) > 1 and bool((mean_trace < 1.01) & (spread < 0.01)):
+            self._warned = True
+            warnings.warn(
+                f"The gradient similarity penalty has collapsed the network: the mean trace is {float(mean_trace):.3f} "
+                "(its floor is 1 with a bias at the output) and the outputs are the same for all samples. "
+                f"Lower the strength, now {self.strength:g}, for example to {self.strength / 3:.2g}.",
+                stacklevel=2,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed training run needs: the number of calls and the state of the probes."""
+        return {"calls": self._calls, **self._probes.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where the saved penalty was."""
+        self._calls = state["calls"]
+        self._probes.load_state_dict(state)
