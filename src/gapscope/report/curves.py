@@ -1,0 +1,102 @@
+"""Section: training curves, one small figure for each value of the setting that separates the gaps most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy
+
+from gapscope.records import Record
+from gapscope.report.figures import training_curves
+from gapscope.report.numbers import counted, setting_name, setting_value
+from gapscope.report.pool_view import PoolView
+
+MOST_GROUPS = 8
+MOST_NETWORKS = 120
+
+
+def explained(groups: Sequence[str], gaps: Sequence[float]) -> float:
+    """Share of the variance of the gap that lies between groups (the correlation ratio), 0 to 1.
+
+    Args:
+        groups: Group of each network.
+        gaps: Gap of each network.
+
+    Returns:
+        Sum of squares between the groups over the whole sum of squares; 0 where all gaps are equal.
+
+    >>> explained(["a", "a", "b", "b"], [1.0, 1.0, 2.0, 2.0]), explained(["a", "b", "a", "b"], [1.0, 1.0, 2.0, 2.0])
+    (1.0, 0.0)
+    """
+    values, labels = numpy.array(gaps), numpy.array(groups)
+    total = ((values - values.mean()) ** 2).sum()
+    between = sum(
+        (labels == label).sum() * (values[labels == label].mean() - values.mean()) ** 2 for label in set(groups)
+    )
+    return float(between / total) if total > 0 else 0.0
+
+
+def _grouping(view: PoolView, records: Sequence[Record]) -> str | None:
+    """The setting with 2 to 8 values that explains most of the gap's variance."""
+    best, most = None, 0.0
+    gaps = [record.gap for record in records]
+    for column in view.varied:
+        groups = [setting_value(view.table.at[record.id, column]) for record in records]
+        if column != "seed" and 2 <= len(set(groups)) <= MOST_GROUPS and explained(groups, gaps) > most:
+            best, most = column, explained(groups, gaps)
+    return best
+
+
+def _has(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
+    return any(key in row for row in rows)
+
+
+def _numeric(rows: Sequence[Mapping[str, Any]], score: str) -> list[dict[str, float]]:
+    keys = ("epoch", f"train_{score}", f"test_{score}")
+    return [{key: float(row[key]) for key in keys if key in row} for row in rows if "epoch" in row]
+
+
+def curves(view: PoolView) -> dict[str, Any]:
+    """Training curves of the finished networks, grouped.
+
+    Args:
+        view: The pool.
+
+    Returns:
+        The score shown, the grouping setting, the figures, and how many networks were drawn.
+    """
+    records = [record for record in view.finished if _has(record.history, "epoch")]
+    score = "accuracy" if any(_has(record.history, "train_accuracy") for record in records) else "loss"
+    records = [record for record in records if _has(record.history, f"train_{score}")]
+    if not records:
+        return {"figures": []}
+    drawn = records[:: math.ceil(len(records) / MOST_NETWORKS)]
+    column = _grouping(view, drawn)
+    groups: dict[str, dict[str, list[dict[str, float]]]] = {}
+    for record in sorted(drawn, key=lambda record: _sort_key(view, record, column)):
+        label = (
+            f"{setting_name(column)} {setting_value(view.table.at[record.id, column])}" if column else "all networks"
+        )
+        groups.setdefault(label, {})[view.descriptions[record.id]] = _numeric(record.history, score)
+    values = [value for rows in groups.values() for history in rows.values() for row in history
+              for key, value in row.items() if key != "epoch" and math.isfinite(value)]  # fmt: skip
+    top = 1.0 if score == "accuracy" else float(numpy.quantile(values, 0.99)) * 1.05 if values else 1.0
+    figures = [
+        {
+            "title": label,
+            "count": counted(len(rows), "network"),
+            "figure": training_curves(rows, score, label, top or 1.0),
+        }
+        for label, rows in groups.items()
+    ]
+    return {"figures": figures, "score": score, "drawn": len(drawn), "of": len(records),
+            "setting": setting_name(column) if column else ""}  # fmt: skip
+
+
+def _sort_key(view: PoolView, record: Record, column: str | None) -> tuple[bool, float, str]:
+    value = view.table.at[record.id, column] if column else 0
+    if isinstance(value, int | float | numpy.number):
+        return False, float(value), ""
+    return True, 0.0, str(value)

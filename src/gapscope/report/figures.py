@@ -1,0 +1,247 @@
+"""The figures of the report, each from plain numbers to one piece of SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy
+from jaxtyping import Float
+from markupsafe import Markup
+
+from gapscope.report.numbers import fixed, number
+from gapscope.report.scales import Scale
+from gapscope.report.svg import Plot, percent, tag
+
+Array = numpy.ndarray
+CURVE_POINTS = 60
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One network whose gap was estimated: its name, true gap, estimate, interval, and whether it was refused."""
+
+    name: str
+    gap: float
+    prediction: float
+    low: float
+    high: float
+    refused: bool
+
+    @property
+    def covered(self) -> bool:
+        """Whether the interval holds the true gap."""
+        return self.low <= self.gap <= self.high
+
+
+def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
+    """Histogram of the gaps, one bar a bin of a round width.
+
+    Args:
+        gaps: Finite gaps.
+        gap_label: What the gap is made of.
+
+    Returns:
+        The figure.
+    """
+    scale = Scale.around(gaps)
+    step = _round_width(scale, max(6, min(24, 2 * math.ceil(len(gaps) ** 0.5))))
+    first, last = math.floor(scale.low / step), math.ceil(scale.high / step)
+    edges = [k * step for k in range(first, last + 1)]
+    counts, _ = numpy.histogram(gaps, bins=edges)
+    top = Scale(0.0, 1.08 * counts.max())
+    whole = sorted({round(tick) for tick in top.ticks(3)})
+    plot = Plot(Scale(edges[0], edges[-1]), top, label=f"Histogram of the {gap_label} of {len(gaps)} networks",
+                x_label=gap_label, y_label="networks", y_ticks=whole)  # fmt: skip
+    for left, right, count in zip(edges[:-1], edges[1:], counts.tolist(), strict=True):
+        if count:
+            plot.bar(left, right, count, title=f"{number(left)} to {number(right)}: {count}")
+    return plot.render()
+
+
+def _round_width(scale: Scale, about: int) -> float:
+    ticks = scale.ticks(about)
+    return ticks[1] - ticks[0] if len(ticks) > 1 else (scale.high - scale.low) / about
+
+
+def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, level: float) -> Markup:
+    """Estimate and interval of each held-out network against its true gap, with the diagonal of perfect estimates.
+
+    An interval holds the true gap exactly where its bar crosses the diagonal.
+
+    Args:
+        predictions: The networks; those without an estimate are left out.
+        gap_label: What the gap is made of.
+        level: Nominal coverage of the intervals.
+
+    Returns:
+        The figure.
+    """
+    shown = [item for item in predictions if math.isfinite(item.prediction)]
+    finite_ends = [end for item in shown for end in (item.low, item.high) if math.isfinite(end)]
+    scale = Scale.around([*(item.gap for item in shown), *(item.prediction for item in shown), *finite_ends])
+    plot = Plot(scale, scale, label=f"Predicted against true gap of {len(shown)} held-out networks",
+                x_label=f"true {gap_label}", y_label=f"predicted, {level:.0%} interval", kind="square")  # fmt: skip
+    plot.segment((scale.low, scale.low), (scale.high, scale.high), kind="diagonal")
+    for item in shown:
+        kind = "refused" if item.refused else "held" if item.covered else "missed"
+        low, high = max(item.low, scale.low), min(item.high, scale.high)
+        plot.segment((item.gap, low), (item.gap, high), kind=f"interval {kind}")
+        title = f"{item.name}: true {fixed(item.gap)}, predicted {fixed(item.prediction)}"
+        plot.dot(item.gap, item.prediction, kind=f"dot {kind}", title=title, radius=4.5)
+    return plot.render()
+
+
+def interval_strip(item: Prediction, scale: Scale) -> Markup:
+    """One line of a table: the interval as a bar, the estimate as a dot, the true gap as a tick."""
+    kind = "refused" if item.refused else "held" if item.covered else "missed"
+    marks = []
+    if math.isfinite(item.prediction):
+        low, high = (percent(scale.percent(min(max(end, scale.low), scale.high))) for end in (item.low, item.high))
+        marks.append(tag("line", class_=f"interval {kind}", x1=low, x2=high, y1="50%", y2="50%"))
+        marks.append(tag("circle", class_=f"dot {kind}", cx=percent(scale.percent(item.prediction)), cy="50%", r=4))
+    at = percent(scale.percent(item.gap))
+    marks.append(tag("line", class_="truth", x1=at, x2=at, y1="15%", y2="85%"))
+    label = f"true gap {fixed(item.gap)}, predicted {fixed(item.prediction)}"
+    return tag("svg", *marks, class_="strip", role="img", aria_label=label, width="100%", height=24)
+
+
+def correlation_strip(value: float, low: float, high: float, *, baseline: bool) -> Markup:
+    """One line of the ranking: a correlation between -1 and 1 with its interval."""
+    scale = Scale(-1.0, 1.0)
+    marks = [
+        tag("line", class_="zero" if at == 0 else "grid", x1=percent(scale.percent(at)), x2=percent(scale.percent(at)),
+            y1="0%", y2="100%")
+        for at in (-1.0, -0.5, 0.0, 0.5, 1.0)
+    ]  # fmt: skip
+    kind = "baseline" if baseline else "measure"
+    if math.isfinite(low):
+        ends = {"x1": percent(scale.percent(low)), "x2": percent(scale.percent(high))}
+        marks.append(tag("line", class_=f"interval {kind}", y1="50%", y2="50%", **ends))
+    if math.isfinite(value):
+        marks.append(tag("circle", class_=f"dot {kind}", cx=percent(scale.percent(value)), cy="50%", r=5))
+    label = f"Kendall's tau {fixed(value, 2)}, from {fixed(low, 2)} to {fixed(high, 2)}"
+    return tag("svg", *marks, class_="strip", role="img", aria_label=label, width="100%", height=28)
+
+
+def fit_with_band(
+    x: Float[Array, " n"], y: Float[Array, " n"], at: Float[Array, " m"], level: float = 0.95
+) -> tuple[Float[Array, " m"], Float[Array, " m"]] | None:
+    r"""Least-squares line and the half-width of its pointwise confidence band.
+
+    $$\hat y(x) \pm t_{n-2}\, s \sqrt{1/n + (x - \bar x)^2 / \textstyle\sum_i (x_i - \bar x)^2}$$
+
+    with $s^2$ the residual sum of squares over n - 2. Exact for independent normal residuals.
+
+    Args:
+        x: Reading.
+        y: Gap.
+        at: Where the line is evaluated.
+        level: Coverage of the band at each point.
+
+    Returns:
+        Line and half-width, or None where there is no line: fewer than three networks or a constant reading.
+
+    >>> line, half = fit_with_band(numpy.array([0.0, 1.0, 2.0]), numpy.array([0.0, 1.0, 2.0]), numpy.array([5.0]))
+    >>> line.round(6).tolist(), half.round(6).tolist()
+    ([5.0], [0.0])
+    """
+    from scipy.special import stdtrit
+
+    n = len(x)
+    spread = ((x - x.mean()) ** 2).sum() if n else 0.0
+    if n < 3 or spread <= 1e-24 * (x**2).sum():
+        return None
+    slope = ((x - x.mean()) * (y - y.mean())).sum() / spread
+    residuals = y - y.mean() - slope * (x - x.mean())
+    deviation = math.sqrt((residuals**2).sum() / (n - 2))
+    half = stdtrit(n - 2, (1 + level) / 2) * deviation * numpy.sqrt(1 / n + (at - x.mean()) ** 2 / spread)
+    return y.mean() + slope * (at - x.mean()), half
+
+
+def measure_against_gap(
+    values: Sequence[float],
+    gaps: Sequence[float],
+    names: Sequence[str],
+    *,
+    measure: str,
+    units: str,
+    gap_label: str,
+    logarithmic: bool,
+    baseline: bool,
+    titled: bool,
+) -> Markup:
+    """One measure against the gap: a dot a network, the least-squares line and its 95 % confidence band.
+
+    Args:
+        values: The reading of each network, all finite (and positive on a logarithmic axis).
+        gaps: Their gaps.
+        names: Their names, for the titles.
+        measure: Name of the measure.
+        units: Its units.
+        gap_label: What the gap is made of.
+        logarithmic: Whether the axis, and so the fit, is in the logarithm of the reading.
+        baseline: Whether it is the size baseline, drawn without colour.
+        titled: Whether each dot tells its network under the pointer (about 150 bytes a dot instead of 10).
+
+    Returns:
+        The figure.
+    """
+    x, y = Scale.around(values, logarithmic=logarithmic), Scale.around(gaps)
+    axis = ", ".join(part for part in (units, "log scale" if logarithmic else "") if part)
+    plot = Plot(x, y, label=f"{measure} against the gap of {len(values)} networks", x_label=axis or measure,
+                y_label=gap_label, kind="baseline" if baseline else "")  # fmt: skip
+    across = numpy.linspace(x.percent(min(values)), x.percent(max(values)), 25)
+    positions = numpy.array([x.percent(value) for value in values])
+    fitted = fit_with_band(positions, numpy.array(gaps, dtype=float), across)
+    if fitted is not None:
+        line, half = fitted
+        xs = [_value_at(x, position) for position in across]
+        plot.band(xs, (line - half).tolist(), (line + half).tolist())
+        plot.curve(zip(xs, line.tolist(), strict=True), kind="fit")
+    if titled:
+        for value, gap, name in zip(values, gaps, names, strict=True):
+            plot.dot(value, gap, title=f"{name}: {number(value)}, gap {fixed(gap)}", radius=3.5)
+    else:
+        plot.cloud(zip(values, gaps, strict=True))
+    return plot.render()
+
+
+def _value_at(scale: Scale, position: float) -> float:
+    if scale.logarithmic:
+        return scale.low * (scale.high / scale.low) ** (position / 100)
+    return scale.low + (scale.high - scale.low) * position / 100
+
+
+def training_curves(
+    histories: Mapping[str, Sequence[Mapping[str, float]]], score: str, group: str, top: float
+) -> Markup:
+    """Train and test curves of the networks of one group, drawn over each other.
+
+    Args:
+        histories: Network -> its rows, one an epoch.
+        score: "accuracy" or "loss".
+        group: Name of the group, for the label.
+        top: End of the vertical axis, shared by all groups.
+
+    Returns:
+        The figure.
+    """
+    epochs = max(float(row["epoch"]) for rows in histories.values() for row in rows)
+    plot = Plot(Scale(0.0, max(epochs, 1.0)), Scale(0.0, top), x_label="epoch", y_label=score,
+                label=f"Train and test {score} by epoch, {group}, {len(histories)} networks")  # fmt: skip
+    for split in ("train", "test"):
+        for name, rows in histories.items():
+            points = [
+                (float(row["epoch"]), float(row[f"{split}_{score}"])) for row in rows if f"{split}_{score}" in row
+            ]
+            if points:
+                plot.curve(_thinned(points), kind=f"curve {split}", title=f"{name}, {split}")
+    return plot.render()
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    step = math.ceil(len(points) / CURVE_POINTS)
+    kept = points[::step]
+    return kept if kept[-1] == points[-1] else [*kept, points[-1]]

@@ -1,0 +1,122 @@
+"""Section: predicted against true gap of networks that the estimator was not fitted on, beside the baselines."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from gapscope.errors import InvalidInput
+from gapscope.estimation.columns import check_columns, usable_rows
+from gapscope.estimation.cross_validation import baselines, held_out_predictions
+from gapscope.estimation.gap_estimator import GapEstimator
+from gapscope.report.figures import Prediction, interval_strip, predicted_against_true
+from gapscope.report.numbers import fixed, number
+from gapscope.report.pool_view import PoolView
+from gapscope.report.scales import Scale
+
+if TYPE_CHECKING:
+    import pandas
+
+MOST_ROWS = 200
+
+
+def _predictions(view: PoolView, held_out: pandas.DataFrame) -> list[Prediction]:
+    check_columns(held_out, ["prediction", "low", "high", "verdict", "reason"])
+    known = {record.id: record for record in view.finished}
+    foreign = [str(key) for key in held_out.index if key not in known]
+    if foreign:
+        raise InvalidInput(
+            f"held_out must be indexed by ids of finished networks among the records; got {foreign[0]!r}. "
+            "Pass what GapEstimator.assess returned for rows of records_to_pandas(records)."
+        )
+    columns = [held_out[name].tolist() for name in ("prediction", "low", "high", "verdict")]
+    items = []
+    for key, prediction, low, high, verdict in zip(held_out.index, *columns, strict=True):
+        record = known[str(key)]
+        name = view.descriptions[record.id]
+        items.append(Prediction(name, record.gap, float(prediction), float(low), float(high), verdict == "outside"))
+    return items
+
+
+def _errors(name: str, errors: list[float], *, own: bool = False) -> dict[str, Any]:
+    values = numpy.array(errors)
+    rmse = math.sqrt((values**2).mean()) if len(values) else math.nan
+    mae = float(numpy.abs(values).mean()) if len(values) else math.nan
+    return {"name": name, "rmse": fixed(rmse), "mae": fixed(mae), "own": own, "share": rmse}
+
+
+def _baseline_errors(view: PoolView, held_out: pandas.DataFrame) -> dict[str, list[float]]:
+    """Errors of the baselines on the same networks, fitted on the others (on all but one where all are held out)."""
+    table = usable_rows(view.table)
+    held = table.loc[[str(key) for key in held_out.index]]
+    rest = table.drop(held.index)
+    errors = {}
+    for name, model in baselines(table).items():
+        columns = list(model.features or ())
+        fitted_on = usable_rows(rest, columns) if len(rest) else rest
+        if len(fitted_on) >= 3:
+            estimates = model.fit(fitted_on, fitted_on["gap"]).predict(held)
+        else:
+            estimates = held_out_predictions(model, held)["prediction"].to_numpy()
+        errors[name] = (estimates - held["gap"].to_numpy(dtype=float)).tolist()
+    return errors
+
+
+def _row(item: Prediction, reason: str, scale: Scale) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "gap": fixed(item.gap),
+        "prediction": fixed(item.prediction),
+        "interval": f"{fixed(item.low)} to {fixed(item.high)}" if math.isfinite(item.prediction) else "–",
+        "error": fixed(item.prediction - item.gap),
+        "strip": interval_strip(item, scale),
+        "verdict": "refused" if item.refused else "held" if item.covered else "missed",
+        "reason": reason,
+    }
+
+
+def _formula(estimator: GapEstimator) -> list[dict[str, str]]:
+    """Terms of the fitted model, the intercept first."""
+    names = [f"log({name})" if name in estimator.logarithm else name for name in estimator.feature_names_]
+    terms = [(estimator.intercept_, ""), *zip(estimator.coef_.tolist(), names, strict=True)]
+    return [{"sign": "−" if weight < 0 else "+", "size": number(abs(weight)), "name": name} for weight, name in terms]
+
+
+def held_out_section(
+    view: PoolView, held_out: pandas.DataFrame, estimator: GapEstimator | None, level: float
+) -> dict[str, Any]:
+    """Figure, table, and errors beside mean gap, parameter count and train loss.
+
+    Args:
+        view: The pool.
+        held_out: What `GapEstimator.assess` or `held_out_predictions` returned, indexed by run id.
+        estimator: The fitted estimator, to show its formula.
+        level: Nominal coverage of the intervals.
+
+    Returns:
+        What the template shows.
+    """
+    items = _predictions(view, held_out)
+    answered = [item for item in items if math.isfinite(item.prediction)]
+    kept = [item for item in answered if not item.refused]
+    ends = [end for item in answered for end in (item.low, item.high) if math.isfinite(end)]
+    scale = Scale.around([*(item.gap for item in items), *ends], padding=0.02)
+    ordered = sorted(zip(items, held_out["reason"], strict=True), key=lambda pair: pair[0].gap)
+    models = [_errors("this estimator", [item.prediction - item.gap for item in answered], own=True)]
+    models += [_errors(name, errors) for name, errors in _baseline_errors(view, held_out).items()]
+    largest = max((model["share"] for model in models if math.isfinite(model["share"])), default=1.0) or 1.0
+    return {
+        "figure": predicted_against_true(items, view.gap_label, level) if answered else "",
+        "rows": [_row(item, reason, scale) for item, reason in ordered[:MOST_ROWS]],
+        "of": len(ordered),
+        "level": f"{level:.0%}",
+        "answered": len(answered),
+        "refused": sum(item.refused for item in items),
+        "covered": sum(item.covered for item in kept),
+        "kept": len(kept),
+        "models": [{**model, "share": f"{100 * model['share'] / largest:.0f}%"} for model in models],
+        "formula": _formula(estimator) if estimator is not None else [],
+        "kind": estimator.kind if estimator is not None else "",
+    }

@@ -1,0 +1,147 @@
+"""Sections: ranking of the measures, each measure against the gap, and how to read each number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy
+
+from gapscope.estimation.correlations import correlations
+from gapscope.records import Reading
+from gapscope.report.figures import correlation_strip, measure_against_gap
+from gapscope.report.numbers import fixed, number
+from gapscope.report.pool_view import BASELINE, PoolView
+
+TITLED_DOTS = 2500
+ALL_DOTS = 30000
+DIRECTIONS = {
+    "lower": "lower goes with a smaller gap",
+    "higher": "higher goes with a smaller gap",
+    "none": "no direction stated",
+}
+
+
+def _agreement(direction: str, low: float, high: float) -> str:
+    """Whether the correlation has the sign that the stated direction demands, as far as the interval can tell."""
+    if direction == "none" or not math.isfinite(low):
+        return ""
+    if low <= 0 <= high:
+        return "not distinguishable from no relation"
+    return "as stated" if (low > 0) == (direction == "lower") else "opposite to the stated direction"
+
+
+def ranking(view: PoolView) -> list[dict[str, Any]]:
+    """Measures by the size of Kendall's tau with the gap, the size baseline among them.
+
+    Args:
+        view: The pool.
+
+    Returns:
+        One row a measure, the strongest first; measures without a correlation last.
+    """
+    names = [name for name, readings in view.readings.items() if len({reading.value for reading in readings}) > 1]
+    if not names:
+        return []
+    table = view.table.loc[[record.id for record in view.finished]]
+    baseline = BASELINE if BASELINE in view.readings else None
+    found = correlations(table, names, baseline=baseline)
+    sizes: dict[str, float] = found["kendall"].abs().fillna(-1.0).to_dict()
+    rows = []
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        row = found.loc[name]
+        ends = (row["kendall"], row["kendall_low"], row["kendall_high"])
+        direction = view.readings[name][0].direction
+        rows.append(
+            {
+                "name": name,
+                "baseline": bool(row["is_baseline"]),
+                "strip": correlation_strip(*ends, baseline=bool(row["is_baseline"])),
+                "kendall": fixed(ends[0], 2),
+                "interval": f"{fixed(ends[1], 2)} to {fixed(ends[2], 2)}",
+                "pearson": fixed(row["pearson"], 2),
+                "spearman": fixed(row["spearman"], 2),
+                "n": int(row["n"]),
+                "dropped": int(row["dropped"]),
+                "agreement": _agreement(direction, ends[1], ends[2]),
+            }
+        )
+    return rows
+
+
+def _usable(view: PoolView, name: str) -> tuple[list[float], list[float], list[str]]:
+    rows = []
+    for record in view.finished:
+        value = next((reading.value for reading in record.readings if reading.name == name), math.nan)
+        if math.isfinite(value):
+            rows.append((value, record.gap, view.descriptions[record.id]))
+    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+
+
+def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
+    """One small figure a measure, in the order of the ranking.
+
+    Args:
+        view: The pool.
+        ranked: What `ranking` returned.
+
+    Returns:
+        The figures, and every how many networks one was drawn (more than 1 only in very large pools).
+    """
+    dots = len(view.finished) * max(1, len(ranked))
+    every = math.ceil(dots / ALL_DOTS)
+    figures = []
+    for row in ranked:
+        values, gaps, names = _usable(view, row["name"])
+        values, gaps, names = values[::every], gaps[::every], names[::every]
+        if len(set(values)) < 2:
+            continue
+        reading = view.readings[row["name"]][0]
+        figure = measure_against_gap(
+            values,
+            gaps,
+            names,
+            measure=row["name"],
+            units=reading.units,
+            gap_label="gap",
+            logarithmic=view.on_logarithmic_axis(row["name"], values),
+            baseline=row["baseline"],
+            titled=dots <= TITLED_DOTS,
+        )
+        figures.append({**row, "figure": figure, "direction": DIRECTIONS[reading.direction]})
+    return {"figures": figures, "every": every}
+
+
+def _exactness(readings: list[Reading]) -> str:
+    errors = [reading.standard_error for reading in readings if reading.standard_error is not None]
+    if not errors:
+        return "exact"
+    return f"estimated, median standard error {number(float(numpy.median(errors)), 2)}"
+
+
+def guide(view: PoolView) -> list[dict[str, Any]]:
+    """How to read each number: direction, units, aggregation, exact or estimated, range, cost, source.
+
+    Args:
+        view: The pool.
+
+    Returns:
+        One entry a reading.
+    """
+    entries = []
+    for name, readings in view.readings.items():
+        first = readings[0]
+        values = [reading.value for reading in readings if math.isfinite(reading.value)]
+        entries.append(
+            {
+                "name": name,
+                "direction": DIRECTIONS[first.direction],
+                "units": first.units or "none",
+                "aggregation": first.aggregation,
+                "exactness": _exactness(readings),
+                "range": f"{number(min(values))} to {number(max(values))}" if values else "no finite value",
+                "seconds": number(float(numpy.median([reading.seconds for reading in readings])), 2),
+                "reference": first.reference,
+            }
+        )
+    return entries

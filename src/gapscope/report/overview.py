@@ -1,0 +1,85 @@
+"""Section: what is in the pool."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy
+from markupsafe import Markup
+
+from gapscope.report.figures import gap_distribution
+from gapscope.report.numbers import counted, fixed, setting_name, setting_value
+from gapscope.report.pool_view import PoolView
+
+LONGEST_MESSAGE = 400
+MOST_VALUES = 12
+SHOWN = 5
+
+
+def _varied(view: PoolView) -> list[dict[str, Any]]:
+    rows = []
+    for column in view.varied:
+        counts = Counter(setting_value(value) for value in view.table[column])
+        ordered = sorted(counts.items(), key=lambda item: _order(item[0]))
+        values = [{"value": value, "count": count} for value, count in ordered[:MOST_VALUES]]
+        rows.append(
+            {"name": setting_name(column), "path": column, "values": values, "more": max(0, len(ordered) - MOST_VALUES)}
+        )
+    return rows
+
+
+def _order(text: str) -> tuple[bool, float, str]:
+    try:
+        return False, float(text.replace(",", "").replace("−", "-")), text
+    except ValueError:
+        return True, 0.0, text
+
+
+def _troubles(view: PoolView) -> list[dict[str, Any]]:
+    """Networks that did not finish, those with the same message together."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for record in view.records:
+        if record.status != "finished":
+            message = record.message or record.stopped or "no message"
+            groups.setdefault((record.status, message[:LONGEST_MESSAGE]), []).append(record.id)
+    troubles = []
+    for (status, message), ids in groups.items():
+        shown = [{"id": key, "text": view.descriptions[key]} for key in ids[:SHOWN]]
+        troubles.append({"status": status, "message": message, "networks": shown, "more": len(ids) - len(shown)})
+    return troubles
+
+
+def _unmeasured(view: PoolView) -> list[dict[str, Any]]:
+    reasons: Counter[tuple[str, str]] = Counter()
+    for record in view.records:
+        reasons.update((name, reason[:LONGEST_MESSAGE]) for name, reason in record.unmeasured.items())
+    return [{"measure": name, "reason": reason, "count": count} for (name, reason), count in reasons.most_common(50)]
+
+
+def overview(view: PoolView) -> dict[str, Any]:
+    """Counts, varied settings, the distribution of the gap, and networks that did not finish.
+
+    Args:
+        view: The pool.
+
+    Returns:
+        What the template shows.
+    """
+    gaps = [record.gap for record in view.finished]
+    states = Counter(record.status for record in view.records)
+    parts = [f"{states[name]} {name}" for name in ("finished", "diverged", "failed") if states[name]]
+    quartiles = numpy.quantile(gaps, [0.25, 0.5, 0.75]).tolist() if gaps else [numpy.nan] * 3
+    return {
+        "counts": f"{counted(len(view.records), 'network')}: {', '.join(parts)}" if parts else "no networks",
+        "n": len(view.records),
+        "finished": len(view.finished),
+        "gap_low": fixed(min(gaps, default=numpy.nan)),
+        "gap_high": fixed(max(gaps, default=numpy.nan)),
+        "gap_median": fixed(quartiles[1]),
+        "gap_quartiles": f"{fixed(quartiles[0])} to {fixed(quartiles[2])}",
+        "distribution": gap_distribution(gaps, view.gap_label) if gaps else Markup(""),
+        "varied": _varied(view),
+        "troubles": _troubles(view),
+        "unmeasured": _unmeasured(view),
+    }

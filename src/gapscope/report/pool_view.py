@@ -1,0 +1,97 @@
+"""What all sections of the report look at: the records, their table, and how one network is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from gapscope.estimation.columns import hyperparameter_columns
+from gapscope.records import Reading, Record, records_to_pandas
+from gapscope.report.numbers import setting_name, setting_value
+
+if TYPE_CHECKING:
+    import pandas
+
+BASELINE = "parameter_count"
+GAP_WORDS = {"accuracy": "train minus test accuracy", "loss": "test minus train loss"}
+
+
+@dataclass(frozen=True)
+class PoolView:
+    """Records and what follows from them.
+
+    Attributes:
+        records: All records.
+        table: One row a record, as `records_to_pandas` makes it.
+        logarithmic: Names of readings to draw on a logarithmic axis; None chooses positive ones that span a factor
+            of more than 10.
+    """
+
+    records: Sequence[Record]
+    table: pandas.DataFrame
+    logarithmic: frozenset[str] | None = field(default=None)
+
+    @classmethod
+    def of(cls, records: Sequence[Record], logarithmic: frozenset[str] | None) -> PoolView:
+        """View of some records."""
+        return cls(records, records_to_pandas(records), logarithmic)
+
+    @cached_property
+    def finished(self) -> list[Record]:
+        """Finished networks with a finite gap."""
+        return [record for record in self.records if record.status == "finished" and numpy.isfinite(record.gap)]
+
+    @cached_property
+    def gap_kind(self) -> str:
+        """What the gap is made of: "accuracy" or "loss"."""
+        return self.finished[0].gap_kind if self.finished else "accuracy"
+
+    @property
+    def gap_label(self) -> str:
+        """Name of the gap on an axis."""
+        return f"gap ({self.gap_words})"
+
+    @property
+    def gap_words(self) -> str:
+        """What the gap is, in words."""
+        return GAP_WORDS[self.gap_kind]
+
+    @cached_property
+    def varied(self) -> list[str]:
+        """Settings that differ between finished networks."""
+        return hyperparameter_columns(self.table.loc[[record.id for record in self.finished]])
+
+    @cached_property
+    def readings(self) -> dict[str, list[Reading]]:
+        """Reading name -> that reading of every finished network that has it."""
+        found: dict[str, list[Reading]] = {}
+        for record in self.finished:
+            for reading in record.readings:
+                found.setdefault(reading.name, []).append(reading)
+        return found
+
+    def on_logarithmic_axis(self, name: str, values: Sequence[float]) -> bool:
+        """Whether a reading is drawn on a logarithmic axis."""
+        if min(values) <= 0:
+            return False
+        return max(values) / min(values) > 10 if self.logarithmic is None else name in self.logarithmic
+
+    @cached_property
+    def descriptions(self) -> dict[str, str]:
+        """Run id -> the network in a few words: the settings in which it differs from others."""
+        every = hyperparameter_columns(self.table)
+        found = {}
+        for record, (_, row) in zip(self.records, self.table.iterrows(), strict=True):
+            columns = self.varied if record.status == "finished" else every
+            given = {name: row[name] for name in columns if name != "seed" and not _absent(row[name])}
+            words = [f"{setting_name(name)} {setting_value(value)}" for name, value in given.items()]
+            found[record.id] = ", ".join(words) or record.id[:8]
+        return found
+
+
+def _absent(value: Any) -> bool:
+    return value is None or value != value

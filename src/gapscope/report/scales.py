@@ -1,0 +1,78 @@
+"""From values to positions: linear and logarithmic scales with round ticks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An axis from `low` to `high`.
+
+    Attributes:
+        low: Value at the start of the axis.
+        high: Value at its end.
+        logarithmic: Whether equal ratios take equal lengths.
+
+    >>> Scale(0.0, 2.0).percent(0.5), Scale(1.0, 100.0, logarithmic=True).percent(10.0)
+    (25.0, 50.0)
+    """
+
+    low: float
+    high: float
+    logarithmic: bool = False
+
+    @classmethod
+    def around(cls, values: Iterable[float], *, logarithmic: bool = False, padding: float = 0.06) -> Scale:
+        """Scale that holds all finite values with some room on both sides.
+
+        Args:
+            values: What will be drawn.
+            logarithmic: Whether the scale is logarithmic (then only positive values count).
+            padding: Room on each side, as a fraction of the range.
+
+        Returns:
+            The scale; around 0 to 1 where there is nothing to draw.
+        """
+        kept = [value for value in values if math.isfinite(value) and (value > 0 or not logarithmic)]
+        low, high = (min(kept), max(kept)) if kept else (1.0, 10.0) if logarithmic else (0.0, 1.0)
+        if logarithmic:
+            room = padding * math.log(high / low) or math.log(2)
+            return cls(low * math.exp(-room), high * math.exp(room), logarithmic=True)
+        room = padding * (high - low) or abs(high) * 0.1 or 1.0
+        return cls(low - room, high + room)
+
+    def percent(self, value: float) -> float:
+        """Position of a value, in percent of the axis."""
+        if self.logarithmic:
+            return 100 * math.log(value / self.low) / math.log(self.high / self.low)
+        return 100 * (value - self.low) / (self.high - self.low)
+
+    def ticks(self, about: int = 5) -> list[float]:
+        """Round values inside the scale, about as many as asked.
+
+        Args:
+            about: How many.
+
+        Returns:
+            The values, rising.
+
+        >>> Scale(-0.03, 0.62).ticks(), Scale(0.5, 2000.0, logarithmic=True).ticks()
+        ([0.0, 0.2, 0.4, 0.6], [1.0, 10.0, 100.0, 1000.0])
+        """
+        if self.logarithmic:
+            decades = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
+            if len(decades) >= 3:
+                return [10.0**k for k in decades][:: math.ceil(len(decades) / about)]
+            finer = [m * 10.0**k for k in range(decades.start - 1, decades.stop + 1) for m in (1, 2, 5)]
+            inside = [value for value in finer if self.low <= value <= self.high]
+            if len(inside) >= 2:
+                return inside
+        step = 10 ** math.floor(math.log10((self.high - self.low) / about))
+        step *= next(m for m in (1, 2, 5, 10) if (self.high - self.low) / (m * step) <= about)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [float(f"{k * step:.12g}") for k in numpy.arange(first, last + 1).tolist()]
