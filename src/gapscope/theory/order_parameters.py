@@ -1,0 +1,209 @@
+r"""Order parameters of a one-layer student that learns from a teacher: averages over Gaussian inputs in closed form.
+
+A teacher $g(w^{*\top} x)$ teaches a student $g(\tilde w^\top x)$ on inputs $x \sim N(0, I/N)$, $\|w^*\|^2 = N$,
+$N \to \infty$. Three numbers say all there is to know: the gain $\gamma = \|\tilde w\| / \sqrt N$ (written $Q$ in the
+paper's appendix), the overlap $R = \cos(\tilde w, w^*)$, and the length $L = \|w\| / \sqrt N$ of the trained vector,
+which for weight norm is free: $\tilde w = \sqrt N \gamma w / \|w\|$.
+
+Source of the whole family: Luo, Wang, Shao, Peng, "Towards understanding regularization in batch normalization",
+ICLR 2019. Where a docstring says "corrected", the printed formula fails the numerical check that stands in the tests.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from gapscope.errors import InvalidInput, check_choice
+
+Student = Literal["relu", "linear"]
+if TYPE_CHECKING:
+    Numbers = np.ndarray
+else:
+    Numbers = Float[np.ndarray | np.float64, "..."]  # arithmetic on 0-d arrays returns NumPy scalars
+
+
+class OrderParameterIntegrals(NamedTuple):
+    """The three averages that drive learning.
+
+    Attributes:
+        i1: E[delta * student pre-activation].
+        i2: E[delta^2 x^T x].
+        i3: E[delta * teacher pre-activation].
+    """
+
+    i1: Numbers
+    i2: Numbers
+    i3: Numbers
+
+
+def activity(student: Student) -> float:
+    """E[g'(s)] = E[g(s)^2] / gamma^2: the share of inputs at which the student is active, 1/2 for ReLU, 1 for linear.
+
+    Args:
+        student: Activation g, "relu" or "linear".
+
+    Returns:
+        The share.
+
+    >>> activity("relu")
+    0.5
+    """
+    check_choice("student", student, ("relu", "linear"))
+    return 0.5 if student == "relu" else 1.0
+
+
+def checked_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numbers, Numbers]:
+    """Return both as float64 arrays.
+
+    Args:
+        gamma: Gain, 0 or larger.
+        overlap: R, in [-1, 1].
+
+    Returns:
+        gamma and overlap.
+
+    Raises:
+        InvalidInput: One of them is outside its range.
+    """
+    gains, overlaps = np.asarray(gamma, np.float64), np.asarray(overlap, np.float64)
+    if not np.all(gains >= 0):
+        raise InvalidInput(f"gamma must be 0 or larger; got {np.min(gains)}. Turn the sign of gamma and of overlap.")
+    if not np.all(np.abs(overlaps) <= 1):
+        raise InvalidInput(f"overlap must lie in [-1, 1]; got {overlaps}. It is a cosine: divide by both lengths.")
+    return gains, overlaps
+
+
+def correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
+    r"""$E[g(s) g(t)] / \gamma$ and $E[g'(s) g(t)\, t]$ for pre-activations s (student) and t (teacher), correlation R.
+
+    ReLU: $(\pi R + 2r + 2R \arcsin R)/4\pi$ and $(\pi + 2Rr + 2\arcsin R)/4\pi$, $r = \sqrt{1 - R^2}$; linear: R and 1.
+    Overlaps that rounding carried past 1 count as 1.
+
+    Args:
+        overlap: R.
+        student: Activation, the teacher's as well.
+
+    Returns:
+        The two averages, exact.
+
+    >>> correlations(np.array(1.0), "relu")
+    (np.float64(0.5), np.float64(0.5))
+    """
+    if student == "linear":
+        return overlap, np.ones_like(overlap)
+    cosine = np.clip(overlap, -1, 1)
+    sine, angle = np.sqrt(1 - cosine**2), np.arcsin(cosine)
+    outputs = (np.pi * cosine + 2 * sine + 2 * cosine * angle) / (4 * np.pi)
+    teacher = (np.pi + 2 * cosine * sine + 2 * angle) / (4 * np.pi)
+    return outputs, teacher
+
+
+def correlation_slopes(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
+    r"""Derivatives by R of `correlations`: ReLU $(\pi + 2\arcsin R)/4\pi$ and $r/\pi$, linear 1 and 0.
+
+    Args:
+        overlap: R.
+        student: Activation.
+
+    Returns:
+        The two derivatives, exact, from below at R = 1.
+
+    >>> correlation_slopes(np.array(1.0), "relu")
+    (np.float64(0.5), np.float64(0.0))
+    """
+    if student == "linear":
+        return np.ones_like(overlap), np.zeros_like(overlap)
+    cosine = np.clip(overlap, -1, 1)
+    return (np.pi + 2 * np.arcsin(cosine)) / (4 * np.pi), np.sqrt(1 - cosine**2) / np.pi
+
+
+def averages(gamma: Numbers, overlap: Numbers, student: Student) -> tuple[Numbers, Numbers, Numbers]:
+    """I1 / gamma (finite at gamma = 0), I2 and I3 of `order_parameter_integrals`, for values that are not checked.
+
+    Args:
+        gamma: Gain.
+        overlap: R.
+        student: Activation of student and teacher.
+
+    Returns:
+        The three averages, exact.
+
+    >>> [float(value) for value in averages(np.array(0.0), np.array(1.0), "linear")]
+    [1.0, 1.0, 1.0]
+    """
+    share = activity(student)
+    outputs, teacher = correlations(overlap, student)
+    squares = teacher + share * gamma**2 - 2 * gamma * outputs
+    return outputs - share * gamma, squares, teacher - share * gamma * overlap
+
+
+def order_parameter_integrals(
+    gamma: ArrayLike, overlap: ArrayLike, *, student: Student = "relu"
+) -> OrderParameterIntegrals:
+    r"""The averages I1, I2, I3 that drive learning, at any gain and overlap.
+
+    $$I_1 = E[\delta\, \tilde w^\top x], \quad I_2 = E[\delta^2 x^\top x], \quad I_3 = E[\delta\, w^{*\top} x], \qquad
+    \delta = g'(\tilde w^\top x)\,[g(w^{*\top} x) - g(\tilde w^\top x)]$$
+
+    With $(c_1, c_3)$ of `correlations` and $h$ of `activity`: $I_1 = \gamma c_1 - h\gamma^2$,
+    $I_2 = c_3 + h\gamma^2 - 2\gamma c_1$, $I_3 = c_3 - h\gamma R$. Exact for $N \to \infty$ (where $x^\top x = 1$).
+    The paper's eqs. 13 to 15, with the middle term of $I_2$ for ReLU corrected: the print has $\pi + 2Rr + 2\arcsin
+    R$ in it as $\pi R + \dots$, which is off by up to 0.4 and right at R = 1 only.
+
+    Args:
+        gamma: Gain of the student, 0 or larger; broadcasts with `overlap`.
+        overlap: Cosine R between student and teacher.
+        student: Activation of student and teacher.
+
+    Returns:
+        I1, I2, I3 as float64 arrays.
+
+    Raises:
+        InvalidInput: gamma is negative, overlap is no cosine, or the activation is not known.
+
+    >>> [round(float(value), 12) for value in order_parameter_integrals(0.7, 0.4, student="linear")]
+    [-0.21, 0.93, 0.72]
+    """
+    gains, overlaps = checked_order_parameters(gamma, overlap)
+    radial, i2, i3 = averages(gains, overlaps, student)
+    return OrderParameterIntegrals(i1=gains * radial, i2=i2, i3=i3)
+
+
+def generalization_error(
+    gamma: ArrayLike, overlap: ArrayLike, *, student: Student = "linear", teacher: Student = "linear"
+) -> Numbers:
+    r"""Mean squared error of a student on fresh noise-free teacher outputs.
+
+    $$\epsilon(\gamma, R) = E_x[(g^*(w^{*\top} x) - g(\tilde w^\top x))^2]$$
+
+    Linear student and teacher: $1 + \gamma^2 - 2\gamma R$ (eq. 18); ReLU student of a linear teacher:
+    $1 + \gamma^2/2 - \gamma R$ (appendix D.1); ReLU and ReLU: $(1 + \gamma^2)/2 - 2\gamma c_1(R)$. Full square, not
+    halved; exact for Gaussian inputs at any N. Label noise of variance S adds S to the error on noisy outputs.
+
+    Args:
+        gamma: Gain of the student, 0 or larger; broadcasts with `overlap`.
+        overlap: Cosine R between student and teacher.
+        student: The student's activation.
+        teacher: The teacher's activation.
+
+    Returns:
+        The error as a float64 array.
+
+    Raises:
+        InvalidInput: gamma is negative, overlap is no cosine, or an activation is not known.
+
+    >>> float(generalization_error(1.0, 0.5)), float(generalization_error(1.0, 0.5, student="relu"))
+    (1.0, 1.0)
+    """
+    gains, overlaps = checked_order_parameters(gamma, overlap)
+    squares = activity(teacher) + activity(student) * gains**2
+    if student == teacher == "relu":
+        product, _ = correlations(overlaps, "relu")
+    else:
+        # One ReLU halves E[s t]: x and -x contribute the same product, and only one of them is active.
+        product = min(activity(student), activity(teacher)) * overlaps
+    return squares - 2 * gains * product

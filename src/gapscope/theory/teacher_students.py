@@ -1,0 +1,180 @@
+"""Finite teacher-student tasks: drawing them, judging students on them, and the exact least-squares students."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from gapscope.errors import check_choice, check_range
+from gapscope.theory.generalization import LossScale
+from gapscope.theory.order_parameters import Student, activity, generalization_error
+
+
+@dataclass(frozen=True, eq=False)
+class TeacherTask:
+    """Training data of several independent linear teachers.
+
+    Attributes:
+        inputs: x ~ N(0, I/N), one set a teacher.
+        targets: w*^T x + s, s ~ N(0, S).
+        teachers: w*, each of squared norm N.
+    """
+
+    inputs: Float[np.ndarray, "k p n"]
+    targets: Float[np.ndarray, "k p"]
+    teachers: Float[np.ndarray, "k n"]
+
+
+@dataclass(frozen=True, eq=False)
+class StudentWeights:
+    """Students as effective weight vectors: the output is g(w^T x), however w was parametrised in training.
+
+    Attributes:
+        weights: One vector a student; a leading axis counts checkpoints where there are any.
+        teachers: The teachers, one a student.
+        student: Activation g.
+    """
+
+    weights: Float[np.ndarray, "*checkpoints k n"]
+    teachers: Float[np.ndarray, "k n"]
+    student: Student
+
+    @property
+    def gamma(self) -> Float[np.ndarray, "*checkpoints k"]:
+        """Gain: length of the weights over sqrt(N)."""
+        return np.linalg.norm(self.weights, axis=-1) / np.sqrt(self.weights.shape[-1])
+
+    @property
+    def overlap(self) -> Float[np.ndarray, "*checkpoints k"]:
+        """Cosine R between student and teacher; 0 for a student of weights 0."""
+        lengths = np.linalg.norm(self.weights, axis=-1) * np.linalg.norm(self.teachers, axis=-1)
+        products = np.sum(self.weights * self.teachers, axis=-1)
+        return np.clip(products / np.where(lengths == 0, 1, lengths), -1, 1)
+
+    @property
+    def generalization_error(self) -> Float[np.ndarray, "*checkpoints k"]:
+        """Mean squared error on fresh noise-free targets, exact given the weights (no test set is drawn)."""
+        return np.asarray(generalization_error(self.gamma, self.overlap, student=self.student, teacher="linear"))
+
+
+def draw_teachers(n_inputs: int, count: int, generator: np.random.Generator) -> Float[np.ndarray, "k n"]:
+    """Draw teacher vectors of squared norm N, uniformly in direction.
+
+    Args:
+        n_inputs: N.
+        count: Number of teachers.
+        generator: Source of randomness.
+
+    Returns:
+        The vectors.
+
+    >>> bool(np.isclose(np.sum(draw_teachers(5, 1, np.random.default_rng(0)) ** 2), 5))
+    True
+    """
+    vectors = generator.standard_normal((count, n_inputs))
+    return vectors * (np.sqrt(n_inputs) / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+
+def draw_teacher_task(
+    alpha: float,
+    *,
+    n_inputs: int = 4096,
+    noise_variance: float = 0.25,
+    students: int = 1,
+    generator: np.random.Generator | None = None,
+) -> TeacherTask:
+    r"""Draw $P = \alpha N$ noisy samples for each of several linear teachers (sec. 4): $y = w^{*\top} x + s$.
+
+    Args:
+        alpha: P/N, positive; P is rounded and at least 1.
+        n_inputs: N; the paper's figure has 4096. Memory: 8 * students * alpha * N^2 bytes.
+        noise_variance: S.
+        students: Number of independent tasks; they are trained side by side.
+        generator: Source of randomness, None for a fresh one.
+
+    Returns:
+        The tasks.
+
+    Raises:
+        InvalidInput: A value outside its range.
+
+    >>> draw_teacher_task(0.5, n_inputs=8, students=3).inputs.shape
+    (3, 4, 8)
+    """
+    check_range("alpha", alpha, 0, low_open=True)
+    check_range("noise_variance", noise_variance, 0)
+    check_range("n_inputs", n_inputs, 1)
+    check_range("students", students, 1)
+    generator = np.random.default_rng() if generator is None else generator
+    teachers = draw_teachers(n_inputs, students, generator)
+    samples = max(1, round(alpha * n_inputs))
+    inputs = generator.standard_normal((students, samples, n_inputs)) / np.sqrt(n_inputs)
+    noise = np.sqrt(noise_variance) * generator.standard_normal((students, samples))
+    return TeacherTask(inputs, np.einsum("kpn,kn->kp", inputs, teachers) + noise, teachers)
+
+
+def _ridge(inputs: Float[np.ndarray, "p n"], targets: Float[np.ndarray, " p"], ridge: float) -> Float[np.ndarray, " n"]:
+    if ridge == 0:
+        return np.linalg.lstsq(inputs, targets)[0]
+    samples, size = inputs.shape
+    if samples < size:
+        return inputs.T @ np.linalg.solve(inputs @ inputs.T + ridge * np.eye(samples), targets)
+    return np.linalg.solve(inputs.T @ inputs + ridge * np.eye(size), inputs.T @ targets)
+
+
+def ridge_constant(task: TeacherTask, zeta: float, loss_scale: LossScale) -> float:
+    r"""Turn a gamma decay into the ridge constant of $\sum_j (y_j - w^\top x_j)^2 + \lambda\|w\|^2$.
+
+    The constant is $\zeta$ where the sum of squares is divided by N, $\alpha\zeta$ where it is divided by P.
+
+    Args:
+        task: The training data.
+        zeta: Gamma decay.
+        loss_scale: By what the sum is divided, "inputs" (N) or "samples" (P).
+
+    Returns:
+        The constant.
+
+    >>> ridge_constant(draw_teacher_task(2.0, n_inputs=8), 0.25, "samples")
+    0.5
+    """
+    check_choice("loss_scale", loss_scale, ("inputs", "samples"))
+    check_range("zeta", zeta, 0)
+    _, samples, size = task.inputs.shape
+    return zeta * samples / size if loss_scale == "samples" else zeta
+
+
+def least_squares_students(
+    task: TeacherTask, *, student: Student = "linear", zeta: float = 0.0, loss_scale: LossScale = "inputs"
+) -> StudentWeights:
+    r"""The students at the end of training, by linear algebra: ridge regression, shortest least squares at zeta = 0.
+
+    Where training of a linear student converges, vanilla SGD from weights 0 ends here with zeta = 0, and weight norm
+    with gamma decay with the same zeta and `loss_scale`. Exact. A ReLU student is fitted to its positive targets
+    only, which `student_generalization` describes; gradient descent on it ends elsewhere (see there).
+
+    Args:
+        task: The training data.
+        student: Activation.
+        zeta: Gamma decay of the loss full square + $\zeta\gamma^2$.
+        loss_scale: By what the sum of squares is divided, "inputs" (N) or "samples" (P).
+
+    Returns:
+        The weights.
+
+    Raises:
+        InvalidInput: A negative zeta or an unknown choice.
+
+    >>> task = draw_teacher_task(2.0, n_inputs=8, noise_variance=0.0)
+    >>> bool(np.allclose(least_squares_students(task).weights, task.teachers))
+    True
+    """
+    activity(student)
+    ridge = ridge_constant(task, zeta, loss_scale)
+    weights = []
+    for inputs, targets in zip(task.inputs, task.targets, strict=True):
+        kept: Bool[np.ndarray, " p"] = targets > (0 if student == "relu" else -np.inf)
+        weights.append(_ridge(inputs[kept], targets[kept], ridge))
+    return StudentWeights(np.stack(weights), task.teachers, student)

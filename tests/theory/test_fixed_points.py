@@ -1,0 +1,143 @@
+"""Fixed points, eigenvalues and learning rates against Table 1, the exact Jacobian and differences of the flow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gapscope.errors import InvalidInput
+from gapscope.theory.dynamics import learning_dynamics, order_parameter_flow
+from gapscope.theory.fixed_points import (
+    dynamics_jacobian,
+    effective_learning_rate,
+    fixed_point,
+    max_learning_rate,
+    stability_eigenvalues,
+)
+from gapscope.theory.order_parameters import Student, activity, correlation_slopes, order_parameter_integrals
+
+STUDENTS: tuple[Student, Student] = ("relu", "linear")
+
+
+def test_fixed_point_values() -> None:
+    zeta = np.array([0.0, 0.05, 0.25])
+    np.testing.assert_allclose(fixed_point(zeta=zeta).gamma, 1 / (1 + 2 * zeta))
+    np.testing.assert_allclose(fixed_point(student="linear", zeta=zeta).gamma, 1 / (1 + zeta))
+
+
+@pytest.mark.parametrize("student", STUDENTS)
+@pytest.mark.parametrize("zeta", [0.0, 0.25])
+def test_fixed_point_rests(student: Student, zeta: float) -> None:
+    point = fixed_point(student=student, zeta=zeta)
+    flow = order_parameter_flow(*point, learning_rate=0.5, student=student, zeta=zeta)
+    assert flow.gamma == pytest.approx(0, abs=1e-15)
+    # What is left for zeta > 0 is of second order in the learning rate.
+    squares = activity(student) * (1 - point.gamma) ** 2
+    assert order_parameter_integrals(point.gamma, 1.0, student=student).i2 == pytest.approx(squares, abs=1e-15)
+    assert flow.overlap == pytest.approx(-(0.5**2) * point.gamma**2 * squares / 2, abs=1e-15)
+
+
+@pytest.mark.parametrize("student", STUDENTS)
+@pytest.mark.parametrize("zeta", [0.0, 0.05, 0.25, 1.0])
+def test_learning_rates_equal_table_1(student: Student, zeta: float) -> None:
+    """The table's expressions, built from derivatives of the integrals at (gamma_0, 1)."""
+    gain, share = float(fixed_point(student=student, zeta=zeta).gamma), activity(student)
+    outputs_slope, teacher_slope = (float(slope) for slope in correlation_slopes(np.array(1.0), student))
+    slope_i1, slope_i3 = gain * outputs_slope, teacher_slope - share * gain
+    slope_i2 = teacher_slope - 2 * gain * outputs_slope
+    printed = ((gain * slope_i3 - slope_i1) / gain - zeta * gain) / (slope_i2 / 2)
+    found = max_learning_rate(student=student, zeta=zeta)
+    assert found == pytest.approx(printed)
+    assert found == pytest.approx(2 + (4 if student == "relu" else 2) * zeta)
+    assert found >= max_learning_rate(student=student) + 2 * zeta - 1e-12, "Proposition 4"
+    assert effective_learning_rate(0.7, student=student, zeta=zeta, length=1.5) == pytest.approx(0.7 * gain / 2.25)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "weight_norm", "student": "relu", "zeta": 0.2},
+        {"method": "weight_norm", "student": "linear", "zeta": 0.2},
+        {"method": "sgd", "student": "relu"},
+        {"method": "sgd", "student": "linear"},
+    ],
+)
+def test_jacobian_equals_central_differences(settings: dict[str, Any]) -> None:
+    point = np.array([0.7, 0.4] if settings["method"] == "sgd" else [0.7, 0.4, 1.3])
+
+    def flow(state: np.ndarray) -> np.ndarray:
+        return np.array(order_parameter_flow(*state, learning_rate=0.6, **settings))[: len(point)]
+
+    steps = 1e-6 * np.eye(len(point))
+    numerical = np.stack([(flow(point + step) - flow(point - step)) / 2e-6 for step in steps], axis=1)
+    np.testing.assert_allclose(dynamics_jacobian(*point, learning_rate=0.6, **settings), numerical, atol=1e-9)
+
+
+@pytest.mark.parametrize("student", STUDENTS)
+@pytest.mark.parametrize("length", [1.0, 1.7])
+def test_closed_eigenvalues_are_those_of_the_jacobian_without_decay(student: Student, length: float) -> None:
+    closed = stability_eigenvalues(0.5, student=student, length=length)
+    jacobian = dynamics_jacobian(1.0, 1.0, length, learning_rate=0.5, student=student)
+    expected = [0.0, float(closed.gamma), float(closed.overlap)]
+    np.testing.assert_allclose(sorted(np.linalg.eigvals(jacobian)), sorted(expected), atol=1e-12)
+    if length == 1.0:
+        sgd = dynamics_jacobian(1.0, 1.0, learning_rate=0.5, student=student, method="sgd")
+        np.testing.assert_allclose(sorted(np.linalg.eigvals(sgd)), sorted(expected[1:]), atol=1e-12)
+
+
+@pytest.mark.parametrize("student", STUDENTS)
+@pytest.mark.parametrize("rate", [0.5, 2.6])
+@pytest.mark.parametrize("zeta", [0.05, 0.25])
+def test_closed_overlap_rate_misses_just_the_neglected_term(student: Student, rate: float, zeta: float) -> None:
+    gain = float(fixed_point(student=student, zeta=zeta).gamma)
+    closed = stability_eigenvalues(rate, student=student, zeta=zeta)
+    jacobian = dynamics_jacobian(gain, 1.0, learning_rate=rate, student=student, zeta=zeta)
+    assert jacobian[0, 0] == pytest.approx(float(closed.gamma), abs=1e-12)
+    neglected = rate**2 * gain**2 / 2 * activity(student) * (1 - gain) ** 2
+    assert jacobian[1, 1] - closed.overlap == pytest.approx(-neglected, abs=1e-12)
+
+
+def test_neglected_term_has_the_documented_size() -> None:
+    sizes = [dynamics_jacobian(2 / 3, 1.0, learning_rate=rate, zeta=0.25)[1, 1] for rate in (0.5, 2.6)]
+    closed = [float(stability_eigenvalues(rate, zeta=0.25).overlap) for rate in (0.5, 2.6)]
+    np.testing.assert_allclose(closed, [-0.2963, -0.7319], atol=1e-4)
+    np.testing.assert_allclose(np.subtract(sizes, closed), [-0.003086, -0.083457], atol=1e-6)
+
+
+def test_jacobian_at_overlap_one_equals_differences_up_to_the_root_of_the_step() -> None:
+    exact = dynamics_jacobian(2 / 3, 1.0, learning_rate=0.5, zeta=0.25)[1, 1]
+
+    def one_sided(step: float) -> float:
+        upper = order_parameter_flow(2 / 3, 1.0, learning_rate=0.5, zeta=0.25).overlap
+        return float(upper - order_parameter_flow(2 / 3, 1 - step, learning_rate=0.5, zeta=0.25).overlap) / step
+
+    errors = [one_sided(step) - exact for step in (1e-4, 1e-6)]
+    assert errors[0] / errors[1] == pytest.approx(10, rel=0.05)
+    assert abs(errors[1]) < 2e-4
+
+
+@pytest.mark.parametrize("student", STUDENTS)
+def test_overlap_rate_changes_sign_at_the_maximum(student: Student) -> None:
+    limit = float(max_learning_rate(student=student, zeta=0.25) / fixed_point(student=student, zeta=0.25).gamma)
+    assert stability_eigenvalues(0.999 * limit, student=student, zeta=0.25).overlap < 0
+    assert stability_eigenvalues(1.001 * limit, student=student, zeta=0.25).overlap > 0
+
+
+def test_weight_norm_above_the_maximum_grows_until_its_effective_rate_is_stable() -> None:
+    path = learning_dynamics([0, 400], learning_rate=3.0, gamma=1.0, overlap=0.99)
+    assert effective_learning_rate(3.0, length=path.length[0]) > max_learning_rate()
+    assert effective_learning_rate(3.0, length=path.length[1]) < max_learning_rate()
+    assert path.overlap[1] == pytest.approx(1, abs=1e-6)
+
+
+def test_wrong_input() -> None:
+    with pytest.raises(InvalidInput, match=r"zeta must be 0 or larger; got -0\.2\. Use 0 for weight norm"):
+        fixed_point(zeta=[0.1, -0.2])
+    with pytest.raises(InvalidInput, match=r"length must be positive; got 0\.0"):
+        effective_learning_rate(1.0, length=0.0)
+    with pytest.raises(InvalidInput, match=r"zeta must be 0 for method 'sgd'"):
+        dynamics_jacobian(1.0, 1.0, learning_rate=0.5, method="sgd", zeta=0.1)
+    with pytest.raises(InvalidInput, match=r"student must be one of 'relu', 'linear'; got 'tanh'"):
+        max_learning_rate(student="tanh")  # type: ignore[arg-type]

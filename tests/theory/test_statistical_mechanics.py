@@ -1,0 +1,136 @@
+"""Saddle point of the free energy against its derivatives, ridge regression, and draws at finite temperature."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gapscope.errors import InvalidInput
+from gapscope.theory.generalization import resolvent_trace, student_generalization
+from gapscope.theory.order_parameters import Student, activity
+from gapscope.theory.statistical_mechanics import equilibrium, free_energy
+from gapscope.theory.teacher_students import draw_teacher_task, least_squares_students
+
+POINTS = [
+    (alpha, temperature, length)
+    for alpha in (0.5, 1.2, 2.0, 3.0)
+    for temperature in (0.1, 1.0)
+    for length in (0.5, 1.5)
+]
+
+
+@pytest.mark.parametrize("student", ["relu", "linear"])
+@pytest.mark.parametrize(("alpha", "temperature", "length"), POINTS)
+def test_saddle_is_stationary(student: Student, alpha: float, temperature: float, length: float) -> None:
+    point = equilibrium(alpha, temperature=temperature, length=length, student=student)
+    assert point.length == pytest.approx(length, abs=1e-10)
+
+    def energy(square: float, product: float) -> float:
+        gamma = np.sqrt(square)
+        return free_energy(gamma, product / gamma, length, alpha=alpha, temperature=temperature, student=student)
+
+    square, product = point.gamma**2, point.gamma * point.overlap
+    step = 1e-3 * min(point.spread, product)
+    by_square = (energy(square + step, product) - energy(square - step, product)) / (2 * step)
+    by_product = (energy(square, product + step) - energy(square, product - step)) / (2 * step)
+    # Central differences err by step^2 f''' / 6, and f''' grows as 1 / D^3.
+    assert abs(by_product) < 1e-6
+    assert abs(by_square) < 1e-6 * temperature / point.spread * max(1, square / point.spread)
+
+
+@pytest.mark.parametrize("student", ["relu", "linear"])
+@pytest.mark.parametrize("alpha", [0.5, 1.2, 2.0, 3.0])
+@pytest.mark.parametrize("temperature", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("ridge", [0.05, 0.8])
+def test_fixed_length_acts_as_a_ridge(student: Student, alpha: float, temperature: float, ridge: float) -> None:
+    """Ridge regression plus noise T (X'X + ridge)^-1 has a length; given it, the saddle finds the rest."""
+    load, share = activity(student) * alpha, activity(student)
+    trace = float(resolvent_trace(load, ridge))
+    error = (float(student_generalization(alpha, student=student, zeta=ridge)) - 1 + share) / share
+    product = 1 - ridge * trace
+    square = error - 1 + 2 * product
+    point = equilibrium(
+        alpha, temperature=temperature, length=float(np.sqrt(square + temperature * trace)), student=student
+    )
+    assert point.spread == pytest.approx(temperature * trace, rel=1e-9, abs=1e-12)
+    assert point.a == pytest.approx(1 + 1 / trace, rel=1e-9)
+    assert point.gamma * point.overlap == pytest.approx(product, rel=1e-9)
+    assert point.gamma**2 == pytest.approx(square, rel=1e-9)
+
+
+def test_draws_from_the_gibbs_distribution() -> None:
+    """Linear students drawn from exp(-E / T) under a Gaussian prior are ridge plus noise T (X'X + r)^-1."""
+    alpha, temperature, ridge, size = 1.5, 0.3, 0.4, 400
+    generator = np.random.default_rng(3)
+    task = draw_teacher_task(alpha, n_inputs=size, students=4, generator=generator)
+    mean = least_squares_students(task, zeta=ridge)
+    found = []
+    for inputs, weights, teacher in zip(task.inputs, mean.weights, task.teachers, strict=True):
+        root = np.linalg.cholesky(np.linalg.inv(inputs.T @ inputs + ridge * np.eye(size)))
+        first, second = weights + np.sqrt(temperature) * generator.standard_normal((2, size)) @ root.T
+        found.append([first @ second / size, first @ teacher / size, first @ first / size])
+    square, product, length = np.mean(found, axis=0)
+    point = equilibrium(alpha, temperature=temperature, length=float(np.sqrt(length)), student="linear")
+    assert point.gamma**2 == pytest.approx(square, rel=0.1)
+    assert point.gamma * point.overlap == pytest.approx(product, rel=0.1)
+
+
+def test_gold_at_zero_temperature() -> None:
+    point = equilibrium(1.2, noise_variance=0.25)
+    assert point.gamma * point.overlap == pytest.approx(0.6, abs=1e-12)
+    assert point.gamma**2 == pytest.approx(0.975, abs=1e-12)
+    assert point.generalization_error == pytest.approx(0.8875, abs=1e-12)
+    assert point.a == 1
+
+
+@pytest.mark.parametrize("student", ["relu", "linear"])
+@pytest.mark.parametrize("alpha", [0.3, 0.9, 1.6, 2.5, 4.0])
+def test_zero_temperature_without_a_length_is_the_end_of_sgd(student: Student, alpha: float) -> None:
+    expected = float(student_generalization(alpha, student=student))
+    assert equilibrium(alpha, student=student).generalization_error == pytest.approx(expected, rel=1e-12)
+
+
+def test_zero_temperature_is_the_limit_of_low_ones() -> None:
+    for length in (0.5, 2.0):
+        cold = equilibrium(1.2, length=length)
+        cool = equilibrium(1.2, temperature=1e-7, length=length)
+        assert cold.generalization_error == pytest.approx(cool.generalization_error, abs=1e-5)
+        assert cold.spread == pytest.approx(cool.spread, abs=1e-5)
+
+
+def test_free_length_adds_its_own_stationarity() -> None:
+    point = equilibrium(3.0, temperature=0.2)
+
+    def by_length(length: float) -> float:
+        return free_energy(point.gamma, point.overlap, length, alpha=3.0, temperature=0.2)
+
+    assert (by_length(point.length + 1e-5) - by_length(point.length - 1e-5)) / 2e-5 == pytest.approx(0, abs=1e-8)
+    assert point.a == 1.5
+
+
+def test_printed_gamma_is_wrong_away_from_a_equal_one() -> None:
+    """Eq. 22, alpha / 2a + alpha S / (2a - alpha), equals ours at a = 1 but is no saddle of a warm student."""
+    point = equilibrium(1.2, temperature=0.05, length=1.2)
+
+    def printed(a: float) -> float:
+        return 1.2 / (2 * a) + 1.2 * 0.25 / (2 * a - 1.2)
+
+    assert point.a > 1.05
+    assert abs(printed(point.a) - point.gamma**2) > 0.02
+    assert printed(1.0) == pytest.approx(equilibrium(1.2).gamma ** 2)
+
+
+def test_no_samples() -> None:
+    point = equilibrium(0.0, temperature=0.5, length=1.0)
+    assert point.gamma == pytest.approx(0, abs=1e-8) and point.generalization_error == pytest.approx(1)
+
+
+def test_wrong_input() -> None:
+    with pytest.raises(InvalidInput, match=r"alpha must exceed 2 where no length is given; got 1.2 at temperature 0.5"):
+        equilibrium(1.2, temperature=0.5)
+    with pytest.raises(InvalidInput, match=r"temperature must lie in \[0, inf\); got -1"):
+        equilibrium(1.2, temperature=-1)
+    with pytest.raises(InvalidInput, match=r"gamma must lie in \[0, 1.0\); got 1.0"):
+        free_energy(1.0, 0.5, 1.0, alpha=1.0, temperature=1.0)
+    with pytest.raises(InvalidInput, match=r"length must lie in \(0, inf\); got 0"):
+        equilibrium(1.2, length=0)

@@ -1,0 +1,143 @@
+"""Trained students against ridge regression, least squares and the shrinkage of batch norm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gapscope.errors import InvalidInput
+from gapscope.theory.batch_shrinkage import batch_norm_gamma
+from gapscope.theory.generalization import LossScale, student_generalization
+from gapscope.theory.order_parameters import Student
+from gapscope.theory.student_training import train_students
+from gapscope.theory.teacher_students import TeacherTask, draw_teacher_task, least_squares_students
+
+
+def _task(alpha: float, size: int, students: int = 4, noise_variance: float = 0.25, seed: int = 0) -> TeacherTask:
+    generator = np.random.default_rng(seed)
+    return draw_teacher_task(
+        alpha, n_inputs=size, students=students, noise_variance=noise_variance, generator=generator
+    )
+
+
+@pytest.mark.parametrize("loss_scale", ["inputs", "samples"])
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0])
+def test_weight_norm_with_decay_is_ridge_regression(loss_scale: LossScale, alpha: float) -> None:
+    task, settings = _task(alpha, 40), {"zeta": 0.25, "loss_scale": loss_scale}
+    exact = least_squares_students(task, **settings).weights
+    trained = train_students(task, method="weight_norm", epochs=2000, anneal=False, **settings).weights
+    assert np.linalg.norm(trained - exact) < 1e-12 * np.linalg.norm(exact)
+
+
+def test_momentum_and_batches_do_not_change_where_weight_norm_ends() -> None:
+    task = _task(2.0, 40)
+    exact = least_squares_students(task, zeta=0.25).weights
+    heavy = train_students(task, method="weight_norm", zeta=0.25, epochs=1000, momentum=0.7, learning_rate=0.2)
+    np.testing.assert_allclose(heavy.weights, exact, rtol=1e-3, atol=1e-4)
+    batched = train_students(task, method="weight_norm", zeta=0.25, epochs=1000, batch_size=16, generator=_seeded())
+    np.testing.assert_allclose(batched.weights, exact, atol=0.03)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 3.0])
+def test_sgd_ends_at_the_shortest_least_squares(alpha: float) -> None:
+    task = _task(alpha, 40)
+    trained = train_students(task, method="sgd", epochs=4000, anneal=False).weights
+    np.testing.assert_allclose(trained, least_squares_students(task).weights, atol=1e-9)
+
+
+def test_a_random_start_keeps_what_the_data_do_not_see() -> None:
+    task = _task(0.5, 40)
+    exact = least_squares_students(task).weights
+    trained = train_students(
+        task, method="sgd", epochs=4000, anneal=False, start="random", start_length=1.0, generator=_seeded()
+    ).weights
+    np.testing.assert_allclose(np.einsum("kpn,kn->kp", task.inputs, trained - exact), 0, atol=1e-9)
+    assert np.all(np.linalg.norm(trained - exact, axis=1) > 2)
+
+
+@pytest.mark.parametrize("student", ["linear", "relu"])
+def test_batch_norm_shrinks_its_outputs_by_the_expected_batch_deviation(student: Student) -> None:
+    """Plentiful noise-free samples: the direction is the teacher's, and the gain falls to E[sigma_B]."""
+    task = _task(40.0, 20, students=8, noise_variance=0.0)
+    settings: dict[str, Any] = {"batch_size": 16, "epochs": 300, "learning_rate": 0.1}
+    students = train_students(task, method="batch_norm", student=student, generator=_seeded(), **settings)
+    assert np.all(students.overlap > 0.998)
+    outputs = np.einsum("kpn,kn->kp", task.inputs, students.weights)
+    scale = np.sqrt(np.mean(outputs**2, axis=1) / np.mean(task.targets**2, axis=1))
+    assert scale.mean() == pytest.approx(float(batch_norm_gamma(16)), abs=4e-3)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.25])
+def test_converged_batch_norm_is_least_squares_not_ridge(alpha: float) -> None:
+    """Against the paper's Fig. 1a: with few noisy samples real batch norm ends at shrunk least squares."""
+    task = _task(alpha, 100)
+    least, ridge = least_squares_students(task), least_squares_students(task, zeta=1 / 64)
+    trained = train_students(task, method="batch_norm", epochs=4000, batch_size=32, generator=_seeded())
+    lengths = np.linalg.norm(trained.weights, axis=1) * np.linalg.norm(least.weights, axis=1)
+    assert np.all(np.sum(trained.weights * least.weights, axis=1) / lengths > 0.99)
+    to_least = abs(trained.generalization_error.mean() - least.generalization_error.mean())
+    assert to_least < 0.5 * abs(trained.generalization_error.mean() - ridge.generalization_error.mean())
+
+
+def test_short_batch_norm_stays_below_the_peak() -> None:
+    task = _task(1.0, 100)
+    settings: dict[str, Any] = {"batch_size": 32, "epochs": 1500, "anneal": False, "checkpoints": [15, 1500]}
+    errors = train_students(task, method="batch_norm", generator=_seeded(), **settings).generalization_error
+    assert errors[0].mean() < float(student_generalization(1.0, zeta=1 / 64)) < errors[1].mean()
+
+
+def test_relu_descent_ends_below_the_positive_targets_formula() -> None:
+    task = _task(1.0, 150, students=8)
+    trained = train_students(task, method="sgd", student="relu", epochs=1500, learning_rate=0.2, anneal=False)
+    error = trained.generalization_error
+    assert error.mean() == pytest.approx(0.825, abs=0.04)
+    assert error.mean() < float(student_generalization(1.0, student="relu")) - 0.02
+
+
+def test_gamma_decay_suppresses_the_relu_peak() -> None:
+    task = _task(1.7, 100, students=8)
+    settings: dict[str, Any] = {"student": "relu", "epochs": 3000, "learning_rate": 0.3, "anneal": False}
+    plain = train_students(task, method="sgd", **settings).generalization_error.mean()
+    decayed = train_students(task, method="weight_norm", zeta=1 / 64, **settings).generalization_error.mean()
+    assert decayed < 0.9 < plain
+
+
+def test_checkpoints_lead_the_shape_and_do_not_change_the_end() -> None:
+    task = _task(1.0, 20)
+    settings: dict[str, Any] = {"method": "batch_norm", "epochs": 5, "batch_size": 8}
+    path = train_students(task, checkpoints=[0, 2, 5], generator=_seeded(), **settings)
+    end = train_students(task, generator=_seeded(), **settings)
+    assert path.weights.shape == (3, 4, 20) and path.gamma.shape == (3, 4)
+    np.testing.assert_array_equal(path.weights[-1], end.weights)
+    correlation = np.einsum("kpn,kp->kn", task.inputs, task.targets)
+    cosine = np.sum(path.weights[0] * correlation, axis=1) / np.linalg.norm(path.weights[0], axis=1)
+    np.testing.assert_allclose(cosine, np.linalg.norm(correlation, axis=1))
+
+
+def _seeded() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "adam"}, "method must be one of 'sgd', 'weight_norm', 'batch_norm'; got 'adam'"),
+        ({"batch_size": 9}, r"batch_size must lie in \[1, 8\], the number of samples; got 9"),
+        (
+            {"method": "batch_norm", "zeta": 0.1},
+            "zeta must be 0 for method 'batch_norm'; got 0.1. Gamma decay goes with",
+        ),
+        ({"checkpoints": [3]}, r"checkpoints must increase within \[0, 2\]; got \[3\]"),
+        ({"checkpoints": [1, 1]}, "checkpoints must increase"),
+        ({"start": "zero"}, "start must be one of 'correlation', 'random'; got 'zero'"),
+        ({"start_length": 0.0}, r"start_length must lie in \(0, inf\); got 0.0"),
+        ({"learning_rate": 9.0, "epochs": 200}, "learning_rate must keep training finite; 9.0 diverged in epoch"),
+        ({"momentum": 1.0}, r"momentum must lie in \[0, 1\); got 1.0"),
+        ({"loss_scale": "sum"}, "loss_scale must be one of 'inputs', 'samples'; got 'sum'"),
+    ],
+)
+def test_wrong_input(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        train_students(_task(1.0, 8), **{"method": "sgd", "epochs": 2, **settings})
