@@ -151,6 +151,7 @@ def test_endless_files_are_cut(mnist: Server, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(downloads, "_MOST_BYTES", 100_000)
     with pytest.raises(GapscopeError, match="must send at most 100,000 bytes; it sends more"):
         fetch(mnist, tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(mnist: Server, tmp_path: Path) -> None:

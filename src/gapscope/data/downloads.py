@@ -103,7 +103,7 @@ class _ResumingDownloader:
         if response.status_code != 206:
             offset = 0
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
-            self.part.unlink()
+            self.part.unlink(missing_ok=True)
             raise _BrokenOff("the server sent another range than was asked for")
         length = response.headers.get("Content-Length", "")
         total = offset + int(length) if length.isdecimal() else None
@@ -111,9 +111,15 @@ class _ResumingDownloader:
             for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):
                 offset += file.write(chunk)
                 if offset > _MOST_BYTES:
-                    raise GapscopeError(f"{response.url} must send at most {_MOST_BYTES:,} bytes; it sends more.")
+                    break
                 if self.progress:
                     self.progress(self.part.name.removesuffix(".part"), offset, total)
+        if offset > _MOST_BYTES:
+            self.part.unlink()
+            raise GapscopeError(
+                f"{response.url} must send at most {_MOST_BYTES:,} bytes; it sends more. "
+                "Name another server with --base-url."
+            )
 
 
 @contextmanager

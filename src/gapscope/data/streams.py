@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
+
+from gapscope.seeds import stream_seed
 
 
 def stream(seed: int, purpose: str) -> torch.Generator:
@@ -13,8 +13,7 @@ def stream(seed: int, purpose: str) -> torch.Generator:
     >>> stream(0, "blur").initial_seed() == stream(0, "blur").initial_seed() != stream(0, "labels").initial_seed()
     True
     """
-    digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
+    return torch.Generator().manual_seed(stream_seed(seed, purpose))
 
 
 def given_or_fresh(generator: torch.Generator | None) -> torch.Generator:
