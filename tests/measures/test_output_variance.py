@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,9 +11,13 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
+from gapscope.data import load
 from gapscope.errors import InvalidInput, NotMeasurable
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.output_variance import error_detection, output_variance
+from gapscope.samples import Samples
+from gapscope.specs import TrainingSpec
+from gapscope.training import train
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +88,51 @@ def test_behind_the_softmax_the_variance_finds_errors_nearly_as_well_as_the_larg
     found = error_detection(*digits)
     assert found.max_probability > 0.85
     assert -0.1 < found.difference < 0.02
+
+
+def trained_on_images(name: str, root: Path, network: nn.Module) -> tuple[nn.Module, Samples]:
+    """The network after 40 epochs on the first 1,000 images, and the test set."""
+    problem = load(name, root=root)
+    torch.manual_seed(0)
+    for module in network.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            module.reset_parameters()
+    training = TrainingSpec(optimizer="adam", learning_rate=1e-3, epochs=40, batch_size=64)
+    train(network, problem.train.subset(torch.arange(1000)), training)
+    return network, problem.test
+
+
+def fully_connected() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
+    )
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+def test_on_mnist_raw_outputs_tell_next_to_nothing_and_probabilities_do(data_root):
+    network, test = trained_on_images("mnist", data_root, fully_connected())
+    assert test.targets is not None
+    x, y = test.inputs[:3000], test.targets[:3000]
+    raw, behind = (error_detection(network, x, y, draws=5, space=space) for space in ("logits", "probabilities"))
+    assert raw.variance < 0.7 < 0.8 < behind.variance < behind.max_probability
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+@pytest.mark.parametrize("network", [fully_connected, convolutional])
+def test_the_areas_that_are_documented(data_root, name, network):
+    network, test = trained_on_images(name, data_root, network())
+    assert test.targets is not None
+    behind = error_detection(network, test.inputs, test.targets)
+    raw = error_detection(network, test.inputs, test.targets, space="logits")
+    assert -0.06 < behind.difference < 0
+    assert 0.45 < raw.variance < 0.65
 
 
 def test_ties_count_half_and_standard_errors_are_those_of_the_bootstrap():

@@ -90,6 +90,14 @@ def test_convolutions_count_by_their_fan_in():
     assert_mean_is(expected_sensitivity(layers, 5), measured, at_most=0.05)
 
 
+@pytest.mark.parametrize(("width", "depth", "low", "high"), [(300, 2, 0.1, 0.2), (30, 4, 0.4, 0.65)])
+def test_single_networks_scatter_around_it_as_documented(width, depth, low, high):
+    x = torch.randn(100, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    networks = random_networks(100, [64, *[width] * depth, 10])
+    measured = [float(output_sensitivity(network, x, method="zero_noise")) for network in networks]
+    assert low < np.std(measured) / np.mean(measured) < high
+
+
 def test_a_deep_narrow_network_equals_a_shallow_wide_one_as_the_paper_says():
     shallow, deep = (expected_sensitivity(fully_connected(3072, [w] * m), 10) for w, m in [(500, 4), (165, 5)])
     assert deep == pytest.approx(shallow, rel=0.03)
@@ -212,6 +220,8 @@ def test_eq_9_is_a_scaling_law_for_networks_trained_on_digits():
     slope = np.polyfit(np.log(np.square(predicted)), np.log(losses), 1)[0]
     assert slope == pytest.approx(0.5, abs=0.1)
     assert np.corrcoef(np.log(predicted), np.log(losses))[0, 1] > 0.95
+    # On the way lies eq. 7, the variance of the probabilities, which cannot exceed 1.
+    assert 2 * max(predicted) ** 2 > 1e6
 
 
 def test_wrong_input_is_named():

@@ -138,9 +138,9 @@ def error_detection(
     """How well the output variance of an input tells that its prediction is wrong, beside the largest probability.
 
     Each is the probability that a wrong prediction has a larger uncertainty than a right one (area under the ROC
-    curve, ties count half), with DeLong's standard error over the samples. On networks trained on 1,000 images of
-    MNIST and Fashion-MNIST the variance of the probabilities comes within 0.03 of the largest probability and never
-    beats it, and the variance of the raw outputs is near chance (0.51 to 0.58).
+    curve, ties count half), with DeLong's standard error over the samples. For networks trained on 1,000 images of
+    MNIST or Fashion-MNIST the variance of the probabilities (0.79 to 0.90) falls 0.01 to 0.05 short of the largest
+    probability, at ten times its cost, and the variance of the raw outputs is near chance (0.52 to 0.59).
 
     Args:
         network: Classifier that returns raw outputs [n, K].

@@ -93,14 +93,15 @@ def expected_sensitivity(
               S = \frac{D}{K} \Big( \frac{H}{2} \Big)^M \sigma^2
 
     M hidden layers; $n_i$ is the fan-in of layer i, so $n_1 = D$ (Forouzesh, Salehi and Thiran 2021, eq. 10 for the
-    second form; there "M layers" means M hidden layers). Biases do not matter.
+    second form; there "M layers" means M hidden layers). The size of the biases does not matter.
 
-    Valid: exact in expectation for any width, for independent zero-mean symmetric weights, for noise so small that no
-    unit switches; convolutions without padding and pooling included. One network scatters around it: by 15 % (relative
-    standard deviation) at H = 300 and M = 2, 50 % at H = 30 and M = 4. At finite noise it is an upper value: at
-    noise_std = 0.1 on inputs in [0, 1] the truth is 0.96, 0.92, 0.89, 0.86, 0.75 of it for M = 1, 2, 3, 4, 8, and at
-    noise_std = 1 it is 0.74 to 0.22; `finite_noise_sensitivity` has the right number. For trained networks it gives
-    the order of magnitude only: in the authors' runs with M = 4 they came out at 0.4 of it.
+    Valid: exact in expectation for any width, for independent weights and biases with distributions symmetric around
+    0, for noise so small that no unit switches. Convolutions are included where there is neither padding nor pooling.
+    One network scatters around it: by 15 % (relative standard deviation) at H = 300 and M = 2, by 50 % at H = 30 and
+    M = 4. At finite noise it is an upper value: at noise_std = 0.1 on inputs in [0, 1] the truth is 0.96, 0.92, 0.89,
+    0.86, 0.75 of it for M = 1, 2, 3, 4, 8, and at noise_std = 1 it is 0.74 to 0.22; `finite_noise_sensitivity` has
+    the right number. For trained networks it gives the order of magnitude only: in the authors' runs with M = 4 they
+    came out at 0.4 of it.
 
     Args:
         layers: All weight layers, output layer last.
@@ -130,8 +131,8 @@ def bias_contribution(layers: Sequence[WeightLayer], n_outputs: int, *, slopes: 
 
     Forouzesh, Salehi and Thiran 2021, eq. 8, with its indices set right: L = M + 1 counts all weight layers, the
     output layer included, and $n_i$ is the fan-in of layer i (printed: $H_i$ and L = M, with which the factors do not
-    line up, as an output bias would drop out). An empty product is 1. Exact for independent zero-mean symmetric
-    weights, at any width.
+    line up, and the output bias is missing). An empty product is 1. Exact in expectation at any width, for
+    independent weights and biases with distributions symmetric around 0.
 
     Args:
         layers: All weight layers, output layer last.
