@@ -186,7 +186,7 @@ def centred(network: nn.Sequential) -> nn.Sequential:
 def test_a_centred_head_predicts_the_same_and_makes_s_blind_which_is_said(network, x, method):
     blind = centred(network)
     assert torch.allclose(network(x).softmax(1), blind(x).softmax(1), atol=1e-14)
-    with pytest.warns(UserWarning, match=r"the output head is centred\. Use per_output=True\.") as caught:
+    with pytest.warns(UserWarning, match=r"the output head is centred, or nearly so\. Use per_output=True\.") as caught:
         value = output_sensitivity(blind, x, method=method)
     assert caught[0].filename == __file__
     assert value < 1e-25 < 1e-6 < output_sensitivity(network, x, method=method)
@@ -237,7 +237,9 @@ def test_constants_and_order_of_the_outputs_do_not_matter(n, d, k, draws, seed):
         head(other).bias.copy_(head(network).bias.flip(0) + 7)
     x = torch.randn(n, d, generator=seeded(seed), dtype=torch.float64)
     for per_output in (False, True):
-        values = [output_sensitivity(one, x, draws=draws, per_output=per_output) for one in (network, other)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the mean row of so small a network may be tiny by chance
+            values = [output_sensitivity(one, x, draws=draws, per_output=per_output) for one in (network, other)]
         assert values[0] >= 0
         assert values[0] == pytest.approx(values[1], rel=1e-9, abs=1e-20)
 

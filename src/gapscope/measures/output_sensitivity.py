@@ -31,7 +31,7 @@ def _warn_if_blind(mean_output: float, per_output: float, n_outputs: int) -> Non
     if n_outputs * mean_output < BLIND_BELOW * per_output:
         warnings.warn(
             f"The mean of the outputs must move with the input for S to see anything; its variance is "
-            f"{mean_output:.2g} beside {per_output:.2g} of a single output: the output head is centred. "
+            f"{mean_output:.2g} beside {per_output:.2g} of a single output: the output head is centred, or nearly so. "
             "Use per_output=True.",
             UserWarning,
             stacklevel=4,
@@ -104,7 +104,8 @@ def output_sensitivity(
     Probabilities sum to 1, so behind the softmax the mean output never moves and S is identically 0; with
     `space="probabilities"` the number is therefore always the per-output form. For the same reason S sees only that
     direction of the logits which no probability depends on: subtract the mean row from the last layer and S is 0
-    while every prediction stays the same. A warning says so when the mean output moves far less than the outputs do.
+    while every prediction stays the same. A warning says so when the mean output moves far less than the outputs do;
+    besides a centred head, long training by SGD with weight decay leads there.
 
     `method="zero_noise"` gives the limit $\sigma^2 \cdot \frac1n \sum_i \lVert \nabla_x \bar f(x_i) \rVert^2$
     (per output: $\frac{\sigma^2}{K n} \sum_i \lVert J_i \rVert_F^2$), which is exact for these samples. Noise below

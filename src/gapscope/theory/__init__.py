@@ -18,6 +18,13 @@ from gapscope.theory.online_students import simulate_learning as simulate_learni
 from gapscope.theory.order_parameters import OrderParameterIntegrals as OrderParameterIntegrals
 from gapscope.theory.order_parameters import generalization_error as generalization_error
 from gapscope.theory.order_parameters import order_parameter_integrals as order_parameter_integrals
+from gapscope.theory.sensitivity import WeightLayer as WeightLayer
+from gapscope.theory.sensitivity import bias_contribution as bias_contribution
+from gapscope.theory.sensitivity import expected_sensitivity as expected_sensitivity
+from gapscope.theory.sensitivity import fully_connected as fully_connected
+from gapscope.theory.sensitivity import predicted_loss as predicted_loss
+from gapscope.theory.sensitivity import predicted_variance as predicted_variance
+from gapscope.theory.sensitivity_recursion import finite_noise_sensitivity as finite_noise_sensitivity
 from gapscope.theory.statistical_mechanics import Equilibrium as Equilibrium
 from gapscope.theory.statistical_mechanics import equilibrium as equilibrium
 from gapscope.theory.statistical_mechanics import free_energy as free_energy
