@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 
 from gapscope.errors import InvalidInput, check_range
 from gapscope.estimation.columns import check_columns
@@ -48,11 +48,18 @@ def _pearson(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array
     return _weighted_pearson(weights, _standardised(x)[None], _standardised(y)[None])
 
 
+def _ties(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> tuple[Float[Array, "b g"], Int[Array, " n"]]:
+    """How many networks of each resample have each distinct value, and which value each network has."""
+    values, group = numpy.unique(x, return_inverse=True)
+    order = numpy.argsort(group, kind="stable")
+    starts = numpy.searchsorted(group[order], numpy.arange(len(values)))
+    return numpy.add.reduceat(weights[:, order], starts, axis=1), group
+
+
 def _ranks(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> Float[Array, "b n"]:
     """Mid-ranks of every network in each resample: networks below it, plus half of those equal to it."""
-    below: Bool[Array, "n n"] = x[None, :] < x[:, None]
-    equal: Bool[Array, "n n"] = x[None, :] == x[:, None]
-    return weights @ (below + 0.5 * equal).T
+    counts, group = _ties(weights, x)
+    return (numpy.cumsum(counts, axis=1) - counts / 2)[:, group]
 
 
 def _spearman(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
@@ -60,13 +67,14 @@ def _spearman(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Arra
 
 
 def _kendall(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
-    signs_x = numpy.sign(x[:, None] - x[None, :])
-    signs_y = numpy.sign(y[:, None] - y[None, :])
+    # float32 is exact here: signs and counts are whole numbers, and their sums stay below n
+    signs = (numpy.sign(x[:, None] - x[None, :]) * numpy.sign(y[:, None] - y[None, :])).astype(numpy.float32)
+    concordance = ((weights.astype(numpy.float32) @ signs) * weights).sum(1)
 
-    def pairs(signs: Float[Array, "n n"]) -> Float[Array, " b"]:
-        return ((weights @ signs) * weights).sum(1)
+    def untied(values: Float[Array, " n"]) -> Float[Array, " b"]:
+        return weights.sum(1) ** 2 - (_ties(weights, values)[0] ** 2).sum(1)
 
-    return _ratio(pairs(signs_x * signs_y), pairs(signs_x**2), pairs(signs_y**2))
+    return _ratio(concordance, untied(x), untied(y))
 
 
 COEFFICIENTS: dict[str, Coefficient] = {"pearson": _pearson, "spearman": _spearman, "kendall": _kendall}

@@ -106,6 +106,7 @@ def held_out_section(
     ordered = sorted(zip(items, held_out["reason"], strict=True), key=lambda pair: pair[0].gap)
     models = [_errors("this estimator", [item.prediction - item.gap for item in answered], own=True)]
     models += [_errors(name, errors) for name, errors in _baseline_errors(view, held_out).items()]
+    own = models[0]["share"]
     largest = max((model["share"] for model in models if math.isfinite(model["share"])), default=1.0) or 1.0
     return {
         "figure": predicted_against_true(items, view.gap_label, level) if answered else "",
@@ -116,6 +117,7 @@ def held_out_section(
         "refused": sum(item.refused for item in items),
         "covered": sum(item.covered for item in kept),
         "kept": len(kept),
+        "beaten_by": [model["name"] for model in models[1:] if model["share"] < own],
         "models": [{**model, "share": f"{100 * model['share'] / largest:.0f}%"} for model in models],
         "formula": _formula(estimator) if estimator is not None else [],
         "kind": estimator.kind if estimator is not None else "",

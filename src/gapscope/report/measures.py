@@ -15,6 +15,7 @@ from gapscope.report.pool_view import BASELINE, PoolView
 
 TITLED_DOTS = 2500
 ALL_DOTS = 30000
+SHOWN = 12
 DIRECTIONS = {
     "lower": "lower goes with a smaller gap",
     "higher": "higher goes with a smaller gap",
@@ -86,7 +87,8 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
         ranked: What `ranking` returned.
 
     Returns:
-        The figures, and every how many networks one was drawn (more than 1 only in very large pools).
+        The first figures, the rest (folded away), and every how many networks one was drawn (more than 1 only in very
+        large pools).
     """
     dots = len(view.finished) * max(1, len(ranked))
     every = math.ceil(dots / ALL_DOTS)
@@ -109,7 +111,7 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
             titled=dots <= TITLED_DOTS,
         )
         figures.append({**row, "figure": figure, "direction": DIRECTIONS[reading.direction]})
-    return {"figures": figures, "every": every}
+    return {"figures": figures[:SHOWN], "more": figures[SHOWN:], "every": every}
 
 
 def _exactness(readings: list[Reading]) -> str:
@@ -126,22 +128,25 @@ def guide(view: PoolView) -> list[dict[str, Any]]:
         view: The pool.
 
     Returns:
-        One entry a reading.
+        One entry a measure and set of facts: numbers of one measure that share their facts stand together.
     """
-    entries = []
+    entries: dict[tuple[str, ...], dict[str, Any]] = {}
     for name, readings in view.readings.items():
         first = readings[0]
+        facts = (first.measure, first.direction, first.units, first.aggregation, first.reference)
         values = [reading.value for reading in readings if math.isfinite(reading.value)]
-        entries.append(
+        entry = entries.setdefault(
+            facts,
             {
-                "name": name,
+                "measure": first.measure,
                 "direction": DIRECTIONS[first.direction],
                 "units": first.units or "none",
                 "aggregation": first.aggregation,
-                "exactness": _exactness(readings),
-                "range": f"{number(min(values))} to {number(max(values))}" if values else "no finite value",
                 "seconds": number(float(numpy.median([reading.seconds for reading in readings])), 2),
                 "reference": first.reference,
-            }
+                "numbers": [],
+            },
         )
-    return entries
+        spread = f"{number(min(values))} to {number(max(values))}" if values else "no finite value"
+        entry["numbers"].append({"name": name, "range": spread, "exactness": _exactness(readings)})
+    return list(entries.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -74,19 +75,34 @@ def setting_value(value: Any) -> str:
     """Readable value of a setting.
 
     Args:
-        value: Any plain value.
+        value: Any plain value; a list arrives as the JSON that `records_to_pandas` made of it.
 
     Returns:
         The text.
 
-    >>> [setting_value(value) for value in (0.2, 64, True, None, float("nan"), "vgg11")]
-    ['0.2', '64', 'yes', '–', '–', 'vgg11']
+    >>> [setting_value(value) for value in (0.2, 64, True, None, float("nan"), "vgg11", "[]")]
+    ['0.2', '64', 'yes', '–', '–', 'vgg11', 'none']
+    >>> setting_value('[{"name": "weight", "options": {"strength": 0.002}}]')
+    'weight (strength 0.002)'
     """
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or isinstance(value, int | float):
         return number(value, 4)
+    if str(value).startswith("["):
+        try:
+            return ", ".join(_item(item) for item in json.loads(value)) or "none"
+        except ValueError:
+            return str(value)
     return str(value)
+
+
+def _item(item: Any) -> str:
+    """One item of a list setting; a penalty by its name and options."""
+    if not isinstance(item, dict) or "name" not in item:
+        return setting_value(item)
+    options = ", ".join(f"{setting_name(key)} {setting_value(value)}" for key, value in item.get("options", {}).items())
+    return f"{item['name']} ({options})" if options else str(item["name"])
 
 
 def counted(n: int, noun: str) -> str:

@@ -18,9 +18,10 @@ SHOWN = 5
 
 
 def _varied(view: PoolView) -> list[dict[str, Any]]:
+    table = view.table.loc[[record.id for record in view.finished]]
     rows = []
     for column in view.varied:
-        counts = Counter(setting_value(value) for value in view.table[column])
+        counts = Counter(setting_value(value) for value in table[column])
         ordered = sorted(counts.items(), key=lambda item: _order(item[0]))
         values = [{"value": value, "count": count} for value, count in ordered[:MOST_VALUES]]
         rows.append(
@@ -77,7 +78,7 @@ def overview(view: PoolView) -> dict[str, Any]:
         "gap_low": fixed(min(gaps, default=numpy.nan)),
         "gap_high": fixed(max(gaps, default=numpy.nan)),
         "gap_median": fixed(quartiles[1]),
-        "gap_quartiles": f"{fixed(quartiles[0])} to {fixed(quartiles[2])}",
+        "gap_quartiles": f"{fixed(quartiles[0])} and {fixed(quartiles[2])}",
         "distribution": gap_distribution(gaps, view.gap_label) if gaps else Markup(""),
         "varied": _varied(view),
         "troubles": _troubles(view),

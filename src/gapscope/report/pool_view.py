@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy
+from jaxtyping import Float
 
 from gapscope.estimation.columns import hyperparameter_columns
 from gapscope.records import Reading, Record, records_to_pandas
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import pandas
 
 BASELINE = "parameter_count"
+WIDE = 10.0
 GAP_WORDS = {"accuracy": "train minus test accuracy", "loss": "test minus train loss"}
 
 
@@ -28,7 +30,7 @@ class PoolView:
         records: All records.
         table: One row a record, as `records_to_pandas` makes it.
         logarithmic: Names of readings to draw on a logarithmic axis; None chooses positive ones that span a factor
-            of more than 10.
+            of more than 10 and whose logarithm is less skewed.
     """
 
     records: Sequence[Record]
@@ -78,7 +80,10 @@ class PoolView:
         """Whether a reading is drawn on a logarithmic axis."""
         if min(values) <= 0:
             return False
-        return max(values) / min(values) > 10 if self.logarithmic is None else name in self.logarithmic
+        if self.logarithmic is not None:
+            return name in self.logarithmic
+        plain = numpy.array(values, dtype=float)
+        return plain.max() / plain.min() > WIDE and abs(_skewness(numpy.log(plain))) < abs(_skewness(plain))
 
     @cached_property
     def descriptions(self) -> dict[str, str]:
@@ -87,11 +92,21 @@ class PoolView:
         found = {}
         for record, (_, row) in zip(self.records, self.table.iterrows(), strict=True):
             columns = self.varied if record.status == "finished" else every
-            given = {name: row[name] for name in columns if name != "seed" and not _absent(row[name])}
-            words = [f"{setting_name(name)} {setting_value(value)}" for name, value in given.items()]
-            found[record.id] = ", ".join(words) or record.id[:8]
+            found[record.id] = _description({name: row[name] for name in columns}) or record.id[:8]
         return found
 
 
-def _absent(value: Any) -> bool:
-    return value is None or value != value
+def _description(settings: Mapping[str, Any]) -> str:
+    words = []
+    for name, value in sorted(settings.items(), key=lambda item: item[0] != "network.name"):
+        text = setting_value(value)
+        if name == "network.name":
+            words.append(text.replace("_", " "))
+        elif name != "seed" and text not in ("–", "none"):
+            words.append(f"{setting_name(name)} {text}")
+    return ", ".join(words)
+
+
+def _skewness(values: Float[numpy.ndarray, " n"]) -> float:
+    centred = values - values.mean()
+    return float((centred**3).mean() / (centred**2).mean() ** 1.5)

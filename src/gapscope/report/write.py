@@ -64,7 +64,8 @@ def write_report(
         held_out: Estimates of networks that it was not fitted on, indexed by run id: what `GapEstimator.assess` or
             `held_out_predictions` returned for rows of `records_to_pandas(records)`.
         level: Nominal coverage of the intervals in `held_out`.
-        log: Readings to draw on a logarithmic axis; None chooses positive ones that span a factor of more than 10.
+        log: Readings to draw on a logarithmic axis; None chooses positive ones that span a factor of more than 10 and
+            whose logarithm is less skewed.
 
     Returns:
         The path, as given.
