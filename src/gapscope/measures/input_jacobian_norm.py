@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.gradients.probes import draw_probe
 from gapscope.inspection import checked_outputs, inspecting, network_outputs
 from gapscope.measures._input_noise import SPACES, Space, continuous_inputs, in_space, random_source
 from gapscope.records import Estimate
@@ -66,10 +67,12 @@ def squared_jacobian_norms(
     return squared_products(network, x, one_output_each, space=space, chunk_size=chunk_size).sum(0)
 
 
-def random_signs(shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
-    """Return independent +1 and -1 in float64."""
+def random_signs(
+    probes: int, n: int, n_outputs: int, generator: torch.Generator | None, device: torch.device
+) -> Float[Tensor, "m n k"]:
+    """Return `probes` independent draws of random signs, each for all samples and outputs."""
     source = random_source(generator, device)
-    return torch.randint(0, 2, shape, generator=source, device=source.device).double() * 2 - 1
+    return torch.stack([draw_probe("rademacher", n, n_outputs, source) for _ in range(probes)])
 
 
 def _mean_of_probes(squares: Float[Tensor, "m n"]) -> Estimate:
@@ -144,7 +147,7 @@ def input_jacobian_norm(
     with inspecting(network):
         x = continuous_inputs(network, x)
         if method == "probe":
-            signs = random_signs((probes, len(x), number_of_outputs(network, x)), generator, x.device)
+            signs = random_signs(probes, len(x), number_of_outputs(network, x), generator, x.device)
             return _mean_of_probes(squared_products(network, x, signs, space=space, chunk_size=chunk_size))
         squares = squared_jacobian_norms(network, x, space=space, chunk_size=chunk_size)
     return Estimate((squares if squared else squares.sqrt()).mean().item())

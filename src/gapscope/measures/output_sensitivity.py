@@ -63,8 +63,8 @@ def _zero_noise(network: nn.Module, x: Tensor, *, space: Space, per_output: bool
     k = number_of_outputs(network, x)
     if per_output:
         return squared_jacobian_norms(network, x, space=space, chunk_size=chunk_size).mean().item() / k
-    mean = torch.full((1, len(x), k), 1 / k, dtype=torch.float64)
-    signs = random_signs((1, len(x), k), None, x.device).cpu()
+    signs = random_signs(1, len(x), k, None, x.device).double()
+    mean = torch.full_like(signs, 1 / k)
     squares = squared_products(network, x, torch.cat([mean, signs]), space=space, chunk_size=chunk_size).mean(1)
     _warn_if_blind(squares[0].item(), squares[1].item() / k, k)
     return squares[0].item()
