@@ -66,17 +66,17 @@ class Side:
         return rows.view(n * c, part.shape[2] * k)
 
 
-def _explicit(first: Side, second: Side) -> Tensor:
+def _explicit(first: Side, second: Side, floats: int) -> Tensor:
     c, n, o, k, _ = first.sizes
     d, m, *_ = second.sizes
     kernel = first.columns.new_zeros(n * c, m * d)
-    for channels in slices(o, max(1, TEMPORARY // (max(n * c, m * d) * k))):
+    for channels in slices(o, max(1, floats // (max(n * c, m * d) * k))):
         rows = first.jacobian(channels)
         kernel += gram_matrix(rows) if second is first else rows @ second.jacobian(channels).T
     return kernel.view(n, c, m, d)
 
 
-def _gram(first: Side, second: Side) -> Tensor:
+def _gram(first: Side, second: Side, _: int) -> Tensor:
     c, n, o, k, t = first.sizes
     d, m, _, _, s = second.sizes
     if t == s == 1:
@@ -93,7 +93,7 @@ def _gram(first: Side, second: Side) -> Tensor:
     return kernel
 
 
-def _mixed(first: Side, second: Side) -> Tensor:
+def _mixed(first: Side, second: Side, _: int) -> Tensor:
     c, n, o, k, _ = first.sizes
     d, m, _, _, s = second.sizes
     places = second.columns.permute(1, 0, 2).reshape(k, m * s)
@@ -106,10 +106,10 @@ def _mixed(first: Side, second: Side) -> Tensor:
     return kernel
 
 
-ORDERS: dict[str, Callable[[Side, Side], Tensor]] = {"explicit": _explicit, "gram": _gram, "mixed": _mixed}
+ORDERS: dict[str, Callable[[Side, Side, int], Tensor]] = {"explicit": _explicit, "gram": _gram, "mixed": _mixed}
 
 
-def cheapest_order(first: Side, second: Side) -> str:
+def cheapest_order(first: Side, second: Side, floats: int = TEMPORARY) -> str:
     """Name of the order with the fewest multiplications among those whose temporaries fit (explicit always does)."""
     c, n, o, k, t = first.sizes
     d, m, _, _, s = second.sizes
@@ -117,30 +117,39 @@ def cheapest_order(first: Side, second: Side) -> str:
         return "gram"
     pairs = n * c * m * d
     costs = {"explicit": (n * c * t + m * d * s) * o * k / 2 + 0.6 * pairs * o * k}
-    if c * t * m * d * s <= TEMPORARY:
+    if c * t * m * d * s <= floats:
         # Element-wise work on the [t, s] products is dearer than the multiplications of a matrix product.
         costs["gram"] = n * m * t * s * k + pairs * t * s * (o + 16)
-    if c * o * max(k, m * s) <= TEMPORARY:
+    if c * o * max(k, m * s) <= floats:
         costs["mixed"] = n * c * o * k * (t + m * s) + pairs * o * s
     return min(costs, key=costs.__getitem__)
 
 
-def kernel_block(first: Side, second: Side) -> Float[Tensor, "n c m d"]:
-    """Return <J_nc, J_md> for all n, c of `first` and m, d of `second` (the same object: symmetric)."""
-    return ORDERS[cheapest_order(first, second)](first, second)
+def kernel_block(first: Side, second: Side, floats: int = TEMPORARY) -> Float[Tensor, "n c m d"]:
+    """Return <J_nc, J_md> for all n, c of `first` and m, d of `second`.
+
+    Args:
+        first: Rows of the block.
+        second: Columns of the block; the same object where the block is symmetric.
+        floats: Numbers that a temporary may hold.
+
+    Returns:
+        The block.
+    """
+    return ORDERS[cheapest_order(first, second, floats)](first, second, floats)
 
 
-def traced_block(first: Side, second: Side) -> Float[Tensor, "n m"]:
-    """Return sum_c <J_nc, J_mc> for all n of `first` and m of `second`."""
+def traced_block(first: Side, second: Side, floats: int = TEMPORARY) -> Float[Tensor, "n m"]:
+    """Return sum_c <J_nc, J_mc> for all n of `first` and m of `second`; arguments as `kernel_block`."""
     c, n, o, k, t = first.sizes
     _, m, _, _, s = second.sizes
-    fits = n * t * m * s <= TEMPORARY
+    fits = n * t * m * s <= floats
     if fits and n * m * t * s * (c * o + k + 4) <= c * o * k * (n * m + (n * t + m * s) / 2):
         rows, others = (side.gradients.permute(1, 3, 0, 2).reshape(-1, c * o) for side in (first, second))
         inputs, places = (side.columns.transpose(1, 2).reshape(-1, k) for side in (first, second))
         return ((rows @ others.T).mul_(inputs @ places.T)).view(n, t, m, s).sum((1, 3))
     kernel = first.columns.new_zeros(n, m)
-    for channels in slices(o, max(1, TEMPORARY // (max(n, m) * c * k))):
+    for channels in slices(o, max(1, floats // (max(n, m) * c * k))):
         rows = first.jacobian(channels).view(n, -1)
         kernel += rows @ (rows if second is first else second.jacobian(channels).view(m, -1)).T
     return kernel

@@ -13,7 +13,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from gapscope.gradients.contractions import Side, gram_matrix, kernel_block, kernel_block_gradient, traced_block
+from gapscope.gradients.contractions import (
+    TEMPORARY,
+    Side,
+    gram_matrix,
+    kernel_block,
+    kernel_block_gradient,
+    traced_block,
+)
 from gapscope.gradients.layouts import Columns, Layout
 from gapscope.gradients.square_norms import jacobian_square_norms
 
@@ -23,14 +30,20 @@ class Contribution(ABC):
 
     Attributes:
         parameters: The parameters, in the order in which `dense` gives them.
+        transposed: Whether factors are those of the transposed weight.
     """
 
     parameters: tuple[Tensor, ...]
+    transposed: bool = False
 
     @property
     def key(self) -> tuple[int, ...]:
         """Identity of the parameters; contributions of the same key are added before they are contracted."""
         return tuple(id(parameter) for parameter in self.parameters)
+
+    def has_form_of(self, other: Contribution) -> bool:
+        """Whether the two describe the same parameters in the same form, so that they can be contracted."""
+        return type(self) is type(other) and self.key == other.key and self.transposed == other.transposed
 
     @abstractmethod
     def dense(self) -> list[Float[Tensor, "c n *p"]]:
@@ -45,12 +58,20 @@ class Contribution(ABC):
         """Return the squared norm of each sample's Jacobian, summed over outputs; differentiable once."""
 
     @abstractmethod
-    def kernel(self, other: Contribution) -> Float[Tensor, "n c m d"]:
-        """Return the inner products with the rows of `other`, a contribution of the same key."""
+    def kernel(self, other: Contribution, floats: int = TEMPORARY) -> Float[Tensor, "n c m d"]:
+        """Return the inner products with the rows of `other`, a contribution of the same key.
+
+        Args:
+            other: The columns; the same object where the block is symmetric.
+            floats: Numbers that a temporary may hold.
+
+        Returns:
+            The block, without a graph.
+        """
 
     @abstractmethod
-    def traced_kernel(self, other: Contribution) -> Float[Tensor, "n m"]:
-        """Return the inner products with the rows of `other`, summed over equal outputs."""
+    def traced_kernel(self, other: Contribution, floats: int = TEMPORARY) -> Float[Tensor, "n m"]:
+        """Return the inner products with the rows of `other`, summed over equal outputs; see `kernel`."""
 
     @abstractmethod
     def sources(self) -> tuple[Tensor, ...]:
@@ -115,14 +136,14 @@ class Factors(Contribution):
         return jacobian_square_norms(self.inputs, self.gradients, self.layout)
 
     @override
-    def kernel(self, other: Contribution) -> Tensor:
+    def kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
         assert isinstance(other, Factors)
-        return kernel_block(self.side, other.side)
+        return kernel_block(self.side, other.side, floats)
 
     @override
-    def traced_kernel(self, other: Contribution) -> Tensor:
+    def traced_kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
         assert isinstance(other, Factors)
-        return traced_block(self.side, other.side)
+        return traced_block(self.side, other.side, floats)
 
     @override
     def sources(self) -> tuple[Tensor, ...]:
@@ -199,13 +220,13 @@ class Lookup(Contribution):
         return self._scattered(first, self.rows.shape[1]).square().sum((0, 2, 3))
 
     @override
-    def kernel(self, other: Contribution) -> Tensor:
+    def kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
         assert isinstance(other, Lookup)
         first, second = (values.transpose(0, 1).flatten(2) for values in self._matched(other))
         return torch.einsum("ncp,mdp->ncmd", first, second)
 
     @override
-    def traced_kernel(self, other: Contribution) -> Tensor:
+    def traced_kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
         assert isinstance(other, Lookup)
         first, second = (values.transpose(0, 1).flatten(1) for values in self._matched(other))
         return first @ second.T
@@ -262,7 +283,7 @@ class Dense(Contribution):
         return self.values.square().sum((0, 2))
 
     @override
-    def kernel(self, other: Contribution) -> Tensor:
+    def kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
         assert isinstance(other, Dense)
         (c, n, _), (d, m, _) = self.values.shape, other.values.shape
         rows = self._rows().flatten(0, 1)
@@ -270,7 +291,7 @@ class Dense(Contribution):
         return product.view(n, c, m, d)
 
     @override
-    def traced_kernel(self, other: Contribution) -> Tensor:
+    def traced_kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
         assert isinstance(other, Dense)
         return self._rows().flatten(1) @ other._rows().flatten(1).T
 
@@ -293,11 +314,9 @@ def _joined(uses: Sequence[Contribution]) -> Contribution | None:
     first = uses[0]
     if len(uses) == 1:
         return first
-    if isinstance(first, Lookup) and all(isinstance(use, Lookup) for use in uses):
-        return Lookup.joined(uses)  # type: ignore[arg-type]
-    if isinstance(first, Factors) and all(isinstance(u, Factors) and u.transposed == first.transposed for u in uses):
-        return Factors.joined(uses)  # type: ignore[arg-type]
-    return None
+    if isinstance(first, Dense) or not all(use.has_form_of(first) for use in uses):
+        return None
+    return type(first).joined(uses)  # type: ignore[attr-defined]
 
 
 def combined(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:

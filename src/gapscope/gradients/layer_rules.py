@@ -44,6 +44,7 @@ class Call:
         outputs: The differentiable tensors that it returned.
         versions: Version counters of its tensor arguments when it was called.
         rule: Its rule; None for the exact per-sample Jacobian of the layer alone.
+        features_last: Whether any leading dimension may hold the samples.
         n: Samples in the batch.
         autocast: Makes the autocast context in which the pass ran.
     """
@@ -57,6 +58,7 @@ class Call:
     versions: tuple[tuple[Tensor, int], ...]
     rule: Rule | None
     n: int
+    features_last: bool = False
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     @property
@@ -69,7 +71,7 @@ class Call:
         shape = self.outputs[0].shape
         if len(shape) < 2:
             return None
-        if shape[0] != self.n and len(shape) == 3 and shape[1] == self.n:
+        if self.features_last and shape[0] != self.n and len(shape) > 2 and shape[1] == self.n:
             return 1
         return 0 if shape[0] and shape[0] % self.n == 0 else None
 
@@ -92,6 +94,7 @@ class Call:
 
 Rule = Callable[[Call, Tensor], list[Contribution]]
 _RULES: dict[type[nn.Module], Rule] = {}
+_FEATURES_LAST: set[type[nn.Module]] = set()
 
 
 def samples_first(tensor: Tensor, dim: int | None) -> Tensor:
@@ -101,7 +104,7 @@ def samples_first(tensor: Tensor, dim: int | None) -> Tensor:
     return tensor.transpose(0, 1) if dim == 1 else tensor
 
 
-def layer_rule(*layers: type[nn.Module]) -> Callable[[Rule], Rule]:
+def layer_rule(*layers: type[nn.Module], features_last: bool = False) -> Callable[[Rule], Rule]:
     """Register the decorated function as the rule of exactly these layer types (subclasses are not meant).
 
     The function is given a `Call` and the derivatives [C, N, ...] of the C outputs by the layer's output, samples
@@ -110,6 +113,7 @@ def layer_rule(*layers: type[nn.Module]) -> Callable[[Rule], Rule]:
 
     Args:
         *layers: The layer types.
+        features_last: Whether the layer treats all leading dimensions alike, so that samples may be in the second.
 
     Returns:
         The decorator; it returns the function unchanged.
@@ -118,6 +122,8 @@ def layer_rule(*layers: type[nn.Module]) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
         for layer in layers:
             _RULES[layer] = rule
+            if features_last:
+                _FEATURES_LAST.add(layer)
         return rule
 
     return register
@@ -126,6 +132,11 @@ def layer_rule(*layers: type[nn.Module]) -> Callable[[Rule], Rule]:
 def rule_of(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Rule | None:
     """Return the rule of a layer, None if it has none or has other trainable parameters than the rule knows."""
     return _RULES.get(type(module)) if set(parameters) <= {"weight", "bias"} else None
+
+
+def treats_leading_dimensions_alike(module: nn.Module) -> bool:
+    """Whether the rule of a layer was registered with `features_last`."""
+    return type(module) in _FEATURES_LAST
 
 
 def apply_rule(call: Call, gradient: Float[Tensor, "c ..."]) -> list[Contribution]:

@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, vjp, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gapscope.gradients.contributions import Contribution, Dense
+from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.gradients.layer_rules import Call, samples_first
-
-
-@contextmanager
-def _without_fused_recurrence() -> Iterator[None]:
-    backends: list[Any] = [torch.backends.cudnn, torch.backends.mkldnn]
-    before = [backend.enabled for backend in backends]
-    try:
-        for backend in backends:
-            backend.enabled = False
-        yield
-    finally:
-        for backend, enabled in zip(backends, before, strict=True):
-            backend.enabled = enabled
-
-
-@contextmanager
-def differentiable_kernels(network: nn.Module) -> Iterator[None]:
-    """Use only kernels with a second derivative: plain attention, and recurrent layers without fused kernels."""
-    recurrent = any(isinstance(module, nn.RNNBase) for module in network.modules())
-    with sdpa_kernel(SDPBackend.MATH), _without_fused_recurrence() if recurrent else nullcontext():
-        yield
 
 
 def _sample_dim(shape: Sequence[int], n: int) -> int | None:

@@ -6,7 +6,6 @@ For the Jacobian $J_n$ [C, P] of one sample, $E\, s \lVert J_n^\top v_n \rVert^2
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -90,10 +89,10 @@ class ProbeSource:
         dtype = outputs.dtype if outputs.dtype == torch.float64 else torch.float32
         return probe.to(outputs.device, dtype, non_blocking=True)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         """State of the generator."""
         return {"generator": self.generator.get_state()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue where the saved source was."""
         self.generator.set_state(state["generator"])

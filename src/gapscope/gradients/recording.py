@@ -21,10 +21,12 @@ from torch.utils._pytree import tree_flatten
 from gapscope.errors import NotMeasurable, ReplaceLayer
 from gapscope.gradients import rules as rules
 from gapscope.gradients.contributions import Contribution, combined
-from gapscope.gradients.layer_rules import Call, Output, Rule, apply_rule, rule_of
-from gapscope.gradients.per_sample import differentiable_kernels, per_sample_jacobian
+from gapscope.gradients.double_backward import differentiable_kernels
+from gapscope.gradients.layer_rules import Call, Output, Rule, apply_rule, rule_of, treats_leading_dimensions_alike
+from gapscope.gradients.per_sample import per_sample_jacobian
 from gapscope.gradients.rules.attention import attention, can_be_unfolded
 from gapscope.gradients.rules.linear import linear
+from gapscope.inspection import checked_outputs
 
 
 def check_no_batch_statistics(network: nn.Module) -> None:
@@ -105,8 +107,19 @@ class Tape:
         outputs = _outputs(result)
         if not outputs:
             return
-        versions = _versions(arguments, keywords)
-        call = Call(name, module, arguments, keywords, parameters, outputs, versions, rule, self.n, self.autocast)
+        call = Call(
+            name=name,
+            module=module,
+            arguments=arguments,
+            keywords=keywords,
+            parameters=parameters,
+            outputs=outputs,
+            versions=_versions(arguments, keywords),
+            rule=rule,
+            n=self.n,
+            features_last=treats_leading_dimensions_alike(module),
+            autocast=self.autocast,
+        )
         if module is self.network:
             self.whole = replace(call, parameters=self.parameters, rule=None)
         if parameters:
@@ -207,6 +220,19 @@ def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) ->
         del module.forward
 
 
+def _note(
+    tape: Tape,
+    name: str,
+    parameters: Mapping[str, nn.Parameter],
+    rule: Rule | None,
+    module: nn.Module,
+    arguments: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    result: Any,
+) -> None:
+    tape.add(name, module, parameters, rule, arguments, keywords, result)
+
+
 @contextmanager
 def recording(network: nn.Module, inputs: Tensor) -> Iterator[Tape]:
     """Record the forward pass that runs in the body.
@@ -243,14 +269,8 @@ def recording(network: nn.Module, inputs: Tensor) -> Iterator[Tape]:
         yield tape
 
 
-def _note(
-    tape: Tape,
-    name: str,
-    parameters: Mapping[str, nn.Parameter],
-    rule: Rule | None,
-    module: nn.Module,
-    arguments: tuple[Any, ...],
-    keywords: Mapping[str, Any],
-    result: Any,
-) -> None:
-    tape.add(name, module, parameters, rule, arguments, keywords, result)
+def recorded(network: nn.Module, inputs: Tensor) -> tuple[Tape, Float[Tensor, "n k"]]:
+    """Run the network on a batch and return the tape with the outputs."""
+    with recording(network, inputs) as tape:
+        outputs = network(inputs)
+    return tape, checked_outputs(outputs, tape.n)

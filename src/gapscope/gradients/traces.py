@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.gradients.recording import Tape, recording
+from gapscope.gradients.recording import Tape, recorded
 from gapscope.gradients.self_check import verify
 from gapscope.inspection import checked_outputs
 from gapscope.samples import slices
@@ -59,8 +59,7 @@ def per_sample_traces(
         chunk_size = max(1, 1024 // outputs)
     parts = []
     for part in slices(len(x), chunk_size):
-        with recording(network, x[part]) as tape:
-            outputs = checked_outputs(network(x[part]), tape.n)
+        tape, outputs = recorded(network, x[part])
         weightings = [every_output(outputs)] if probes is None else [probe[None, part] for probe in probes.to(outputs)]
         parts.append(torch.stack([square_norms(tape, outputs, weighting).double() for weighting in weightings]))
     return torch.cat(parts, dim=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -146,11 +146,11 @@ class GradientSimilarityPenalty(Penalty):
                 stacklevel=2,
             )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Return what a resumed training run needs: the number of calls and the state of the probes."""
-        return {"calls": self._calls, **self._probes.state_dict()}
+        return {"calls": torch.tensor(self._calls), **self._probes.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue where the saved penalty was."""
-        self._calls = state["calls"]
+        self._calls = int(state["calls"])
         self._probes.load_state_dict(state)

@@ -10,7 +10,7 @@ from gapscope.gradients.contributions import Contribution, Lookup
 from gapscope.gradients.layer_rules import Call, layer_rule
 
 
-@layer_rule(nn.Embedding)
+@layer_rule(nn.Embedding, features_last=True)
 def embedding(call: Call, gradient: Float[Tensor, "c n *places e"]) -> list[Contribution]:
     """Each place adds its derivative to the row that it read; the padding row is no parameter."""
     module = call.module

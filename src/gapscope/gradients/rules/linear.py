@@ -11,7 +11,7 @@ from gapscope.gradients.layer_rules import Call, layer_rule
 from gapscope.gradients.layouts import Tokens
 
 
-@layer_rule(nn.Linear, NonDynamicallyQuantizableLinear)
+@layer_rule(nn.Linear, NonDynamicallyQuantizableLinear, features_last=True)
 def linear(call: Call, gradient: Float[Tensor, "c n *places o"]) -> list[Contribution]:
     r"""$J = \sum_t g_t (x_t, 1)^\top$ over all positions t of the middle dimensions."""
     c, n, *_, o = gradient.shape

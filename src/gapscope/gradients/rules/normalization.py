@@ -74,7 +74,9 @@ def _over_last_dimensions(normalize: Callable[[Any, Tensor], Tensor]) -> Rule:
     return rule
 
 
-layer_rule(nn.LayerNorm)(
+layer_rule(nn.LayerNorm, features_last=True)(
     _over_last_dimensions(lambda module, x: F.layer_norm(x, module.normalized_shape, eps=module.eps))
 )
-layer_rule(nn.RMSNorm)(_over_last_dimensions(lambda module, x: F.rms_norm(x, module.normalized_shape, eps=module.eps)))
+layer_rule(nn.RMSNorm, features_last=True)(
+    _over_last_dimensions(lambda module, x: F.rms_norm(x, module.normalized_shape, eps=module.eps))
+)

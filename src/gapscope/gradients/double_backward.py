@@ -1,0 +1,32 @@
+"""Kernels of torch that can be differentiated twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+@contextmanager
+def _without_fused_recurrence() -> Iterator[None]:
+    backends: list[Any] = [torch.backends.cudnn, torch.backends.mkldnn]
+    before = [backend.enabled for backend in backends]
+    try:
+        for backend in backends:
+            backend.enabled = False
+        yield
+    finally:
+        for backend, enabled in zip(backends, before, strict=True):
+            backend.enabled = enabled
+
+
+@contextmanager
+def differentiable_kernels(network: nn.Module) -> Iterator[None]:
+    """Use only kernels with a second derivative in the body: plain attention, recurrent layers without fusion."""
+    recurrent = any(isinstance(module, nn.RNNBase) for module in network.modules())
+    with sdpa_kernel(SDPBackend.MATH), _without_fused_recurrence() if recurrent else nullcontext():
+        yield

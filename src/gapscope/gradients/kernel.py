@@ -1,0 +1,116 @@
+"""The empirical neural tangent kernel, block by block within a byte budget."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gapscope.errors import check_range
+from gapscope.gradients.contributions import Contribution, densely_combined
+from gapscope.gradients.recording import recorded
+from gapscope.gradients.self_check import verify
+from gapscope.gradients.traces import every_output
+from gapscope.inspection import ready_inputs
+from gapscope.samples import slices
+
+Contributions = Mapping[tuple[int, ...], Contribution]
+
+
+def in_precision(network: nn.Module, x: Tensor, dtype: torch.dtype | None) -> tuple[nn.Module, Tensor]:
+    """Return the network and inputs in a floating-point type, as copies; the very objects where `dtype` is None."""
+    if dtype is None:
+        return network, x
+    return copy.deepcopy(network).to(dtype), x.to(dtype) if x.is_floating_point() else x
+
+
+def _bytes_per_sample(network: nn.Module, x: Tensor) -> int:
+    """Bytes of one sample's factors: inputs of the layers, and derivatives by their outputs once an output."""
+    tape, outputs = recorded(network, x[:1])
+    numbers = 0
+    for call in tape.calls:
+        tensors = [leaf for leaf, _ in call.versions]
+        by_output = sum(out.shape.numel() for out in call.outputs)
+        if call.rule is None:
+            by_output += sum(parameter.numel() for parameter in call.parameters.values())
+        numbers += sum(tensor.numel() for tensor in tensors) + outputs.shape[1] * by_output
+    return numbers * outputs.element_size()
+
+
+def _contributions(network: nn.Module, x: Tensor) -> Contributions:
+    tape, outputs = recorded(network, x)
+    verify(tape, outputs)
+    return tape.contributions(outputs, every_output(outputs))
+
+
+def _matched(first: Contributions, second: Contributions) -> tuple[Contributions, Contributions]:
+    """Bring two chunks, for which a network may have used its parameters differently, to the same keys."""
+    common = {key for key in first.keys() & second.keys() if first[key].has_form_of(second[key])}
+    sides: list[dict[tuple[int, ...], Contribution]] = []
+    for side in (first, second):
+        rest = densely_combined([part for key, part in side.items() if key not in common])
+        sides.append({key: side[key] for key in common} | rest)
+    return sides[0], sides[1]
+
+
+def _block(first: Contributions, second: Contributions, *, traced: bool, floats: int) -> Tensor:
+    if second is not first:
+        first, second = _matched(first, second)
+    total: Any = 0
+    for key in first.keys() & second.keys():
+        rows, columns = first[key], second[key]
+        total = total + (rows.traced_kernel(columns, floats) if traced else rows.kernel(columns, floats))
+    return total
+
+
+def kernel(
+    network: nn.Module,
+    x: Float[Tensor, "n ..."],
+    x2: Float[Tensor, "m ..."] | None,
+    *,
+    traced: bool,
+    max_bytes: int,
+    chunk_size: int | None,
+) -> Tensor:
+    """Inner products of the gradients of all outputs at all samples, see `gapscope.measures.empirical_ntk`.
+
+    Args:
+        network: The network, in the mode in which it is to be looked at.
+        x: Inputs of the rows.
+        x2: Inputs of the columns; None for those of the rows, of which only half the blocks are computed.
+        traced: Whether to sum over equal outputs.
+        max_bytes: Bytes for factors and temporaries.
+        chunk_size: Samples a chunk; None for as many as `max_bytes` allows.
+
+    Returns:
+        [n, C, m, C], or [n, m] where traced.
+    """
+    check_range("max_bytes", max_bytes, 1)
+    x = ready_inputs(network, x)
+    others = x if x2 is None else ready_inputs(network, x2)
+    if chunk_size is None:
+        # Two chunks are held at a time, and the backward pass needs about as much again.
+        chunk_size = max(1, max_bytes // (4 * _bytes_per_sample(network, x)))
+    floats = max(1, max_bytes // 16)
+    result: Tensor | None = None
+    for rows in slices(len(x), chunk_size):
+        first = _contributions(network, x[rows])
+        for columns in slices(len(others), chunk_size):
+            if x2 is None and columns.start < rows.start:
+                continue
+            second = first if x2 is None and columns == rows else _contributions(network, others[columns])
+            block = _block(first, second, traced=traced, floats=floats)
+            if result is None:
+                c, d = (1, 1) if traced else (block.shape[1], block.shape[3])
+                result = block.new_empty((len(x), len(others)) if traced else (len(x), c, len(others), d))
+            at = (rows, columns) if traced else (rows, slice(None), columns)
+            result[at] = block
+            if x2 is None and columns != rows:
+                mirrored = (columns, rows) if traced else (columns, slice(None), rows)
+                result[mirrored] = block.T if traced else block.permute(2, 3, 0, 1)
+    assert result is not None
+    return result

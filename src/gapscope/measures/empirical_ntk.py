@@ -1,0 +1,65 @@
+"""The empirical neural tangent kernel: inner products of the gradients of outputs by the weights."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gapscope.errors import check_choice
+from gapscope.gradients.kernel import in_precision, kernel
+from gapscope.inspection import inspecting
+
+
+def empirical_ntk(
+    network: nn.Module,
+    x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
+    x2: Float[Tensor, "m ..."] | Int[Tensor, "m ..."] | None = None,
+    *,
+    outputs: Literal["full", "traced"] = "full",
+    max_bytes: int = 2**30,
+    chunk_size: int | None = None,
+    dtype: torch.dtype | None = None,
+) -> Float[Tensor, "n c m c"] | Float[Tensor, "n m"]:
+    r"""Kernel of model gradients: how much learning one sample moves the outputs of another.
+
+    $$K_{nc,md} = \nabla_\theta f_c(x_n) \cdot \nabla_\theta f_d(x_m)$$
+
+    over all trainable weights, for the raw outputs (logits), in evaluation mode (Szolnoky et al. 2022,
+    arXiv:2205.12642, Sec. 2.1). "traced" sums over equal outputs, $\sum_c K_{nc,mc}$, without computing the rest.
+    neural-tangents divides its traced kernel by C; here nothing is divided.
+
+    Exact up to rounding. The Jacobian of the whole network is never formed: only derivatives by the outputs of layers
+    are propagated, and each layer's share is contracted in the cheapest exact order.
+
+    Args:
+        network: The network.
+        x: Inputs of the rows.
+        x2: Inputs of the columns; None for the rows' own.
+        outputs: "full" or "traced".
+        max_bytes: Bytes that factors, temporaries and the backward pass may take beside weights and result; a single
+            sample a chunk is the least that is done. A small budget costs passes, not accuracy.
+        chunk_size: Samples a chunk in place of `max_bytes`; the result does not depend on it.
+        dtype: Floating-point type in which everything is computed, on a copy of the network; None for the network's.
+
+    Returns:
+        K [n, C, m, C], or [n, m] for "traced", in squared output / squared weight.
+
+    Raises:
+        InvalidInput: An option is unknown or out of range, or inputs and weights differ in dtype.
+        NotMeasurable: The network has no trainable parameters.
+        UnsupportedLayer: The network mixes samples, for example by BatchNorm without running statistics.
+
+    >>> network = nn.Linear(2, 3)
+    >>> x = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
+    >>> empirical_ntk(network, x, outputs="traced")  # 3 (x_n . x_m + 1)
+    tensor([[18.,  9.],
+            [ 9.,  6.]])
+    """
+    check_choice("outputs", outputs, ("full", "traced"))
+    network, x = in_precision(network, x, dtype)
+    x2 = x2 if x2 is None or dtype is None or not x2.is_floating_point() else x2.to(dtype)
+    with inspecting(network):
+        return kernel(network, x, x2, traced=outputs == "traced", max_bytes=max_bytes, chunk_size=chunk_size)

@@ -1,0 +1,122 @@
+"""Log determinant, rank and eigenvalues of the empirical neural tangent kernel."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gapscope.errors import check_choice
+from gapscope.gradients.kernel import in_precision, kernel
+from gapscope.inspection import inspecting
+from gapscope.records import Estimate
+from gapscope.registry import Number, measure
+
+
+class LogDeterminant(Estimate):
+    """The log determinant of a kernel: a float that also knows the kernel's eigenvalues.
+
+    Attributes:
+        eigenvalues: All eigenvalues, ascending, float64.
+        threshold: Eigenvalues up to this size are rounding errors of the kernel.
+    """
+
+    eigenvalues: Float[Tensor, " r"]
+    threshold: float
+
+    def __new__(cls, eigenvalues: Float[Tensor, " r"], threshold: float) -> LogDeterminant:
+        """Make the float: -inf where the kernel is numerically singular."""
+        regular = bool(eigenvalues[0] > threshold)
+        value = float.__new__(cls, float(eigenvalues.log().sum()) if regular else float("-inf"))
+        value.standard_error, value.eigenvalues, value.threshold = None, eigenvalues, threshold
+        return value
+
+    @property
+    def rank(self) -> int:
+        """Numerical rank: eigenvalues above the threshold."""
+        return int((self.eigenvalues > self.threshold).sum())
+
+    @property
+    def effective_rank(self) -> float:
+        r"""$\exp(-\sum_i p_i \log p_i)$ with $p_i = \lambda_i / \sum_j \lambda_j$ (Roy and Vetterli 2007).
+
+        Between 1 (one direction holds all) and the number of rows (all directions alike); 0 for the zero kernel.
+        """
+        positive = self.eigenvalues[self.eigenvalues > self.threshold]
+        if len(positive) == 0:
+            return 0.0
+        shares = positive / positive.sum()
+        return float(torch.exp(-(shares * shares.log()).sum()))
+
+    def numbers(self) -> dict[str, float | Estimate]:
+        """Return the numbers under which a measurement keeps the result."""
+        return {
+            "ntk_logdet": Estimate(float(self)),
+            "rank": float(self.rank),
+            "effective_rank": self.effective_rank,
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LogDeterminant, (self.eigenvalues, self.threshold)
+
+
+@measure(
+    "ntk_logdet",
+    needs=("inputs",),
+    cost="as many backward passes as the network has outputs, and the eigenvalues of the kernel, all in float64",
+    reference="Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.3",
+    numbers={
+        "ntk_logdet": Number("nats (log of squared output / squared weight)", "lower", "sum over eigenvalues"),
+        "rank": Number("eigenvalues", "none", "count"),
+        "effective_rank": Number("eigenvalues", "none", "exponential of the entropy of the spectrum"),
+    },
+)
+def ntk_logdet(
+    network: nn.Module,
+    x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
+    *,
+    outputs: Literal["full", "traced"] = "full",
+    max_bytes: int = 2**30,
+    chunk_size: int | None = None,
+    dtype: torch.dtype | None = torch.float64,
+) -> LogDeterminant:
+    r"""Log determinant of the kernel of model gradients, $\log\det K = \sum_i \log \lambda_i$.
+
+    K is the kernel of `empirical_ntk`, in evaluation mode. Lower means that fewer independent directions are learnt.
+    No jitter is added: where an eigenvalue is not above the rounding errors of K, $R\, \epsilon\, \lambda_{max}$ for R
+    rows and the machine precision of `dtype`, the result is -inf, and its `rank` says how many eigenvalues are.
+
+    Args:
+        network: The network.
+        x: Inputs.
+        outputs: "full" for all nC rows, or "traced" for the n x n kernel summed over outputs. The two differ.
+        max_bytes: As for `empirical_ntk`.
+        chunk_size: As for `empirical_ntk`.
+        dtype: Floating-point type of gradients and kernel, on a copy of the network; None for the network's own,
+            which is faster and raises the threshold. The factorisation is in float64 always.
+
+    Returns:
+        The log determinant in nats, with `eigenvalues`, `rank` and `effective_rank`.
+
+    Raises:
+        InvalidInput: An option is unknown or out of range.
+        NotMeasurable: The network has no trainable parameters.
+        UnsupportedLayer: The network mixes samples, for example by BatchNorm without running statistics.
+
+    >>> network = nn.Linear(2, 1, bias=False)
+    >>> round(ntk_logdet(network, torch.tensor([[1.0, 0.0], [1.0, 2.0]])), 6)  # det [[1, 1], [1, 5]] = 4
+    1.386294
+    >>> ntk_logdet(network, torch.tensor([[1.0, 0.0], [1.0, 0.0]])).rank
+    1
+    """
+    check_choice("outputs", outputs, ("full", "traced"))
+    network, x = in_precision(network, x, dtype)
+    with inspecting(network):
+        matrix = kernel(network, x, None, traced=outputs == "traced", max_bytes=max_bytes, chunk_size=chunk_size)
+    if matrix.ndim == 4:
+        matrix = matrix.flatten(2).flatten(0, 1)
+    eigenvalues = torch.linalg.eigvalsh(matrix.double()).cpu()
+    precision = len(matrix) * torch.finfo(matrix.dtype).eps
+    return LogDeterminant(eigenvalues, precision * max(0.0, float(eigenvalues[-1])))

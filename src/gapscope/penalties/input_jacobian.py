@@ -1,0 +1,109 @@
+"""Squared norm of the Jacobian of outputs by inputs as a penalty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.gradients.double_backward import differentiable_kernels
+from gapscope.gradients.probes import ProbeSource, probe_scale
+from gapscope.gradients.traces import every_output
+from gapscope.inspection import checked_outputs
+from gapscope.penalties.base import Penalty
+from gapscope.registry import penalty
+
+
+def differentiable_inputs(inputs: Tensor) -> Tensor:
+    """Return inputs by which the outputs can be differentiated.
+
+    Args:
+        inputs: A mini-batch.
+
+    Returns:
+        The same tensor where it has a gradient already.
+
+    Raises:
+        InvalidInput: The inputs are integers.
+    """
+    if not inputs.is_floating_point():
+        raise InvalidInput(
+            f"A derivative by the inputs must have floating-point inputs; got {inputs.dtype}. "
+            "Let the network begin after the embedding, or use a penalty on the weights."
+        )
+    return inputs if inputs.requires_grad else inputs.detach().requires_grad_()
+
+
+@penalty("input_jacobian")
+class InputJacobianPenalty(Penalty):
+    r"""$\lambda \sum_{n,c} \lVert \nabla_x f_c(x_n) \rVert^2 / (nC)$ of the raw outputs f on the mini-batch.
+
+    Jacobian regularisation (Hoffman et al. 2019, arXiv:1908.02729; Sokolic et al. 2017), there a mean over
+    samples and a sum over outputs. One probe costs about two plain training steps and is unbiased. In training mode
+    BatchNorm lets samples act on each other; then the derivative is that of the sum over the batch.
+
+    Args:
+        strength: lambda, 0 or larger.
+        method: "probe" (one random probe a step) or "exact" (one backward pass an output).
+        reduction: "mean" divides by nC, "sum" does not.
+        probe: "class" (one output per sample, stratified over the batch) or "rademacher".
+        seed: Seed of the probes.
+        generator: Source of the probes in place of `seed`.
+
+    >>> network = nn.Linear(2, 1)
+    >>> _ = nn.init.constant_(network.weight, 3.0)
+    >>> InputJacobianPenalty(0.5)(network, torch.zeros(4, 2)).item()  # 0.5 (3^2 + 3^2)
+    9.0
+    """
+
+    def __init__(
+        self,
+        strength: float,
+        *,
+        method: Literal["probe", "exact"] = "probe",
+        reduction: Literal["mean", "sum"] = "mean",
+        probe: Literal["class", "rademacher"] = "class",
+        seed: int = 0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        check_range("strength of InputJacobianPenalty", strength, 0)
+        check_choice("method", method, ("probe", "exact"))
+        check_choice("reduction", reduction, ("mean", "sum"))
+        check_choice("probe", probe, ("class", "rademacher"))
+        self.strength, self.method, self.reduction = strength, method, reduction
+        self._probes = ProbeSource(probe, seed, generator)
+
+    @contextmanager
+    def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
+        """Let the inputs have a gradient."""
+        with differentiable_kernels(network):
+            yield differentiable_inputs(inputs), None
+
+    def value(
+        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
+    ) -> Tensor:
+        """Return the penalty."""
+        outputs = checked_outputs(outputs, len(inputs))
+        if self.method == "exact":
+            weightings, scale = every_output(outputs), 1
+        else:
+            weightings = self._probes.draw(outputs).to(outputs.dtype)[None]
+            scale = probe_scale(self._probes.kind, outputs.shape[1])
+        squares = [
+            torch.autograd.grad(outputs, inputs, weighting, create_graph=True)[0].square().sum()
+            for weighting in weightings
+        ]
+        count = outputs.numel() if self.reduction == "mean" else 1
+        return self.strength * scale * torch.stack(squares).sum() / count
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a resumed training run needs: the state of the probes."""
+        return self._probes.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue where the saved penalty was."""
+        self._probes.load_state_dict(state)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gapscope.gradients.contractions import (
+    ORDERS,
+    Side,
+    cheapest_order,
+    gram_matrix,
+    kernel_block,
+    kernel_block_gradient,
+    traced_block,
+)
+
+
+def _side(c: int, n: int, o: int, k: int, t: int, seed: int) -> Side:
+    generator = torch.Generator().manual_seed(seed)
+    columns = torch.randn(n, k, t, generator=generator, dtype=torch.float64)
+    return Side(columns, torch.randn(c, n, o, t, generator=generator, dtype=torch.float64))
+
+
+def _jacobian(side: Side) -> Tensor:
+    return torch.einsum("cnot,nkt->ncok", side.gradients, side.columns)
+
+
+sizes = st.tuples(*(st.integers(1, 5) for _ in range(5)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes, st.integers(1, 5), st.integers(1, 5), st.integers(1, 5), st.integers(1, 30))
+def test_every_order_gives_the_kernel(
+    size: tuple[int, int, int, int, int], d: int, m: int, s: int, floats: int
+) -> None:
+    c, n, o, k, t = size
+    first, second = _side(c, n, o, k, t, 0), _side(d, m, o, k, s, 1)
+    expected = torch.einsum("ncok,mdok->ncmd", _jacobian(first), _jacobian(second))
+    for order in ORDERS.values():
+        torch.testing.assert_close(order(first, second, floats), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(kernel_block(first, second, floats), expected, rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes, st.integers(1, 5), st.integers(1, 5), st.integers(1, 200))
+def test_traced_block(size: tuple[int, int, int, int, int], m: int, s: int, floats: int) -> None:
+    c, n, o, k, t = size
+    first, second = _side(c, n, o, k, t, 0), _side(c, m, o, k, s, 1)
+    expected = torch.einsum("ncok,mcok->nm", _jacobian(first), _jacobian(second))
+    torch.testing.assert_close(traced_block(first, second, floats), expected, rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes)
+def test_gradient_of_a_weighted_kernel(size: tuple[int, int, int, int, int]) -> None:
+    c, n, *_ = size
+    side = _side(*size, 0)
+    weights = torch.randn(n * c, n * c, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    weights = (weights + weights.T).view(n, c, n, c)
+    leaves = side.columns.clone().requires_grad_(), side.gradients.clone().requires_grad_()
+    jacobian = _jacobian(Side(*leaves))
+    expected = torch.autograd.grad((torch.einsum("ncok,mdok->ncmd", jacobian, jacobian) * weights).sum(), leaves)
+    for given_, right in zip(kernel_block_gradient(side, weights), expected, strict=True):
+        torch.testing.assert_close(given_, right, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("c", "n", "o", "k", "t", "order"),
+    [
+        (10, 32, 120, 401, 1, "gram"),  # a fully connected layer
+        (10, 32, 6, 26, 784, "explicit"),  # the first convolution of a small network: T^2 would be gigabytes
+        (10, 2, 512, 4609, 4, "gram"),  # a late convolution of a large one
+        (200, 8, 64, 577, 64, "mixed"),  # many outputs
+    ],
+)
+def test_the_cheapest_order_is_taken(c: int, n: int, o: int, k: int, t: int, order: str) -> None:
+    side = Side(torch.empty(n, k, t, device="meta"), torch.empty(c, n, o, t, device="meta"))
+    assert cheapest_order(side, side) == order
+
+
+def test_temporaries_bound_the_order() -> None:
+    side = _side(2, 2, 6, 40, 3, 0)
+    assert cheapest_order(side, side, 10**6) == "gram"
+    assert cheapest_order(side, side, 10) == "explicit"
+
+
+def test_gram_matrix_of_many_rows() -> None:
+    rows = torch.randn(1001, 513, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(gram_matrix(rows), rows @ rows.T, rtol=1e-12, atol=1e-11)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from gapscope.errors import InvalidInput
+from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.registry import get_measure
+from gapscope.samples import Samples
+
+
+def _network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 5)).double()
+
+
+def _inputs(n: int = 12) -> torch.Tensor:
+    return torch.randn(n, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def _analytic_trace(network: nn.Module, x: torch.Tensor) -> float:
+    """The closed form for ReLU networks: sum over layers of |delta|^2 (|a|^2 + 1), delta^L = I."""
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
+    activations, masks = [x], []
+    for layer in layers[:-1]:
+        z = layer(activations[-1])
+        masks.append((z > 0).double())
+        activations.append(z.relu())
+    delta = torch.eye(5, dtype=x.dtype).expand(len(x), 5, 5)
+    total = 0.0
+    for i in reversed(range(len(layers))):
+        total += float((delta.square().sum((1, 2)) * (activations[i].square().sum(1) + 1)).sum().detach())
+        if i:
+            delta = (delta @ layers[i].weight) * masks[i - 1][:, None]
+    return total
+
+
+def test_closed_form_of_a_relu_network() -> None:
+    network, x = _network(), _inputs()
+    trace = ntk_trace(network, x)
+    assert trace.exact
+    assert math.isclose(trace, _analytic_trace(network, x), rel_tol=1e-12)
+    assert math.isclose(ntk_trace(network, x, reduction="mean"), trace / 60, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("probe", ["class", "rademacher", "batch_sum"])
+def test_probes_converge_to_the_trace_as_their_standard_error_says(probe: str) -> None:
+    network, x = _network(), _inputs()
+    exact = ntk_trace(network, x)
+    estimate = ntk_trace(network, x, method="probe", probe=probe, probes=400)  # type: ignore[arg-type]
+    assert estimate.standard_error is not None
+    assert abs(estimate - exact) < 4 * estimate.standard_error
+    assert estimate.standard_error < 0.05 * exact
+    draws = [
+        ntk_trace(network, x, method="probe", probe=probe, probes=4, generator=torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
+        for seed in range(200)
+    ]
+    spread = torch.tensor(draws).std()
+    typical = torch.tensor([draw.standard_error for draw in draws]).square().mean().sqrt()
+    assert 0.8 < float(typical / spread) < 1.25
+
+
+@pytest.mark.parametrize("probe", ["class", "rademacher", "batch_sum"])
+def test_one_probe_states_an_error_that_is_not_too_small(probe: str) -> None:
+    network, x = _network(), _inputs()
+    exact = ntk_trace(network, x)
+    draws = [
+        ntk_trace(network, x, method="probe", probe=probe, generator=torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
+        for seed in range(200)
+    ]
+    spread = math.sqrt(sum((draw - exact) ** 2 for draw in draws) / len(draws))
+    typical = math.sqrt(sum((draw.standard_error or 0) ** 2 for draw in draws) / len(draws))
+    assert typical > 0.9 * spread
+
+
+def test_a_single_sample_has_an_error_too() -> None:
+    network, x = _network(), _inputs(1)
+    for probe in ("class", "rademacher"):
+        estimate = ntk_trace(network, x, method="probe", probe=probe)  # type: ignore[arg-type]
+        assert estimate.standard_error is not None and math.isfinite(estimate.standard_error)
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "probe", "probes": 3}, {"method": "probe", "probe": "batch_sum"}])
+def test_chunks_do_not_matter(options: dict[str, object]) -> None:
+    network, x = _network(), _inputs()
+    whole = ntk_trace(network, x, **options)  # type: ignore[arg-type]
+    assert math.isclose(ntk_trace(network, x, chunk_size=5, **options), whole, rel_tol=1e-12)  # type: ignore[arg-type]
+
+
+def test_the_order_of_samples_does_not_matter() -> None:
+    network, x = _network(), _inputs()
+    assert math.isclose(ntk_trace(network, x.flip(0)), ntk_trace(network, x), rel_tol=1e-12)
+
+
+def test_nothing_is_left_behind() -> None:
+    network, x = _network().train(), _inputs()
+    state, weights = torch.get_rng_state(), [p.detach().clone() for p in network.parameters()]
+    ntk_trace(network, x, method="probe")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert network.training and all(p.grad is None for p in network.parameters())
+    assert all(torch.equal(p, w) for p, w in zip(network.parameters(), weights, strict=True))
+    with torch.inference_mode():
+        inside = ntk_trace(network, x)
+    assert inside == ntk_trace(network, x)
+
+
+def test_a_constant_network_is_at_the_floor() -> None:
+    network = _network()
+    for parameter in network.parameters():
+        nn.init.zeros_(parameter)
+    assert ntk_trace(network, _inputs(), reduction="mean") == 1
+
+
+def test_as_a_registered_measure() -> None:
+    network, x = _network(), _inputs()
+    readings = get_measure("ntk_trace")(network, Samples(x))
+    assert readings["ntk_trace"].value == ntk_trace(network, x)
+    assert readings["ntk_trace"].standard_error is None
+
+
+def test_wrong_options_are_named() -> None:
+    network, x = _network(), _inputs()
+    with pytest.raises(InvalidInput, match="method must be one of 'exact', 'probe'; got 'prob'"):
+        ntk_trace(network, x, method="prob")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="probe must be one of"):
+        ntk_trace(network, x, method="probe", probe="gauss")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"probes must lie in \[1, inf\); got 0"):
+        ntk_trace(network, x, method="probe", probes=0)
+    with pytest.raises(InvalidInput, match="same dtype"):
+        ntk_trace(network, x.float())
