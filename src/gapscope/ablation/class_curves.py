@@ -1,0 +1,126 @@
+"""Accuracy curves of cumulative unit ablation, class by class."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+
+from gapscope.ablation.masked_tail import rows_within
+from gapscope.ablation.ranking import Attribute, class_selectivity, mean_absolute_activation, ranked, weight_norm
+from gapscope.ablation.split import Activations, Split, split_at
+from gapscope.ablation.summed_tail import tail_of
+from gapscope.errors import InvalidInput
+from gapscope.inspection import ready_inputs
+from gapscope.seeds import stream_seed
+
+
+@dataclass(frozen=True, eq=False)
+class ClassCurves:
+    """Accuracy on each class after removing n = 0..M units, in the order of the ranking and in its exact reverse."""
+
+    layer: str
+    classes: tuple[int, ...]
+    counts: tuple[int, ...]
+    forward: Float[Tensor, "c n"]
+    reverse: Float[Tensor, "c n"]
+
+
+class _Ranking:
+    """Ranks the units of one layer for one class after the other."""
+
+    def __init__(
+        self, split: Split, attribute: Attribute, generator: torch.Generator | None, per_class: Iterable[Activations]
+    ) -> None:
+        self.split, self.attribute = split, attribute
+        self.generator = generator or torch.Generator().manual_seed(stream_seed(0, "unit ablation"))
+        if attribute == "class_selectivity":
+            self.selectivity = class_selectivity(torch.stack([self._means(source) for source in per_class]))
+
+    def _means(self, source: Activations) -> Float[Tensor, " m"]:
+        return mean_absolute_activation(self.split.units_first(source.values))
+
+    def __call__(self, source: Activations) -> Int[Tensor, " m"]:
+        """Return the units of one class in the order of removal."""
+        scores = self._scores(source)
+        units = source.values.shape[self.split.unit_axis]
+        if scores.shape != (units,) or bool(scores.isnan().any()):
+            raise InvalidInput(
+                f"attribute must return one number, not NaN, for each of the {units} units of layer "
+                f"'{self.split.label}'; got shape {list(scores.shape)}. It is given activations [n, units, ...]."
+            )
+        return ranked(scores.to(source.values.device))
+
+    def _scores(self, source: Activations) -> Tensor:
+        units = source.values.shape[self.split.unit_axis]
+        if callable(self.attribute):
+            return torch.as_tensor(self.attribute(source.values.movedim(self.split.unit_axis, 1)))
+        if self.attribute == "class_selectivity":
+            return self.selectivity
+        if self.attribute == "weight_norm":
+            return weight_norm(self.split.producer(units), self.split.label)
+        if self.attribute == "random":
+            device = self.generator.device
+            return torch.randperm(units, generator=self.generator, device=device).double()
+        return self._means(source)
+
+
+def _tracked(classes: Sequence[int], progress: bool) -> Iterable[int]:
+    if not (progress and sys.stderr.isatty()):
+        return classes
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(classes, "Ablating units, class by class", console=Console(stderr=True))
+
+
+@torch.no_grad()
+def class_curves(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Int[Tensor, " n"],
+    *,
+    layer: str | None,
+    unit_axis: int | None,
+    attribute: Attribute,
+    max_bytes: int,
+    generator: torch.Generator | None,
+    progress: bool,
+) -> ClassCurves:
+    """Ablate the units of one layer cumulatively, for the samples of one class after the other, in both orders.
+
+    Args:
+        network: The network, in evaluation mode.
+        x: Inputs.
+        y: Class labels.
+        layer: Name of the layer, None for the default one.
+        unit_axis: Axis of the layer's output that counts units, None to find it.
+        attribute: By what the units are ranked.
+        max_bytes: About how much memory a batch may take.
+        generator: For the random ranking.
+        progress: Whether a terminal shows a bar.
+
+    Returns:
+        The curves, exact, in float64 on the CPU.
+    """
+    split = split_at(network, ready_inputs(network, x[:2]), layer, unit_axis)
+    first = ready_inputs(network, x[:4])
+    tail, rows = tail_of(split, first, max_bytes), rows_within(max_bytes, lambda: split.activations(first[:1]))
+    classes = y.unique().tolist()
+
+    def source(label: int) -> Activations:
+        return split.all_activations(ready_inputs(network, x[(y == label).to(x.device)]), rows)
+
+    ranking = _Ranking(split, attribute, generator, (source(label) for label in classes))
+    curves = []
+    for label in _tracked(classes, progress):
+        activations = source(label)
+        predictions = tail.predictions(activations, ranking(activations))
+        curves.append((predictions == label).double().mean(1).cpu())
+    forward, reverse = torch.stack(curves, 1)
+    counts = tuple(int((y == label).sum()) for label in classes)
+    return ClassCurves(split.label, tuple(classes), counts, forward, reverse)

@@ -1,0 +1,170 @@
+"""A network's forward pass as a graph of operations, where it can be traced, and the pieces into which it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+
+class _Root(nn.Module):
+    """Calls the network with its inputs alone, so that other arguments of its forward keep their defaults."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)
+
+
+class _Tracer(fx.Tracer):
+    """Traces into modules that have children, and notes which node each call of a module returned."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.returned: dict[nn.Module, list[fx.Node]] = {}
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if m is self.network:
+            return False
+        return next(m.children(), None) is None or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = super().call_module(m, forward, args, kwargs)
+        if isinstance(result, fx.Proxy):
+            self.returned.setdefault(m, []).append(result.node)
+        return result
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The operations of one forward pass.
+
+    Attributes:
+        root: Module to which the graph's names refer.
+        graph: The operations, in the order in which they run.
+        output: The operation that yields the network's output.
+        returned: The operations that the calls of each module returned.
+        names: Module -> its name in the network.
+    """
+
+    root: nn.Module
+    graph: fx.Graph
+    output: fx.Node
+    returned: dict[nn.Module, list[fx.Node]]
+    names: dict[nn.Module, str]
+
+    @property
+    def input(self) -> fx.Node:
+        """The operation that stands for the network's input."""
+        return next(node for node in self.graph.nodes if node.op == "placeholder")
+
+    def module(self, node: fx.Node) -> nn.Module | None:
+        """Return the module that a node calls, None where it calls a function."""
+        return self.root.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+    def function_name(self, node: fx.Node) -> str:
+        """Return the name of the class or function that a node calls."""
+        module = self.module(node)
+        if module is not None:
+            return type(module).__name__
+        return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+    def label(self, node: fx.Node) -> str:
+        """Return the name of the innermost module that returns this node and is called once, else the node's own."""
+        names = [self.names[m] for m, nodes in self.returned.items() if nodes == [node] and self.names.get(m)]
+        return max(names, key=lambda name: name.count("."), default=node.name.removeprefix("network_"))
+
+    def find(self, layer: str) -> fx.Node | None:
+        """Return the node that the module `layer` returns, or that bears this label; None where it is not just one."""
+        module = {name: module for module, name in self.names.items()}.get(layer)
+        if module is not None:
+            nodes = self.returned.get(module, [])
+            return nodes[0] if len(nodes) == 1 else None
+        return next((node for node in self.graph.nodes if self.label(node) == layer), None)
+
+
+def trace(network: nn.Module) -> Traced | None:
+    """Return the network's operations, None where its forward cannot be traced symbolically.
+
+    What the network's forward stores in its own modules while it is traced is put back.
+
+    Args:
+        network: The network, in the mode in which it is looked at.
+
+    Returns:
+        The operations, or None.
+    """
+    root, tracer = _Root(network), _Tracer(network)
+    attributes = [(module, dict(vars(module))) for module in network.modules()]
+    try:
+        graph = tracer.trace(root)
+    except Exception:  # forward is anybody's code: with symbols instead of tensors it may raise anything
+        return None
+    finally:
+        for module, content in attributes:
+            vars(module).clear()
+            vars(module).update(content)
+    output = next(node for node in graph.nodes if node.op == "output").args[0]
+    if not isinstance(output, fx.Node):
+        return None
+    names = {module: name for name, module in network.named_modules()}
+    return Traced(root, graph, output, tracer.returned, names)
+
+
+def descendants(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[fx.Node]:
+    """Return the nodes and everything computed from them; what only comes after a node of `stop` is left out."""
+    found, stopped, waiting = set(), set(stop), list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += [] if node in stopped else list(node.users)
+    return found
+
+
+def ancestors(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[fx.Node]:
+    """Return the nodes and everything they are computed from; what lies behind a node of `stop` is left out."""
+    found, stopped, waiting = set(), set(stop), list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += [] if node in stopped else list(node.all_input_nodes)
+    return found
+
+
+def crossing(traced: Traced, site: fx.Node) -> list[fx.Node]:
+    """Return what reaches the output past `site`: nodes computed from the input, not from `site`, used behind it."""
+    behind = (descendants([site]) & ancestors([traced.output])) - {site}
+    from_input = descendants([traced.input])
+    return [
+        node
+        for node in traced.graph.nodes
+        if node in from_input and node not in behind and node is not site and any(user in behind for user in node.users)
+    ]
+
+
+def piece(traced: Traced, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tuple[fx.GraphModule, list[bool]]:
+    """Cut the operations from `inputs` to `outputs` out of a traced network.
+
+    Args:
+        traced: The traced network.
+        inputs: Nodes whose values the piece is given.
+        outputs: Nodes whose values it returns, as a tuple.
+
+    Returns:
+        The piece, which takes a value for each input that it uses, and which inputs these are.
+    """
+    needed = ancestors(outputs, stop=inputs)
+    graph = fx.Graph()
+    copies = {node: graph.placeholder(node.name) for node in inputs if node in needed}
+    for node in traced.graph.nodes:
+        if node in needed and node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in outputs))
+    return fx.GraphModule(traced.root, graph), [node in needed for node in inputs]

@@ -1,0 +1,101 @@
+"""Which layer of a network is ablated when nobody names one: the activation of its last convolution."""
+
+from __future__ import annotations
+
+from torch import fx, nn
+
+from gapscope.ablation.graph import Traced, ancestors, descendants
+from gapscope.ablation.modules import ACTIVATIONS, Weighted, kind
+from gapscope.errors import NotMeasurable
+
+_CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d"})
+_GATES = frozenset({"sigmoid", "hardsigmoid"})
+
+
+def _kind(traced: Traced, node: fx.Node) -> str:
+    """Return what a node does; subclasses of torch's convolutions and linear layers count as these."""
+    module = traced.module(node)
+    if isinstance(module, nn.Linear):
+        return "linear"
+    if isinstance(module, Weighted):
+        return f"conv{module.weight.ndim - 2}d"
+    return kind(traced.function_name(node))
+
+
+def _is_activation(traced: Traced, node: fx.Node) -> bool:
+    name = _kind(traced, node)
+    if name in _GATES and node.users and all(_kind(traced, user) == "mul" for user in node.users):
+        return False
+    return name in ACTIVATIONS
+
+
+def _weighted(traced: Traced) -> list[fx.Node]:
+    used = ancestors([traced.output]) & descendants([traced.input])
+    return [node for node in traced.graph.nodes if node in used and _kind(traced, node) in _CONVOLUTIONS | {"linear"}]
+
+
+def default_site(traced: Traced | None) -> fx.Node:
+    """Return the activation of the last convolution, or of the last hidden layer in a network without convolutions.
+
+    The last convolution or linear layer of all is the network's head and no hidden layer. The activation is the first
+    one behind the layer, past normalisation, pooling, dropout and residual sums, before the next layer with weights: in
+    a residual network the activation after the last sum. A sigmoid that only multiplies something is a gate.
+
+    Args:
+        traced: The traced network, None where it cannot be traced.
+
+    Returns:
+        The operation whose output is ablated.
+
+    Raises:
+        NotMeasurable: There is no hidden layer, or it is not plain which activation belongs to the last one.
+    """
+    if traced is None:
+        raise NotMeasurable(
+            "The layer to ablate could not be found by itself, because the network's forward cannot be traced; "
+            "pass layer= with the name of the activation behind its last convolution."
+        )
+    *hidden, _ = _weighted(traced) or [traced.input]
+    if not hidden:
+        raise NotMeasurable(
+            "Unit ablation needs a hidden layer before the network's last layer; found none. "
+            "Pass layer= with the name of the module whose units are to be ablated."
+        )
+    convolutions = [node for node in hidden if _kind(traced, node) in _CONVOLUTIONS]
+    last = (convolutions or hidden)[-1]
+    behind = descendants([last], stop=set(_weighted(traced)) - {last})
+    for node in traced.graph.nodes:
+        if node in behind and _is_activation(traced, node):
+            return node
+    raise NotMeasurable(
+        f"No activation follows the last hidden layer '{traced.label(last)}' before the next layer with weights, so it "
+        f"is not plain which units are meant; pass layer= with a module's name (layer='{traced.label(last)}' ablates "
+        "what that layer returns)."
+    )
+
+
+def unit_axis_behind(traced: Traced, site: fx.Node, dimensions: int) -> int | None:
+    """Return the axis that counts units in an output of so many dimensions, None where it is not plain.
+
+    It is the last one behind a linear layer, and the first after the samples behind a convolution whose output has
+    that many dimensions. (Tokens behind a convolution may stand either way.)
+
+    Args:
+        traced: The traced network.
+        site: The operation that returns the output.
+        dimensions: The output's number of dimensions, samples included.
+
+    Returns:
+        1, -1 or None.
+    """
+    kinds = [_kind(traced, node) for node in _weighted(traced) if node in ancestors([site])]
+    if dimensions == 2 or kinds[-1:] == [f"conv{dimensions - 2}d"]:
+        return 1
+    return -1 if kinds[-1:] == ["linear"] else None
+
+
+def producing_layer(traced: Traced, site: fx.Node, n_units: int) -> nn.Module | None:
+    """Return the last convolution or linear module before `site` that has `n_units` outputs, None if there is none."""
+    before = ancestors([site])
+    modules = [traced.module(node) for node in _weighted(traced) if node in before]
+    return next((m for m in reversed(modules) if isinstance(m, Weighted) and len(m.weight) == n_units), None)

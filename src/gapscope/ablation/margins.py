@@ -1,0 +1,134 @@
+"""Distances of samples to the nearest class boundary, to first order, at the input and at hidden layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gapscope.ablation.modules import Weighted, calls, kind, module_named, tapped
+from gapscope.errors import NotMeasurable
+from gapscope.inspection import checked_outputs, ready_inputs
+from gapscope.samples import Samples, slices
+
+
+class _Variation:
+    """Sum over coordinates of their variance over samples, from one chunk of samples after the other, in float64."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.mean: Tensor | float = 0.0
+        self.squares: Tensor | float = 0.0
+
+    def add(self, values: Float[Tensor, "n d"]) -> None:
+        values, n = values.detach().double(), len(values)
+        mean, total = values.mean(0), self.n + n
+        shift = mean - self.mean
+        # squares about two means add up with the square of the distance between these means
+        self.squares += (values - mean).square().sum() + (shift.square() * self.n * n / total).sum()
+        self.mean += shift * n / total
+        self.n = total
+
+    @property
+    def value(self) -> Tensor:
+        return torch.as_tensor(self.squares / self.n).cpu()
+
+
+def default_layers(network: nn.Module, x: Tensor) -> list[str]:
+    """Return "input" and up to three evenly spaced hidden layers, of H the ones at depth H/3, 2H/3 and H.
+
+    A hidden layer is what a convolution or linear layer other than the last returns, behind its normalisation if a
+    module with "norm" in its name takes it directly; layers that are called twice are passed over.
+
+    Args:
+        network: The network, in evaluation mode.
+        x: Inputs; one sample is enough.
+
+    Returns:
+        Names of modules, after "input".
+    """
+    made = calls(network, x)
+    weighted = [call for call in made if isinstance(call.module, Weighted)][:-1]
+    hidden = []
+    for layer in weighted:
+        norms = [c for c in made if c.input is layer.output and "norm" in kind(type(c.module).__name__)]
+        hidden.append(norms[0].name if norms else layer.name)
+    names = [call.name for call in made]
+    hidden = [name for name in hidden if names.count(name) == 1]
+    depths = {math.ceil(len(hidden) * third / 3) for third in (1, 2, 3)} - {0}
+    return ["input", *(hidden[depth - 1] for depth in sorted(depths))]
+
+
+def boundary_distances(
+    network: nn.Module,
+    samples: Samples,
+    layers: Sequence[str],
+    *,
+    epsilon: float,
+    chunk_size: int,
+) -> tuple[Float[Tensor, "l n"], Float[Tensor, " l"]]:
+    """Return the signed distance of every sample to its nearest other class at every layer, and total variations.
+
+    Args:
+        network: The network, in evaluation mode.
+        samples: Inputs with class labels.
+        layers: Names of modules, and "input".
+        epsilon: Keeps the root of the squared gradient norm from 0.
+        chunk_size: Samples a pass.
+
+    Returns:
+        Distances, and for each layer the sum over coordinates of their variance over samples; float64, on the CPU.
+    """
+    modules = {name: module_named(network, name) for name in layers if name != "input"}
+    variations = {name: _Variation() for name in layers}
+    distances = []
+    for part in slices(len(samples), chunk_size):
+        x = ready_inputs(network, samples.inputs[part])
+        x = x.detach().requires_grad_(x.is_floating_point())
+        with tapped(modules) as seen:
+            outputs = checked_outputs(network(x.clone()), len(x))  # a network may change its input in place
+        seen["input"] = x
+        difference = _difference(outputs, ready_inputs(network, samples.targets[part]))  # type: ignore[index]
+        gradients = _gradients(difference, {name: seen.get(name) for name in layers})
+        squares = torch.stack([gradient.double().flatten(1).square().sum(1) for gradient in gradients])
+        distances.append((difference.detach().double() / (epsilon + squares).sqrt()).cpu())
+        for name in layers:
+            variations[name].add(seen[name].flatten(1))
+    return torch.cat(distances, 1), torch.stack([variations[name].value for name in layers])
+
+
+def _difference(outputs: Float[Tensor, "n k"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Return the output of the true class minus the largest other one."""
+    right = outputs.gather(1, targets[:, None])
+    others = outputs.scatter(1, targets[:, None], -torch.inf)
+    return right[:, 0] - others.amax(1)
+
+
+def _gradients(difference: Float[Tensor, " n"], taps: dict[str, Tensor | None]) -> list[Tensor]:
+    differentiable = {name: tap for name, tap in taps.items() if tap is not None and tap.requires_grad}
+    found = torch.autograd.grad(difference.sum(), list(differentiable.values()), allow_unused=True)
+    for name in taps:
+        if name not in differentiable or found[list(differentiable).index(name)] is None:
+            raise NotMeasurable(
+                f"A margin at layer '{name}' needs outputs that depend on that layer differentiably; they do not. "
+                "Name other layers (token ids as inputs need layers= without 'input')."
+            )
+    return list(found)
+
+
+def quartile_features(margins: Float[Tensor, "l c"]) -> Float[Tensor, "l 5"]:
+    """Return lower fence, quartiles and upper fence of each row: the fences are its extremes within 1.5 IQR."""
+    quartiles = torch.quantile(margins, torch.tensor([0.25, 0.5, 0.75], dtype=margins.dtype), dim=1)
+    first, _, third = quartiles[..., None]
+    reach = 1.5 * (third - first)
+    lower = margins.where(margins >= first - reach, torch.inf).amin(1)
+    upper = margins.where(margins <= third + reach, -torch.inf).amax(1)
+    return torch.stack([lower, *quartiles, upper], 1)
+
+
+def moment_features(margins: Float[Tensor, "l c"]) -> Float[Tensor, "l 5"]:
+    """Return (mean of n-th powers)^(1/n) of each row, n = 1..5."""
+    return torch.stack([margins.pow(order).mean(1).pow(1 / order) for order in range(1, 6)], 1)

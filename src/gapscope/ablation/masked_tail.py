@@ -1,0 +1,138 @@
+"""Predictions at every step of cumulative ablation, by running the rest of the network on masked activations."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gapscope.ablation.split import Activations, Split
+from gapscope.ablation.states import States
+from gapscope.samples import slices
+
+
+class _CountBytes(TorchDispatchMode):
+    """Sums the sizes of all tensors that are computed in its context."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.total += sum(leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        return result
+
+
+def rows_within(max_bytes: int, one_row: Callable[[], Any]) -> int:
+    """Return how many rows fit into `max_bytes`, at least one, when all that is computed for one row is counted.
+
+    Views and values that are freed on the way are counted too, so that less memory than `max_bytes` is held.
+
+    Args:
+        max_bytes: The budget.
+        one_row: Does the work for one row.
+
+    Returns:
+        The number of rows.
+    """
+    with _CountBytes() as counted:
+        one_row()
+    return max(1, max_bytes // max(1, counted.total))
+
+
+TIE_ULPS = 64
+
+
+def doubtful(outputs: Float[Tensor, "r k"], tolerance: float) -> Bool[Tensor, " r"]:
+    """Whether the largest two outputs differ by no more than `tolerance` times the largest magnitude of the row."""
+    if outputs.shape[1] == 1:
+        return torch.zeros(len(outputs), dtype=torch.bool, device=outputs.device)
+    largest, second = outputs.topk(2, 1).values.unbind(1)
+    return largest - second <= tolerance * outputs.abs().amax(1)
+
+
+def judged(outputs: Float[Tensor, "r k"]) -> Int[Tensor, "2 r"]:
+    """Return the predicted class of each row, and 1 where the largest two outputs agree up to rounding, else 0."""
+    ties = doubtful(outputs, TIE_ULPS * torch.finfo(outputs.dtype).eps)
+    return torch.stack([outputs.argmax(1), ties.long()])
+
+
+class Tail(ABC):
+    """What evaluates all ablations of one layer.
+
+    The last bits of a network's outputs depend on how many rows a batch has. Where the largest two outputs agree up to
+    64 units of rounding, the prediction is therefore taken from a batch of all samples with the same number of removed
+    units, as a plain loop would have it.
+
+    Args:
+        split: The network cut at the layer.
+        max_bytes: About how much memory a batch may take.
+    """
+
+    def __init__(self, split: Split, max_bytes: int) -> None:
+        self.split, self.max_bytes = split, max_bytes
+
+    def predictions(self, source: Activations, ranking: Int[Tensor, " m"]) -> Int[Tensor, "2 s n"]:
+        """Return the class that the network predicts for each sample after each number n = 0..M of removed units.
+
+        Args:
+            source: What the layer returned for the samples.
+            ranking: The units in the order in which they are removed; the second order is its exact reverse.
+
+        Returns:
+            Predicted classes: both orders, samples, steps 0..M.
+        """
+        states, predicted, tied = self._evaluated(source, ranking)
+        entered = tied[states.steps]
+        entered[..., 1:] &= states.steps[..., 1:] != states.steps[..., :-1]
+        for order, n in entered.any(1).nonzero().tolist():
+            rows = entered[order, :, n]
+            step = self._loop_step(source, ranking.flip(0) if order else ranking, n)
+            predicted[states.steps[order, rows, n]] = step[rows]
+        return predicted[states.steps]
+
+    @abstractmethod
+    def _evaluated(
+        self, source: Activations, ranking: Int[Tensor, " m"]
+    ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
+        """Return the distinct states, the predicted class in each, and whether its largest two outputs tie."""
+
+    def _loop_step(self, source: Activations, order: Int[Tensor, " m"], n: int) -> Int[Tensor, " s"]:
+        """Return the predictions for all samples after removing the first n units, as one batch if it fits."""
+        kept = torch.ones(len(order), dtype=torch.bool, device=order.device)
+        kept[order[:n]] = False
+
+        def predicted(samples: Tensor) -> Tensor:
+            values = self.split.masked(source.values[samples], kept.expand(len(samples), -1))
+            return self.split.outputs(values, source, samples).argmax(1)
+
+        every = torch.arange(len(source), device=order.device)
+        rows = rows_within(self.max_bytes, lambda: predicted(every[:1]))
+        return torch.cat([predicted(every[part]) for part in slices(len(source), rows)])
+
+
+class MaskedTail(Tail):
+    """The general way: every distinct state is one row of a large batch through the rest of the network."""
+
+    def _evaluated(
+        self, source: Activations, ranking: Int[Tensor, " m"]
+    ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
+        active = (self.split.units_first(source.values) != 0).any(2)
+        states, rank = States(active[:, ranking]), ranking.argsort()
+
+        def evaluated(chunk: Tensor) -> Tensor:
+            samples = states.sample_of[chunk]
+            values = self.split.masked(source.values[samples], states.kept(chunk)[:, rank])
+            return judged(self.split.outputs(values, source, samples))
+
+        every = torch.arange(states.total, device=ranking.device)
+        rows = rows_within(self.max_bytes, lambda: evaluated(every[:1]))
+        predicted, tied = torch.cat([evaluated(every[part]) for part in slices(states.total, rows)], 1)
+        return states, predicted, tied.bool()

@@ -1,0 +1,242 @@
+"""A network cut at one layer: what the layer returns, and the outputs that follow from any changed version of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, fx, nn
+
+from gapscope.ablation.graph import Traced, crossing, piece, trace
+from gapscope.ablation.layers import default_site, producing_layer, unit_axis_behind
+from gapscope.ablation.modules import module_named, tapped
+from gapscope.errors import GapscopeError, InvalidInput, NotMeasurable
+from gapscope.inspection import checked_outputs
+from gapscope.samples import slices
+
+
+@dataclass(frozen=True)
+class Activations:
+    """What the cut layer returned for some samples, and what else the rest of the network needs of them.
+
+    Attributes:
+        values: The layer's output, one row a sample.
+        context: Further values that reach the network's outputs past the layer.
+        kinds: For each: "rows" (one row a sample), "count" or "size" (the number of samples, alone or leading a shape),
+            or "constant".
+    """
+
+    values: Float[Tensor, "s ..."]
+    context: tuple[Any, ...]
+    kinds: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def context_rows(self, samples: Int[Tensor, " r"], used: Sequence[bool]) -> list[Any]:
+        """Return the used context values for rows that belong to these samples."""
+        triples = zip(self.context, self.kinds, used, strict=True)
+        return [_rows(value, kind, samples) for value, kind, use in triples if use]
+
+
+def _rows(value: Any, kind: str, samples: Tensor) -> Any:
+    if kind == "rows":
+        return value.index_select(0, samples)
+    if kind == "count":
+        return len(samples)
+    return torch.Size((len(samples), *value[1:])) if kind == "size" else value
+
+
+def _kind(one: Any, two: Any) -> str:
+    """Return how a value follows the number of samples, from the values for one and for two of them."""
+    if isinstance(one, Tensor) and one.ndim and (len(one), len(two)) == (1, 2):
+        return "rows"
+    if isinstance(one, int) and (one, two) == (1, 2):
+        return "count"
+    if isinstance(one, torch.Size) and (*one[:1], *two[:1]) == (1, 2) and one[1:] == two[1:]:
+        return "size"
+    if torch.equal(one, two) if isinstance(one, Tensor) else one == two:
+        return "constant"
+    raise NotMeasurable("A value that reaches the outputs past the layer does not follow the number of samples.")
+
+
+def _checked(label: str, values: Any, n: int) -> Tensor:
+    """Return a layer's output if it is [n, ...] with an axis of units, or say what to do."""
+    if not isinstance(values, Tensor) or values.ndim < 2 or len(values) != n or not values.is_floating_point():
+        got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise NotMeasurable(
+            f"Layer '{label}' must return one floating-point tensor [n, units, ...] for n samples; got {got}. "
+            "Name another layer."
+        )
+    return values
+
+
+def _checked_axis(label: str, values: Tensor, axis: int | None) -> int:
+    if axis is None:
+        raise NotMeasurable(
+            f"Layer '{label}' returns {list(values.shape)}, and it is not plain which axis counts its units; "
+            "pass unit_axis=1 (channels first) or unit_axis=-1 (tokens with features)."
+        )
+    if not -values.ndim < axis < values.ndim or axis == 0:
+        raise InvalidInput(
+            f"unit_axis must name an axis of the layer's output other than the first; layer '{label}' returns "
+            f"{list(values.shape)}, got {axis}."
+        )
+    return axis
+
+
+class Split(ABC):
+    """A network cut at one layer.
+
+    Attributes:
+        label: Name of the layer.
+        unit_axis: Axis of the layer's output that counts its units.
+    """
+
+    label: str
+    unit_axis: int
+
+    @abstractmethod
+    def activations(self, x: Tensor) -> Activations:
+        """Return what the layer returns for inputs x, from one forward pass up to it."""
+
+    @abstractmethod
+    def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
+        """Return the network's outputs if the layer returned `values`, whose rows belong to `samples` of `source`."""
+
+    @abstractmethod
+    def producer(self, n_units: int) -> nn.Module | None:
+        """Return the convolution or linear layer that computes the layer's units, None where it is not known."""
+
+    def all_activations(self, x: Tensor, rows: int) -> Activations:
+        """Return what the layer returns for all inputs, `rows` at a time."""
+        parts = [self.activations(x[part]) for part in slices(len(x), rows)]
+        context = [
+            torch.cat([part.context[i] for part in parts]) if kind == "rows" else parts[0].context[i]
+            for i, kind in enumerate(parts[0].kinds)
+        ]
+        return Activations(torch.cat([part.values for part in parts]), tuple(context), parts[0].kinds)
+
+    def units_first(self, values: Tensor) -> Float[Tensor, "s m p"]:
+        """Return the values as [samples, units, positions]."""
+        return values.movedim(self.unit_axis, 1).flatten(2) if values.ndim > 2 else values.unsqueeze(-1)
+
+    def masked(self, values: Tensor, kept: Bool[Tensor, "r m"]) -> Tensor:
+        """Return the values multiplied by 1 for the units that are kept and 0 for the others."""
+        shape = [len(values)] + [1] * (values.ndim - 1)
+        shape[self.unit_axis] = kept.shape[1]
+        return values * kept.view(shape).to(values.dtype)
+
+
+class HookedSplit(Split):
+    """A cut by replacing a module's output: the whole network runs for every changed version. Fits every network."""
+
+    def __init__(self, network: nn.Module, layer: str, unit_axis: int | None, x: Tensor) -> None:
+        self.network, self.label = network, layer
+        self.module = {layer: module_named(network, layer)}
+        values = self.activations(x).values
+        plain = None if values.ndim == 3 else 1
+        self.unit_axis = _checked_axis(layer, values, plain if unit_axis is None else unit_axis)
+
+    def activations(self, x: Tensor) -> Activations:
+        """Return what the module returns, from a whole forward pass; the inputs are the context."""
+        with tapped(self.module) as seen:
+            self.network(x)
+        if self.label not in seen:
+            raise NotMeasurable(
+                f"Layer '{self.label}' must take part in the forward pass; it was not called. Name another layer."
+            )
+        return Activations(_checked(self.label, seen[self.label], len(x)), (x,), ("rows",))
+
+    def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
+        """Return the outputs of a whole forward pass in which the module returns `values`."""
+        (x,) = source.context_rows(samples, [True])
+        with tapped(self.module, replacement=values):
+            return checked_outputs(self.network(x), len(samples))
+
+    def producer(self, n_units: int) -> nn.Module | None:
+        """Return None: it is not known."""
+        return None
+
+
+class TracedSplit(Split):
+    """A cut of the traced operations: only what lies behind the layer runs again."""
+
+    def __init__(self, traced: Traced, site: fx.Node, label: str, unit_axis: int | None, x: Tensor) -> None:
+        self.traced, self.site, self.label = traced, site, label
+        self.crossing = crossing(traced, site)
+        self.head, _ = piece(traced, [traced.input], [site, *self.crossing])
+        self.tail, (uses_site, *self.uses) = piece(traced, [site, *self.crossing], [traced.output])
+        if not uses_site:
+            raise NotMeasurable(f"The outputs do not depend on layer '{self.label}'. Name another layer.")
+        values, *one = self.head(x[:1])
+        _, *two = self.head(x[:1].expand(2, *x.shape[1:]))
+        self.kinds = tuple(_kind(a, b) for a, b in zip(one, two, strict=True))
+        plain = unit_axis_behind(traced, site, _checked(self.label, values, 1).ndim)
+        self.unit_axis = _checked_axis(self.label, values, plain if unit_axis is None else unit_axis)
+
+    def activations(self, x: Tensor) -> Activations:
+        """Return what the layer returns, from the operations up to it."""
+        values, *context = self.head(x)
+        return Activations(_checked(self.label, values, len(x)), tuple(context), self.kinds)
+
+    def producer(self, n_units: int) -> nn.Module | None:
+        """Return the last convolution or linear layer before the cut that has `n_units` outputs."""
+        return producing_layer(self.traced, self.site, n_units)
+
+    def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
+        """Return the outputs that the operations behind the layer give."""
+        (outputs,) = self.tail(values, *source.context_rows(samples, self.uses))
+        return checked_outputs(outputs, len(samples))
+
+
+def _same_outputs(network: nn.Module, split: Split, x: Tensor) -> bool:
+    """Compare the split's outputs with the network's own, and with half of the units masked if a hook can do that."""
+    source = split.activations(x)
+    units = source.values.shape[split.unit_axis]
+    kept = torch.ones(3, units, dtype=torch.bool, device=x.device)
+    kept[1:, ::2] = False
+    samples = torch.tensor([0, 0, len(x) - 1], device=x.device)
+    values = split.masked(source.values[samples], kept)
+    expected = network(x[samples])
+    if split.label in dict(network.named_modules()):
+        hooked = HookedSplit(network, split.label, split.unit_axis, x)
+        expected = hooked.outputs(values, hooked.activations(x), samples)
+    else:
+        expected, values = expected[:1], values[:1]
+        samples = samples[:1]
+    tolerance = torch.finfo(expected.dtype).eps ** 0.5 * expected.abs().max()
+    return bool(((split.outputs(values, source, samples) - expected).abs() <= tolerance).all())
+
+
+def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | None) -> Split:
+    """Cut a network at a layer.
+
+    Args:
+        network: The network, in the mode in which it is looked at.
+        x: Inputs; the first two samples are used to try the cut.
+        layer: Name of a module, or label of an operation of the traced network; None for the default layer.
+        unit_axis: Axis of the layer's output that counts its units; None finds it.
+
+    Returns:
+        The cut: of the traced operations where they give what the network gives, else by replacing the module's output.
+
+    Raises:
+        InvalidInput: There is no such layer, or no such axis.
+        NotMeasurable: The default layer or the axis is not plain, or the layer's output cannot be ablated.
+    """
+    x, traced = x[:2], trace(network)
+    site = default_site(traced) if layer is None else traced and traced.find(layer)
+    label = traced.label(site) if traced and site and layer is None else str(layer)
+    if traced and site:
+        try:
+            split = TracedSplit(traced, site, label, unit_axis, x)
+            if _same_outputs(network, split, x):
+                return split
+        except (RuntimeError, GapscopeError):
+            pass  # sizes baked into the trace, or an axis that is not plain: the hooked cut below works or says why
+    return HookedSplit(network, label, unit_axis, x)

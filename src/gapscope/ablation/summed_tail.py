@@ -1,0 +1,231 @@
+"""Predictions at every step of cumulative ablation, by sums over ranked units where the rest begins linearly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, fx, nn
+
+from gapscope.ablation.graph import ancestors, descendants, piece
+from gapscope.ablation.masked_tail import MaskedTail, Tail, doubtful, judged, rows_within
+from gapscope.ablation.split import Activations, Split, TracedSplit
+from gapscope.ablation.states import States
+from gapscope.samples import slices
+
+
+@dataclass(frozen=True)
+class LinearCut:
+    """The rest of a network as a map of each unit by itself, then one linear layer, then anything.
+
+    Attributes:
+        features: Piece from the ablated layer to the linear layer's input.
+        uses: Which context values it takes.
+        linear: The linear layer.
+        rest: Piece from its output to the network's outputs; None where its output is the network's.
+        rest_uses: Which context values that takes.
+    """
+
+    features: fx.GraphModule
+    uses: list[bool]
+    linear: nn.Linear
+    rest: fx.GraphModule | None
+    rest_uses: list[bool]
+
+    def features_of(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r f"]:
+        """Return the linear layer's inputs if the ablated layer returned `values`."""
+        return self.features(values, *source.context_rows(samples, self.uses))[0]
+
+    def outputs_of(self, hidden: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
+        """Return the network's outputs if the linear layer returned `hidden`."""
+        if self.rest is None:
+            return hidden
+        return self.rest(hidden, *source.context_rows(samples, self.rest_uses))[0]
+
+
+def linear_cut(split: TracedSplit) -> LinearCut | None:
+    """Return the rest around the first linear layer through which everything behind the ablated layer passes, if any.
+
+    Whether the map before the linear layer treats each unit by itself is `separates_units`' question.
+
+    Args:
+        split: The network cut at the ablated layer.
+
+    Returns:
+        The cut, None where there is no such linear layer.
+    """
+    traced, context = split.traced, split.crossing
+    behind = descendants([split.site]) & ancestors([traced.output])
+    ordered = [node for node in traced.graph.nodes if node in behind]
+    for i, node in enumerate(ordered[1:], start=1):
+        linear, before = traced.module(node), set(ordered[:i])
+        if type(linear) is nn.Linear and not any(before & set(later.all_input_nodes) for later in ordered[i + 1 :]):
+            break
+    else:
+        return None
+    features, (_, *uses) = piece(traced, [split.site, *context], node.all_input_nodes)
+    if node is traced.output:
+        return LinearCut(features, uses, linear, None, [False] * len(context))
+    rest, (_, *rest_uses) = piece(traced, [node, *context], [traced.output])
+    return LinearCut(features, uses, linear, rest, rest_uses)
+
+
+def separates_units(split: Split, cut: LinearCut, source: Activations) -> bool:
+    r"""Whether the linear layer's inputs $h$ treat each unit by itself: $h(m z)_u = m_u h(z)_u + (1 - m_u) h(0)_u$.
+
+    Every entry must belong to one unit, the units one after another, and masking units must leave the entries of the
+    others as they are, bit by bit. Pooling, flattening, activations, batch normalisation and residual sums do; layer
+    normalisation does not. Tried with random masks, on the samples' activations and on random ones.
+
+    Args:
+        split: The network cut at the ablated layer.
+        cut: The rest of the network.
+        source: What the layer returned for a few samples.
+
+    Returns:
+        Whether it holds.
+    """
+    generator = torch.Generator().manual_seed(0)
+    samples = torch.arange(len(source), device=source.values.device)
+    units = source.values.shape[split.unit_axis]
+    noise = torch.randn(source.values.shape, generator=generator, dtype=source.values.dtype).to(source.values.device)
+    for values in (source.values, noise):
+        features = cut.features_of(values, source, samples)
+        if features.ndim != 2 or features.shape[1] % units:
+            return False
+        resting = cut.features_of(torch.zeros_like(values), source, samples)
+        kept = (torch.rand(len(values), units, generator=generator) < 0.5).to(values.device)
+        masked = cut.features_of(split.masked(values, kept), source, samples)
+        expected = torch.where(kept.repeat_interleave(features.shape[1] // units, 1), features, resting)
+        if not torch.equal(masked, expected):
+            return False
+    return True
+
+
+class SummedTail(Tail):
+    r"""The fast way: the linear layer's outputs are sums over the units that are left.
+
+    With $\delta_u = h(z)_u - h(0)_u$ they are $W h(0) + b + \sum_{u\ \text{left}} W_u \delta_u$; in ranked order these
+    are sums from the end for one order and sums from the start for the other, accumulated in float64. They round
+    otherwise than a masked forward pass, so that nearly equal outputs might change places: wherever the largest two
+    differ by less than $\sqrt\epsilon$ of the largest magnitude ($\epsilon$ of the network's floating-point type), the
+    row is computed again by the masked forward pass.
+
+    Args:
+        split: The network cut at the ablated layer.
+        cut: Its rest, for which `separates_units` holds.
+        max_bytes: About how much memory a batch may take.
+    """
+
+    def __init__(self, split: Split, cut: LinearCut, max_bytes: int) -> None:
+        super().__init__(split, max_bytes)
+        self.cut = cut
+        self.weights = cut.linear.weight.T.contiguous()  # (f, h)
+
+    def _evaluated(
+        self, source: Activations, ranking: Int[Tensor, " m"]
+    ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
+        ablation = _Ablation(self, source, ranking)
+        predicted, tied = ablation.evaluated()
+        return ablation.states, predicted, tied.bool()
+
+
+class _Ablation:
+    """One class's ablation: the features of its samples, and their states under one ranking."""
+
+    def __init__(self, tail: SummedTail, source: Activations, ranking: Int[Tensor, " m"]) -> None:
+        self.cut, self.source, self.max_bytes, self.ranking = tail.cut, source, tail.max_bytes, ranking
+        units, every = len(ranking), torch.arange(len(source), device=ranking.device)
+
+        def features(samples: Tensor) -> tuple[Tensor, Tensor]:
+            values = source.values[samples]
+            both = (values, torch.zeros_like(values))
+            there, resting = (self.cut.features_of(v, source, samples).unflatten(1, (units, -1)) for v in both)
+            return there, resting
+
+        rows = rows_within(self.max_bytes, lambda: features(every[:1]))
+        parts = [features(every[part]) for part in slices(len(every), rows)]
+        self.features: Float[Tensor, "s m p"] = torch.cat([there for there, _ in parts])
+        self.resting: Float[Tensor, "s m p"] = torch.cat([resting for _, resting in parts])
+        self.active = (self.features != self.resting).any(2)[:, ranking]
+        self.states = States(self.active)
+        self.weights: Float[Tensor, "m p h"] = tail.weights.unflatten(0, (units, -1))
+        self.tolerance = torch.finfo(self.features.dtype).eps ** 0.5
+        self.rows = rows_within(self.max_bytes, lambda: self._masked_forward(every[:1]))
+
+    def evaluated(self) -> Int[Tensor, "2 t"]:
+        """Return for every state the predicted class, and whether the largest two outputs tie."""
+        active, hidden = int(self.states.counts.max()), self.weights.shape[2]
+        # the terms, their two running sums, both side by side and the rows chosen from them, in float64
+        group = max(1, self.max_bytes // (7 * 8 * max(1, active) * hidden))
+        return torch.cat([self._group(part, active) for part in slices(len(self.source), group)], 1)
+
+    def _group(self, samples: slice, active: int) -> Int[Tensor, "2 r"]:
+        """Return what `evaluated` does, for all states of a few samples."""
+        last = samples.stop - 1
+        stop = self.states.offsets[last] + (2 * self.states.counts[last]).clamp(min=1)
+        states = torch.arange(int(self.states.offsets[samples.start]), int(stop), device=self.ranking.device)
+        hidden = self._sums(samples, active, states)
+        if self.cut.rest is None:
+            return self._settled(hidden, states)
+        hidden = hidden.to(self.features.dtype)
+
+        def evaluated(part: slice) -> Tensor:
+            outputs = self.cut.outputs_of(hidden[part], self.source, self.states.sample_of[states[part]])
+            return self._settled(outputs, states[part])
+
+        return torch.cat([evaluated(part) for part in slices(len(states), self.rows)], 1)
+
+    def _sums(self, samples: slice, active: int, states: Int[Tensor, " r"]) -> Float[Tensor, "r h"]:
+        """Return the linear layer's outputs in these states, which are all states of `samples`, in float64."""
+        first = (~self.active[samples]).long().argsort(dim=1, stable=True)[:, :active]
+        terms = self._terms(samples, self.ranking[first])
+        from_start = terms.cumsum(1, dtype=torch.float64)
+        from_end = terms.flip(1).cumsum(1, dtype=torch.float64).flip(1)
+        nothing = from_end.new_zeros(len(terms), 1, terms.shape[2])
+        table = torch.cat([from_end, nothing, from_start], 1)
+        of = self.states.sample_of[states]
+        local, count = states - self.states.offsets[of], self.states.counts[of]
+        column = torch.where(local <= count, local, active + local - count)
+        base = self.cut.linear(self.resting[samples].flatten(1))
+        return table[of - samples.start, column] + base[of - samples.start]
+
+    def _terms(self, samples: slice, units: Int[Tensor, "g a"]) -> Float[Tensor, "g a h"]:
+        """Return what each of these units adds to the linear layer's outputs."""
+        delta = self.features[samples] - self.resting[samples]
+        if delta.shape[2] == 1:
+            return self.weights[units, 0] * delta.squeeze(2).gather(1, units).unsqueeze(2)
+        every = torch.bmm(delta.transpose(0, 1), self.weights)  # (m, g, h)
+        return every.transpose(0, 1).gather(1, units.unsqueeze(2).expand(-1, -1, every.shape[2]))
+
+    def _settled(self, outputs: Float[Tensor, "r k"], states: Int[Tensor, " r"]) -> Int[Tensor, "2 r"]:
+        """Return predicted classes and ties; where two outputs are close, of the masked forward pass."""
+        close = doubtful(outputs, self.tolerance).nonzero()[:, 0]
+        found = torch.stack([outputs.argmax(1), torch.zeros_like(states)])
+        for part in slices(len(close), self.rows):
+            found[:, close[part]] = self._masked_forward(states[close[part]])
+        return found
+
+    def _masked_forward(self, states: Int[Tensor, " r"]) -> Int[Tensor, "2 r"]:
+        samples = self.states.sample_of[states]
+        kept = self.states.kept(states)[:, self.ranking.argsort()].unsqueeze(2)
+        features = torch.where(kept, self.features[samples], self.resting[samples]).flatten(1)
+        return judged(self.cut.outputs_of(self.cut.linear(features), self.source, samples))
+
+
+def tail_of(split: Split, x: Tensor, max_bytes: int) -> Tail:
+    """Return the fastest exact way to evaluate the ablations of a layer.
+
+    Args:
+        split: The network cut at the layer.
+        x: Inputs; a few of them are used to see what the rest of the network allows.
+        max_bytes: About how much memory a batch may take.
+
+    Returns:
+        Sums over ranked units where the rest allows it, masks otherwise.
+    """
+    cut = linear_cut(split) if isinstance(split, TracedSplit) else None
+    if cut is not None and separates_units(split, cut, split.activations(x[:4])):
+        return SummedTail(split, cut, max_bytes)
+    return MaskedTail(split, max_bytes)

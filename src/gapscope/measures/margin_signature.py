@@ -1,0 +1,194 @@
+"""Signature of the normalised margin distribution at the input and at hidden layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gapscope.ablation.margins import boundary_distances, default_layers, moment_features, quartile_features
+from gapscope.errors import InvalidInput, NotMeasurable, check_choice, check_range
+from gapscope.inspection import check_labels, checked_outputs, inspecting, ready_inputs
+from gapscope.registry import Number, measure
+from gapscope.samples import Samples
+
+if TYPE_CHECKING:
+    import pandas
+
+FEATURES = {
+    "quartiles": ("lower_fence", "lower_quartile", "median", "upper_quartile", "upper_fence"),
+    "moments": ("moment_1", "moment_2", "moment_3", "moment_4", "moment_5"),
+}
+TAPS = ("input", "h1", "h2", "h3")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MarginSignature:
+    """Five features of the margin distribution at each layer.
+
+    Attributes:
+        layers: Names of the layers, "input" for the network's input.
+        features: Names of the five features.
+        signature: The features, one row a layer.
+        margins: The normalised margins from which they come, of the samples that are classified correctly.
+        total_variation: Sum over a layer's coordinates of their variance over all samples.
+        n_samples: Number of all samples.
+    """
+
+    layers: tuple[str, ...]
+    features: tuple[str, ...]
+    signature: Float[Tensor, "l 5"]
+    margins: Float[Tensor, "l c"]
+    total_variation: Float[Tensor, " l"]
+    n_samples: int
+
+    def numbers(self) -> dict[str, float]:
+        """Return the five quartile features of four layers, called "input" and "h1" to "h3" whatever their names.
+
+        A network with fewer hidden layers has NaN in the places of those that it lacks.
+
+        Returns:
+            Twenty numbers, such as "h1.median".
+
+        Raises:
+            NotMeasurable: The signature has other features or more layers than readings have places.
+        """
+        hidden = iter(TAPS[1:])
+        taps = ["input" if layer == "input" else next(hidden, None) for layer in self.layers]
+        if self.features != FEATURES["quartiles"] or None in taps:
+            raise NotMeasurable(
+                "Readings hold the quartile features of the input and at most 3 hidden layers; got "
+                f"{self.features[0]}, ... of {', '.join(self.layers)}. Use the signature itself for others."
+            )
+        found = dict(zip(taps, self.signature.tolist(), strict=True))
+        return {
+            f"{tap}.{feature}": found[tap][i] if tap in found else math.nan
+            for tap in TAPS
+            for i, feature in enumerate(self.features)
+        }
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one row a layer, one column a feature."""
+        import pandas
+
+        index = pandas.Index(self.layers, name="layer")
+        return pandas.DataFrame(self.signature.tolist(), index=index, columns=list(self.features))
+
+    def __repr__(self) -> str:
+        right = f"{self.margins.shape[1]} of {self.n_samples} samples classified correctly"
+        return f"MarginSignature({right})\n{self.to_pandas()}"
+
+
+def _chosen(network: nn.Module, samples: Samples, layers: str | Sequence[str] | None) -> list[str]:
+    if layers is None:
+        return default_layers(network, ready_inputs(network, samples.inputs[:1]))
+    names = [layers] if isinstance(layers, str) else list(layers)
+    if not names or len(set(names)) < len(names):
+        raise InvalidInput(f"layers must name one or more different layers; got {names}. Use None for the default.")
+    return names
+
+
+@measure(
+    "margin_signature",
+    needs=("inputs", "labels"),
+    numbers={
+        f"{tap}.{feature}": Number("log of distance / spread of the layer", "higher", "over right samples")
+        for tap in TAPS
+        for feature in FEATURES["quartiles"]
+    },
+    cost="1 forward and 1 backward pass",
+    reference="Jiang, Krishnan, Mobahi and Bengio 2019, eq. 3-5",
+)
+def margin_signature(
+    network: nn.Module,
+    x: Float[Tensor, "n ..."],
+    y: Int[Tensor, " n"],
+    *,
+    layers: str | Sequence[str] | None = None,
+    normalize: Literal["total_variation", "none"] = "total_variation",
+    features: Literal["quartiles", "moments"] = "quartiles",
+    log: bool = True,
+    epsilon: float = 1e-6,
+    chunk_size: int = 256,
+) -> MarginSignature:
+    r"""Five features of the normalised margins at the input and at hidden layers; exact, to first order a distance.
+
+    .. math:: \hat d_l(x, y) = \frac1{\sqrt{\nu_l}} \cdot
+              \frac{f_y - f_j}{\sqrt{\epsilon + \lVert \nabla_{x^l} (f_y - f_j) \rVert_2^2}}, \qquad
+              \nu_l = \sum_c \mathrm{Var}_k[x^l_{k,c}]
+
+    $f$ are logits in evaluation mode, j the class with the largest output other than the given label y, $x^l$ the
+    layer's whole output for the sample; the norm is over all its coordinates. $\nu_l$ is the sum over coordinates of
+    their variance over all samples given (population variance; Jiang et al.'s released code divides the root by the
+    number of samples as well, which only shifts logarithms). The fraction is the distance to the class boundary to
+    first order, and exact where the rest of the network is linear. Only samples with a positive margin (classified
+    correctly) count.
+
+    "quartiles" are, of the distribution over samples: the smallest value not below Q1 - 1.5 (Q3 - Q1), Q1, the median,
+    Q3, the largest value not above Q3 + 1.5 (Q3 - Q1); quantiles are interpolated linearly. "moments" are
+    $(\mathrm{mean}\, \hat d^n)^{1/n}$, n = 1..5. Larger margins go with a smaller gap.
+
+    Scaling a layer by a positive factor and the next one by its inverse changes nothing, up to $\epsilon$.
+
+    Args:
+        network: Network that returns logits [n, K].
+        x: Inputs, the training data.
+        y: Class labels, as they were trained on.
+        layers: Names of modules, and "input"; None takes the input and up to three evenly spaced hidden layers, each
+            a convolution's or linear layer's output behind its normalisation and before its activation.
+        normalize: "total_variation", or "none" for plain distances.
+        features: "quartiles" or "moments".
+        log: Whether features are natural logarithms, which predict the gap best in the paper.
+        epsilon: Keeps the root from 0; 0 is allowed.
+        chunk_size: Samples a pass; without effect beyond rounding.
+
+    Returns:
+        The signature, and the margins from which it comes.
+
+    Raises:
+        InvalidInput: An option, a layer's name or the data cannot be used.
+        NotMeasurable: No sample is classified correctly, or a layer is constant or has no gradient.
+
+    >>> network = nn.Linear(1, 2)  # f = (x, -x): the boundary is at 0
+    >>> _ = network.weight.data.copy_(torch.tensor([[1.0], [-1.0]])), nn.init.zeros_(network.bias)
+    >>> x = torch.tensor([[1.0], [2.0], [3.0]])
+    >>> found = margin_signature(network, x, torch.zeros(3).long(), normalize="none", log=False, epsilon=0.0)
+    >>> found.signature.tolist()
+    [[1.0, 1.5, 2.0, 2.5, 3.0]]
+    """
+    check_choice("normalize", normalize, ("total_variation", "none"))
+    check_choice("features", features, tuple(FEATURES))
+    check_range("epsilon", epsilon, 0)
+    samples = Samples(x, y)
+    if not samples.is_classification:
+        raise InvalidInput(f"margin_signature needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
+    with inspecting(network):
+        with torch.no_grad():
+            n_outputs = checked_outputs(network(ready_inputs(network, x[:1])), 1).shape[1]
+        check_labels(y, n_outputs)
+        if n_outputs < 2:
+            raise NotMeasurable("A margin lies between two classes; the network has 1 output. Give it one a class.")
+        chosen = _chosen(network, samples, layers)
+        distances, variation = boundary_distances(network, samples, chosen, epsilon=epsilon, chunk_size=chunk_size)
+    right = distances[:, (distances > 0).all(0)]
+    if right.shape[1] == 0:
+        raise NotMeasurable("Margins are those of samples that are classified correctly; none is. Train the network.")
+    if normalize == "total_variation":
+        if bool((variation == 0).any()):
+            constant = chosen[int((variation == 0).nonzero()[0])]
+            raise NotMeasurable(f"Layer '{constant}' must vary over the samples; it is constant. Name other layers.")
+        right = right / variation.sqrt()[:, None]
+    signature = quartile_features(right) if features == "quartiles" else moment_features(right)
+    return MarginSignature(
+        layers=tuple(chosen),
+        features=FEATURES[features],
+        signature=signature.log() if log else signature,
+        margins=right,
+        total_variation=variation,
+        n_samples=len(samples),
+    )

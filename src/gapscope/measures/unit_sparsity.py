@@ -1,0 +1,285 @@
+"""Sparsity of a layer's units: how few of them a class needs, by cumulative unit ablation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+
+from gapscope.ablation.class_curves import ClassCurves, class_curves
+from gapscope.ablation.curves import areas, below_chance, reversed_turning_points, turning_points
+from gapscope.ablation.ranking import ATTRIBUTES, Attribute
+from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.inspection import check_labels, inspecting, network_outputs
+from gapscope.registry import Number, measure
+from gapscope.samples import Samples
+
+if TYPE_CHECKING:
+    import pandas
+
+FITTED_FROM = 0.97
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class UnitSparsity:
+    r"""Zeta and kappa of one layer, with all they were made of, class by class.
+
+    Attributes:
+        layer: Name of the ablated layer.
+        n_units: Its number of units M.
+        n_classes: C of the chance level 1 / C.
+        classes: The classes that have samples, in ascending order; what follows has one entry or row for each.
+        n_samples: Number of samples.
+        curves: Accuracy E(n) after removing n = 0..M units, the most active first (`order="descending"`).
+        reversed_curves: Accuracy E_r(n) in the exactly reversed order.
+        turning_points: n_0, the first n at which E is at chance.
+        reversed_turning_points: n_0^r, the n at which E_r is largest.
+        class_zeta: zeta of each class.
+        class_kappa: kappa of each class.
+        reached_chance: Whether E came down to chance; where not, n_0 is the first position of E's minimum.
+    """
+
+    layer: str
+    n_units: int
+    n_classes: int
+    classes: tuple[int, ...]
+    n_samples: tuple[int, ...]
+    curves: Float[Tensor, "c n"]
+    reversed_curves: Float[Tensor, "c n"]
+    turning_points: Int[Tensor, " c"]
+    reversed_turning_points: Int[Tensor, " c"]
+    class_zeta: Float[Tensor, " c"]
+    class_kappa: Float[Tensor, " c"]
+    reached_chance: Bool[Tensor, " c"]
+
+    @property
+    def zeta(self) -> float:
+        """Mean over classes of (n_0 + M - n_0^r) / (2 M), eq. 4 and 6; in [0, 1], small for a sparse layer."""
+        return self.class_zeta.mean().item()
+
+    @property
+    def kappa(self) -> float:
+        """Mean over classes of the area between the curves, eq. 5 and 6; below 1, large for a sparse layer."""
+        return self.class_kappa.mean().item()
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy of the whole network on all samples."""
+        right = (self.curves[:, 0] * torch.tensor(self.n_samples)).sum()
+        return right.item() / sum(self.n_samples)
+
+    @property
+    def n_never_at_chance(self) -> int:
+        """Number of classes whose curve E never came down to chance."""
+        return int((~self.reached_chance).sum())
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """What makes the two numbers doubtful for this network; empty where nothing does."""
+        found = []
+        if self.accuracy < FITTED_FROM:
+            found.append(
+                f"The paper's networks fit their training data (accuracy at least {FITTED_FROM}); here it is "
+                f"{self.accuracy:.3f}. Classes that are never predicted look sparse (zeta 1/(2M), kappa 0)."
+            )
+        if self.n_never_at_chance:
+            found.append(
+                f"For {self.n_never_at_chance} of {len(self.classes)} classes accuracy never came down to chance; "
+                "their n_0 is the first position of the minimum."
+            )
+        return tuple(found)
+
+    def numbers(self) -> dict[str, float]:
+        """Return zeta and kappa by name."""
+        return {"zeta": self.zeta, "kappa": self.kappa}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one row a class: samples, accuracy, both turning points, zeta, kappa, whether chance was reached."""
+        import pandas
+
+        columns = {
+            "n_samples": self.n_samples,
+            "accuracy": self.curves[:, 0],
+            "turning_point": self.turning_points,
+            "reversed_turning_point": self.reversed_turning_points,
+            "zeta": self.class_zeta,
+            "kappa": self.class_kappa,
+            "reached_chance": self.reached_chance,
+        }
+        content = {name: values.tolist() if isinstance(values, Tensor) else values for name, values in columns.items()}
+        return pandas.DataFrame(content, index=pandas.Index(self.classes, name="class"))
+
+    def __repr__(self) -> str:
+        head = (
+            f"UnitSparsity(zeta={self.zeta:.4f}, kappa={self.kappa:.4f}, layer={self.layer!r}, "
+            f"{self.n_units} units, {len(self.classes)} classes)"
+        )
+        return "\n".join([head, *self.cautions])
+
+
+def _sparsity(
+    found: ClassCurves, n_classes: int, *, order: str, ties: str, area: str, include_all_ablated: bool
+) -> UnitSparsity:
+    forward = order == "descending"
+    curves, reverse = (found.forward, found.reverse) if forward else (found.reverse, found.forward)
+    units = curves.shape[1] - 1
+    first = turning_points(curves, n_classes)
+    last = reversed_turning_points(reverse, ties=ties, include_all_ablated=include_all_ablated)
+    return UnitSparsity(
+        layer=found.layer,
+        n_units=units,
+        n_classes=n_classes,
+        classes=found.classes,
+        n_samples=found.counts,
+        curves=curves,
+        reversed_curves=reverse,
+        turning_points=first,
+        reversed_turning_points=last,
+        class_zeta=(first + units - last).double() / (2 * units),
+        class_kappa=areas(curves, reverse, area),
+        reached_chance=below_chance(curves, n_classes).any(1),
+    )
+
+
+@overload
+def unit_sparsity(
+    network: nn.Module, x: Tensor, y: Tensor, *, layer: str | None = None, **options: Any
+) -> UnitSparsity: ...
+
+
+@overload
+def unit_sparsity(
+    network: nn.Module, x: Tensor, y: Tensor, *, layer: Sequence[str], **options: Any
+) -> dict[str, UnitSparsity]: ...
+
+
+@measure(
+    "unit_sparsity",
+    needs=("inputs", "labels"),
+    numbers={
+        "zeta": Number("fraction of units", "lower", "mean over classes"),
+        "kappa": Number("accuracy", "higher", "mean over classes, area over fraction of units"),
+    },
+    cost="1 forward pass up to the layer; 2 of the rest a sample and active unit, less behind a linear layer",
+    reference="Zhao, Zhang and Hu 2022, eq. 2-6",
+)
+def unit_sparsity(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Int[Tensor, " n"],
+    *,
+    layer: str | Sequence[str] | None = None,
+    unit_axis: int | None = None,
+    attribute: Attribute = "mean_absolute_activation",
+    order: Literal["descending", "ascending"] = "descending",
+    ties: Literal["last", "first"] = "last",
+    area: Literal["absolute", "signed"] = "absolute",
+    include_all_ablated: bool = False,
+    n_classes: int | None = None,
+    max_bytes: int = 2**28,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+) -> UnitSparsity | dict[str, UnitSparsity]:
+    r"""Zeta and kappa: how few of a layer's M units a class needs; exact.
+
+    .. math:: \zeta = \frac1C \sum_j \frac{n_0^j + M - n_0^{r,j}}{2M}, \qquad
+              \kappa = \frac1C \sum_j \frac1M \sum_{n=0}^M |E_r^j(n) - E^j(n)|
+
+    For the samples of each class j (by the training labels given, corrupted or not), units are set to zero one after
+    the other: the most active first gives the accuracy curve E(n), the exact reverse E_r(n), n = 0..M. A unit is a
+    channel of a feature map or a unit of a linear layer, after its activation; it is ranked anew for each class by the
+    mean of its absolute value over samples and positions. $n_0$ is the first n with $E(n) \le 1/C$,
+    $n_0^r = \arg\max_n E_r(n)$. Both numbers are means over the classes that have samples. The network is in
+    evaluation mode, and accuracy counts the argmax over all outputs.
+
+    Where the paper's text is ambiguous the default is what its figures and its authors' program do: E is on the
+    descending order (the text of Sec. 3.1 swaps the two), of several largest values of E_r the last one counts (the
+    first makes n_0^r = 0 for every network that fits its training data), and n = M does not count for n_0^r (with all
+    units removed every sample gets one class, whose curve is 1 there).
+
+    The default layer is the activation behind the last convolution (before pooling; behind the sum of a residual
+    block), in a network without convolutions the activation of the last hidden layer. It is found by tracing the
+    network's operations, functional activations included; a network that cannot be traced, and one in which no
+    activation follows that layer, need `layer`.
+
+    Predictions are those of a loop over n that multiplies the layer's output by a mask. The rest of the network runs on
+    large batches of masked activations; steps that remove a unit which is zero for a sample are skipped. Where the rest
+    begins with pooling or other maps of single units and then a linear layer, that layer's outputs are running sums in
+    float64, and rows whose two largest outputs nearly tie are computed again by the masked forward pass. (In float32
+    outputs depend on the size of the batch in the last bits, in that loop too; a tie within these may fall either way.)
+    The rest of a network that cannot be traced is the whole network, with the layer's output replaced.
+
+    Args:
+        network: Network that returns logits [n, K].
+        x: Inputs, the training data.
+        y: Class labels, as they were trained on.
+        layer: Name of a module whose output is ablated; several give a dictionary of results. None: see above.
+        unit_axis: Axis of the layer's output that counts its units; None takes the last one behind a linear layer (also
+            for tokens with features), else the first after the samples.
+        attribute: By what units are ranked, largest first: "mean_absolute_activation" (the paper's),
+            "class_selectivity" (Morcos et al. 2018, eq. 1, the same ranking for all classes, a second forward pass),
+            "weight_norm" (L1 norm of the incoming weights), "random" (anew for each class), or a function from a
+            class's activations [n, M, ...] to one number a unit.
+        order: The order of E: "descending" removes the largest attribute first; E_r is always the exact reverse.
+        ties: Which of several largest values of E_r counts, "last" or "first".
+        area: "absolute" (eq. 5), or "signed" for the authors' program's $\frac{1}{M+1} \sum_n (E_r - E)$, which is
+            M / (M+1) of the other where E_r is nowhere below E.
+        include_all_ablated: Whether n = M counts for n_0^r.
+        n_classes: C of the chance level; None takes the network's number of outputs.
+        max_bytes: About how much memory a batch may take, beside the activations of one class; without effect on the
+            result.
+        generator: Source of the random ranking; None takes the same for every network.
+        progress: Whether to show a bar, where standard error is a terminal.
+
+    Returns:
+        The numbers with curves, turning points, class table and cautions; by layer where several are named.
+
+    Raises:
+        InvalidInput: An option, the layer's name or the data cannot be used.
+        NotMeasurable: There is no hidden layer, or it is not plain which one is meant.
+
+    >>> network = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 4))
+    >>> for layer in (network[0], network[2]):
+    ...     _ = nn.init.eye_(layer.weight)
+    >>> _ = network[2].bias.data.copy_(torch.tensor([0.0, 0.0, 0.0, 0.5]))
+    >>> found = unit_sparsity(network, torch.eye(3), torch.arange(3))  # one unit a class
+    >>> found.zeta == 1 / 3, found.kappa == 2 / 3
+    (True, True)
+    """
+    check_choice("order", order, ("descending", "ascending"))
+    check_choice("ties", ties, ("last", "first"))
+    check_choice("area", area, ("absolute", "signed"))
+    if not callable(attribute):
+        check_choice("attribute", attribute, ATTRIBUTES)
+    check_range("max_bytes", max_bytes, 1)
+    samples = Samples(x, y)
+    if not samples.is_classification:
+        raise InvalidInput(f"unit_sparsity needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
+    with inspecting(network):
+        n_outputs = network_outputs(network, x[:1]).shape[1]
+        check_labels(y, n_outputs)
+        classes = n_outputs if n_classes is None else n_classes
+        check_range("n_classes", classes, 1)
+        found = {
+            str(name): class_curves(
+                network,
+                x,
+                y,
+                layer=name,
+                unit_axis=unit_axis,
+                attribute=attribute,
+                max_bytes=max_bytes,
+                generator=generator,
+                progress=progress,
+            )
+            for name in ([layer] if layer is None or isinstance(layer, str) else layer)
+        }
+    results = {
+        name: _sparsity(curves, classes, order=order, ties=ties, area=area, include_all_ablated=include_all_ablated)
+        for name, curves in found.items()
+    }
+    return next(iter(results.values())) if layer is None or isinstance(layer, str) else results

@@ -1,0 +1,125 @@
+"""Networks of the test cases: small, untrained but with spread-out activations, in evaluation mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gapscope.networks import build
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def built(name: str, *, input_shape: Any = (3, 32, 32), **options: Any) -> nn.Module:
+    """A network of gapscope's, He-initialised, its batch-norm statistics taken from noise."""
+    network = build(
+        name,
+        input_shape=input_shape,
+        n_outputs=7,
+        initialization="he_normal",
+        generator=torch.Generator().manual_seed(3),
+        **options,
+    )
+    network(noise(16, *input_shape))
+    return network.eval()
+
+
+def noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+class Functional(nn.Module):
+    """Functional activations, one ReLU module used twice, the number of samples read at the top, an option."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, 3, padding=1)
+        self.second = nn.Conv2d(4, 6, 3, padding=1)
+        self.relu = nn.ReLU(inplace=True)
+        self.head = nn.Linear(6 * 16, 5)
+        self.shift = nn.Parameter(torch.full((6 * 16,), 0.1))
+
+    def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
+        n = x.size(0)
+        if scale is not None:
+            x = x * scale
+        hidden = self.relu(self.second(self.relu(self.first(x))))
+        self.seen = hidden
+        return self.head(F.max_pool2d(hidden, 2).view(n, -1) + self.shift)
+
+
+class BareRelu(nn.Module):
+    """A convolution followed by F.relu and average pooling: no module returns the activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(1, 6, 3)
+        self.norm = nn.BatchNorm2d(6)
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.norm(self.convolution(x))).mean((2, 3)))
+
+
+class Block(nn.Module):
+    """A residual block with F.relu behind the sum, and a squeeze-and-excitation gate."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+        self.squeeze = nn.Conv2d(channels, 2, 1)
+        self.excite = nn.Conv2d(2, channels, 1)
+        nn.init.normal_(self.second.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.second(F.relu(self.first(x)))
+        gate = torch.sigmoid(self.excite(F.relu(self.squeeze(hidden.mean((2, 3), keepdim=True)))))
+        return F.relu(x + gate * hidden)
+
+
+class Attention(nn.Module):
+    """Convolution and ReLU, then tokens through attention, layer norm, a GELU layer and a mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(1, 8, 4, stride=4)
+        self.relu = nn.ReLU()
+        self.position = nn.Parameter(0.1 * torch.ones(1, 4, 8))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+        self.wide = nn.Linear(8, 12)
+        self.gelu = nn.GELU()
+        self.narrow = nn.Linear(12, 8)
+        self.head = nn.Linear(8, 5)
+        nn.init.normal_(self.narrow.weight)
+        nn.init.normal_(self.head.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.relu(self.patches(x)).flatten(2).transpose(1, 2) + self.position
+        tokens = tokens + self.attention(tokens, tokens, tokens)[0]
+        tokens = tokens + self.narrow(self.gelu(self.wide(self.norm(tokens))))
+        return self.head(tokens.mean(1))
+
+
+class Untraceable(nn.Module):
+    """Which branch runs depends on the values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 9), nn.ReLU())
+        self.head = nn.Linear(9, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x) if x.sum() < 1e6 else self.body(-x))
+
+
+def initialised(make: Callable[[], Network]) -> Network:
+    """Build with torch's default initialisation from a fixed seed, in evaluation mode."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return make().eval()

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialised
+from gapscope.ablation.graph import trace
+from gapscope.ablation.layers import default_site, producing_layer, unit_axis_behind
+from gapscope.errors import NotMeasurable
+
+
+def default_label(network: nn.Module) -> str:
+    traced = trace(network)
+    assert traced is not None
+    return traced.label(default_site(traced))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("vgg16", {"width_multiplier": 0.03}, "block5_conv3_relu"),
+        ("vgg11", {"width_multiplier": 0.03, "head": "paper", "head_width": 8, "dropout": 0.5}, "block5_conv2_relu"),
+        ("resnet18", {"width_multiplier": 0.03}, "stage4_block2.relu"),
+        ("resnet20", {"normalization": "none"}, "stage3_block3.relu"),
+        ("mobilenet", {"width_multiplier": 0.03}, "block13_pointwise_relu"),
+        ("lenet5", {"batch_norm": True}, "conv2_relu"),
+    ],
+)
+def test_the_activation_behind_the_last_convolution(name: str, options: dict[str, object], expected: str) -> None:
+    assert default_label(built(name, **options)) == expected
+
+
+def test_without_convolutions_it_is_the_last_hidden_layer() -> None:
+    network = built("fully_connected", input_shape=(5,), n_hidden=3, width=6, activation="tanh")
+    assert default_label(network) == "fc3_tanh"
+
+
+def test_functional_activations_are_found() -> None:
+    assert default_label(initialised(Functional)) == "relu_1"
+    assert default_label(initialised(BareRelu)) == "relu"
+
+
+def test_behind_a_residual_sum_past_a_gate() -> None:
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), Block(4), Block(4), nn.Flatten(), nn.Linear(4, 3))
+    assert default_label(network) == "2"
+
+
+def test_a_sigmoid_is_an_activation_unless_it_gates() -> None:
+    assert default_label(nn.Sequential(nn.Linear(2, 3), nn.Sigmoid(), nn.Linear(3, 2))) == "1"
+
+
+def test_a_last_convolution_is_the_head() -> None:
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    assert default_label(network) == "1"
+
+
+def test_it_must_be_plain_which_activation_is_meant() -> None:
+    with pytest.raises(NotMeasurable, match=r"could not be found by itself.*pass layer="):
+        default_site(trace(initialised(Untraceable)))
+    with pytest.raises(NotMeasurable, match="needs a hidden layer"):
+        default_label(nn.Sequential(nn.Flatten(), nn.Linear(2, 2)))
+    with pytest.raises(NotMeasurable, match="needs a hidden layer"):
+        default_label(nn.Sequential(nn.Flatten()))
+    with pytest.raises(NotMeasurable, match=r"No activation follows the last hidden layer '0'.*layer='0'"):
+        default_label(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)))
+    assert default_label(initialised(Attention)) == "relu"
+
+
+def test_units_stand_last_behind_linear_layers() -> None:
+    traced = trace(initialised(Attention))
+    assert traced is not None
+    for layer, dimensions, axis in (("relu", 4, 1), ("gelu", 3, -1), ("head", 2, 1), ("norm", 3, None)):
+        site = traced.find(layer)
+        assert site is not None and unit_axis_behind(traced, site, dimensions) == axis, layer
+
+
+def test_the_layer_that_makes_the_units() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide, self.side, self.head = nn.Linear(2, 6), nn.Linear(6, 3), nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = F.relu(self.wide(x))
+            return self.head(hidden * self.side(hidden).sum(1, keepdim=True))
+
+    network = initialised(Net)
+    traced = trace(network)
+    assert traced is not None
+    site = traced.find("mul")
+    assert site is not None
+    assert producing_layer(traced, site, 6) is network.wide
+    assert producing_layer(traced, site, 4) is None
+    assert torch.is_tensor(network.wide.weight)

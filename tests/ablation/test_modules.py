@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gapscope.ablation.modules import calls, kind, module_named, tapped
+from gapscope.errors import InvalidInput, NotMeasurable
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 3), nn.ReLU(inplace=True), nn.Linear(3, 2))
+
+
+def test_a_wrong_name_names_the_nearest() -> None:
+    named = nn.Sequential()
+    named.add_module("output", nn.Linear(1, 1))
+    with pytest.raises(InvalidInput, match=r"layer must name a module.*got 'ouput'. Did you mean 'output'\?"):
+        module_named(named, "ouput")
+    with pytest.raises(InvalidInput, match="got ''"):
+        module_named(named, "")
+
+
+def test_kinds_do_not_depend_on_spelling() -> None:
+    assert kind("ReLU") == kind("relu_") == "relu" and kind("Hardswish") == kind("hardswish")
+
+
+def test_calls_come_in_the_order_in_which_they_are_made() -> None:
+    class Backwards(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last, self.first = nn.Linear(3, 2), nn.Linear(2, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.first(x))
+
+    made = calls(Backwards(), torch.zeros(1, 2))
+    assert [call.name for call in made] == ["first", "last"]
+    assert made[1].input is made[0].output
+
+
+def test_tapped_outputs_are_not_overwritten_by_what_follows() -> None:
+    net, x = network(), torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), tapped({"0": net[0]}) as seen:
+        outputs = net(x)
+    assert torch.equal(seen["0"], net[0](x)) and bool((seen["0"] < 0).any())
+    assert torch.equal(outputs, net(x)) and not net[0]._forward_hooks
+
+
+def test_tapped_outputs_are_replaced() -> None:
+    net: Any = network()
+    x = torch.ones(2, 2)
+    with torch.no_grad(), tapped({"1": net[1]}, replacement=torch.zeros(2, 3)):
+        outputs = net(x)
+    assert torch.equal(outputs, net[2].bias.expand(2, 2))
+
+
+def test_a_module_that_is_called_twice_is_refused() -> None:
+    relu = nn.ReLU()
+    twice = nn.Sequential(nn.Linear(2, 2), relu, nn.Linear(2, 2), relu)
+    with (
+        pytest.raises(NotMeasurable, match=r"Layer '1' must be called once.*Name a module around it"),
+        tapped({"1": relu}),
+    ):
+        twice(torch.ones(1, 2))
+    assert not relu._forward_hooks
+
+
+def test_a_module_that_returns_no_tensor_is_refused() -> None:
+    attention = nn.MultiheadAttention(4, 2)
+    x = torch.ones(1, 3, 4)
+    with pytest.raises(NotMeasurable, match="Layer 'a' must return one tensor; got tuple"), tapped({"a": attention}):
+        attention(x, x, x)

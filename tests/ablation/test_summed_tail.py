@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ablation.naive import naive_predictions
+from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialised, noise
+from gapscope.ablation.masked_tail import MaskedTail, rows_within
+from gapscope.ablation.ranking import mean_absolute_activation, ranked
+from gapscope.ablation.split import Split, split_at
+from gapscope.ablation.summed_tail import SummedTail, linear_cut, separates_units, tail_of
+
+SMALL = {"width_multiplier": 0.1}
+IMAGES = (3, 32, 32)
+# network, layer, shape of a sample, axis of units, whether sums do
+CASES = {
+    "VGG, linear tail": (built("vgg11", **SMALL), "block5_conv2_relu", IMAGES, 1, True),
+    "VGG, deep tail": (
+        built("vgg16", head="paper", head_width=24, batch_norm=False, **SMALL),
+        "block5_conv3_relu",
+        IMAGES,
+        1,
+        True,
+    ),
+    "VGG, before the norm": (built("vgg11", **SMALL), "block5_conv2", IMAGES, 1, True),
+    "VGG, convolutional tail": (built("vgg11", **SMALL), "block4_conv2_relu", IMAGES, 1, False),
+    "ResNet-18": (built("resnet18", **SMALL), "stage4_block2.relu", IMAGES, 1, True),
+    "ResNet-20, padded shortcut": (built("resnet20", width_multiplier=0.5), "stage3_block3", IMAGES, 1, True),
+    "ResNet, inside a block": (built("resnet18", **SMALL), "stage4_block2.branch.conv1_relu", IMAGES, 1, False),
+    "ResNet, branch": (built("resnet18", **SMALL), "stage4_block2.branch", IMAGES, 1, True),
+    "ResNet, shortcut behind": (built("resnet18", **SMALL), "stage4_block1.relu", IMAGES, 1, False),
+    "MobileNet": (built("mobilenet", **SMALL), "block13_pointwise_relu", IMAGES, 1, True),
+    "MobileNet, depthwise": (built("mobilenet", **SMALL), "block13_depthwise_relu", IMAGES, 1, False),
+    "LeNet, flattened maps": (built("lenet5"), "conv2_relu", IMAGES, 1, True),
+    "fully connected": (built("fully_connected", input_shape=(9,), width=20), "fc2_relu", (9,), 1, True),
+    "fully connected, first": (built("fully_connected", input_shape=(9,), width=20), "fc1_relu", (9,), 1, True),
+    "sigmoid": (
+        built("fully_connected", input_shape=(9,), width=20, activation="sigmoid"),
+        "fc2_sigmoid",
+        (9,),
+        1,
+        True,
+    ),
+    "dropout": (built("fully_connected", input_shape=(9,), width=9, dropout=0.5), "fc1_relu", (9,), 1, True),
+    "functional": (initialised(Functional), "second", (1, 8, 8), 1, True),
+    "functional, first": (initialised(Functional), "first", (1, 8, 8), 1, False),
+    "gated block": (
+        initialised(lambda: nn.Sequential(nn.Conv2d(1, 6, 3), Block(6), nn.Flatten(), nn.Linear(96, 4))),
+        "1.first",
+        (1, 6, 6),
+        1,
+        False,
+    ),
+    "attention behind": (initialised(Attention), "relu", (1, 8, 8), 1, False),
+    "tokens": (initialised(Attention), "gelu", (1, 8, 8), 2, False),
+    "untraceable": (initialised(Untraceable), "body", (6,), 1, False),
+    "logits": (built("fully_connected", input_shape=(9,), width=9), "output", (9,), 1, False),
+}
+
+
+def prepared(case: str, dtype: torch.dtype, samples: int = 6) -> tuple[Any, Split, Tensor, Tensor]:
+    network, layer, shape, _, _ = CASES[case]
+    network, x = network.to(dtype), noise(samples, *shape, seed=5, dtype=dtype)
+    split = split_at(network, x, layer, None)
+    values = split.units_first(split.activations(x).values)
+    return network, split, x, ranked(mean_absolute_activation(values))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_predictions_are_those_of_the_naive_loop_at_every_step(case: str, dtype: torch.dtype) -> None:
+    network, split, x, ranking = prepared(case, dtype)
+    _, layer, _, axis, sums = CASES[case]
+    expected = naive_predictions(network, layer, x, ranking, unit_axis=axis)
+    source, tail = split.all_activations(x, 4), tail_of(split, x, 2**20)
+    assert isinstance(tail, SummedTail if sums else MaskedTail)
+    assert torch.equal(tail.predictions(source, ranking), expected)
+    assert torch.equal(MaskedTail(split, 2**20).predictions(source, ranking), expected)
+    assert len(expected.unique()) > 1, "the case shows nothing"
+
+
+@pytest.mark.parametrize("case", ["VGG, linear tail", "VGG, deep tail", "LeNet, flattened maps", "functional, first"])
+@torch.no_grad()
+def test_the_memory_budget_has_no_effect(case: str) -> None:
+    _, split, x, ranking = prepared(case, torch.float64)
+    source = split.activations(x)
+    expected = tail_of(split, x, 2**30).predictions(source, ranking)
+    for budget in (1, 2**12, 2**15, 2**18):
+        assert torch.equal(tail_of(split, x, budget).predictions(source, ranking), expected)
+        assert torch.equal(split.all_activations(x, 1 + budget % 5).values, source.values)
+
+
+@torch.no_grad()
+def test_rows_that_tie_are_those_of_the_masked_forward_pass() -> None:
+    # rows of the head come in equal pairs: every prediction is a tie, up to rounding that depends on the batch
+    network = initialised(lambda: nn.Sequential(nn.Linear(4, 30), nn.ReLU(), nn.Linear(30, 6)))
+    head: Any = network[2]
+    head.weight[3:] = head.weight[:3]
+    head.bias[3:] = head.bias[:3]
+    x = noise(8, 4)
+    split = split_at(network, x, "1", None)
+    source = split.activations(x)
+    ranking = ranked(mean_absolute_activation(split.units_first(source.values)))
+    tail = tail_of(split, x, 2**20)
+    assert isinstance(tail, SummedTail)
+    found = tail.predictions(source, ranking)
+    assert torch.equal(found, naive_predictions(network, "1", x, ranking))
+    assert torch.equal(MaskedTail(split, 2**20).predictions(source, ranking), found)
+
+
+@torch.no_grad()
+def test_near_ties_are_settled_by_the_masked_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    # the second class repeats the first but for 1e-6 of its size: sums in another order cannot be trusted with that
+    network = initialised(lambda: nn.Sequential(nn.Linear(4, 300), nn.ReLU(), nn.Linear(300, 2)))
+    head: Any = network[2]
+    head.weight[1] = head.weight[0] * (1 + 1e-6 * noise(300))
+    head.bias[1] = head.bias[0]
+    x = noise(8, 4)
+    split = split_at(network, x, "1", None)
+    source = split.activations(x)
+    ranking = ranked(mean_absolute_activation(split.units_first(source.values)))
+    tail = tail_of(split, x, 2**20)
+    assert isinstance(tail, SummedTail)
+    masked = MaskedTail(split, 2**20).predictions(source, ranking)
+    assert torch.equal(tail.predictions(source, ranking), masked)
+    monkeypatch.setattr("gapscope.ablation.summed_tail.doubtful", lambda outputs, tolerance: outputs[:, 0].isnan())
+    assert not torch.equal(tail.predictions(source, ranking), masked), "the case shows nothing"
+
+
+@torch.no_grad()
+def test_zero_units_cost_nothing() -> None:
+    network = initialised(
+        lambda: nn.Sequential(nn.Linear(4, 40), nn.ReLU(), nn.Linear(40, 20), nn.ReLU(), nn.Linear(20, 3))
+    )
+    network.get_parameter("0.bias").sub_(1)
+    x, rows = noise(5, 4), []
+    network.get_submodule("4").register_forward_hook(lambda module, args, output: rows.append(len(output)))
+    split = split_at(network, x, "1", None)
+    source = split.activations(x)
+    active = int((source.values != 0).sum())
+    assert 0 < active < source.values.numel() / 2
+    ranking = ranked(mean_absolute_activation(split.units_first(source.values)))
+    for tail in (tail_of(split, x, 2**24), MaskedTail(split, 2**24)):
+        rows.clear()
+        tail.predictions(source, ranking)
+        assert sum(rows) <= 2 * active + len(x) + 10
+
+
+@torch.no_grad()
+def test_a_map_that_mixes_units_is_not_summed() -> None:
+    class Shuffle(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flip(1)
+
+    x = noise(4, 5)
+    for between, summed in ((nn.LayerNorm(8), False), (Shuffle(), False), (nn.Softmax(1), False), (nn.GELU(), True)):
+        network = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), between, nn.Linear(8, 3)).eval()
+        split = split_at(network, x, "1", None)
+        cut = linear_cut(split)  # type: ignore[arg-type]
+        assert cut is not None and separates_units(split, cut, split.activations(x)) == summed
+
+
+@torch.no_grad()
+def test_a_linear_layer_that_something_passes_by_is_no_cut() -> None:
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.branch, self.head = nn.Linear(5, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = self.inner(x).relu()
+            return self.head(hidden + self.branch(hidden))
+
+    network, x = initialised(Around), noise(6, 5)
+    split = split_at(network, x, "inner", None)
+    cut = linear_cut(split)  # type: ignore[arg-type]
+    assert cut is not None and cut.linear is network.head
+    assert isinstance(tail_of(split, x, 2**20), MaskedTail)
+
+
+def test_rows_within_a_budget() -> None:
+    assert rows_within(1000, lambda: torch.zeros(10) + 1) == 12  # two tensors of 40 bytes
+    assert rows_within(10, lambda: torch.zeros(10)) == 1
+    assert rows_within(10, lambda: None) == 10
+
+
+def test_one_class_is_predicted_always() -> None:
+    network, x = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), noise(2, 2)
+    with torch.no_grad():
+        split = split_at(network, x, "1", None)
+        assert not tail_of(split, x, 2**20).predictions(split.activations(x), torch.arange(3)).any()
+
+
+def test_functional_activation_as_default_layer() -> None:
+    network, x = initialised(BareRelu), noise(5, 1, 8, 8)
+    with torch.no_grad():
+        split = split_at(network, x, None, None)
+        source = split.activations(x)
+        ranking = ranked(mean_absolute_activation(split.units_first(source.values)))
+        tail = tail_of(split, x, 2**20)
+        assert isinstance(tail, SummedTail)
+        # zero before the ReLU is zero behind it
+        assert torch.equal(tail.predictions(source, ranking), naive_predictions(network, "norm", x, ranking))

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ablation.some_networks import built, initialised, noise
+from gapscope.assessment import measure
+from gapscope.errors import InvalidInput, NotMeasurable
+from gapscope.measures.margin_signature import FEATURES, TAPS, margin_signature
+
+
+def labels_of(network: nn.Module, x: Tensor) -> Tensor:
+    return network(x).argmax(1)
+
+
+def test_on_a_linear_network_margins_are_exact_distances() -> None:
+    network = initialised(lambda: nn.Linear(5, 4)).double()
+    x = noise(40, 5, dtype=torch.float64)
+    y = labels_of(network, x)
+    found = margin_signature(network, x, y, normalize="none", epsilon=0.0)
+    assert found.layers == ("input",)
+    weight, outputs = network.weight.detach(), network(x).detach()
+    for margin, sample, label in zip(found.margins[0], range(40), y, strict=True):
+        # the distance to a hyperplane of equal outputs, least over the other classes that come second
+        second = outputs[sample].topk(2).indices[1]
+        normal = weight[label] - weight[second]
+        moved = x[sample] - margin * normal / normal.norm()
+        new = network(moved)
+        assert new[label].item() == pytest.approx(new[second].item(), abs=1e-13)
+
+
+def test_features_are_those_of_the_normalised_margins() -> None:
+    network = initialised(lambda: nn.Linear(3, 2)).double()
+    x = noise(50, 3, dtype=torch.float64)
+    y = torch.arange(50) % 2
+    outputs, weight = network(x).detach(), network.weight.detach()
+    distances = (outputs[:, 0] - outputs[:, 1]) * (1 - 2 * y) / (weight[0] - weight[1]).norm()
+    normalised = (distances[distances > 0] / x.var(0, correction=0).sum().sqrt()).numpy()
+    found = margin_signature(network, x, y, epsilon=0.0, log=False)
+    low, mid, high = numpy.quantile(normalised, [0.25, 0.5, 0.75])
+    reach = 1.5 * (high - low)
+    inside = normalised[(normalised >= low - reach) & (normalised <= high + reach)]
+    expected = [inside.min(), low, mid, high, inside.max()]
+    assert found.signature[0].tolist() == pytest.approx(expected, rel=1e-12)
+    assert margin_signature(network, x, y, epsilon=0.0).signature[0].tolist() == pytest.approx(numpy.log(expected))
+    moments = margin_signature(network, x, y, epsilon=0.0, features="moments", log=False).signature[0]
+    assert moments[1].item() == pytest.approx(math.sqrt((normalised**2).mean()), rel=1e-12)
+    assert found.n_samples == 50 and found.margins.shape == (1, len(normalised))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-6])
+def test_rescaling_homogeneous_layers_changes_nothing(epsilon: float) -> None:
+    network = built("small_cnn", input_shape=(1, 8, 8), width_multiplier=0.2).double()
+    x = noise(30, 1, 8, 8, dtype=torch.float64)
+    y = labels_of(network, x)
+    rescaled = copy.deepcopy(network)
+    for name, factor in (("conv2.weight", 7.0), ("conv2.bias", 7.0), ("conv3.weight", 1 / 7)):
+        rescaled.get_parameter(name).data.mul_(factor)
+    layers = ["input", "conv1", "conv2", "conv3", "fc1"]
+    first = margin_signature(network, x, y, layers=layers, epsilon=epsilon)
+    second = margin_signature(rescaled, x, y, layers=layers, epsilon=epsilon)
+    tolerance = 1e-11 if epsilon == 0 else 1e-3
+    assert torch.allclose(first.signature, second.signature, atol=tolerance)
+    assert second.total_variation[2].item() == pytest.approx(49 * first.total_variation[2].item())
+    unnormalised = margin_signature(rescaled, x, y, layers=layers, epsilon=epsilon, normalize="none")
+    plain = margin_signature(network, x, y, layers=layers, epsilon=epsilon, normalize="none")
+    assert not torch.allclose(unnormalised.signature, plain.signature, atol=1)
+
+
+def test_moving_by_the_margin_meets_the_boundary_behind_the_last_hidden_layer() -> None:
+    network = built("fully_connected", input_shape=(6,), width=9, n_hidden=3).double()
+    x = noise(20, 6, dtype=torch.float64)
+    y = labels_of(network, x)
+    found = margin_signature(network, x, y, layers="fc3_relu", normalize="none", epsilon=0.0)
+    head: Any = network.get_submodule("output")
+    hidden = network[:-1](x)  # type: ignore[index]
+    second = network(x).topk(2).indices[:, 1]
+    normal = head.weight[y] - head.weight[second]
+    outputs = head(hidden - found.margins[0][:, None] * normal / normal.norm(dim=1, keepdim=True))
+    rows = torch.arange(20)
+    assert torch.allclose(outputs[rows, y], outputs[rows, second], atol=1e-13)
+
+
+def test_readings_have_four_places_whatever_the_network() -> None:
+    small, x = initialised(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))), noise(20, 4)
+    readings = measure(small, (x, labels_of(small, x)), measures=("margin_signature",))
+    names = [f"margin_signature.{tap}.{feature}" for tap in TAPS for feature in FEATURES["quartiles"]]
+    assert [reading.name for reading in readings] == names
+    found = margin_signature(small, x, labels_of(small, x))
+    assert readings["margin_signature.h1.median"].value == found.signature[1, 2].item()
+    assert math.isnan(readings["margin_signature.h2.median"].value)
+    for options in ({"features": "moments"}, {"layers": ["0", "1", "2", "input"]}):
+        other = margin_signature(small, x, labels_of(small, x), **options)
+        if "features" in options:
+            with pytest.raises(NotMeasurable, match=r"Readings hold the quartile features.*got moment_1, ... of input"):
+                other.numbers()
+        else:
+            assert other.numbers()["h3.median"] == other.signature[2, 2].item()
+    five = initialised(lambda: nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))))
+    y = labels_of(five, x)
+    with pytest.raises(NotMeasurable, match="at most 3 hidden layers"):
+        margin_signature(five, x, y, layers=["0", "1", "2", "3"]).numbers()
+
+
+def test_tables() -> None:
+    network, x = built("lenet5"), noise(12, 3, 32, 32)
+    found = margin_signature(network, x, labels_of(network, x))
+    table = found.to_pandas()
+    assert list(table.index) == ["input", "conv2", "fc1", "fc2"] and list(table.columns) == list(FEATURES["quartiles"])
+    assert "12 of 12 samples classified correctly" in repr(found)
+
+
+def test_what_has_no_margin() -> None:
+    network, x = initialised(lambda: nn.Linear(3, 2)), noise(6, 3)
+    y = labels_of(network, x)
+    with pytest.raises(NotMeasurable, match=r"classified correctly; none is\. Train the network"):
+        margin_signature(network, x, 1 - y)
+    with pytest.raises(NotMeasurable, match="Layer 'input' must vary over the samples; it is constant"):
+        margin_signature(network, x[[0, 0]], y[[0, 0]])
+    with pytest.raises(NotMeasurable, match="the network has 1 output"):
+        margin_signature(nn.Linear(3, 1), x, torch.zeros(6).long())
+
+
+def test_wrong_input() -> None:
+    network, x = initialised(lambda: nn.Linear(3, 2)), noise(6, 3)
+    y = labels_of(network, x)
+    with pytest.raises(InvalidInput, match=r"layer must name a module.*got 'inptu'"):
+        margin_signature(network, x, y, layers="inptu")
+    with pytest.raises(InvalidInput, match=r"one or more different layers; got \['input', 'input'\]"):
+        margin_signature(network, x, y, layers=["input", "input"])
+    with pytest.raises(InvalidInput, match="normalize must be one of 'total_variation', 'none'; got 'spectral'"):
+        margin_signature(network, x, y, normalize="spectral")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="margin_signature needs class labels"):
+        margin_signature(network, x, y[:, None].float())
+    with pytest.raises(InvalidInput, match="number of outputs, 2; got 2"):
+        margin_signature(network, x, y + 1)

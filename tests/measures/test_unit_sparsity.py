@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from ablation.naive import naive_predictions
+from ablation.some_networks import BareRelu, Untraceable, initialised, noise
+from gapscope.assessment import measure
+from gapscope.errors import InvalidInput, NotMeasurable
+from gapscope.measures.unit_sparsity import UnitSparsity, unit_sparsity
+from gapscope.networks import build
+from gapscope.samples import Samples
+from gapscope.specs import TrainingSpec
+from gapscope.training import train
+
+
+def planted(units_of: list[list[int]], units: int, *, share: float = 0.5) -> tuple[nn.Module, Tensor, Tensor]:
+    """A network and one sample a class: class j needs more than `share` of its own units, which are equally active.
+
+    The last output wins where no class has enough, so that every class can fall to accuracy 0.
+    """
+    classes = len(units_of)
+    inner, head = nn.Linear(classes, units, bias=False), nn.Linear(units, classes + 1)
+    with torch.no_grad():
+        for parameter in (inner.weight, head.weight, head.bias):
+            parameter.zero_()
+        for j, own in enumerate(units_of):
+            inner.weight[own, j] = 1.0
+            head.weight[j, own] = 1.0 / len(own)
+        head.bias[-1] = share
+    return nn.Sequential(inner, nn.ReLU(), head), torch.eye(classes), torch.arange(classes)
+
+
+def test_one_unit_for_each_class() -> None:
+    units = 5
+    network, x, y = planted([[j] for j in range(units)], units)
+    found = unit_sparsity(network, x, y)
+    assert found.layer == "1" and found.n_units == units and found.classes == tuple(range(units))
+    assert torch.equal(found.curves, torch.tensor([[1.0, 0, 0, 0, 0, 0]] * units).double())
+    assert torch.equal(found.reversed_curves, torch.tensor([[1.0, 1, 1, 1, 1, 0]] * units).double())
+    assert (
+        found.turning_points.tolist() == [1] * units and found.reversed_turning_points.tolist() == [units - 1] * units
+    )
+    assert found.zeta == pytest.approx(1 / units) and found.kappa == pytest.approx((units - 1) / units)
+
+
+def test_planted_units_give_their_turning_points() -> None:
+    # class 0 falls when 2 of its 3 units are gone, class 1 when 3 of its 5 are, class 2 with its only one
+    network, x, y = planted([[0, 1, 2], [3, 4, 5, 6, 7], [8]], 12)
+    found = unit_sparsity(network, x, y)
+    assert found.turning_points.tolist() == [2, 3, 1]
+    # the other way round the silent units go first, then 1 of 3, 2 of 5 and none are still too few to fall
+    assert found.reversed_turning_points.tolist() == [10, 9, 11]
+    assert found.zeta == pytest.approx(sum((first + 12 - last) / 24 for first, last in ((2, 10), (3, 9), (1, 11))) / 3)
+    assert found.kappa == pytest.approx((9 + 7 + 11) / 12 / 3)
+
+
+def test_a_constant_head_looks_sparse_and_is_told() -> None:
+    network = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 4))
+    nn.init.zeros_(network.get_parameter("2.weight"))
+    network.get_parameter("2.bias").data.copy_(torch.tensor([0.0, 1.0, 0.0, 0.0]))
+    found = unit_sparsity(network, noise(8, 3), torch.arange(8) % 4)
+    assert found.class_zeta.tolist() == pytest.approx([1 / 12] * 4) and found.kappa == 0
+    assert found.reached_chance.tolist() == [True, False, True, True] and found.n_never_at_chance == 1
+    assert found.accuracy == 0.25
+    accuracy, chance = found.cautions
+    assert "accuracy at least 0.97); here it is 0.250" in accuracy and "For 1 of 4 classes" in chance
+    assert repr(found).endswith(chance)
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    content: Any = load_digits()
+    return torch.tensor(content.images, dtype=torch.float32)[:, None] / 16, torch.tensor(content.target)
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[nn.Module, Tensor, Tensor]:
+    """A convolutional network that fits 300 digits."""
+    x, y = (tensor[:300] for tensor in digits())
+    network = build(
+        "small_cnn",
+        input_shape=(1, 8, 8),
+        n_outputs=10,
+        width_multiplier=0.25,
+        initialization="he_normal",
+        generator=torch.Generator().manual_seed(0),
+    )
+    train(network, Samples(x, y), TrainingSpec(optimizer="adam", learning_rate=0.005, epochs=20, batch_size=50))
+    return network.eval(), x, y
+
+
+def mean_activation(values: Tensor) -> Tensor:
+    """The paper's attribute, from activations [n, M, ...]."""
+    return values.double().abs().transpose(0, 1).flatten(1).mean(1)
+
+
+def naive_curves(network: nn.Module, layer: str, x: Tensor, y: Tensor) -> Tensor:
+    """E and E_r of every class by the definition: [2, c, M + 1]."""
+    curves, kept = [], []
+    for label in y.unique():
+        handle = network.get_submodule(layer).register_forward_hook(lambda module, args, output: kept.append(output))
+        network(x[y == label])
+        handle.remove()
+        ranking = mean_activation(kept.pop()).argsort(descending=True, stable=True)
+        curves.append((naive_predictions(network, layer, x[y == label], ranking) == label).double().mean(1))
+    return torch.stack(curves, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_curves_of_a_trained_network_are_those_of_the_naive_loop(
+    trained: tuple[nn.Module, Tensor, Tensor], dtype: torch.dtype
+) -> None:
+    network, x, y = trained
+    network, x = copy.deepcopy(network).to(dtype), x.to(dtype)
+    for layer in ("conv3_relu", "conv2_relu", "fc1_relu"):
+        found = unit_sparsity(network, x, y, layer=layer)
+        expected = naive_curves(network, layer, x, y)
+        assert torch.equal(torch.stack([found.curves, found.reversed_curves]), expected), layer
+    assert found.accuracy > 0.97 and not [c for c in found.cautions if "0.97" in c]
+
+
+def test_by_default_it_is_the_last_convolution(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
+    network, x, y = trained
+    found = unit_sparsity(network, x, y)
+    assert found.layer == "conv3_relu" and found.n_units == 16
+    both = unit_sparsity(network, x, y, layer=["conv3_relu", "fc1_relu"])
+    assert list(both) == ["conv3_relu", "fc1_relu"]
+    assert torch.equal(both["conv3_relu"].curves, found.curves)
+    assert 0 < found.zeta < 1 and 0 < found.kappa < 1
+
+
+def permuted(network: nn.Module) -> nn.Module:
+    """The same function with the units of conv3 in another order (4 positions each before fc1)."""
+    network = copy.deepcopy(network)
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(2))
+    for name in ("conv3.weight", "conv3.bias"):
+        parameter = network.get_parameter(name)
+        parameter.data.copy_(parameter.data[order])
+    weight = network.get_parameter("fc1.weight")
+    weight.data.copy_(weight.data.unflatten(1, (16, -1))[:, order].flatten(1))
+    return network
+
+
+def test_the_order_of_units_has_no_effect(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
+    network, x, y = trained
+    assert torch.allclose(permuted(network)(x), network(x), atol=1e-5)
+    first, second = unit_sparsity(network, x, y), unit_sparsity(permuted(network), x, y)
+    assert torch.equal(first.curves, second.curves) and torch.equal(first.reversed_curves, second.reversed_curves)
+
+
+def test_conventions(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
+    network, x, y = trained
+    found = unit_sparsity(network, x, y)
+    swapped = unit_sparsity(network, x, y, order="ascending")
+    assert torch.equal(swapped.curves, found.reversed_curves) and torch.equal(swapped.reversed_curves, found.curves)
+    assert swapped.kappa == found.kappa
+    signed = unit_sparsity(network, x, y, area="signed")
+    assert signed.kappa == pytest.approx((found.reversed_curves - found.curves).mean().item())
+    first = unit_sparsity(network, x, y, ties="first")
+    assert bool((first.reversed_turning_points <= found.reversed_turning_points).all()) and first.zeta > found.zeta
+    constant = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 2))
+    nn.init.zeros_(constant.get_parameter("2.weight"))
+    everything = unit_sparsity(constant, noise(4, 1), torch.arange(4) % 2, include_all_ablated=True)
+    assert everything.reversed_turning_points.tolist() == [3, 3]
+    half = unit_sparsity(network, x, y, n_classes=2)
+    assert bool((half.turning_points <= found.turning_points).all()) and half.n_classes == 2
+
+
+def test_the_memory_budget_has_no_effect(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
+    network, x, y = trained
+    expected = unit_sparsity(network, x[:60], y[:60])
+    for budget in (1, 10**5, 10**7):
+        found = unit_sparsity(network, x[:60], y[:60], max_bytes=budget)
+        assert torch.equal(found.curves, expected.curves)
+        assert torch.equal(found.reversed_curves, expected.reversed_curves)
+
+
+def test_attributes(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
+    network, x, y = trained
+    own = unit_sparsity(network, x, y, attribute=mean_activation)
+    assert own.zeta == unit_sparsity(network, x, y).zeta
+    convolution = network.get_parameter("conv3.weight").detach().double().flatten(1).abs().sum(1)
+    by_weight = unit_sparsity(network, x, y, attribute="weight_norm")
+    assert torch.equal(by_weight.curves, unit_sparsity(network, x, y, attribute=lambda values: convolution).curves)
+    assert not torch.equal(by_weight.curves, own.curves)
+    selective = unit_sparsity(network, x, y, attribute="class_selectivity")
+    means = torch.stack([network[:7](x[y == j]).flatten(2).mean((0, 2), dtype=torch.float64) for j in range(10)])  # type: ignore[index]
+    largest = means.amax(0)
+    others = (means.sum(0) - largest) / 9
+    selectivity = ((largest - others) / (largest + others)).nan_to_num()
+    assert torch.equal(selective.curves, unit_sparsity(network, x, y, attribute=lambda values: selectivity).curves)
+    seed = lambda: torch.Generator().manual_seed(4)  # noqa: E731
+    random = unit_sparsity(network, x, y, attribute="random", generator=seed())
+    assert torch.equal(random.curves, unit_sparsity(network, x, y, attribute="random", generator=seed()).curves)
+    assert not torch.equal(random.curves, unit_sparsity(network, x, y, attribute="random").curves)
+
+
+def test_functional_and_untraceable_networks() -> None:
+    network, x = initialised(BareRelu), noise(10, 1, 8, 8)
+    y = network(x).argmax(1)
+    found = unit_sparsity(network, x, y)
+    assert found.layer == "relu" and torch.equal(found.curves[:, 0], torch.ones(len(found.classes)).double())
+    odd, x = initialised(Untraceable), noise(12, 6)
+    y = odd(x).argmax(1)
+    with pytest.raises(NotMeasurable, match="pass layer="):
+        unit_sparsity(odd, x, y)
+    found = unit_sparsity(odd, x, y, layer="body")
+    assert torch.equal(torch.stack([found.curves, found.reversed_curves]), naive_curves(odd, "body", x, y))
+    with pytest.raises(NotMeasurable, match="attribute='weight_norm' needs the layer with weights"):
+        unit_sparsity(odd, x, y, layer="body", attribute="weight_norm")
+
+
+def test_tables_and_readings(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
+    network, x, y = trained
+    found = unit_sparsity(network, x, y)
+    table: Any = found.to_pandas()
+    assert table.index.tolist() == list(range(10)) and table["n_samples"].sum() == 300
+    assert table["zeta"].mean() == pytest.approx(found.zeta) and table["kappa"].mean() == pytest.approx(found.kappa)
+    assert found.numbers() == {"zeta": found.zeta, "kappa": found.kappa}
+    readings = measure(network, (x, y), measures=("unit_sparsity",))
+    assert readings["unit_sparsity.zeta"].value == found.zeta
+    assert readings["unit_sparsity.kappa"].direction == "higher"
+    assert repr(found).startswith(f"UnitSparsity(zeta={found.zeta:.4f}, kappa={found.kappa:.4f}, layer='conv3_relu'")
+
+
+def test_classes_without_samples_are_left_out(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
+    network, x, y = trained
+    some = (y == 3) | (y == 8)
+    found = unit_sparsity(network, x[some], y[some])
+    whole = unit_sparsity(network, x, y)
+    assert found.classes == (3, 8) and torch.equal(found.curves, whole.curves[[3, 8]])
+    assert found.zeta == pytest.approx(whole.class_zeta[[3, 8]].mean().item())
+
+
+class Terminal:
+    """A standard error that says it is a terminal and keeps what is written."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_only_where_asked_and_on_a_terminal(
+    trained: tuple[nn.Module, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    network, x, y = trained
+    unit_sparsity(network, x[:50], y[:50], progress=True)
+    assert capfd.readouterr() == ("", "")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    unit_sparsity(network, x[:50], y[:50])
+    assert terminal.text == ""
+    unit_sparsity(network, x[:50], y[:50], progress=True)
+    assert "Ablating units" in terminal.text and "100%" in terminal.text
+
+
+def test_wrong_input() -> None:
+    network, x, y = planted([[0], [1]], 3)
+    with pytest.raises(InvalidInput, match="order must be one of 'descending', 'ascending'; got 'down'"):
+        unit_sparsity(network, x, y, order="down")
+    with pytest.raises(InvalidInput, match=r"got 'random_'. Did you mean 'random'\?"):
+        unit_sparsity(network, x, y, attribute="random_")
+    with pytest.raises(InvalidInput, match="unit_sparsity needs class labels, an int64 tensor"):
+        unit_sparsity(network, x, y[:, None].float())
+    with pytest.raises(InvalidInput, match=r"max_bytes must lie in \[1, inf\); got 0"):
+        unit_sparsity(network, x, y, max_bytes=0)
+    with pytest.raises(InvalidInput, match="smaller than the network's number of outputs, 3; got 7"):
+        unit_sparsity(network, x, y + 6)
+    with pytest.raises(
+        InvalidInput, match=r"one number, not NaN, for each of the 3 units of layer '1'; got shape \[1\]"
+    ):
+        unit_sparsity(network, x, y, attribute=lambda values: values[:, 0])
+    assert isinstance(unit_sparsity(network, x, y), UnitSparsity)
