@@ -1,0 +1,305 @@
+"""Gamma decay: the regularisation that batch statistics amount to, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.inspection import device_of, inspecting, ready_inputs
+from gapscope.normalization.curvature import (
+    Loss,
+    derivatives_along,
+    hessian_diagonals,
+    loss_for,
+    output_gradient,
+    output_hessian_factor,
+    tapped_forward,
+)
+from gapscope.normalization.decay_sums import LayerDecay, LayerSums
+from gapscope.normalization.metric import euclidean_length_factors
+from gapscope.normalization.refresh import seeded
+from gapscope.normalization.sites import batch_norm_layers, in_forward_order
+from gapscope.records import Estimate
+from gapscope.samples import Samples, as_samples, slices
+
+if TYPE_CHECKING:
+    import pandas
+
+Form = Literal["in_batch", "independent"]
+Metric = Literal["empirical", "euclid"]
+Curvature = Literal["gauss_newton", "squared_score", "hessian"]
+Covariance = Literal["full", "diagonal"]
+
+
+def _total(estimates: list[Estimate]) -> Estimate:
+    errors = [estimate.standard_error for estimate in estimates]
+    known = [error for error in errors if error is not None]
+    return Estimate(sum(estimates), sum(error**2 for error in known) ** 0.5 if known else None)
+
+
+class GammaDecay(Mapping[str, LayerDecay]):
+    """The gamma decay of a network: name of layer -> LayerDecay, in forward order.
+
+    Args:
+        layers: The layers.
+        n_samples: Number of samples of the population.
+        replacement: Whether batches are drawn with replacement.
+    """
+
+    def __init__(self, layers: Mapping[str, LayerDecay], n_samples: int, replacement: bool) -> None:
+        self._layers, self.n_samples, self.replacement = dict(layers), n_samples, replacement
+
+    def __getitem__(self, name: str) -> LayerDecay:
+        return self._layers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layers)
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    @property
+    def batch_size(self) -> int:
+        """The emulated batch size M."""
+        return next(iter(self.values())).batch_size
+
+    @property
+    def decay(self) -> Estimate:
+        """Sum of the layers' decay, in units of the loss."""
+        return _total([layer.decay for layer in self.values()])
+
+    @property
+    def predicted(self) -> Estimate:
+        """Predicted loss with batch statistics minus loss with population statistics, summed over the layers."""
+        return _total([layer.predicted for layer in self.values()])
+
+    def at(self, batch_size: int) -> GammaDecay:
+        """Return the same for another batch size, without measuring again.
+
+        Args:
+            batch_size: Emulated batch size M; everything scales with (n - M) / (M (n - 1)), or 1/M with replacement.
+
+        Returns:
+            The decay for that batch size.
+        """
+        factor = self._variance_factor(batch_size) / self._variance_factor(self.batch_size)
+        layers = {name: layer.scaled(factor, batch_size) for name, layer in self.items()}
+        return GammaDecay(layers, self.n_samples, self.replacement)
+
+    def _variance_factor(self, batch_size: int) -> float:
+        n = self.n_samples
+        if self.replacement:
+            check_range("batch_size", batch_size, 1)
+            return 1 / batch_size
+        check_range("batch_size (below the number of samples, or use replacement=True)", batch_size, 1, n - 1)
+        return (n - batch_size) / (batch_size * (n - 1))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a layer: batch size, mean zeta, mean gamma^2, decay, first-order part, predicted."""
+        import pandas
+
+        rows = [
+            {
+                "layer": layer.name,
+                "batch_size": layer.batch_size,
+                "channels": len(layer.gamma),
+                "mean_zeta": float(layer.zeta.mean()),
+                "mean_gamma_squared": float(layer.gamma.square().mean()),
+                "decay": float(layer.decay),
+                "first_order": float(layer.first_order.sum()),
+                "predicted": float(layer.predicted),
+                "standard_error": layer.standard_error,
+            }
+            for layer in self.values()
+        ]
+        return pandas.DataFrame(rows).set_index("layer")
+
+    def __repr__(self) -> str:
+        return self.to_pandas().to_string()
+
+
+class _Measurement:
+    """One pass over the samples that fills the sums of every layer."""
+
+    def __init__(
+        self, network: nn.Module, layers: dict[str, Any], samples: Samples, targets: Tensor, loss: Loss,
+        curvature: str, covariance: str, analytic: bool, draws: int | None, generator: torch.Generator,
+    ) -> None:  # fmt: skip
+        self.network, self.layers, self.samples, self.targets, self.loss = network, layers, samples, targets, loss
+        self.curvature, self.draws, self.generator = curvature, draws, generator
+        self.signs: Tensor | None = None
+        self.sums = {
+            name: LayerSums(
+                layer.num_features, full=covariance == "full", analytic=analytic, draws=draws or 1,
+                device=device_of(network),
+            )
+            for name, layer in layers.items()
+        }  # fmt: skip
+
+    def run(self, chunk_size: int) -> None:
+        probes = self._probes() if self.curvature == "hessian" else []
+        for part in slices(len(self.samples), chunk_size):
+            x = ready_inputs(self.network, self.samples.inputs[part])
+            y = self.targets[part].to(x.device)
+            self._first_order_pass(x, y, part)
+            if probes:
+                found = hessian_diagonals(self.network, self.layers, x, y, self.loss, probes)
+                for probe, diagonals in enumerate(found):
+                    for name, diagonal in diagonals.items():
+                        self.sums[name].add_diagonal(probe if self.draws else 0, diagonal)
+
+    def _first_order_pass(self, x: Tensor, y: Tensor, part: slice) -> None:
+        outputs, taps = tapped_forward(self.network, self.layers, x)
+        for name, tap in taps.items():
+            self.sums[name].add_inputs(tap.normalised)
+        score = output_gradient(self.loss, outputs, y)
+        for name, gradient, by_gamma, by_beta in derivatives_along(outputs, taps, score):
+            self.sums[name].add_gradient(taps[name].normalised, gradient, by_gamma, by_beta)
+            if self.curvature == "squared_score":
+                self.sums[name].add_direction(0, by_gamma, by_beta)
+        if self.curvature == "gauss_newton":
+            for draw, direction in self._directions(outputs, y, part):
+                for name, _, by_gamma, by_beta in derivatives_along(outputs, taps, direction):
+                    self.sums[name].add_direction(draw, by_gamma, by_beta)
+
+    def _directions(self, outputs: Tensor, y: Tensor, part: slice) -> Iterator[tuple[int, Tensor]]:
+        """Directions in output space whose outer products make the Hessian, exactly or on average."""
+        factor = output_hessian_factor(self.loss, outputs, y)
+        if self.draws is None:
+            yield from ((0, column) for column in factor.unbind(2))
+            return
+        if self.signs is None:
+            shape = self.draws, len(self.samples), factor.shape[2]
+            self.signs = torch.randint(0, 2, shape, generator=self.generator, dtype=torch.int8) * 2 - 1
+        signs = self.signs[:, part].to(device=factor.device, dtype=factor.dtype)
+        yield from enumerate(torch.einsum("nkr,dnr->dnk", factor, signs))
+
+    def _probes(self) -> list[dict[str, Tensor]]:
+        device = device_of(self.network)
+        channels = {name: layer.num_features for name, layer in self.layers.items()}
+        if self.draws is None:
+            return [
+                {name: torch.eye(c, device=device)[i] if name == one else torch.zeros(c, device=device)
+                 for name, c in channels.items()}
+                for one, n in channels.items() for i in range(n)
+            ]  # fmt: skip
+        return [
+            {name: (torch.randint(0, 2, (c,), generator=self.generator) * 2.0 - 1).to(device)
+             for name, c in channels.items()}
+            for _ in range(self.draws)
+        ]  # fmt: skip
+
+
+def gamma_decay(
+    network: nn.Module,
+    data: Any,
+    *,
+    batch_size: int,
+    layers: Sequence[str] | None = None,
+    form: Form = "in_batch",
+    metric: Metric = "empirical",
+    curvature: Curvature = "gauss_newton",
+    covariance: Covariance = "full",
+    analytic: bool = False,
+    skewness: bool = True,
+    replacement: bool = False,
+    loss: Loss | None = None,
+    draws: int | None = None,
+    chunk_size: int = 256,
+    generator: torch.Generator | None = None,
+) -> GammaDecay:
+    r"""Regularisation that batch norm with batches of M gives each layer: zeta_i gamma_i^2, in units of the loss.
+
+    Batch statistics $\mu_B = \mu_P + \sigma_P a$, $\sigma_B = \sigma_P (1+s)$ move every channel's output as
+    $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, the same at all positions. To order 1/M the mean loss rises
+    by $\sum_i \zeta_i \gamma_i^2$ and a part linear in gamma, where
+    $$\zeta_i = \tfrac12 [v_\sigma H_{\gamma\gamma} + v_\mu H_{\beta\beta}] + c H_{\gamma\beta}.$$
+    $v_\mu = \mathrm{Var}(a)$, $v_\sigma = \mathrm{Var}(s)$, $c = \mathrm{Cov}(a, s)$ come from the variances and
+    covariances over samples of the mean and mean square over positions (see LayerSums): for fully connected layers they
+    are $1/M$, $(\rho+2)/4M$ and skewness/2M with the excess kurtosis $\rho$. H are second derivatives of the loss,
+    means over samples. The network is taken in evaluation mode, with its running statistics as population
+    statistics; call `refresh_population` first where these are stale.
+
+    The paper's theorem 1 is `covariance="diagonal", skewness=False, curvature="squared_score"`, without the part linear
+    in gamma; there its sigmoid is $H_{\beta\beta}$ of the softplus model. In convolutions it also has `analytic=True`,
+    which overestimates by one or two orders of magnitude.
+
+    Cost: one pass over the data, forward and (1 + K) backward for K outputs, or (1 + draws). Sums are in float64; the
+    memory beside one chunk is O(channels), or O(channels^2) a layer with `covariance="full"`. The result does not
+    depend on `chunk_size`.
+
+    Reference: Luo et al. 2019, theorem 1 and appendix C.4, corrected as said here.
+
+    Args:
+        network: Network with BatchNorm, PopulationNorm or GhostBatchNorm layers.
+        data: Inputs with targets, taken for the population: (x, y), Samples, a Dataset or a DataLoader.
+        batch_size: Emulated batch size M.
+        layers: Names of layers; None for all.
+        form: "in_batch": a sample meets the statistics of the batch it is in, as in training; "independent": of
+            another batch, as the paper assumes. They differ in the part linear in gamma alone.
+        metric: "empirical": gamma_i^2 is the variance of the layer's output over the data, which is what batch norm
+            decays; "euclid", the paper's eq. 4: gamma_i^2 is a ||w_eff||^2 with w_eff = gamma w / sigma and a the mean
+            variance of the inputs' coordinates. They agree where inputs are white.
+        curvature: "gauss_newton"; "hessian" (second derivatives of the network too, appendix C.4, diagonal only);
+            "squared_score" (derivatives by the given labels, squared, as printed: too small for a network that fits).
+        covariance: "full": channels are correlated in noise and curvature, decay = gamma^T Z gamma with zeta on the
+            diagonal of Z; "diagonal": the paper's assumption of independent channels.
+        analytic: Whether all positions of a sample count as one value (v_mu = 1/M), also in convolutions.
+        skewness: Whether c counts.
+        replacement: Whether batches are drawn with replacement (the data stand for an infinite population); without,
+            all variances have the factor (n - M) / (n - 1).
+        loss: Loss of each sample [n] from outputs [n, K] and targets; None for cross-entropy (class labels) or the
+            squared error averaged over outputs (regression).
+        draws: Number of random directions (gauss_newton: signs in output space; hessian: Hutchinson probes); None for
+            all directions, exact.
+        chunk_size: Samples a forward pass.
+        generator: Source of the draws; None for one with seed 0.
+
+    Returns:
+        Name of layer -> LayerDecay, with totals; `.at(M)` gives another batch size at no cost.
+
+    Raises:
+        InvalidInput: A setting is out of range, or the data have no targets.
+
+    >>> layer = nn.Sequential(nn.BatchNorm1d(1, eps=0.0, dtype=torch.float64))  # loss (u - y)^2, u = -1 or 1: rho = -2
+    >>> u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
+    >>> round(float(gamma_decay(layer, (u, u), batch_size=10, replacement=True).decay), 6)  # 2 / (2 * 10)
+    0.1
+    """
+    for option, given, choices in (
+        ("form", form, Form), ("metric", metric, Metric), ("curvature", curvature, Curvature),
+        ("covariance", covariance, Covariance),
+    ):  # fmt: skip
+        check_choice(option, given, get_args(choices))
+    if draws is not None:
+        check_range("draws", draws, 1)
+    if curvature == "hessian" and covariance == "full":
+        raise InvalidInput("curvature='hessian' has the diagonal alone; use covariance='diagonal' with it.")
+    if curvature == "squared_score" and draws is not None:
+        raise InvalidInput("curvature='squared_score' is exact and takes no draws; use draws=None.")
+    samples = as_samples(data)
+    if samples.targets is None:
+        raise InvalidInput("data must hold targets, for the curvature of the loss; got inputs alone. Pass (x, y).")
+    with inspecting(network):
+        found = batch_norm_layers(network, layers)
+        first = ready_inputs(network, samples.inputs[:1])
+        ordered = {name: found[name] for name in in_forward_order(network, found, first)}
+        measurement = _Measurement(
+            network, ordered, samples, samples.targets, loss or loss_for(samples.targets), curvature, covariance,
+            analytic, draws, seeded(generator),
+        )  # fmt: skip
+        measurement.run(chunk_size)
+        factors = euclidean_length_factors(network, ordered, samples, chunk_size) if metric == "euclid" else {}
+    per_sample = {}
+    for name, layer in ordered.items():
+        ones = torch.ones_like(layer.running_mean, dtype=torch.float64)
+        gamma = ones if layer.weight is None else layer.weight.detach().double()
+        per_sample[name] = measurement.sums[name].finish(
+            name, gamma, factors.get(name, ones), in_batch=form == "in_batch", skewness=skewness,
+            estimated=draws is not None,
+        )  # fmt: skip
+    return GammaDecay(per_sample, len(samples), replacement).at(batch_size)

@@ -1,0 +1,228 @@
+"""Sums over samples from which the gamma decay of one layer is computed, and that computation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gapscope.normalization.moments import ChannelMoments
+from gapscope.records import Estimate
+
+
+@dataclass(frozen=True)
+class LayerDecay:
+    r"""What batch statistics of one layer add to the expected loss, channel by channel, in float64.
+
+    With $a = (\mu_B-\mu_P)/\sigma_P$, $s = \sigma_B/\sigma_P - 1$ and u the normalised input:
+
+    Attributes:
+        name: Name of the layer.
+        batch_size: Emulated batch size M.
+        gamma: gamma [C] (1 without affine parameters).
+        length_factor: Ratio of the length whose square is decayed to gamma [C]; 1 for metric="empirical".
+        zeta: Decay rate [C], $\frac12 (v_\sigma H_{\gamma\gamma} + v_\mu H_{\beta\beta}) + c H_{\gamma\beta}$.
+        coupling: Z [C, C] with zeta on its diagonal: noise of different channels is correlated, and so is the
+            curvature. None for covariance="diagonal".
+        first_order: Part that is linear in gamma [C]; it vanishes in expectation for noise from another batch at a
+            stationary point of gamma and beta.
+        mean_variance: v_mu = Var(a) [C].
+        std_variance: v_sigma = Var(s) [C].
+        covariance: c = Cov(a, s) [C].
+        curvature_gamma: $H_{\gamma\gamma}$ [C], mean over samples.
+        curvature_beta: $H_{\beta\beta}$ [C].
+        curvature_cross: $H_{\gamma\beta}$ [C].
+        excess_kurtosis: rho of u [C], over samples and positions.
+        skewness: Skewness of u [C].
+        standard_error: Standard error of `decay` where the curvature was estimated by draws, None where it is exact.
+    """
+
+    name: str
+    batch_size: int
+    gamma: Float[Tensor, " c"]
+    length_factor: Float[Tensor, " c"]
+    zeta: Float[Tensor, " c"]
+    coupling: Float[Tensor, "c c"] | None
+    first_order: Float[Tensor, " c"]
+    mean_variance: Float[Tensor, " c"]
+    std_variance: Float[Tensor, " c"]
+    covariance: Float[Tensor, " c"]
+    curvature_gamma: Float[Tensor, " c"]
+    curvature_beta: Float[Tensor, " c"]
+    curvature_cross: Float[Tensor, " c"]
+    excess_kurtosis: Float[Tensor, " c"]
+    skewness: Float[Tensor, " c"]
+    standard_error: float | None
+
+    @property
+    def decay(self) -> Estimate:
+        """Sum over channels of zeta gamma^2, with the coupling between channels where it is known; units of loss."""
+        return Estimate(float(quadratic(self.gamma, self.rate)), self.standard_error)
+
+    @property
+    def rate(self) -> Tensor:
+        """Rate r [C] or [C, C] with which the decay is sum_i r_i gamma_i^2, or gamma^T r gamma, whatever the metric."""
+        if self.coupling is None:
+            return self.zeta * self.length_factor.square()
+        return self.coupling * self.length_factor * self.length_factor[:, None]
+
+    @property
+    def predicted(self) -> Estimate:
+        """Expected loss with batch statistics minus loss with population statistics: decay plus first-order part."""
+        return Estimate(self.decay + float(self.first_order.sum()), self.standard_error)
+
+    def scaled(self, factor: float, batch_size: int) -> LayerDecay:
+        """The same with every variance of the batch statistics times `factor`."""
+        names = ("zeta", "coupling", "first_order", "mean_variance", "std_variance", "covariance", "standard_error")
+        values = {name: getattr(self, name) for name in names}
+        return replace(
+            self, batch_size=batch_size, **{name: None if v is None else v * factor for name, v in values.items()}
+        )
+
+
+def quadratic(gamma: Tensor, rate: Tensor) -> Tensor:
+    """Return sum_i rate_i gamma_i^2, or gamma^T rate gamma for a matrix of rates."""
+    return (rate * gamma.square()).sum() if rate.ndim == 1 else gamma @ rate @ gamma
+
+
+def _products(values: Tensor, full: bool) -> Tensor:
+    """Sum over rows of (x, y) -> xx, yy, xy for the halves x, y of the columns: [3, C], or with all pairs [2C, 2C]."""
+    if full:
+        return values.T @ values
+    x, y = values.chunk(2, 1)
+    return torch.stack([(x * x).sum(0), (y * y).sum(0), (x * y).sum(0)])
+
+
+def _blocks(products: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Blocks xx, yy, xy, yx of `_products`."""
+    if len(products) == 3:
+        xx, yy, xy = products
+        return xx, yy, xy, xy
+    c = len(products) // 2
+    return products[:c, :c], products[c:, c:], products[:c, c:], products[c:, :c]
+
+
+class LayerSums:
+    r"""Accumulates one layer, chunk by chunk, and turns the sums into its gamma decay.
+
+    Batch statistics are means over the samples of a batch of $a_j$ = mean of u over the positions of sample j, and
+    $q_j$ = mean of $u^2$. So with $V_1 = \mathrm{Var}\, a_j$, $V_2 = \mathrm{Var}\, q_j$, $V_{12} = \mathrm{Cov}(a_j,
+    q_j)$ over samples: $v_\mu = V_1/M$ exactly, and, from $\sigma_B^2/\sigma_P^2 - 1 = D$, $s = D/2 - D^2/8 + \dots$:
+    $v_\sigma = V_2/4M$, $c = V_{12}/2M$, $E[\sigma_P/\sigma_B] - 1 = (V_1/2 + 3V_2/8)/M$, up to $O(1/M^2)$.
+    Without positions these are $1/M$, $(\rho+2)/4M$, skewness/2M and $(3\rho+10)/8M$.
+
+    Args:
+        channels: C.
+        full: Whether pairs of channels are kept.
+        analytic: Whether every position of a sample is taken for the same value, as the paper prints.
+        draws: Number of random draws of the curvature, 1 where it is exact.
+        device: Device of the sums.
+    """
+
+    def __init__(self, channels: int, *, full: bool, analytic: bool, draws: int, device: torch.device) -> None:
+        self.full, self.analytic, self.n = full, analytic, 0
+        shape = (2 * channels, 2 * channels) if full else (3, channels)
+        self.noise, self.noise_sum, self.curvature, self.gradient, self.gradient_times_noise = (
+            torch.zeros(shape, dtype=torch.float64, device=device)
+            for shape in (shape, (2 * channels,), (draws, *shape), (2, channels), (2, channels))
+        )
+        self.moments = ChannelMoments(order=4)
+
+    def add_inputs(self, u: Float[Tensor, "n c positions"]) -> None:
+        """Take in the normalised inputs of one chunk."""
+        self.moments.update(u)
+        noise = self._noise(u)
+        self.n += len(u)
+        self.noise_sum += noise.sum(0)
+        self.noise += _products(noise, self.full)
+
+    @staticmethod
+    def _noise(u: Tensor) -> Tensor:
+        return torch.cat([u.square().mean(2), u.mean(2)], 1).double()  # (n, 2C): q_j, a_j
+
+    def add_gradient(self, u: Tensor, output_gradient: Tensor, by_gamma: Tensor, by_beta: Tensor) -> None:
+        """Take in the derivatives of each sample's loss by the output, gamma and beta."""
+        gradient = torch.cat([by_gamma, by_beta], 1).double()
+        self.gradient += gradient.sum(0).view(2, -1)
+        if self.analytic:
+            g = output_gradient.view(u.shape)
+            self.gradient_times_noise += torch.stack([(g * u**3).sum((0, 2)), (g * u).sum((0, 2))])
+        else:
+            self.gradient_times_noise += (gradient * self._noise(u)).sum(0).view(2, -1)
+
+    def add_direction(self, draw: int, by_gamma: Tensor, by_beta: Tensor) -> None:
+        """Take in one direction whose squared derivatives add up to the curvature."""
+        self.curvature[draw] += _products(torch.cat([by_gamma, by_beta], 1).double(), self.full)
+
+    def add_diagonal(self, draw: int, diagonal: Float[Tensor, "3 c"]) -> None:
+        """Take in diagonals of the curvature themselves."""
+        self.curvature[draw] += diagonal
+
+    def _noise_covariance(self, skewness: bool) -> tuple[Tensor, ...]:
+        """V2, V1, V21 and V12 as vectors, or as matrices over pairs of channels."""
+        if self.analytic:
+            rho, skew = self.moments.excess_kurtosis, self.moments.skewness
+            vectors = rho + 2, torch.ones_like(rho), skew, skew
+            v2, v1, v21, v12 = (vector.diag() for vector in vectors) if self.full else vectors
+        else:
+            mean = self.noise_sum[None] / self.n
+            v2, v1, v21, v12 = _blocks(self.noise / self.n - _products(mean, self.full))
+        return (v2, v1, v21, v12) if skewness else (v2, v1, 0 * v21, 0 * v12)
+
+    def _first_order(self, v2: Tensor, v1: Tensor, v12: Tensor, *, in_batch: bool) -> Tensor:
+        """First-order part per unit of gamma, times M."""
+        by_gamma, by_beta = self.gradient / self.n
+        first = (v1 / 2 + 3 * v2 / 8) * by_gamma + v12 / 2 * by_beta
+        if not in_batch:
+            return first
+        # A sample is part of its own batch: -Cov(D, dl/dgamma)/2 - Cov(a, dl/dbeta), from the samples of the batch.
+        mean_q, mean_a = (self.noise_sum / self.n).view(2, -1)
+        with_q, with_a = self.gradient_times_noise / self.n
+        return first - (with_q - mean_q * by_gamma) / 2 - (with_a - mean_a * by_beta)
+
+    def finish(
+        self, name: str, gamma: Tensor, length_factor: Tensor, *, in_batch: bool, skewness: bool, estimated: bool
+    ) -> LayerDecay:
+        """Return the decay for a batch of one sample; batches of M have 1/M of it.
+
+        Args:
+            name: Name of the layer.
+            gamma: gamma [C].
+            length_factor: Ratio of the decayed length to gamma [C].
+            in_batch: Whether the sample is part of the batch whose statistics it meets.
+            skewness: Whether the covariance of batch mean and standard deviation counts.
+            estimated: Whether the curvature is a mean over random draws.
+
+        Returns:
+            The decay with `batch_size` 1.
+        """
+        noise = self._noise_covariance(skewness)
+        v2, v1, _, v12 = (_on_channels(block) for block in noise)
+        draws = self.curvature / self.n
+        couplings = torch.stack([self._couple(noise, _blocks(draw)) for draw in draws])
+        coupling, length = couplings.mean(0), gamma * length_factor
+        error = None
+        if estimated:
+            decays = torch.stack([quadratic(length, z) for z in couplings])
+            error = float(decays.std() / len(decays) ** 0.5) if len(decays) > 1 else float("nan")
+        h_gamma, h_beta, h_cross, _ = (_on_channels(block) for block in _blocks(draws.mean(0)))
+        return LayerDecay(
+            name=name, batch_size=1, gamma=gamma, length_factor=length_factor,
+            zeta=_on_channels(coupling), coupling=coupling if self.full else None,
+            first_order=gamma * self._first_order(v2, v1, v12, in_batch=in_batch),
+            mean_variance=v1, std_variance=v2 / 4, covariance=v12 / 2,
+            curvature_gamma=h_gamma, curvature_beta=h_beta, curvature_cross=h_cross,
+            excess_kurtosis=self.moments.excess_kurtosis, skewness=self.moments.skewness, standard_error=error,
+        )  # fmt: skip
+
+    @staticmethod
+    def _couple(noise: tuple[Tensor, ...], curvature: tuple[Tensor, ...]) -> Tensor:
+        v2, v1, v21, v12 = noise
+        h_gamma, h_beta, h_gamma_beta, h_beta_gamma = curvature
+        return (v2 * h_gamma / 4 + v1 * h_beta + (v21 * h_gamma_beta + v12 * h_beta_gamma) / 2) / 2
+
+
+def _on_channels(block: Tensor) -> Tensor:
+    return block.diagonal().clone() if block.ndim == 2 else block
