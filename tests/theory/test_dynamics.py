@@ -118,3 +118,10 @@ def test_flow_broadcasts(method: Method) -> None:
 def test_wrong_input(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         learning_dynamics(**{"times": [1], "learning_rate": 0.5, **settings})
+
+
+def test_flow_refuses_a_vanished_length() -> None:
+    with pytest.raises(InvalidInput, match=r"length must lie in \(0, inf\); got 0\.0"):
+        order_parameter_flow(0.5, 0.5, [1.0, 0.0], learning_rate=0.5)
+    with pytest.raises(InvalidInput, match=r"gamma must lie in \(0, inf\); got 0\.0"):
+        order_parameter_flow(0.0, 0.5, learning_rate=0.5, method="sgd")

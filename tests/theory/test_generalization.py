@@ -131,11 +131,11 @@ def test_fit_of_the_positive_targets_with_decay() -> None:
 
 
 def test_wrong_input() -> None:
-    with pytest.raises(InvalidInput, match=r"alpha must be 0 or larger; got -1.0"):
+    with pytest.raises(InvalidInput, match=r"alpha must lie in \[0, inf\); got -1\.0"):
         student_generalization([0.5, -1.0])
-    with pytest.raises(InvalidInput, match=r"zeta must be 0 or larger; got -0.1"):
+    with pytest.raises(InvalidInput, match=r"zeta must lie in \[0, inf\); got -0\.1"):
         student_generalization(0.5, zeta=-0.1)
-    with pytest.raises(InvalidInput, match=r"ridge must be 0 or larger; got nan"):
+    with pytest.raises(InvalidInput, match=r"ridge must lie in \[0, inf\); got nan"):
         resolvent_trace(0.5, float("nan"))
     with pytest.raises(InvalidInput, match=r"loss_scale must be one of 'inputs', 'samples'; got 'mean'"):
         student_generalization(0.5, loss_scale="mean")  # type: ignore[arg-type]

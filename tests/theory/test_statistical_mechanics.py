@@ -128,6 +128,8 @@ def test_no_samples() -> None:
 def test_wrong_input() -> None:
     with pytest.raises(InvalidInput, match=r"alpha must exceed 2 where no length is given; got 1.2 at temperature 0.5"):
         equilibrium(1.2, temperature=0.5)
+    with pytest.raises(InvalidInput, match=r"alpha must exceed 1 where no length is given; got 0 at temperature 0\.5"):
+        equilibrium(0, temperature=0.5, student="linear")
     with pytest.raises(InvalidInput, match=r"temperature must lie in \[0, inf\); got -1"):
         equilibrium(1.2, temperature=-1)
     with pytest.raises(InvalidInput, match=r"gamma must lie in \[0, 1.0\); got 1.0"):

@@ -6,17 +6,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln
 
-from gapscope.errors import InvalidInput
-from gapscope.theory.order_parameters import Numbers, Student, activity
+from gapscope.theory.order_parameters import Numbers, Student, activity, checked_array
 
 
-def _batch_sizes(batch_size: ArrayLike, smallest: int) -> Numbers:
-    sizes = np.asarray(batch_size, np.float64)
-    if not np.all(sizes >= smallest):
-        raise InvalidInput(
-            f"batch_size must be {smallest} or larger; got {np.min(sizes)}. A smaller batch has no spread."
-        )
-    return sizes
+def _batch_sizes(batch_size: ArrayLike, centred: bool) -> Numbers:
+    return checked_array("batch_size", batch_size, 2 if centred else 1)
 
 
 def batch_norm_gamma(batch_size: ArrayLike, *, centred: bool = False) -> Numbers:
@@ -44,7 +38,7 @@ def batch_norm_gamma(batch_size: ArrayLike, *, centred: bool = False) -> Numbers
     >>> bool(np.isclose(batch_norm_gamma(1), np.sqrt(2 / np.pi), rtol=1e-14))
     True
     """
-    sizes = _batch_sizes(batch_size, 2 if centred else 1)
+    sizes = _batch_sizes(batch_size, centred)
     freedom = sizes - 1 if centred else sizes
     return np.sqrt(2 / sizes) * np.exp(gammaln((freedom + 1) / 2) - gammaln(freedom / 2))
 
@@ -75,5 +69,5 @@ def batch_norm_zeta(batch_size: ArrayLike, *, student: Student = "linear", centr
     >>> float(batch_norm_zeta(32)) == 1 / 64, float(batch_norm_zeta(16, student="relu")) == 1 / 64
     (True, True)
     """
-    sizes = _batch_sizes(batch_size, 2 if centred else 1)
+    sizes = _batch_sizes(batch_size, centred)
     return activity(student) * (3 if centred else 1) / (2 * sizes)

@@ -13,13 +13,14 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from gapscope.errors import InvalidInput, check_range
+from gapscope.errors import check_range
 from gapscope.theory.dynamics import Method, OrderParameters, check_method, start_length
 from gapscope.theory.order_parameters import (
     Numbers,
     Student,
     activity,
     averages,
+    checked_array,
     checked_order_parameters,
     correlation_slopes,
     correlations,
@@ -36,13 +37,6 @@ class Eigenvalues(NamedTuple):
 
     gamma: Numbers
     overlap: Numbers
-
-
-def _decays(zeta: ArrayLike) -> Numbers:
-    decays = np.asarray(zeta, np.float64)
-    if not np.all(decays >= 0):
-        raise InvalidInput(f"zeta must be 0 or larger; got {np.min(decays)}. Use 0 for weight norm and SGD.")
-    return decays
 
 
 def fixed_point(*, student: Student = "relu", zeta: ArrayLike = 0.0, length: ArrayLike = 1.0) -> OrderParameters:
@@ -70,11 +64,9 @@ def fixed_point(*, student: Student = "relu", zeta: ArrayLike = 0.0, length: Arr
     >>> float(fixed_point(student="relu", zeta=0.25).gamma) == 1 / 1.5
     True
     """
-    share, decays, lengths = activity(student), _decays(zeta), np.asarray(length, np.float64)
-    if not np.all(lengths > 0):
-        raise InvalidInput(f"length must be positive; got {np.min(lengths)}. Use 1 where it does not matter.")
-    gain = share / (share + decays)
-    return OrderParameters(gain, np.ones_like(gain), lengths)
+    share = activity(student)
+    gain = share / (share + checked_array("zeta", zeta, 0))
+    return OrderParameters(gain, np.ones_like(gain), checked_array("length", length, 0, low_open=True))
 
 
 def max_learning_rate(*, student: Student = "relu", zeta: ArrayLike = 0.0) -> Numbers:
@@ -160,12 +152,12 @@ def stability_eigenvalues(
     """
     share, rate = activity(student), np.asarray(learning_rate, np.float64)
     point = fixed_point(student=student, zeta=zeta, length=length)
-    margin = max_learning_rate(student=student, zeta=zeta) - effective_learning_rate(
-        rate, student=student, zeta=zeta, length=length
-    )
+    highest = max_learning_rate(student=student, zeta=zeta)
+    effective = effective_learning_rate(rate, student=student, zeta=zeta, length=length)
     slope_i2 = -2 * share * point.gamma
     return Eigenvalues(
-        gamma=-rate * (share + _decays(zeta)), overlap=slope_i2 * rate * point.gamma / (2 * point.length**2) * margin
+        gamma=-rate * (share + np.asarray(zeta, np.float64)),
+        overlap=slope_i2 * rate * point.gamma / (2 * point.length**2) * (highest - effective),
     )
 
 

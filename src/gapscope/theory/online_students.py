@@ -56,7 +56,7 @@ def simulate_learning(
     settings as for `learning_dynamics`.
 
     Args:
-        times: Increasing times t = (seen samples)/N at which to report; cost 2 N max(times) draws of N a student.
+        times: Increasing times t = (seen samples)/N at which to report; cost: N max(times) steps of O(N) a student.
         learning_rate: $\eta$, positive.
         method: "weight_norm" or "sgd".
         student: Activation of student and teacher.

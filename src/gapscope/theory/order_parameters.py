@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from gapscope.errors import InvalidInput, check_choice
+from gapscope.errors import InvalidInput, check_choice, check_range
 
 Student = Literal["relu", "linear"]
 if TYPE_CHECKING:
@@ -56,6 +56,27 @@ def activity(student: Student) -> float:
     return 0.5 if student == "relu" else 1.0
 
 
+def checked_array(parameter: str, given: ArrayLike, low: float, *, low_open: bool = False) -> Numbers:
+    """Return `given` as float64, none of it below `low`.
+
+    Args:
+        parameter: Name of the parameter, for the message.
+        given: What the caller passed.
+        low: Smallest allowed value.
+        low_open: Whether `low` itself is excluded.
+
+    Returns:
+        The array.
+
+    Raises:
+        InvalidInput: A value is too small or NaN.
+    """
+    values = np.asarray(given, np.float64)
+    if values.size:
+        check_range(parameter, float(values.min()), low, low_open=low_open)
+    return values
+
+
 def checked_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numbers, Numbers]:
     """Return both as float64 arrays.
 
@@ -69,9 +90,7 @@ def checked_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numb
     Raises:
         InvalidInput: One of them is outside its range.
     """
-    gains, overlaps = np.asarray(gamma, np.float64), np.asarray(overlap, np.float64)
-    if not np.all(gains >= 0):
-        raise InvalidInput(f"gamma must be 0 or larger; got {np.min(gains)}. Turn the sign of gamma and of overlap.")
+    gains, overlaps = checked_array("gamma", gamma, 0), np.asarray(overlap, np.float64)
     if not np.all(np.abs(overlaps) <= 1):
         raise InvalidInput(f"overlap must lie in [-1, 1]; got {overlaps}. It is a cosine: divide by both lengths.")
     return gains, overlaps

@@ -62,8 +62,8 @@ def free_energy(
     - \frac c2\,\beta\,\frac{1 - 2\gamma R + \gamma^2 + S}{1 + \beta D}, \qquad D = q^2 - \gamma^2$$
 
     with $c = \alpha/2$ for ReLU and $\alpha$ for linear students; the constant of the unfitted negative targets is
-    left out. Exact for $N \to \infty$ and the linear student; for ReLU it counts the positive targets only, exact in
-    the paper's limit of low temperature and where every negative target stays at output 0.
+    left out. Exact for $N \to \infty$ and the linear student; a ReLU student is taken to fit its positive targets only,
+    as the paper does for low temperatures.
 
     Args:
         gamma: $\gamma$, below `length`.
@@ -105,8 +105,12 @@ def _gamma_squared(a: float, load: float, noise_variance: float) -> float:
     return (load**2 + load * (1 - 2 * load / a + noise_variance)) / (a**2 - load)
 
 
-def _solve_a(load: float, noise_variance: float, temperature: float, length: float) -> float:
-    """Find a with gamma^2(a) + D(a) = q^2, D = T / (a - 1): the left side falls from infinity to 0."""
+def _at_length(load: float, noise_variance: float, temperature: float, length: float) -> tuple[float, float]:
+    """Return a and D for which gamma^2(a) + D = q^2, D = T / (a - 1): the left side falls from infinity to 0."""
+    if temperature == 0 and load < 1:
+        slack = length**2 - _gamma_squared(1.0, load, noise_variance)
+        if slack >= 0:
+            return 1.0, slack
     lowest = max(1.0, load**0.5)
 
     def excess(log_distance: float) -> float:
@@ -114,7 +118,18 @@ def _solve_a(load: float, noise_variance: float, temperature: float, length: flo
         spread = temperature / (lowest - 1 + distance)
         return _gamma_squared(lowest + distance, load, noise_variance) + spread - length**2
 
-    return lowest + float(np.exp(root_scalar(excess, bracket=(-34.0, 60.0), method="brentq", xtol=1e-13).root))
+    a = lowest + float(np.exp(root_scalar(excess, bracket=(-34.0, 60.0), method="brentq", xtol=1e-13).root))
+    return a, temperature / (a - 1)
+
+
+def _at_free_length(alpha: float, temperature: float, student: Student) -> tuple[float, float]:
+    load = activity(student) * alpha
+    if load == 1 or (load < 1 and temperature > 0):
+        raise InvalidInput(
+            f"alpha must exceed {1 / activity(student):g} where no length is given; got {alpha} at temperature {temperature}, "
+            "where lengths grow without bound. Pass length."
+        )
+    return (load, temperature / (load - 1)) if load > 1 else (1.0, 0.0)
 
 
 def equilibrium(
@@ -155,18 +170,9 @@ def equilibrium(
     load = _load(alpha, noise_variance, student)
     check_range("temperature", temperature, 0)
     if length is None:
-        if load == 1 or (load < 1 and temperature > 0):
-            raise InvalidInput(
-                f"alpha must exceed {1 / activity(student):g} where no length is given; got {alpha} at temperature "
-                f"{temperature}, where lengths grow without bound. Pass length."
-            )
-        a = max(1.0, load)
-        spread = temperature / (a - 1) if temperature else 0.0
+        a, spread = _at_free_length(alpha, temperature, student)
     else:
         check_range("length", length, 0, low_open=True)
-        shortest = _gamma_squared(1.0, load, noise_variance) if load < 1 else np.inf
-        slack = temperature == 0 and length**2 >= shortest
-        a = 1.0 if slack else _solve_a(load, noise_variance, temperature, length)
-        spread = length**2 - shortest if slack else temperature / (a - 1)
+        a, spread = _at_length(load, noise_variance, temperature, length)
     gamma = _gamma_squared(a, load, noise_variance) ** 0.5
     return Equilibrium(gamma, load / (a * gamma) if gamma else 0.0, spread, a, student)

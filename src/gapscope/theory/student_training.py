@@ -49,7 +49,13 @@ def _start(
         weights = generator.standard_normal(task.teachers.shape)
     else:
         weights = np.einsum("kpn,kp->kn", task.inputs, activate(task.targets, student))
-    weights *= length * np.sqrt(weights.shape[1]) / np.linalg.norm(weights, axis=1, keepdims=True)
+    norms = np.linalg.norm(weights, axis=1, keepdims=True)
+    if not norms.all():
+        raise InvalidInput(
+            f"Every ReLU student must have a positive target to start from; {np.sum(norms == 0)} of {len(norms)} have "
+            "none. Draw more samples, or pass start='random'."
+        )
+    weights *= length * np.sqrt(weights.shape[1]) / norms
     return np.column_stack([weights, np.ones(len(weights))])
 
 
