@@ -65,7 +65,7 @@ def test_long_training_ends_near_the_fixed_point(student: Student, zeta: float) 
 
 
 def test_length_keeps_growing_as_the_fourth_root_of_time_where_gamma_decays() -> None:
-    path = learning_dynamics([1e4, 1.6e5], learning_rate=0.5, zeta=0.25)
+    path = learning_dynamics([2e3, 3.2e4], learning_rate=0.5, zeta=0.25)
     assert path.length[1] / path.length[0] == pytest.approx(16**0.25, rel=0.05)
 
 
