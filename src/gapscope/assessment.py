@@ -16,9 +16,10 @@ from gapscope.seeds import stream_seed
 
 
 def select_measures(names: Sequence[str] | None, samples: Samples, *, has_initial: bool) -> list[Measure]:
-    """Return the named measures, or all registered ones that these data allow when `names` is None."""
+    """Return the named measures, or when `names` is None all that these data allow and whose cost is linear in n."""
     if names is None:
-        return [item for item in measures().values() if item.applies_to(samples, has_initial=has_initial)]
+        known = measures().values()
+        return [item for item in known if item.by_default and item.applies_to(samples, has_initial=has_initial)]
     if isinstance(names, str):
         names = [names]
     return [get_measure(name) for name in names]
@@ -40,7 +41,8 @@ def measure(
     Args:
         network: A module that returns raw outputs [n, K].
         data: A pair (x, y), inputs alone, Samples, a Dataset or a DataLoader.
-        measures: Names of measures; None takes every registered measure that the data allow.
+        measures: Names of measures; None takes every registered measure that the data allow, except those whose cost
+            grows faster than the number of samples (such as ntk_logdet): name these.
         initial: The state dictionary before training, for measures that need it.
         options: Measure name -> keyword options of that measure.
         seed: Seed of the measures that draw noise or probes; each has a stream of its own.

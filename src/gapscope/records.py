@@ -174,6 +174,7 @@ class Record:
             over the whole split in evaluation mode; train scores are against the training (possibly corrupted) labels.
         corruption: What was corrupted, as the corruption functions stated it.
         readings: What was measured.
+        measured_samples: Number of training samples that the readings were taken on.
         unmeasured: Measure name -> why it has no value for this network.
         history: One mapping an epoch.
         environment: Versions and machine.
@@ -189,6 +190,7 @@ class Record:
     scores: Mapping[str, float] = field(default_factory=dict)
     corruption: Mapping[str, Any] = field(default_factory=dict)
     readings: Readings = field(default_factory=Readings)
+    measured_samples: int | None = None
     unmeasured: Mapping[str, str] = field(default_factory=dict)
     history: Sequence[Mapping[str, Any]] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)

@@ -52,6 +52,7 @@ class Measure:
         numbers: Facts of each number it yields.
         cost: What it costs, in passes through the network.
         reference: Source, with equation number.
+        by_default: Whether it is taken when no measures are named.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Measure:
     numbers: Mapping[str, Number]
     cost: str
     reference: str
+    by_default: bool = True
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -150,6 +152,7 @@ def measure(
     direction: Direction = "none",
     aggregation: str = "",
     numbers: Mapping[str, Number] | None = None,
+    by_default: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as a measure.
 
@@ -162,6 +165,8 @@ def measure(
         direction: Direction of the only number that goes with a smaller gap.
         aggregation: Sum or mean, and over what.
         numbers: Facts of each number, for a measure that yields several.
+        by_default: Whether it is taken when no measures are named; False for one whose cost grows faster than the
+            number of samples.
 
     Returns:
         The decorator; it returns the function unchanged.
@@ -181,7 +186,7 @@ def measure(
         ):
             raise InvalidInput(f"A measure called {name!r} is registered already; choose another name.")
         facts = dict(numbers) if numbers else {name: Number(units, direction, aggregation)}
-        _MEASURES[name] = Measure(name, function, needs, facts, cost, reference)
+        _MEASURES[name] = Measure(name, function, needs, facts, cost, reference, by_default)
         return function
 
     return register

@@ -8,7 +8,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import Any, Self
+from typing import Any, TypeVar
 
 from gapscope.errors import InvalidInput, check_choice, check_range, nearest
 
@@ -16,6 +16,8 @@ OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "step", "exponential", "cyclical")
 INITIALIZATIONS = ("torch", "standard_normal", "xavier_uniform", "he_uniform", "he_normal")
 PRECISIONS = ("float32", "mixed")
+
+Settings = TypeVar("Settings", bound="_Settings")
 
 
 def _coerced(name: str, value: Any, annotation: Any) -> Any:
@@ -81,7 +83,7 @@ class _Settings:
         return content
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+    def from_dict(cls: type[Settings], content: Mapping[str, Any]) -> Settings:
         """Build from plain values; an unknown key is refused and the nearest right one named."""
         return _from_mapping(cls, content, cls.__name__)
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gapscope.checkpoints import load_tensors, save_tensors
 from gapscope.errors import GapscopeError, InvalidInput, UnreadableFile
 from gapscope.pools import Grid, Pool, open_pool
+from gapscope.pools.runner import RunOptions, read_network
 from gapscope.records import Record
 from gapscope.specs import Spec
 
@@ -112,8 +114,42 @@ def test_foreign_and_newer_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UnreadableFile, match="must be a pool, a new folder or an empty one"):
         Pool(tmp_path)
-    with pytest.raises(InvalidInput, match="holds no pool.json"):
+    with pytest.raises(InvalidInput, match="holds no pool"):
         open_pool(tmp_path)
     (tmp_path / "pool.json").write_text(json.dumps({"schema": 99}))
     with pytest.raises(UnreadableFile, match="written by a newer gapscope"):
         Pool(tmp_path)
+
+
+def test_the_ray_engine_gives_the_same_records(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    (mine,), (theirs,) = (
+        Pool(tmp_path / engine).run(some_grid(seed=[0]), engine=engine, workers=1) for engine in ("local", "ray")
+    )
+    assert mine.status == theirs.status == "finished"
+    assert mine.scores == theirs.scores and mine.readings.values() == theirs.readings.values()
+
+
+def test_finished_work_survives_a_measure_that_cannot_be_taken_any_more(tmp_path: Path) -> None:
+    pool = Pool(tmp_path)
+    (record,) = pool.run(some_grid(seed=[0]))
+    (pool.run_folder(record.id) / "weights.safetensors").write_bytes(b"damaged")
+    (after,) = pool.run(some_grid(seed=[0]), measures=[*MEASURES, "parameter_norm"])
+    assert after.status == "finished" and after.readings == record.readings and after.scores == record.scores
+    assert "must be a whole safetensors file" in after.unmeasured["parameter_norm"]
+
+
+def test_weights_are_measured_only_on_the_data_they_were_trained_on(tmp_path: Path) -> None:
+    pool = Pool(tmp_path)
+    (record,) = pool.run(some_grid(seed=[0]))
+    weights = pool.run_folder(record.id) / "weights.safetensors"
+    again = read_network(weights, RunOptions(measures=MEASURES))
+    assert again.readings.values() == record.readings.values() and again.measured_samples == 100
+    tensors, facts = load_tensors(weights)
+    facts["corruption"]["train"]["used"] = 99
+    save_tensors(weights, tensors, facts)
+    with pytest.raises(UnreadableFile, match="The data must be those that"):
+        read_network(weights, RunOptions(measures=MEASURES))
+    save_tensors(weights, tensors)
+    with pytest.raises(UnreadableFile, match="must carry the spec of its network"):
+        read_network(weights, RunOptions(measures=MEASURES))

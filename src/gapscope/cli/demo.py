@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,55 +11,89 @@ import typer
 if TYPE_CHECKING:
     import pandas
 
+    from gapscope.estimation import GapEstimator
     from gapscope.records import Record
 
 GRID = Path(__file__).with_name("demo.toml")
 MEASURE_SAMPLES = 400
 
 
-def held_out_ids(table: pandas.DataFrame) -> list[str]:
+def held_out_ids(ids: Iterable[str]) -> list[str]:
     """Every third network in the order of the ids, which are hashes: a fixed third, unrelated to the settings."""
-    return sorted(table.index)[::3]
+    return sorted(ids)[::3]
 
 
-def _closing_table(table: pandas.DataFrame, assessed: pandas.DataFrame) -> pandas.DataFrame:
+def _network_name(record: Record) -> str:
+    """One network in a few words: what the demo's grid varies."""
+    options = record.spec["network"]["options"]
+    name = str(record.spec["network"]["name"]).replace("_", " ")
+    if "width" in options:
+        name = f"dense {options['n_hidden']}x{options['width']}"
+    if options.get("dropout"):
+        name += " dropout"
+    return name + "".join(f" {item['name'].split('_')[0]}" for item in record.spec["training"]["penalties"])
+
+
+def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pandas.DataFrame:
     import pandas
 
-    rows = table.loc[assessed.index]
-    names = rows["network.name"].str.replace("_", " ") + rows["parameter_count"].map(" ({:,.0f} parameters)".format)
-    return pandas.DataFrame(
-        {
-            "held-out network": names,
-            "label noise": rows["data.label_noise"],
-            "gap": rows["gap"],
-            "prediction": assessed["prediction"],
-            "error": assessed["prediction"] - rows["gap"],
-            "90 % low": assessed["low"],
-            "90 % high": assessed["high"],
-            "verdict": assessed["verdict"].map({"inside": "trust", "outside": "do not trust"}),
-        }
-    ).sort_values("gap")
+    rows = []
+    for record in records:
+        answer = {key: assessed.loc[record.id, key] for key in ("prediction", "low", "high", "verdict")}
+        trusted = answer["verdict"] == "inside"
+        rows.append(
+            {
+                "network": _network_name(record),
+                "noise": f"{record.spec['data']['label_noise']:.0%}",
+                "gap": record.gap,
+                "predicted": answer["prediction"],
+                "error": answer["prediction"] - record.gap,
+                "90 % interval": f"{answer['low']:.2f} to {answer['high']:.2f}" if trusted else "-",
+                "verdict": "trust" if trusted else "refused",
+            }
+        )
+    return pandas.DataFrame(rows).sort_values(by=["gap"])
 
 
-def _estimate(records: list[Record]) -> tuple[pandas.DataFrame, pandas.DataFrame, object]:
-    """Fit on two thirds of the networks, predict the rest."""
+def _estimate(records: Sequence[Record]) -> tuple[list[Record], pandas.DataFrame, GapEstimator]:
+    """Fit on two thirds of the finished networks; return the rest, what is said of them, and the estimator."""
     from gapscope.estimation import suggested_estimator, usable_rows
     from gapscope.records import records_to_pandas
 
-    table = records_to_pandas(records)
-    held_out = held_out_ids(table[table["status"] == "finished"])
-    fitted_on = [record for record in records if record.id not in held_out]
+    finished = [record for record in records if record.status == "finished"]
+    ids = held_out_ids(record.id for record in finished)
+    held_out = [record for record in finished if record.id in ids]
+    fitted_on = [record for record in finished if record.id not in ids]
     estimator = suggested_estimator(fitted_on)
-    fit_table = usable_rows(table.drop(index=held_out), estimator.features or [])
-    estimator.fit(fit_table, fit_table["gap"])
-    return table, estimator.assess(table.loc[held_out]), estimator
+    table = usable_rows(records_to_pandas(fitted_on), estimator.features or [])
+    estimator.fit(table, table["gap"])
+    return held_out, estimator.assess(records_to_pandas(held_out)), estimator
+
+
+def _summary(records: Sequence[Record], held_out: Sequence[Record], assessed: pandas.DataFrame) -> list[str]:
+    """The closing lines: error beside the plain baseline, coverage, refusals."""
+    seen = [record.gap for record in records if record.status == "finished" and record not in held_out]
+    mean = sum(seen) / len(seen)
+    rows = assessed.to_dict("index")
+    answered = [(record.gap, rows[record.id]) for record in held_out if rows[record.id]["verdict"] == "inside"]
+    lines = [f"{len(held_out) - len(answered)} of {len(held_out)} networks are unlike the fitted ones and were refused"]
+    if answered:
+        error = (sum((row["prediction"] - gap) ** 2 for gap, row in answered) / len(answered)) ** 0.5
+        plain = (sum((mean - gap) ** 2 for gap, _ in answered) / len(answered)) ** 0.5
+        inside = sum(row["low"] <= gap <= row["high"] for gap, row in answered)
+        lines = [
+            f"root mean squared error {error:.3f}; always guessing the mean gap {plain:.3f}",
+            f"{inside} of {len(answered)} gaps lie in their 90 % interval",
+            *(lines if len(answered) < len(held_out) else []),
+        ]
+    return lines
 
 
 def demo(
     folder: Path = typer.Option(Path("gapscope-demo"), help="Where the pool and the report go."),
     workers: int = typer.Option(2, help="Processes, one thread each."),
 ) -> None:
-    """Train 35 networks on handwritten digits, measure each, estimate the gap of those held out, write a report."""
+    """Train 40 networks on handwritten digits, measure each, estimate the gap of those held out, write a report."""
     import time
 
     from rich.console import Console
@@ -70,21 +105,16 @@ def demo(
 
     start = time.perf_counter()
     grid, pool = Grid.from_toml(GRID), Pool(folder)
-    missing = len(pool.missing(grid))
+    missing = len(pool.missing(grid, measures=grid.measures))
     typer.echo(f"{len(grid)} networks on 1,797 handwritten digits, {missing} to train with {workers} workers")
     with progress("training and measuring", missing) as show:
         records = pool.run(grid, workers=workers, measure_samples=MEASURE_SAMPLES, on_record=show)
-    table, assessed, estimator = _estimate(records)
+    held_out, assessed, estimator = _estimate(records)
     page = write_report(
         records, folder / "report.html", title="gapscope demo: digits", estimator=estimator, held_out=assessed
     )
-    shown = _closing_table(table, assessed)
-    console = Console()
-    console.print(table_of(shown, "Networks the estimator has not seen (gap: train minus test accuracy)"))
-    error = (shown["error"] ** 2).mean() ** 0.5
-    mean = table.drop(index=assessed.index)["gap"].mean()
-    baseline = ((shown["gap"] - mean) ** 2).mean() ** 0.5
-    inside = ((shown["gap"] >= shown["90 % low"]) & (shown["gap"] <= shown["90 % high"])).sum()
-    typer.echo(f"root mean squared error {error:.3f}; always guessing the mean gap {baseline:.3f}")
-    typer.echo(f"{inside} of {len(shown)} gaps lie in their 90 % interval")
+    title = "Networks the estimator has not seen (gap: train minus test accuracy)"
+    Console().print(table_of(_closing_table(held_out, assessed), title))
+    for line in _summary(records, held_out, assessed):
+        typer.echo(line)
     typer.echo(f"report: {page.resolve()} ({time.perf_counter() - start:.0f} s)")

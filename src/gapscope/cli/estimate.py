@@ -22,24 +22,26 @@ def fit(
     from rich.console import Console
 
     from gapscope.cli.tables import table_of
-    from gapscope.estimation import compare_with_baselines, suggested_estimator, usable_rows
+    from gapscope.estimation import cross_validate, suggested_estimator, usable_rows
     from gapscope.pools import open_pool
 
     opened = open_pool(pool)
     records = opened.records()
     estimator = suggested_estimator(records, features=measure or None, kind=kind)
     table = usable_rows(opened.to_pandas(), estimator.features or [])
-    quality = compare_with_baselines(estimator, table)
+    quality = cross_validate(estimator, table, scheme="leave_one_out")
+    shown = quality.pivot(index="model", columns="metric", values="value").sort_values(by=["rmse"]).reset_index()
     estimator.fit(table, table["gap"])
     path = output or pool / "estimator.json"
     estimator.save(path)
     console = Console()
     kinds = table["gap_kind"].unique()
     console.print(f"fitted on {len(table)} networks; gap of {' and '.join(kinds)}", highlight=False)
-    console.print(table_of(quality.reset_index(), "left-out networks"))
+    columns = ["model", "rmse", "mae", "pearson", "coverage"]
+    console.print(table_of(shown.filter(items=columns), "Each network predicted from all others"))
     for name, coefficient in zip(estimator.feature_names_, estimator.coef_, strict=True):
-        shown = f"log {name}" if name in estimator.logarithm else name
-        console.print(f"  {coefficient:+.4g} × {shown}", highlight=False)
+        term = f"log {name}" if name in estimator.logarithm else name
+        console.print(f"  {coefficient:+.4g} × {term}", highlight=False)
     typer.echo(f"written: {path}")
     typer.echo(f"next: gapscope estimate predict {pool} NETWORK.safetensors")
 
@@ -54,14 +56,17 @@ def predict(
 ) -> None:
     """Measure a network on its training data and print its gap, an interval, and whether to trust them."""
     from gapscope.estimation import GapEstimator
+    from gapscope.pools import open_pool
     from gapscope.pools.runner import RunOptions, read_network
-
-    fitted = GapEstimator.load(estimator or pool / "estimator.json")
-    names = tuple(dict.fromkeys(name.split(".")[0] for name in fitted.feature_names_))
-    options = RunOptions(measures=names, data_root=None if data_root is None else str(data_root))
-    record = read_network(network, options)
     from gapscope.records import records_to_pandas
 
+    fitted = GapEstimator.load(estimator or pool / "estimator.json")
+    options = RunOptions(
+        measures=tuple(dict.fromkeys(name.split(".")[0] for name in fitted.feature_names_)),
+        measure_samples=max((record.measured_samples or 0 for record in open_pool(pool)), default=0) or None,
+        data_root=None if data_root is None else str(data_root),
+    )
+    record = read_network(network, options)
     row = records_to_pandas([record])
     for name in fitted.feature_names_:
         if name not in row:

@@ -20,10 +20,10 @@ def table_of(content: pandas.DataFrame, title: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
     for name in content.columns:
         numeric = content[name].dtype.kind in "if"
-        table.add_column(str(name), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(str(name), justify="right" if numeric else "left", no_wrap=True)
     for row in content.itertuples(index=False):
         table.add_row(*map(_cell, row))
     return table

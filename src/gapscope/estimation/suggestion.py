@@ -25,7 +25,8 @@ def wide_columns(table: pandas.DataFrame, columns: Sequence[str]) -> list[str]:
     ...              ["norm", "share", "log"])
     ['norm']
     """
-    return [name for name in columns if table[name].min() > 0 and table[name].max() >= WIDE * float(table[name].min())]
+    ends = {name: (float(min(table[name].tolist())), float(max(table[name].tolist()))) for name in columns}
+    return [name for name, (low, high) in ends.items() if low > 0 and high >= WIDE * low]
 
 
 def suggested_estimator(

@@ -67,6 +67,7 @@ class LogDeterminant(Estimate):
     needs=("inputs",),
     cost="as many backward passes as the network has outputs, and the eigenvalues of the kernel, all in float64",
     reference="Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.3",
+    by_default=False,
     numbers={
         "ntk_logdet": Number("nats (log of squared output / squared weight)", "lower", "sum over eigenvalues"),
         "rank": Number("eigenvalues", "none", "count"),

@@ -28,6 +28,7 @@ def run_ray(
     """
     require_extra("ray", "ray")
     import ray  # pyright: ignore[reportMissingImports]
+    from ray.exceptions import RayTaskError, WorkerCrashedError  # pyright: ignore[reportMissingImports]
 
     def one_thread(job: Job) -> Any:
         import torch
@@ -50,9 +51,9 @@ def run_ray(
             job = running.pop(done)
             try:
                 yield job, ray.get(done), None
-            except ray.exceptions.WorkerCrashedError as error:
+            except WorkerCrashedError as error:
                 yield job, None, WorkerDied(str(error))
-            except ray.exceptions.RayTaskError as error:
+            except RayTaskError as error:
                 yield job, None, error.as_instanceof_cause()
     finally:
         if own_cluster:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import gapscope
 from gapscope.assessment import measure, select_measures
-from gapscope.checkpoints import load_tensors, load_weights, save_tensors, set_weights
+from gapscope.checkpoints import load_tensors, save_tensors, set_weights
 from gapscope.data import Problem, prepare
 from gapscope.data import check_options as check_data_options
 from gapscope.errors import GapscopeError, UnreadableFile
@@ -103,7 +103,7 @@ def _measured(
             readings.extend(measure(network, samples, [name], initial=initial, options=chosen))
         except (GapscopeError, RuntimeError) as error:
             unmeasured[name] = _message(error)
-    return replace(record, readings=Readings(readings), unmeasured=unmeasured)
+    return replace(record, readings=Readings(readings), unmeasured=unmeasured, measured_samples=len(samples))
 
 
 def check_specs(specs: Sequence[Spec], options: RunOptions) -> None:
@@ -143,18 +143,52 @@ def _trained_record(spec: Spec, folder: Path, options: RunOptions) -> Record:
         environment=environment(),
     )
     if result.status == "finished":
-        save_tensors(folder / "weights.safetensors", network.state_dict(), {"spec": spec.to_dict()})
+        facts = {"spec": spec.to_dict(), "corruption": corruption}
+        save_tensors(folder / "weights.safetensors", network.state_dict(), facts)
         record = replace(record, scores=_final_scores(network, problem))
         record = _measured(record, network, initial, problem, options)
     return replace(record, seconds=round(time.perf_counter() - start, 3))
 
 
-def _remeasured_record(record: Record, spec: Spec, folder: Path, options: RunOptions) -> Record:
-    problem, _ = prepared(spec, options.data_root)
+def read_network(weights: Path, options: RunOptions, record: Record | None = None) -> Record:
+    """Measure a network whose weights a pool wrote, on the data it was trained on; nothing is written.
+
+    Args:
+        weights: `weights.safetensors` of a run; it carries the spec of its network.
+        options: Measures, data and device.
+        record: A record to complete by the measures that it lacks; None starts one without scores.
+
+    Returns:
+        The record with its readings.
+
+    Raises:
+        UnreadableFile: The file is damaged or carries no spec, or the data are no longer those it was trained on.
+    """
+    tensors, facts = load_tensors(weights)
+    if "spec" not in facts:
+        raise UnreadableFile(
+            f"{weights} must carry the spec of its network; it holds weights alone. Pass weights that a pool wrote."
+        )
+    spec = Spec.from_dict(facts["spec"])
+    problem, corruption = prepared(spec, options.data_root)
+    if json.loads(to_json(corruption)) != facts.get("corruption"):
+        raise UnreadableFile(
+            f"The data must be those that {weights} was trained on; their subset or corruption is another now. "
+            "Use the data root and the version of gapscope that it was trained with."
+        )
     network = build_network(spec, problem).to(options.device)
     initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
-    load_weights(network, folder / "weights.safetensors")
+    set_weights(network, tensors, str(weights))
+    record = record or Record(id=spec.id, spec=spec.to_dict(), status="finished", corruption=corruption)
     return _measured(record, network, initial, problem, options)
+
+
+def _failed_record(record: Record | None, spec: Spec, options: RunOptions, message: str) -> Record:
+    """A record of the failure; what was finished before is kept."""
+    if record is not None and record.status == "finished":
+        untaken = dict.fromkeys(record.missing_measures(options.measures or ()), message)
+        return replace(record, unmeasured={**record.unmeasured, **untaken})
+    return Record(id=spec.id, spec=spec.to_dict(), status="failed", message=message, environment=environment())
 
 
 def run(spec: Spec, folder: Path, options: RunOptions) -> Record:
@@ -180,38 +214,9 @@ def run(spec: Spec, folder: Path, options: RunOptions) -> Record:
         if record is None or record.status == "failed":
             record = _trained_record(spec, folder, options)
         elif record.status == "finished":
-            record = _remeasured_record(record, spec, folder, options)
+            record = read_network(folder / "weights.safetensors", options, record)
     except (GapscopeError, RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
-        record = Record(
-            id=spec.id, spec=spec.to_dict(), status="failed", message=_message(error), environment=environment()
-        )
+        record = _failed_record(record, spec, options, _message(error))
     record.write(folder)
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return Record.read(folder)
-
-
-def read_network(weights: Path, options: RunOptions) -> Record:
-    """Measure a network whose weights a pool wrote, on its own training data; nothing is written.
-
-    Args:
-        weights: `weights.safetensors` of a run; it carries the spec of its network.
-        options: Measures, data and device.
-
-    Returns:
-        A record with its readings (no scores: nothing is compared with test data).
-
-    Raises:
-        UnreadableFile: The file is damaged, or carries no spec.
-    """
-    tensors, facts = load_tensors(weights)
-    if "spec" not in facts:
-        raise UnreadableFile(
-            f"{weights} must carry the spec of its network; it holds weights alone. Pass weights that a pool wrote."
-        )
-    spec = Spec.from_dict(facts["spec"])
-    record = Record(id=spec.id, spec=spec.to_dict(), status="finished")
-    problem, _ = prepared(spec, options.data_root)
-    network = build_network(spec, problem).to(options.device)
-    initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
-    set_weights(network, tensors, str(weights))
-    return _measured(record, network, initial, problem, options)
