@@ -25,7 +25,7 @@ Coefficient = Callable[[Float[Array, "b n"], Float[Array, " n"], Float[Array, " 
 def _ratio(numerator: Float[Array, " b"], first: Float[Array, " b"], second: Float[Array, " b"]) -> Float[Array, " b"]:
     """Return numerator / sqrt(first * second), NaN where a variable is constant."""
     varies = (first > 1e-12) & (second > 1e-12)
-    root = numpy.sqrt(numpy.where(varies, first, 1.0)) * numpy.sqrt(numpy.where(varies, second, 1.0))
+    root = numpy.sqrt(numpy.where(varies, first * second, 1.0))
     return numpy.where(varies, numpy.clip(numerator / root, -1.0, 1.0), numpy.nan)
 
 
@@ -75,6 +75,22 @@ def _kendall(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array
         return weights.sum(1) ** 2 - (_ties(weights, values)[0] ** 2).sum(1)
 
     return _ratio(concordance, untied(x), untied(y))
+
+
+def kendall_tau(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
+    """Kendall's tau-b of two columns, NaN where one of them is constant.
+
+    Args:
+        x: One number a network.
+        y: Another.
+
+    Returns:
+        The coefficient, exact.
+
+    >>> kendall_tau(numpy.array([1.0, 2.0, 3.0]), numpy.array([1.0, 3.0, 2.0]))
+    0.3333333333333333
+    """
+    return float(_kendall(numpy.ones((1, len(x))), x, y)[0])
 
 
 COEFFICIENTS: dict[str, Coefficient] = {"pearson": _pearson, "spearman": _spearman, "kendall": _kendall}

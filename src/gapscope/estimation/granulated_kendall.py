@@ -1,0 +1,94 @@
+"""Kendall's tau between networks that differ in one hyper-parameter only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy
+
+from gapscope.errors import InvalidInput
+from gapscope.estimation.columns import check_columns
+from gapscope.estimation.correlations import kendall_tau
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class GranulatedKendall:
+    """The granulated coefficient and what it is made of.
+
+    Attributes:
+        value: Mean over hyper-parameters; NaN where none has a defined group.
+        by_hyperparameter: For each hyper-parameter its `tau` (mean over groups), the number of `groups` averaged, and
+            how many were `dropped` because the measure or the target is constant in them.
+    """
+
+    value: float
+    by_hyperparameter: pandas.DataFrame
+
+
+def _groups(table: pandas.DataFrame, varying: str, fixed: Sequence[str]) -> Iterator[pandas.DataFrame]:
+    """Networks that agree in all of `fixed`, where at least two values of `varying` occur (missing is a value)."""
+    keys = [tuple(map(str, row)) for row in table[list(fixed)].itertuples(index=False)]
+    rows: dict[tuple[str, ...], list[int]] = {}
+    for position, key in enumerate(keys):
+        rows.setdefault(key, []).append(position)
+    for positions in rows.values():
+        group = table.iloc[positions]
+        if len({str(value) for value in group[varying]}) > 1:
+            yield group
+
+
+def granulated_kendall(
+    table: pandas.DataFrame, measure: str, target: str = "gap", *, hyperparameters: Sequence[str]
+) -> GranulatedKendall:
+    r"""Kendall's tau-b inside groups where one hyper-parameter varies, averaged over groups and hyper-parameters.
+
+    $$\Psi = \frac1m \sum_{i=1}^m \psi_i, \qquad
+    \psi_i = \operatorname{mean}_{\theta_{-i}} \tau_b\big(\{(\mu(\theta), g(\theta)) : \theta_i \text{ varies}\}\big)$$
+
+    A measure that only tells one hyper-parameter scores high on the pooled tau and low here. Exact. A group in which
+    the measure or the target is constant has no tau: it is dropped, and counted.
+
+    Args:
+        table: One row a network.
+        measure: Column of the measure; a reading that is not finite is left out.
+        target: Column of the gap.
+        hyperparameters: Columns of the hyper-parameters that were varied.
+
+    Returns:
+        The coefficient, and its parts by hyper-parameter.
+
+    Raises:
+        InvalidInput: A column is missing, or no hyper-parameter is named.
+
+    Jiang et al., "Fantastic generalization measures and where to find them", 2020, eq. 5 and 6.
+
+    >>> import pandas
+    >>> table = pandas.DataFrame({"width": [1, 2, 1, 2], "depth": [1, 1, 2, 2], "gap": [1, 2, 3, 4],
+    ...                           "norm": [1, 2, 7, 5]})
+    >>> granulated_kendall(table, "norm", hyperparameters=["width", "depth"]).value
+    0.5
+    """
+    import pandas
+
+    if not hyperparameters:
+        raise InvalidInput("hyperparameters must name the columns that were varied; got none.")
+    check_columns(table, [measure, target, *hyperparameters])
+    finite = numpy.isfinite(table[[measure, target]].to_numpy(dtype=float)).all(axis=1)
+    rows = []
+    for name in hyperparameters:
+        fixed = [other for other in hyperparameters if other != name]
+        taus = [
+            kendall_tau(group[measure].to_numpy(dtype=float), group[target].to_numpy(dtype=float))
+            for group in _groups(table.loc[finite], name, fixed)
+        ]
+        defined = [tau for tau in taus if numpy.isfinite(tau)]
+        mean = float(numpy.mean(defined)) if defined else numpy.nan
+        rows.append({"tau": mean, "groups": len(defined), "dropped": len(taus) - len(defined)})
+    parts = pandas.DataFrame(rows, index=pandas.Index(list(hyperparameters), name="hyperparameter"))
+    known = parts["tau"].dropna().to_numpy(dtype=float)
+    return GranulatedKendall(float(known.mean()) if len(known) else numpy.nan, parts)

@@ -1,0 +1,14 @@
+"""The real table of 96 networks that rank protocols are checked on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas
+import pytest
+
+
+@pytest.fixture(scope="session")
+def pgdl(data_root: Path) -> pandas.DataFrame:
+    """CIFAR-10 networks of the PGDL competition, task 1: gap, hyper-parameters (hp.*), measures (m.*)."""
+    return pandas.read_csv(data_root / "pgdl" / "pgdl_task1_v4.csv")

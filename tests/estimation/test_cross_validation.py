@@ -1,0 +1,151 @@
+"""Cross-validation against scikit-learn's splitters and closed forms; leaks; coverage."""
+
+from __future__ import annotations
+
+import numpy
+import pandas
+import pytest
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
+
+from gapscope.errors import InvalidInput
+from gapscope.estimation import GapEstimator, baselines, cross_validate, held_out_predictions
+
+
+def pool(n: int = 40, seed: int = 0) -> pandas.DataFrame:
+    """Networks of four families whose gap follows zeta, not their size."""
+    rng = numpy.random.default_rng(seed)
+    zeta = rng.uniform(0, 1, n)
+    return pandas.DataFrame(
+        {
+            "status": "finished",
+            "zeta": zeta,
+            "parameter_count": 10 ** rng.uniform(3, 6, n),
+            "train_loss": rng.uniform(0, 0.1, n),
+            "family": numpy.array(["lenet", "vgg", "resnet", "conv"])[numpy.arange(n) % 4],
+            "gap": 0.1 + 0.5 * zeta + 0.05 * rng.standard_normal(n),
+        },
+        index=[f"net{i}" for i in range(n)],
+    )
+
+
+ESTIMATOR = GapEstimator(features=["zeta"])
+
+
+def _value(found: pandas.DataFrame, model: str, metric: str, column: str = "value") -> float:
+    rows = found.set_index(["model", "metric"])[column].to_dict()
+    return float(rows[model, metric])
+
+
+@pytest.mark.parametrize("scheme", ["leave_one_out", "leave_one_group_out"])
+def test_held_out_predictions_are_scikit_learns(scheme: str) -> None:
+    table = pool()
+    groups = table["family"] if scheme == "leave_one_group_out" else table.index
+    oracle = cross_val_predict(
+        LinearRegression(), table[["zeta"]], table["gap"], cv=LeaveOneGroupOut(), groups=groups.to_numpy()
+    )
+    found = held_out_predictions(ESTIMATOR, table, scheme=scheme, groups="family").loc[table.index]
+    numpy.testing.assert_allclose(found["prediction"], numpy.asarray(oracle), rtol=1e-9)
+    assert found["target"].tolist() == table["gap"].tolist()
+
+
+def test_folds_and_groups_are_whole() -> None:
+    found = held_out_predictions(ESTIMATOR, pool(), scheme="group_folds", groups="family", n_splits=2)
+    assert len(set(found["split"])) == 2
+    families = pool().loc[found.index, "family"].tolist()
+    assert len(set(zip(families, found["split"].tolist(), strict=True))) == 4
+
+
+def test_random_splits_hold_out_a_tenth_each_time() -> None:
+    found = held_out_predictions(ESTIMATOR, pool(), scheme="splits", n_splits=7)
+    assert found.groupby("split").size().tolist() == [4] * 7
+    again = held_out_predictions(ESTIMATOR, pool(), scheme="splits", n_splits=7)
+    assert found.equals(again)
+    assert not found.equals(held_out_predictions(ESTIMATOR, pool(), scheme="splits", n_splits=7, seed=1))
+
+
+def test_metrics_are_their_formulas() -> None:
+    table = pool()
+    predictions = held_out_predictions(ESTIMATOR, table)
+    errors = (predictions["prediction"] - predictions["target"]).to_numpy()
+    found = cross_validate(ESTIMATOR, table, scheme="leave_one_out")
+    assert _value(found, "estimator", "ssr") == pytest.approx((errors**2).sum())
+    assert _value(found, "estimator", "rmse") == pytest.approx((errors**2).mean() ** 0.5)
+    assert _value(found, "estimator", "mae") == pytest.approx(numpy.abs(errors).mean())
+    expected = numpy.corrcoef(predictions["prediction"], predictions["target"])[0, 1]
+    assert _value(found, "estimator", "pearson") == pytest.approx(expected)
+    for metric in ("rmse", "mae", "pearson", "coverage"):
+        low, high = (_value(found, "estimator", metric, end) for end in ("low", "high"))
+        assert low <= _value(found, "estimator", metric) <= high
+
+
+def test_the_papers_protocol_gives_the_sum_over_the_held_out_tenth() -> None:
+    table = pool()
+    predictions = held_out_predictions(ESTIMATOR, table, scheme="splits", n_splits=30)
+    squares = ((predictions["prediction"] - predictions["target"]) ** 2).to_numpy()
+    sums = squares.reshape(30, 4).sum(1)
+    found = cross_validate(ESTIMATOR, table, n_splits=30)
+    assert _value(found, "estimator", "ssr") == pytest.approx(sums.mean())
+    assert _value(found, "estimator", "ssr", "high") == pytest.approx(numpy.quantile(sums, 0.95))
+    assert _value(found, "estimator", "fit_pearson") > 0.9
+    assert "5th to 95th percentile of 30 splits" in found["interval"].tolist()
+
+
+def test_three_baselines_always_stand_beside_and_lose_here() -> None:
+    found = cross_validate(ESTIMATOR, pool(), scheme="leave_one_out")
+    assert list(found["model"].unique()) == ["estimator", "mean gap", "parameter_count", "train_loss"]
+    own = _value(found, "estimator", "rmse")
+    assert all(own < 0.5 * _value(found, name, "rmse") for name in ("mean gap", "parameter_count", "train_loss"))
+
+
+def test_the_mean_gap_has_no_correlation_although_leaving_one_out_makes_one() -> None:
+    predictions = held_out_predictions(baselines(pool())["mean gap"], pool())
+    assert numpy.corrcoef(predictions["prediction"], predictions["target"])[0, 1] == pytest.approx(-1)
+    found = cross_validate(ESTIMATOR, pool(), scheme="leave_one_out")
+    assert numpy.isnan(_value(found, "mean gap", "pearson"))
+    assert "fit_pearson" not in set(found.loc[found["model"] == "mean gap", "metric"])
+
+
+def test_a_family_never_seen_is_refused() -> None:
+    estimator = GapEstimator(features=["zeta"], families=["family"])
+    found = cross_validate(estimator, pool(), scheme="leave_one_group_out", groups="family")
+    assert _value(found, "estimator", "refused") == 1
+    assert numpy.isnan(_value(found, "estimator", "coverage_inside"))
+    assert _value(cross_validate(estimator, pool(), scheme="leave_one_out"), "estimator", "refused") < 0.1
+
+
+def test_intervals_of_held_out_networks_cover() -> None:
+    coverage = [
+        _value(cross_validate(ESTIMATOR, pool(60, seed), scheme="splits", n_splits=8), "estimator", "coverage")
+        for seed in range(6)
+    ]
+    assert 0.84 <= numpy.mean(coverage) <= 0.97
+
+
+def test_unfinished_networks_and_missing_readings_are_left_out() -> None:
+    table = pool()
+    broken = table.iloc[:3].copy()
+    broken["status"] = ["diverged", "finished", "finished"]
+    broken["zeta"] = [0.5, numpy.nan, 0.5]
+    broken["gap"] = [0.3, 0.3, numpy.nan]
+    both = pandas.concat([table, broken.set_index(pandas.Index(["a", "b", "c"]))])
+    assert held_out_predictions(ESTIMATOR, both).equals(held_out_predictions(ESTIMATOR, table))
+
+
+def test_the_estimator_given_is_not_changed() -> None:
+    estimator = GapEstimator(features=["zeta"])
+    cross_validate(estimator, pool(), n_splits=2)
+    assert not hasattr(estimator, "coef_")
+
+
+def test_what_is_wrong_is_said() -> None:
+    with pytest.raises(InvalidInput, match="must name its features to be cross-validated"):
+        cross_validate(GapEstimator(), pool())
+    with pytest.raises(InvalidInput, match=r"scheme must be one of .* got 'loo'"):
+        cross_validate(ESTIMATOR, pool(), scheme="loo")
+    with pytest.raises(InvalidInput, match="scheme='leave_one_group_out' needs groups"):
+        cross_validate(ESTIMATOR, pool(), scheme="leave_one_group_out")
+    with pytest.raises(InvalidInput, match="'status' has one value"):
+        cross_validate(ESTIMATOR, pool(), scheme="group_folds", groups="status")
+    with pytest.raises(InvalidInput, match=r"test_share must lie in \(0, 1\); got 1"):
+        cross_validate(ESTIMATOR, pool(), test_share=1)
