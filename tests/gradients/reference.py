@@ -21,7 +21,7 @@ def trainable(network: nn.Module) -> list[nn.Parameter]:
 def dense_jacobian(network: nn.Module, x: Tensor, *, create_graph: bool = False) -> Tensor:
     """[N, C, P], from batches of one."""
     rows = []
-    with differentiable_kernels(network):
+    with differentiable_kernels(network.modules()):
         for sample in x.split(1):
             outputs = network(sample)[0]
             for output in outputs:

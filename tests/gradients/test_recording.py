@@ -143,7 +143,7 @@ def test_a_recorded_pass_leaves_no_hooks_and_fires_the_users() -> None:
 
 def test_hooks_that_change_an_output_come_after_the_record() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-    network[0].register_forward_hook(lambda module, inputs, outputs: torch.mul(outputs, 2))
+    network[0].register_forward_hook(lambda *call: 2 * call[2])
     x = torch.randn(3, 3, dtype=torch.float64)
     expected = dense_jacobian(network, x).square().sum((1, 2))
     torch.testing.assert_close(per_sample_traces(network, x, None, None)[0], expected, rtol=1e-10, atol=0)
@@ -212,3 +212,10 @@ def test_lower_precision_is_close(dtype: torch.dtype) -> None:
     exact = per_sample_traces(network, x, None, None)[0]
     approximate = per_sample_traces(network.to(dtype), x.to(dtype), None, None)[0]
     torch.testing.assert_close(approximate, exact, rtol=1e-5 if dtype == torch.float32 else 5e-2, atol=0)
+
+
+def test_outputs_without_a_gradient_are_refused() -> None:
+    network = Wrapped(lambda net, x: net.layer(x).detach(), layer=nn.Linear(2, 2))
+    tape, outputs = recorded(network, torch.zeros(2, 2))
+    with pytest.raises(NotMeasurable, match=r"these have no gradient\. Look for torch\.no_grad"):
+        verify(tape, outputs)

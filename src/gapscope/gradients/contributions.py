@@ -174,6 +174,10 @@ class _Given(Columns):
     """Columns whose row of ones, if any, is among them already."""
 
     @override
+    def width(self, inputs: Tensor) -> int:
+        return inputs.shape[1]
+
+    @override
     def unfold(self, inputs: Tensor) -> Tensor:
         return inputs
 

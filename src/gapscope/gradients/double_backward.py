@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -25,8 +25,8 @@ def _without_fused_recurrence() -> Iterator[None]:
 
 
 @contextmanager
-def differentiable_kernels(network: nn.Module) -> Iterator[None]:
+def differentiable_kernels(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Use only kernels with a second derivative in the body: plain attention, recurrent layers without fusion."""
-    recurrent = any(isinstance(module, nn.RNNBase) for module in network.modules())
+    recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
     with sdpa_kernel(SDPBackend.MATH), _without_fused_recurrence() if recurrent else nullcontext():
         yield

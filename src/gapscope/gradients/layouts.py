@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,24 +38,26 @@ class Layout(ABC):
         """Return the columns, with the row of ones last."""
 
     @abstractmethod
+    def width(self, inputs: Float[Tensor, "n ..."]) -> int:
+        """Return K, the row of ones included."""
+
+    @abstractmethod
+    def columns(self, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n k t"]:
+        """Return the columns, differentiable by the inputs (at least once)."""
+
+    @abstractmethod
     def fold(self, gradient: Float[Tensor, "n k t"], inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
         """Return the derivative by the inputs, given the one by the columns."""
 
-    def columns(self, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n k t"]:
-        """Return the columns, differentiable once by the inputs."""
-        if not (torch.is_grad_enabled() and inputs.requires_grad):
-            return self.unfold(inputs.detach())
-        columns = _Unfold.apply(inputs, self)
-        assert isinstance(columns, Tensor)
-        return columns
-
 
 class _Unfold(torch.autograd.Function):
+    """Windows, whose fold is far faster than the derivative of a strided view."""
+
     @staticmethod
-    def forward(ctx, inputs: Tensor, layout: Layout) -> Tensor:  # type: ignore[override]
+    def forward(ctx, inputs: Tensor, layout: Windows) -> Tensor:  # type: ignore[override]
         ctx.save_for_backward(inputs)
         ctx.layout = layout
-        return layout.unfold(inputs).clone()
+        return layout.unfold(inputs).clone() if layout.is_view else layout.unfold(inputs)
 
     @staticmethod
     @once_differentiable
@@ -68,8 +71,16 @@ class Columns(Layout):
     """Inputs [N, K, T] that are columns already."""
 
     @override
+    def width(self, inputs: Tensor) -> int:
+        return inputs.shape[1] + self.ones
+
+    @override
     def unfold(self, inputs: Tensor) -> Tensor:
         return F.pad(inputs, (0, 0, 0, 1), value=1.0) if self.ones else inputs
+
+    @override
+    def columns(self, inputs: Tensor) -> Tensor:
+        return self.unfold(inputs)
 
     @override
     def fold(self, gradient: Tensor, inputs: Tensor) -> Tensor:
@@ -81,9 +92,17 @@ class Tokens(Layout):
     """Inputs [N, ..., K] of a linear layer: each position of the middle dimensions is one place."""
 
     @override
+    def width(self, inputs: Tensor) -> int:
+        return inputs.shape[-1] + self.ones
+
+    @override
     def unfold(self, inputs: Tensor) -> Tensor:
         tokens = inputs.reshape(len(inputs), -1, inputs.shape[-1])
         return (F.pad(tokens, (0, 1), value=1.0) if self.ones else tokens).transpose(1, 2)
+
+    @override
+    def columns(self, inputs: Tensor) -> Tensor:
+        return self.unfold(inputs)
 
     @override
     def fold(self, gradient: Tensor, inputs: Tensor) -> Tensor:
@@ -103,6 +122,15 @@ class Windows(Layout):
     kernel_size: tuple[int, ...]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
+
+    @property
+    def is_view(self) -> bool:
+        """Whether the columns share the memory of contiguous inputs: windows of one pixel."""
+        return not self.ones and all(size == 1 for size in (*self.kernel_size, *self.stride))
+
+    @override
+    def width(self, inputs: Tensor) -> int:
+        return inputs.shape[1] * math.prod(self.kernel_size) + self.ones
 
     def places(self, space: tuple[int, ...]) -> tuple[int, ...]:
         """Number of windows along every dimension of `space`."""
@@ -126,6 +154,11 @@ class Windows(Layout):
         columns = inputs.new_empty(n, k + 1, t)
         columns[:, :k].view(shape).copy_(windows)
         columns[:, k] = 1.0
+        return columns
+
+    @override
+    def columns(self, inputs: Tensor) -> Tensor:
+        columns: Any = _Unfold.apply(inputs, self)
         return columns
 
     @override

@@ -109,7 +109,7 @@ def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]])
         One contribution a parameter.
     """
     repeated = _Repeated(call)
-    with differentiable_kernels(call.module), call.autocast():
+    with differentiable_kernels(call.module.modules()), call.autocast():
         try:
             jacobians = _vectorized(repeated, gradients)
         except RuntimeError:  # vmap has no rule for an operation, or the module looks at values
@@ -133,7 +133,7 @@ def is_repeatable_by_sample(call: Call, tolerance: float) -> bool:
     if not repeated.has_samples:
         return False
     parameters = dict(call.parameters)
-    with torch.no_grad(), differentiable_kernels(call.module), call.autocast():
+    with torch.no_grad(), differentiable_kernels(call.module.modules()), call.autocast():
         whole = repeated(parameters, repeated.leaves)
         for i in range(min(call.n, 8)):
             alone = repeated(parameters, repeated.sample(i))

@@ -51,7 +51,7 @@ def draw_probe(kind: str, n: int, n_outputs: int, generator: torch.Generator) ->
     check_choice("probe", kind, KINDS)
     if kind == "class":
         classes = stratified_classes(n, n_outputs, generator)
-        return torch.nn.functional.one_hot(classes, n_outputs).float()
+        return torch.zeros(n, n_outputs, device=classes.device).scatter_(1, classes[:, None], 1.0)
     return torch.randint(0, 2, (n, n_outputs), generator=generator, device=generator.device).mul_(2).sub_(1).float()
 
 

@@ -17,9 +17,9 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor, nn
 
-from gapscope.errors import NeverSupported
+from gapscope.errors import NeverSupported, NotMeasurable
 from gapscope.gradients.per_sample import is_repeatable_by_sample
-from gapscope.gradients.recording import Tape
+from gapscope.gradients.tape import Tape
 
 _KNOWN: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, frozenset[int]]] = weakref.WeakKeyDictionary()
 
@@ -29,7 +29,7 @@ _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-2, torch.bfloat16: 0.2, tor
 
 def _key(tape: Tape, outputs: Tensor) -> Hashable:
     parameters = tuple(id(parameter) for parameter in tape.parameters.values())
-    modes = tuple(module.training for module in tape.network.modules())
+    modes = tuple(module.training for module in tape.modules.values())
     calls = tuple((call.name, call.sample_dim if call.rule else None) for call in tape.calls)
     return tape.n, outputs.dtype, outputs.shape, parameters, modes, calls
 
@@ -93,7 +93,13 @@ def verify(tape: Tape, outputs: Tensor) -> None:
 
     Raises:
         NeverSupported: Samples are mixed, or a parameter can be handled in no way.
+        NotMeasurable: The outputs have no gradient.
     """
+    if not outputs.requires_grad:
+        raise NotMeasurable(
+            "A network's outputs must depend on its trainable parameters with gradients enabled; these have no "
+            "gradient. Look for torch.no_grad or detach in its forward pass."
+        )
     known = _KNOWN.setdefault(tape.network, {})
     key = _key(tape, outputs)
     if key not in known:

@@ -6,6 +6,7 @@ from $\sum_{ts} (a_{nt} \cdot a_{ns}) \sum_c (g_{cnt} \cdot g_{cns})$.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,9 +14,17 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gapscope.gradients.contractions import TEMPORARY
 from gapscope.gradients.layouts import Layout
 from gapscope.samples import slices
+
+# Floats of the columns of one part: small enough to stay in a processor's cache between their uses.
+_PART = {"cpu": 2**18, "cuda": 2**25}
+
+
+def _parts(inputs: Tensor, gradients: Tensor, layout: Layout, k: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    n, rows, t = gradients.shape
+    for part in slices(n, max(1, _PART.get(inputs.device.type, 2**25) // (k * (t + rows)))):
+        yield part, layout.unfold(inputs[part]), gradients[part]
 
 
 class _SquareNorms(torch.autograd.Function):
@@ -23,39 +32,42 @@ class _SquareNorms(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, inputs: Tensor, gradients: Tensor, layout: Layout) -> Tensor:  # type: ignore[override]
-        columns = layout.unfold(inputs)
-        (n, k, t), rows = columns.shape, gradients.shape[1]
-        ctx.layout, ctx.by_places = layout, t * (k + rows) < rows * k
-        if ctx.by_places:
-            ctx.save_for_backward(inputs, gradients)
-            return (torch.bmm(gradients.mT, gradients) * torch.bmm(columns.mT, columns)).sum((1, 2))
-        norms, kept = [], []
-        for part in slices(n, max(1, TEMPORARY // (rows * k))):
-            jacobian = torch.bmm(gradients[part], columns[part].mT)
-            norms.append(torch.linalg.vector_norm(jacobian.flatten(1), dim=1).square())
+        n, rows, t = gradients.shape
+        k = layout.width(inputs)
+        ctx.layout, ctx.k, ctx.by_places = layout, k, t * (k + rows) < rows * k
+        norms, jacobians = inputs.new_empty(n), []
+        for part, columns, g in _parts(inputs, gradients, layout, k):
+            if ctx.by_places:
+                norms[part] = (torch.bmm(g.mT, g) * torch.bmm(columns.mT, columns)).sum((1, 2))
+                continue
+            jacobian = torch.bmm(g, columns.mT)
+            norms[part] = torch.linalg.vector_norm(jacobian.flatten(1), dim=1).square()
             if any(ctx.needs_input_grad):
-                kept.append(jacobian)
-        ctx.save_for_backward(inputs, gradients, *kept)
-        return torch.cat(norms)
+                jacobians.append(jacobian)
+        ctx.save_for_backward(inputs, gradients, *jacobians)
+        return norms
 
     @staticmethod
     @once_differentiable
     def backward(ctx, weights: Tensor) -> tuple[Tensor | None, Tensor, None]:  # type: ignore[override]
-        inputs, gradients, *kept = ctx.saved_tensors
-        columns = ctx.layout.unfold(inputs)
+        inputs, gradients, *jacobians = ctx.saved_tensors
         doubled = (2 * weights)[:, None, None]
-        if ctx.by_places:
-            by_gradients = torch.bmm(gradients, torch.bmm(columns.mT, columns).mul_(doubled))
-        else:
-            by_jacobian = torch.cat(kept) * doubled
-            by_gradients = torch.bmm(by_jacobian, columns)
-        if not ctx.needs_input_grad[0]:
-            return None, by_gradients, None
-        if ctx.by_places:
-            by_columns = torch.bmm(columns, torch.bmm(gradients.mT, gradients).mul_(doubled))
-        else:
-            by_columns = torch.bmm(by_jacobian.mT, gradients)
-        return ctx.layout.fold(by_columns, inputs), by_gradients, None
+        by_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
+        by_gradients = torch.empty_like(gradients)
+        kept = iter(jacobians)
+        for part, columns, g in _parts(inputs, gradients, ctx.layout, ctx.k):
+            if ctx.by_places:
+                torch.bmm(g, torch.bmm(columns.mT, columns).mul_(doubled[part]), out=by_gradients[part])
+            else:
+                jacobian = next(kept) * doubled[part]
+                torch.bmm(jacobian, columns, out=by_gradients[part])
+            if by_inputs is not None:
+                if ctx.by_places:
+                    by_columns = torch.bmm(columns, torch.bmm(g.mT, g).mul_(doubled[part]))
+                else:
+                    by_columns = torch.bmm(jacobian.mT, g)
+                by_inputs[part] = ctx.layout.fold(by_columns, inputs[part])
+        return by_inputs, by_gradients, None
 
 
 def jacobian_square_norms(inputs: Tensor, gradients: Float[Tensor, "c n o t"], layout: Layout) -> Float[Tensor, " n"]:

@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.gradients.recording import Tape, recorded
+from gapscope.gradients.recording import recorded
 from gapscope.gradients.self_check import verify
+from gapscope.gradients.tape import Tape
 from gapscope.inspection import checked_outputs
 from gapscope.samples import slices
 

@@ -20,7 +20,7 @@ from gapscope.samples import slices
 
 def _batch_sums(network: nn.Module, x: Tensor, probes: Tensor, chunk_size: int) -> Tensor:
     """Squared norm [P, 1] of the gradient of all weighted outputs together, for each probe."""
-    check_no_batch_statistics(network)
+    check_no_batch_statistics(dict(network.named_modules()))
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     squares = []
     for probe in probes:

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from gapscope.errors import check_choice, check_range
 from gapscope.gradients.log_determinant import log_determinant
 from gapscope.gradients.probes import ProbeSource, probe_scale
-from gapscope.gradients.recording import Tape, check_no_batch_statistics, recording
+from gapscope.gradients.recording import check_no_batch_statistics, recording
 from gapscope.gradients.self_check import verify
+from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import every_output, square_norms
 from gapscope.inspection import checked_outputs
 from gapscope.penalties.base import Penalty
@@ -25,7 +26,7 @@ _LOOK_EVERY = 20
 
 
 def _batch_sum(network: nn.Module, outputs: Tensor, probe: Tensor) -> Tensor:
-    check_no_batch_statistics(network)
+    check_no_batch_statistics(dict(network.named_modules()))
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(
         outputs, parameters, probe.to(outputs.dtype), create_graph=True, materialize_grads=True

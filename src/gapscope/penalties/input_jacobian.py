@@ -80,7 +80,7 @@ class InputJacobianPenalty(Penalty):
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
         """Let the inputs have a gradient."""
-        with differentiable_kernels(network):
+        with differentiable_kernels(network.modules()):
             yield differentiable_inputs(inputs), None
 
     def value(

@@ -73,7 +73,7 @@ class LossGradientPenalty(Penalty):
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
         """Let the inputs have a gradient where it is penalised."""
-        with differentiable_kernels(network):
+        with differentiable_kernels(network.modules()):
             yield differentiable_inputs(inputs) if self.wrt == "inputs" else inputs, None
 
     def value(

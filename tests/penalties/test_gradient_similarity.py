@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import copy
+import itertools
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gapscope.errors import InvalidInput, NotMeasurable, ReplaceLayer
+from gapscope.penalties.base import outputs_with_penalties
+from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
+from gapscope.penalties.weight import WeightPenalty
+from gapscope.registry import make_penalty
+from gradients.reference import CASES, dense_jacobian, gradient_of
+
+
+def _network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = (
+        nn.Conv2d(1, 4, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(36, 8),
+        nn.Tanh(),
+        nn.Linear(8, 3),
+    )
+    return nn.Sequential(*layers)
+
+
+def _batch(n: int = 8) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(n, 1, 8, 8, generator=generator), torch.randint(0, 3, (n,), generator=generator)
+
+
+def _exact(network: nn.Module, x: Tensor, kind: str, noise: float | None) -> Tensor:
+    jacobian = dense_jacobian(network, x, create_graph=True).flatten(0, 1)
+    if kind == "trace":
+        return jacobian.square().sum()
+    kernel = jacobian @ jacobian.T
+    return torch.logdet(kernel if noise is None else torch.eye(len(kernel), dtype=x.dtype) + kernel / noise)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("kind", "noise"), [("trace", None), ("logdet", 0.5)])
+def test_value_and_gradient_are_exact_for_every_layer(name: str, kind: Any, noise: float | None) -> None:
+    network, x = CASES[name].make()
+    expected = _exact(network, x, kind, noise)
+    penalty = GradientSimilarityPenalty(2.0, kind=kind, method="exact", noise=noise, reduction="sum")
+    value = penalty(network, x)
+    torch.testing.assert_close(value, 2 * expected, rtol=1e-10, atol=0)
+    gradient = gradient_of(expected, network)
+    tolerance = 1e-10 * float(gradient.abs().max())
+    torch.testing.assert_close(gradient_of(value, network), 2 * gradient, rtol=0, atol=2 * tolerance)
+
+
+def test_log_determinant_itself() -> None:
+    network, x = CASES["conv stack"].make()
+    expected = _exact(network, x, "logdet", None)
+    value = GradientSimilarityPenalty(1.0, kind="logdet", noise=None)(network, x)
+    torch.testing.assert_close(value, expected / 12, rtol=1e-10, atol=0)
+    gradient = gradient_of(expected, network) / 12
+    tolerance = 1e-9 * float(gradient.abs().max())
+    torch.testing.assert_close(gradient_of(value, network), gradient, rtol=0, atol=tolerance)
+
+
+def test_a_singular_kernel_has_no_log_determinant() -> None:
+    network, x = CASES["conv stack"].make()
+    twice = torch.cat([x, x[:1]])
+    for dtype in (torch.float64, torch.float32):
+        with pytest.raises(NotMeasurable, match=r"log det K must be finite; .*\(15 rows\) is singular.*noise=1.0"):
+            GradientSimilarityPenalty(1.0, kind="logdet", noise=None)(network.to(dtype), twice.to(dtype))
+
+
+def test_mean_and_sum_and_every() -> None:
+    network, (x, _) = _network(), _batch()
+    total = GradientSimilarityPenalty(1.0, method="exact", reduction="sum")(network, x)
+    mean = GradientSimilarityPenalty(1.0, method="exact")(network, x)
+    torch.testing.assert_close(mean, total / 24)
+    lazy = GradientSimilarityPenalty(1.0, method="exact", every=3)
+    values = [float(lazy(network, x).detach()) for _ in range(7)]
+    assert values[1] == values[2] == values[4] == values[5] == 0
+    assert values[0] == values[3] == values[6] == pytest.approx(3 * float(mean.detach()), rel=1e-6)
+
+
+def test_lazy_calls_put_no_hook_on_the_network() -> None:
+    network, (x, _) = _network(), _batch()
+    penalty = GradientSimilarityPenalty(1.0, every=2)
+    for hooked in (True, False, True):
+        with penalty.observing(network, x):
+            assert any(module._forward_hooks for module in network.modules()) is hooked
+
+
+@pytest.mark.parametrize("probe", ["class", "rademacher", "batch_sum"])
+def test_probes_are_unbiased_in_value_and_gradient(probe: Any) -> None:
+    network, x = CASES["linear"].make(n=3)
+    expected = _exact(network, x, "trace", None) / 9
+    penalty = GradientSimilarityPenalty(1.0, probe=probe)
+    values, gradients = [], []
+    for _ in range(400):
+        value = penalty(network, x)
+        values.append(value.detach())
+        gradients.append(gradient_of(value, network))
+    for draws, right in ((torch.stack(values), expected), (torch.stack(gradients), gradient_of(expected, network))):
+        error = draws.std(0) / 20
+        assert bool(((draws.mean(0) - right).abs() <= 5 * error + 1e-9).all())
+
+
+def test_shared_forward_pass_gives_the_same_outputs() -> None:
+    network, (x, _) = _network(), _batch()
+    passes: list[int] = []
+    network.register_forward_hook(lambda *_: passes.append(1))
+    outputs, value = GradientSimilarityPenalty(0.1).with_outputs(network, x)
+    assert passes == [1]
+    torch.testing.assert_close(outputs, network(x), rtol=0, atol=0)
+    assert value.ndim == 0 and value.requires_grad
+    both = outputs_with_penalties(network, x, None, [GradientSimilarityPenalty(0.1), WeightPenalty(0.1)])[1]
+    torch.testing.assert_close(both, value + WeightPenalty(0.1)(network, x))
+
+
+def _train(
+    network: nn.Module, penalty: GradientSimilarityPenalty, steps: range, optimizer: torch.optim.Optimizer
+) -> None:
+    x, y = _batch(40)
+    for step in steps:
+        part = slice(8 * (step % 5), 8 * (step % 5) + 8)
+        outputs, value = penalty.with_outputs(network, x[part])
+        optimizer.zero_grad()
+        (F.cross_entropy(outputs, y[part]) + value).backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_training_lowers_the_trace_with_either_optimizer(kind: Any) -> None:
+    traces = {}
+    for strength in (0.0, 0.1):
+        network = _network()
+        _train(network, GradientSimilarityPenalty(strength), range(60), kind(network.parameters(), lr=0.02))
+        traces[strength] = float(GradientSimilarityPenalty(1.0, method="exact")(network, _batch(40)[0]).detach())
+    assert traces[0.1] < 0.7 * traces[0.0]
+
+
+def test_a_resumed_training_ends_with_the_same_weights_and_leaves_the_global_random_state() -> None:
+    before = torch.get_rng_state()
+    whole = _network()
+    torch.set_rng_state(before)
+    _train(whole, GradientSimilarityPenalty(0.05, every=2), range(9), torch.optim.SGD(whole.parameters(), lr=0.05))
+    assert torch.equal(torch.get_rng_state(), before)
+    first, penalty = _network(), GradientSimilarityPenalty(0.05, every=2)
+    _train(first, penalty, range(5), torch.optim.SGD(first.parameters(), lr=0.05))
+    state = penalty.state_dict()
+    assert all(isinstance(entry, Tensor) for entry in state.values())
+    second, resumed = _network(), GradientSimilarityPenalty(0.05, every=2, seed=7)
+    second.load_state_dict(first.state_dict())
+    resumed.load_state_dict(state)
+    _train(second, resumed, range(5, 9), torch.optim.SGD(second.parameters(), lr=0.05))
+    for given, right in zip(second.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(given, right)
+
+
+def test_gradient_accumulation_over_equal_parts_is_the_whole_batch() -> None:
+    network, (x, y) = _network().double(), _batch()
+    x = x.double()
+    penalty = GradientSimilarityPenalty(0.1, method="exact")
+
+    def accumulated(parts: int) -> Tensor:
+        network.zero_grad()
+        for some_x, some_y in zip(x.chunk(parts), y.chunk(parts), strict=True):
+            outputs, value = penalty.with_outputs(network, some_x)
+            ((F.cross_entropy(outputs, some_y) + value) / parts).backward()
+        return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+
+    torch.testing.assert_close(accumulated(4), accumulated(1), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["trace", "logdet"])
+@pytest.mark.parametrize("method", ["exact", "probe"])
+def test_automatic_mixed_precision_is_close_to_single_precision(kind: Any, method: Any) -> None:
+    network, (x, y) = _network(), _batch()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+
+    def gradient(enabled: bool) -> Tensor:
+        penalty = GradientSimilarityPenalty(0.5, kind=kind, method=method)
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            outputs, value = penalty.with_outputs(network, x)
+            loss = F.cross_entropy(outputs, y) + value
+        assert not enabled or outputs.dtype == torch.bfloat16
+        assert value.dtype in (torch.float32, torch.float64)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        found = torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+        scaler.step(optimizer)
+        scaler.update()
+        return found
+
+    start = copy.deepcopy(network.state_dict())
+    plain = gradient(False)
+    network.load_state_dict(start)
+    mixed = gradient(True)
+    assert float((mixed - plain).norm() / plain.norm()) < 0.05
+
+
+def test_mixed_precision_reaches_parameters_outside_layers() -> None:
+    network, x = CASES["vision transformer"].make()
+    network, x = network.float(), x.float()
+    penalty = GradientSimilarityPenalty(1.0, method="exact")
+    right = float(penalty(network, x).detach())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = float(penalty(network, x).detach())
+    assert mixed == pytest.approx(right, rel=0.05)
+
+
+def test_a_collapsed_network_is_told_once_what_to_do() -> None:
+    network, (x, _) = _network(), _batch()
+    for parameter in network.parameters():
+        nn.init.zeros_(parameter)
+    penalty = GradientSimilarityPenalty(0.3)
+    with pytest.warns(UserWarning, match=r"has collapsed the network: the mean trace is 1.000.*now 0.3, .* 0.1\."):
+        for _ in range(40):
+            penalty(network, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(40):
+            penalty(network, x)
+        lively = GradientSimilarityPenalty(0.3)
+        for _ in range(40):
+            lively(_network(), x)
+
+
+def test_batch_norm_in_training_mode_is_refused() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    x, _ = _batch()
+    for probe in ("class", "batch_sum"):
+        with pytest.raises(ReplaceLayer, match="BatchNorm must not mix the samples"):
+            GradientSimilarityPenalty(0.1, probe=probe)(network, x)  # type: ignore[arg-type]
+    network[2].eval()
+    GradientSimilarityPenalty(0.1)(network, x).backward()
+
+
+def test_a_batch_of_one() -> None:
+    network, (x, _) = _network(), _batch(1)
+    for options in ({}, {"method": "exact"}, {"kind": "logdet"}):
+        GradientSimilarityPenalty(0.1, **options)(network, x).backward()  # type: ignore[arg-type]
+
+
+def test_settings_from_a_spec_and_wrong_ones() -> None:
+    assert isinstance(make_penalty("gradient_similarity", {"strength": 0.1, "every": 4}), GradientSimilarityPenalty)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"strength": -1}, r"strength of GradientSimilarityPenalty must lie in \[0, inf\); got -1"),
+        ({"kind": "det"}, "kind must be one of 'trace', 'logdet'; got 'det'"),
+        ({"method": "probes"}, "method must be one of"),
+        ({"probe": "gauss"}, "probe must be one of"),
+        ({"reduction": "none"}, "reduction must be one of"),
+        ({"every": 0}, r"every must lie in \[1, inf\); got 0"),
+        ({"noise": 0.0}, r"noise must lie in \(0, inf\); got 0"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(InvalidInput, match=message):
+            GradientSimilarityPenalty(**({"strength": 0.1} | options))
+
+
+def test_several_processes_draw_different_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    states = []
+    for rank in (0, 1):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        states.append(GradientSimilarityPenalty(0.1).state_dict()["generator"])
+    assert not torch.equal(*states)
+
+
+def test_every_combination_runs_in_training_mode() -> None:
+    network, (x, _) = _network().train(), _batch()
+    for kind, method, probe in itertools.product(("trace", "logdet"), ("probe", "exact"), ("class", "rademacher")):
+        GradientSimilarityPenalty(0.1, kind=kind, method=method, probe=probe)(network, x).backward()  # type: ignore[arg-type]
