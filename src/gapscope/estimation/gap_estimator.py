@@ -251,7 +251,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
         check_is_fitted(self)
         x, shown = self._readings(X, finite=False)
-        reasons = ["; ".join(each) for each in self.region_.objections(x, shown, self._families(X))]
+        reasons = [_joined(each) for each in self.region_.objections(x, shown, self._families(X))]
         verdicts = ["outside" if reason else "inside" for reason in reasons]
         return pandas.DataFrame({"verdict": verdicts, "reason": reasons}, index=getattr(X, "index", None))
 
@@ -342,6 +342,12 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         self.left_out_ = numpy.array(fitted["left_out"], dtype=float).reshape(-1, 1 + len(self.coef_))
         self.residuals_ = numpy.array(fitted["residuals"], dtype=float)
         self.region_ = FittedRegion.from_dict(fitted["region"])
+
+
+def _joined(reasons: list[str]) -> str:
+    """The first two reasons, and how many more there are."""
+    more = len(reasons) - 2
+    return "; ".join(reasons[:2]) + (f"; and {more} more reason{'s' if more > 1 else ''}" if more > 0 else "")
 
 
 def _check_numbers(columns: pandas.DataFrame, finite: bool) -> None:

@@ -15,7 +15,8 @@ from gapscope.report.pool_view import BASELINE, PoolView
 
 TITLED_DOTS = 2500
 ALL_DOTS = 30000
-SHOWN = 12
+SHOWN_CARDS = 12
+SHOWN_ROWS = 15
 DIRECTIONS = {
     "lower": "lower goes with a smaller gap",
     "higher": "higher goes with a smaller gap",
@@ -70,6 +71,12 @@ def ranking(view: PoolView) -> list[dict[str, Any]]:
     return rows
 
 
+def folded(ranked: list[dict[str, Any]]) -> dict[str, Any]:
+    """The ranking in two parts: what is shown at once (the baseline always is), and what is folded away."""
+    far = [row for row in ranked[SHOWN_ROWS:] if not row["baseline"]]
+    return {"rows": [row for row in ranked if row not in far], "more": far}
+
+
 def _usable(view: PoolView, name: str) -> tuple[list[float], list[float], list[str]]:
     rows = []
     for record in view.finished:
@@ -111,7 +118,7 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
             titled=dots <= TITLED_DOTS,
         )
         figures.append({**row, "figure": figure, "direction": DIRECTIONS[reading.direction]})
-    return {"figures": figures[:SHOWN], "more": figures[SHOWN:], "every": every}
+    return {"figures": figures[:SHOWN_CARDS], "more": figures[SHOWN_CARDS:], "every": every}
 
 
 def _exactness(readings: list[Reading]) -> str:

@@ -3,17 +3,64 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from gapscope.records import Record
 from gapscope.report.numbers import fixed, number, setting_name, setting_value
 from gapscope.report.pool_view import PoolView
 
 MOST_CELLS = 9000
 
 
-def _cell(value: Any, text: str, kind: str = "") -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Column:
+    """One column: its head, whether it is aligned as numbers, and the value and text of each network."""
+
+    text: str
+    numeric: bool
+    value: Callable[[Record], Any]
+    written: Callable[[Any], str]
+    kind: str = ""
+
+
+def _setting_columns(view: PoolView) -> list[_Column]:
+    columns = []
+    for name in view.varied:
+        values = dict(zip(view.table.index.astype(str), view.table[name].tolist(), strict=True))
+        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values.values())
+        columns.append(
+            _Column(setting_name(name), numeric, lambda record, values=values: values[record.id], setting_value)
+        )
+    return columns
+
+
+def _columns(view: PoolView) -> list[_Column]:
+    def score(name: str) -> _Column:
+        return _Column(name.replace("_", " "), True, lambda record: record.scores.get(name, math.nan), fixed)
+
+    def reading(name: str) -> _Column:
+        return _Column(name, True, lambda record: record.readings.values().get(name, math.nan), number)
+
+    return [
+        _Column("gap", True, lambda record: record.gap, fixed, kind="gap"),
+        score(f"train_{view.gap_kind}"),
+        score(f"test_{view.gap_kind}"),
+        *_setting_columns(view),
+        *map(reading, view.readings),
+        _Column("epochs", True, lambda record: record.epochs_trained, setting_value),
+        _Column("seconds", True, lambda record: record.seconds, number),
+        _Column("status", False, lambda record: record.status, str, kind="status"),
+    ]
+
+
+def _cell(column: _Column, record: Record) -> dict[str, str]:
+    value = column.value(record)
+    text = column.written(value)
     plain = isinstance(value, int | float) and math.isfinite(value)
-    return {"text": text, "sort": f"{float(value):.10g}" if plain else str(text), "kind": kind}
+    kinds = ["n" if column.numeric else "", column.kind, value if column.kind == "status" else ""]
+    return {"text": text, "sort": f"{float(value):.10g}" if plain else text, "kind": " ".join(filter(None, kinds))}
 
 
 def networks(view: PoolView) -> dict[str, Any]:
@@ -25,26 +72,13 @@ def networks(view: PoolView) -> dict[str, Any]:
     Returns:
         The heads and rows of the table, and how many rows there would be (very large pools are cut off).
     """
-    scores = [f"{split}_{view.gap_kind}" for split in ("train", "test")]
-    names = list(view.readings)
-    heads = ["network", "gap", *(name.replace("_", " ") for name in scores), *map(setting_name, view.varied), *names,
-             "epochs", "seconds", "status"]  # fmt: skip
+    columns = _columns(view)
     ordered = sorted(view.records, key=lambda record: (math.isnan(record.gap), record.gap))
-    most = max(20, MOST_CELLS // len(heads))
+    most = max(20, MOST_CELLS // len(columns))
     widest = max((abs(record.gap) for record in view.finished), default=1.0) or 1.0
     rows = []
     for record in ordered[:most]:
-        readings = record.readings.values()
-        settings = (view.table.at[record.id, column] for column in view.varied)
-        cells = [
-            _cell(record.gap, fixed(record.gap), "gap"),
-            *(_cell(record.scores.get(score, math.nan), fixed(record.scores.get(score))) for score in scores),
-            *(_cell(value, setting_value(value)) for value in settings),
-            *(_cell(readings.get(name, math.nan), number(readings.get(name))) for name in names),
-            _cell(record.epochs_trained, str(record.epochs_trained)),
-            _cell(record.seconds, number(record.seconds)),
-            _cell(None, record.status, f"status {record.status}"),
-        ]
         share = 0.0 if math.isnan(record.gap) else max(0.0, record.gap) / widest
+        cells = [_cell(column, record) for column in columns]
         rows.append({"id": record.id, "cells": cells, "share": f"{100 * share:.0f}%"})
-    return {"heads": heads, "rows": rows, "of": len(ordered)}
+    return {"heads": columns, "rows": rows, "of": len(ordered)}

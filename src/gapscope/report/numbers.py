@@ -24,7 +24,7 @@ def number(value: Any, digits: int = 3) -> str:
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
-    value = float(value)
+    value = float(value) + 0.0  # no negative zero
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     size = abs(value)

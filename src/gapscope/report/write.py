@@ -16,7 +16,7 @@ from gapscope.files import write_atomically
 from gapscope.records import Record
 from gapscope.report.curves import curves
 from gapscope.report.held_out import held_out_section
-from gapscope.report.measures import cards, guide, ranking
+from gapscope.report.measures import cards, folded, guide, ranking
 from gapscope.report.networks import networks
 from gapscope.report.overview import overview
 from gapscope.report.pool_view import PoolView
@@ -95,6 +95,7 @@ def write_report(
             overview=overview(view),
             held_out=None if held_out is None else held_out_section(view, held_out, estimator, level),
             ranking=ranked,
+            folded=folded(ranked),
             cards=cards(view, ranked),
             curves=curves(view),
             networks=networks(view),

@@ -1,0 +1,168 @@
+"""What the sections say, against numbers computed here from the records."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy
+import pytest
+from scipy import stats
+
+from gapscope.estimation import GapEstimator, usable_rows
+from gapscope.records import Reading, Readings, Record
+from gapscope.report.curves import curves
+from gapscope.report.held_out import held_out_section
+from gapscope.report.measures import cards, folded, guide, ranking
+from gapscope.report.networks import networks
+from gapscope.report.overview import overview
+from gapscope.report.pool_view import PoolView
+from report.synthetic_pool import synthetic_records
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    return synthetic_records()
+
+
+@pytest.fixture(scope="module")
+def view(records: list[Record]) -> PoolView:
+    return PoolView.of(records, None)
+
+
+def _column(records: list[Record], name: str) -> tuple[list[float], list[float]]:
+    finished = [record for record in records if record.status == "finished"]
+    return [record.readings[name].value for record in finished], [record.gap for record in finished]
+
+
+def test_the_ranking_is_by_the_size_of_scipys_tau(view: PoolView, records: list[Record]) -> None:
+    rows = ranking(view)
+    taus = {row["name"]: stats.kendalltau(*_column(records, row["name"])).statistic for row in rows}  # type: ignore[attr-defined]
+    assert [row["kendall"] for row in rows] == [f"{tau:.2f}".replace("-", "−") for tau in taus.values()]
+    sizes = [abs(tau) for tau in taus.values()]
+    assert sizes == sorted(sizes, reverse=True)
+    assert [row["name"] for row in rows if row["baseline"]] == ["parameter_count"]
+
+
+def test_a_direction_is_confirmed_contradicted_or_left_open(records: list[Record]) -> None:
+    def with_direction(record: Record, direction: str) -> Record:
+        readings = Readings(replace(reading, direction=direction) for reading in record.readings)  # type: ignore[arg-type]
+        return replace(record, readings=readings)
+
+    def said(direction: str, name: str) -> str:
+        rows = ranking(PoolView.of([with_direction(record, direction) for record in records], None))
+        return next(row["agreement"] for row in rows if row["name"] == name)
+
+    assert said("lower", "unit_sparsity.zeta") == said("higher", "unit_sparsity.kappa") == "as stated"
+    assert said("higher", "unit_sparsity.zeta") == "opposite to the stated direction"
+    assert said("lower", "parameter_count") == "not distinguishable from no relation"
+    assert said("none", "unit_sparsity.zeta") == ""
+
+
+def test_weak_measures_are_folded_away_but_never_the_baseline() -> None:
+    ranked = [{"name": str(k), "baseline": k == 25} for k in range(30)]
+    parts = folded(ranked)
+    assert [row["name"] for row in parts["rows"]] == [*map(str, range(15)), "25"]
+    assert len(parts["more"]) == 14
+
+
+def test_readings_missing_or_constant_do_not_break_the_figures(records: list[Record]) -> None:
+    changed = []
+    for k, record in enumerate(records):
+        extra = [
+            Reading(measure="rare", number="rare", value=math.nan if k % 2 else float(k)),
+            Reading(measure="constant", number="constant", value=1.0),
+            Reading(measure="lost", number="lost", value=-math.inf),
+        ]
+        kept = [reading for reading in record.readings if k != 3 or reading.name != "ntk_trace"]
+        changed.append(replace(record, readings=Readings([*kept, *extra])) if record.readings else record)
+    view = PoolView.of(changed, None)
+    rows = {row["name"]: row for row in ranking(view)}
+    assert "constant" not in rows and "lost" not in rows
+    assert (rows["rare"]["n"], rows["rare"]["dropped"]) == (15, 15)
+    assert rows["ntk_trace"]["n"] == 29
+    drawn = cards(view, ranking(view))
+    assert len(drawn["figures"]) == 8 and drawn["more"] == []
+    ranges = {number["name"]: number["range"] for entry in guide(view) for number in entry["numbers"]}
+    assert ranges["lost"] == "no finite value"
+
+
+def test_the_axis_is_logarithmic_where_it_helps_or_where_asked(view: PoolView, records: list[Record]) -> None:
+    skewed = numpy.exp(numpy.linspace(0, 5, 30)).tolist()
+    even = numpy.linspace(1, 100, 30).tolist()
+    assert view.on_logarithmic_axis("a", skewed)
+    assert not view.on_logarithmic_axis("a", even)
+    assert not view.on_logarithmic_axis("a", [0.0, *skewed])
+    asked = PoolView.of(records, frozenset({"a"}))
+    assert asked.on_logarithmic_axis("a", even) and not asked.on_logarithmic_axis("b", skewed)
+
+
+def test_curves_are_grouped_by_the_setting_that_separates_the_gaps(view: PoolView) -> None:
+    found = curves(view)
+    assert (found["setting"], found["score"], found["drawn"]) == ("label noise", "accuracy", 30)
+    assert [figure["title"] for figure in found["figures"]] == [
+        f"label noise {x}" for x in ("0", "0.2", "0.4", "0.6", "0.8")
+    ]
+
+
+def test_regression_networks_have_loss_curves_and_a_loss_gap(records: list[Record]) -> None:
+    changed = []
+    for record in records:
+        history = [{k: v for k, v in row.items() if "accuracy" not in k} for row in record.history]
+        scores = {key: value for key, value in record.scores.items() if "loss" in key}
+        changed.append(replace(record, history=history, scores=scores))
+    view = PoolView.of(changed, None)
+    assert view.gap_label == "gap (test minus train loss)"
+    assert curves(view)["score"] == "loss"
+    assert [head.text for head in networks(view)["heads"]][1:3] == ["train loss", "test loss"]
+
+
+def test_every_network_has_its_row_smallest_gap_first(view: PoolView, records: list[Record]) -> None:
+    found = networks(view)
+    assert len(found["rows"]) == found["of"] == 33
+    gaps = [record.gap for record in records if record.status == "finished"]
+    assert [row["cells"][0]["text"] for row in found["rows"][:30]] == [f"{gap:.3f}" for gap in sorted(gaps)]
+    assert [row["cells"][-1]["text"] for row in found["rows"][30:]] == ["diverged", "failed", "failed"]
+
+
+def test_the_overview_counts(view: PoolView, records: list[Record]) -> None:
+    found = overview(view)
+    varied = {row["path"]: [(item["value"], item["count"]) for item in row["values"]] for row in found["varied"]}
+    assert varied["network.options.width"] == [("32", 10), ("64", 10), ("128", 10)]
+    assert varied["data.label_noise"] == [(text, 6) for text in ("0", "0.2", "0.4", "0.6", "0.8")]
+    assert set(varied) == {"data.label_noise", "network.options.width", "network.options.n_hidden", "seed"}
+    same = [replace(records[-2], id=f"failed{k}") for k in range(8)]
+    grouped = overview(PoolView.of([*records, *same], None))["troubles"]
+    memory = next(trouble for trouble in grouped if "memory" in trouble["message"])
+    assert (len(memory["networks"]), memory["more"]) == (5, 4)
+
+
+def test_what_could_not_be_measured_is_listed(records: list[Record]) -> None:
+    changed = [replace(record, unmeasured={"hessian": "needs a smooth activation"}) for record in records[:4]]
+    found = overview(PoolView.of([*changed, *records[4:]], None))["unmeasured"]
+    assert found == [{"measure": "hessian", "reason": "needs a smooth activation", "count": 4}]
+
+
+def test_baselines_are_fitted_on_the_other_networks(view: PoolView) -> None:
+    table = usable_rows(view.table)
+    held = table.iloc[::4]
+    rest = table.drop(held.index)
+    estimator = GapEstimator(features=["unit_sparsity.zeta"]).fit(rest, rest["gap"])
+    found = held_out_section(view, estimator.assess(held, refuse=False), estimator, 0.9)
+    models = {model["name"]: model for model in found["models"]}
+    gaps = held["gap"].to_numpy(dtype=float)
+
+    def text(predictions: numpy.ndarray) -> str:
+        return f"{((predictions - gaps) ** 2).mean() ** 0.5:.3f}"
+
+    assert models["this estimator"]["rmse"] == text(estimator.predict(held))
+    assert models["mean gap"]["rmse"] == text(numpy.full(len(held), rest["gap"].mean()))
+    line = numpy.polyfit(rest["train_loss"], rest["gap"], 1)
+    assert models["train_loss"]["rmse"] == text(numpy.polyval(line, held["train_loss"]))
+    size = numpy.polyfit(numpy.log(rest["parameter_count"]), rest["gap"], 1)
+    assert models["parameter_count"]["rmse"] == text(numpy.polyval(size, numpy.log(held["parameter_count"])))
+    assert found["beaten_by"] == ["train_loss"]
+    ends = estimator.predict_interval(held, 0.9)
+    covered = int(((ends[:, 0] <= gaps) & (gaps <= ends[:, 1])).sum())
+    assert (found["covered"], found["kept"]) == (covered, len(held))
+    assert [term["name"] for term in found["formula"]] == ["", "unit_sparsity.zeta"]
