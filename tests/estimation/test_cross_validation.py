@@ -122,6 +122,15 @@ def test_intervals_of_held_out_networks_cover() -> None:
     assert 0.84 <= numpy.mean(coverage) <= 0.97
 
 
+@pytest.mark.parametrize("kind", ["linear", "ridge"])
+def test_intervals_cover_on_real_networks(pgdl: pandas.DataFrame, kind: str) -> None:
+    features = ["m.wcv", "m.smoothness_gap", "m.vr"]
+    found = cross_validate(GapEstimator(kind=kind, features=features), pgdl, n_splits=40)
+    assert 0.85 <= _value(found, "estimator", "coverage") <= 0.95
+    assert _value(found, "estimator", "ssr") < 0.2 * _value(found, "mean gap", "ssr")
+    assert _value(found, "estimator", "refused") < 0.05
+
+
 def test_unfinished_networks_and_missing_readings_are_left_out() -> None:
     table = pool()
     broken = table.iloc[:3].copy()

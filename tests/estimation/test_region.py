@@ -33,6 +33,20 @@ def test_a_tenth_of_the_range_is_allowed_on_each_side() -> None:
     assert [bool(reasons) for reasons in found] == [True, False, False, True]
 
 
+def test_the_slack_lets_all_but_a_twentieth_of_the_fitted_networks_pass() -> None:
+    """Oracle: leave each network out in turn and look how far outside the range of the others it lies."""
+    x = numpy.random.default_rng(0).standard_t(2, size=(60, 3))
+    shares = []
+    for i in range(60):
+        rest = numpy.delete(x, i, 0)
+        low, high = rest.min(0), rest.max(0)
+        shares.append(max(0.0, float((numpy.maximum(low - x[i], x[i] - high) / (high - low)).max())))
+    assert _region(x).slack == pytest.approx(sorted(shares)[57])
+    assert 0.1 < _region(x).slack < 0.5
+    assert _region(numpy.linspace(0, 1, 50)[:, None]).slack == 0.1
+    assert _region(numpy.array([[0.0], [0.0], [0.0], [1.0]])).slack == 0.5
+
+
 def test_a_direction_in_which_no_fitted_network_varied_is_infinitely_far() -> None:
     t = numpy.linspace(0, 1, 12)
     region = _region(numpy.column_stack([t, 2 * t]))

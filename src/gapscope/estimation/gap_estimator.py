@@ -238,8 +238,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     def trust(self, X: Any) -> pandas.DataFrame:
         """Whether each network is like those the estimator was fitted on.
 
-        A network is "outside" where a family value is new, a reading is not finite or leaves the fitted range by
-        more than a tenth of it, or its readings together have a larger leverage than any fitted network had.
+        A network is "outside" where a family value is new, a reading is not finite or leaves the fitted range too far,
+        or its readings together have a larger leverage than any fitted network had, see `FittedRegion`. About 5 % of
+        the networks that are like the fitted ones are refused too.
 
         Args:
             X: Readings, and the family columns if there are any, one row a network.

@@ -2,6 +2,7 @@ r"""The region of readings that an estimator was fitted on, and whether a new ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,24 @@ import numpy
 from jaxtyping import Float
 
 Array = numpy.ndarray
-SLACK = 0.1
+LEAST_SLACK, MOST_SLACK = 0.1, 0.5
+SHARE_INSIDE = 0.95
+
+
+def _slack(x: Float[Array, "n p"]) -> float:
+    """How far outside the range of the others a fitted network lies: the 95 % point, as a share of the range."""
+    n, p = x.shape
+    if n < 3 or p == 0:
+        return LEAST_SLACK
+    rising = numpy.sort(x, axis=0)
+    low = numpy.where(x == rising[0], rising[1], rising[0])
+    high = numpy.where(x == rising[-1], rising[-2], rising[-1])
+    beyond = numpy.maximum(low - x, x - high)
+    width = high - low
+    shares = numpy.where(beyond > 0, beyond / numpy.where(width > 0, width, numpy.inf), 0.0)
+    shares[(beyond > 0) & (width == 0)] = numpy.inf
+    worst = numpy.sort(shares.max(axis=1))
+    return float(numpy.clip(worst[min(math.ceil(SHARE_INSIDE * (n + 1)), n) - 1], LEAST_SLACK, MOST_SLACK))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +40,15 @@ class FittedRegion:
     $1 + h(x)$. A fitted network has $h_i / (1 - h_i)$ with respect to the others; a new one is refused where
     its leverage exceeds the largest of these, which happens to about one in n + 1 networks that are like the fitted.
 
+    It is also refused where a reading leaves the fitted range by more than `slack` times that range. The slack is so
+    wide that 95 % of the fitted networks would pass with respect to the others, but at least a tenth and at most a
+    half.
+
     Attributes:
         names: Names of the readings.
         low: Smallest fitted value of each.
         high: Largest fitted value of each.
+        slack: Allowed way out of the range, as a share of the range.
         centre: Means of the readings.
         scale: Their standard deviations, 1 where constant.
         precision: Pseudo-inverse of the scaled sum of squares, [p, p].
@@ -38,6 +61,7 @@ class FittedRegion:
     names: tuple[str, ...]
     low: Float[Array, " p"]
     high: Float[Array, " p"]
+    slack: float
     centre: Float[Array, " p"]
     scale: Float[Array, " p"]
     precision: Float[Array, "p p"]
@@ -74,6 +98,7 @@ class FittedRegion:
             names=tuple(names),
             low=x.min(0),
             high=x.max(0),
+            slack=_slack(x),
             centre=centre,
             scale=scale,
             precision=(span / singular**2) @ span.T if p else numpy.zeros((0, 0)),
@@ -108,7 +133,7 @@ class FittedRegion:
             for i, value in enumerate(values):
                 if value not in self.families[column]:
                     reasons[i].append(f"{column} is {value}; fitted on {', '.join(self.families[column])}")
-        slack = SLACK * (self.high - self.low) + 1e-9 * numpy.abs(self.centre)
+        slack = self.slack * (self.high - self.low) + 1e-9 * numpy.abs(self.centre)
         finite = numpy.isfinite(x)
         for i, k in zip(*numpy.nonzero(~finite), strict=True):
             reasons[i].append(f"{self.names[k]} is {shown[i, k]:.4g}, which cannot be used")
@@ -136,6 +161,7 @@ class FittedRegion:
         return cls(
             names=tuple(content["names"]),
             **arrays,
+            slack=float(content["slack"]),
             precision=numpy.array(content["precision"], dtype=float).reshape(p, p),
             span=numpy.array(content["span"], dtype=float).reshape(p, -1) if p else numpy.zeros((0, 0)),
             n=int(content["n"]),
