@@ -21,7 +21,7 @@ FLOORS = [
     ["measures", "penalties", "normalization", "theory", "networks", "data"],
     ["training"],
     ["assessment", "alarm"],
-    ["monitor"],
+    ["monitor", "comparison", "ranking"],
     ["pools"],
     ["estimation"],
     ["report"],

@@ -57,7 +57,9 @@ def test_a_missing_folder_is_an_error_of_one_sentence(tmp_path: Path) -> None:
         write_atomically(tmp_path / "absent" / "file", "x")
 
 
-def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_or_truncated_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableFile, match="must be a JSON file; there is no such file"):
+        read_json(tmp_path / "absent.json")
     (tmp_path / "a.json").write_text('{"a": 1')
     with pytest.raises(UnreadableFile, match="must hold JSON"):
         read_json(tmp_path / "a.json")

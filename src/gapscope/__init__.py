@@ -8,13 +8,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gapscope.assessment import measure as measure
+    from gapscope.comparison import compare as compare
+    from gapscope.estimation.gap_estimator import GapEstimator as GapEstimator
     from gapscope.measures.accuracy import accuracy as accuracy
+    from gapscope.measures.bias_variance import bias_variance as bias_variance
     from gapscope.measures.distance_from_initialization import (
         distance_from_initialization as distance_from_initialization,
     )
+    from gapscope.measures.empirical_ntk import empirical_ntk as empirical_ntk
+    from gapscope.measures.input_jacobian_norm import input_jacobian_norm as input_jacobian_norm
     from gapscope.measures.loss import loss as loss
+    from gapscope.measures.margin_signature import margin_signature as margin_signature
+    from gapscope.measures.ntk_logdet import ntk_logdet as ntk_logdet
+    from gapscope.measures.ntk_trace import ntk_trace as ntk_trace
+    from gapscope.measures.output_sensitivity import output_sensitivity as output_sensitivity
+    from gapscope.measures.output_variance import error_detection as error_detection
+    from gapscope.measures.output_variance import output_variance as output_variance
     from gapscope.measures.parameter_count import parameter_count as parameter_count
     from gapscope.measures.parameter_norm import parameter_norm as parameter_norm
+    from gapscope.measures.temperature_scaling import TemperatureScaled as TemperatureScaled
+    from gapscope.measures.temperature_scaling import fit_temperature as fit_temperature
+    from gapscope.measures.unit_sparsity import unit_sparsity as unit_sparsity
+    from gapscope.monitor import Monitor as Monitor
+    from gapscope.penalties.gamma_decay import GammaDecayPenalty as GammaDecayPenalty
+    from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty as GradientSimilarityPenalty
+    from gapscope.penalties.input_jacobian import InputJacobianPenalty as InputJacobianPenalty
+    from gapscope.penalties.loss_gradient import LossGradientPenalty as LossGradientPenalty
     from gapscope.penalties.weight import WeightPenalty as WeightPenalty
     from gapscope.pools.grid import Grid as Grid
     from gapscope.pools.pool import Pool as Pool
@@ -34,11 +53,30 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "measure": "assessment",
+    "compare": "comparison",
+    "GapEstimator": "estimation.gap_estimator",
     "accuracy": "measures.accuracy",
+    "bias_variance": "measures.bias_variance",
     "distance_from_initialization": "measures.distance_from_initialization",
+    "empirical_ntk": "measures.empirical_ntk",
+    "input_jacobian_norm": "measures.input_jacobian_norm",
     "loss": "measures.loss",
+    "margin_signature": "measures.margin_signature",
+    "ntk_logdet": "measures.ntk_logdet",
+    "ntk_trace": "measures.ntk_trace",
+    "output_sensitivity": "measures.output_sensitivity",
+    "error_detection": "measures.output_variance",
+    "output_variance": "measures.output_variance",
     "parameter_count": "measures.parameter_count",
     "parameter_norm": "measures.parameter_norm",
+    "TemperatureScaled": "measures.temperature_scaling",
+    "fit_temperature": "measures.temperature_scaling",
+    "unit_sparsity": "measures.unit_sparsity",
+    "Monitor": "monitor",
+    "GammaDecayPenalty": "penalties.gamma_decay",
+    "GradientSimilarityPenalty": "penalties.gradient_similarity",
+    "InputJacobianPenalty": "penalties.input_jacobian",
+    "LossGradientPenalty": "penalties.loss_gradient",
     "WeightPenalty": "penalties.weight",
     "Grid": "pools.grid",
     "Pool": "pools.pool",

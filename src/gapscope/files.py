@@ -75,10 +75,12 @@ def read_json(path: Path) -> Any:
         What the file holds.
 
     Raises:
-        UnreadableFile: It is not JSON, for example truncated.
+        UnreadableFile: It is missing, or not JSON, for example truncated.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UnreadableFile(f"{path} must be a JSON file; there is no such file. Check the path.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UnreadableFile(f"{path} must hold JSON; reading it failed: {error}. Delete it to make it anew.") from None
 

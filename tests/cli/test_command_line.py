@@ -46,7 +46,10 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_help_lists_every_verb_and_loads_nothing_heavy() -> None:
     done = gapscope("--help")
     assert done.returncode == 0
-    assert all(verb in done.stdout for verb in ("demo", "data", "pool", "estimate", "report", "doctor"))
+    assert all(
+        verb in done.stdout
+        for verb in ("demo", "measure", "compare", "study", "data", "pool", "estimate", "report", "doctor")
+    )
     loaded = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", CODE, "--help"], capture_output=True, text=True
     ).stderr
@@ -82,6 +85,17 @@ def test_an_estimator_is_fitted_and_asked(pool: Path) -> None:
     network = next((pool.parent / "foreign").glob("runs/*/weights.safetensors"))
     answer = gapscope("estimate", "predict", pool, network)
     assert answer.returncode == 2 and "gap: no answer" in answer.stdout and "trust: no" in answer.stdout
+
+
+def test_stored_networks_are_measured_and_compared(pool: Path) -> None:
+    first, second = sorted(pool.glob("runs/*/weights.safetensors"))[:2]
+    done = gapscope("measure", first, "--measure", "parameter_count", "--measure", "accuracy")
+    assert done.returncode == 0, done.stderr
+    assert "parameter_count" in done.stdout and "lower is better" in done.stdout
+    done = gapscope("compare", first, second, "--measure", "parameter_norm", "--samples", "30")
+    assert done.returncode == 0, done.stderr
+    assert first.parent.name[:8] in done.stdout and "parameter_count" in done.stdout
+    assert "30 training samples" in done.stdout
 
 
 @pytest.mark.parametrize(

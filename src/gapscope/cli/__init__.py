@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import typer
 
-from gapscope.cli import data, demo, doctor, estimate, pool, report, study
+from gapscope.cli import data, demo, doctor, estimate, measure, pool, report, study
 
 app = typer.Typer(
     name="gapscope",
@@ -34,6 +35,8 @@ def root(
 
 
 app.command("demo")(demo.demo)
+app.command("measure")(measure.measure)
+app.command("compare")(measure.compare)
 app.add_typer(data.app, name="data")
 app.add_typer(pool.app, name="pool")
 app.add_typer(estimate.app, name="estimate")
@@ -42,10 +45,16 @@ app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 
 
+def _interrupt(number: int, frame: object) -> None:
+    """A polite kill, as batch systems send it, is Ctrl-C: workers are ended and what is finished is kept."""
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the command line; an error gapscope raises on purpose is one sentence and exit code 1."""
     from gapscope.errors import GapscopeError
 
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         app()
     except GapscopeError as error:

@@ -11,12 +11,16 @@ if TYPE_CHECKING:
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return "-" if value != value else f"{value:.3f}"
+        if value != value:
+            return "-"
+        if value.is_integer() and abs(value) < 1e6:
+            return f"{value:.0f}"
+        return f"{value:.3f}" if 1e-2 <= abs(value) < 1e3 or value == 0 else f"{value:.4g}"
     return str(value)
 
 
 def table_of(content: pandas.DataFrame, title: str) -> Table:
-    """Return a data frame as a table: numbers with three decimals, aligned right."""
+    """Return a data frame as a table: numbers short, aligned right."""
     from rich import box
     from rich.table import Table
 

@@ -150,6 +150,39 @@ def _trained_record(spec: Spec, folder: Path, options: RunOptions) -> Record:
     return replace(record, seconds=round(time.perf_counter() - start, 3))
 
 
+def _read_weights(weights: Path, data_root: str | None) -> tuple[Spec, dict[str, Tensor], Problem, dict[str, Any]]:
+    """Spec and weights of a stored network with the data it was trained on."""
+    tensors, facts = load_tensors(weights)
+    if "spec" not in facts:
+        raise UnreadableFile(
+            f"{weights} must carry the spec of its network; it holds weights alone. Pass weights that a pool wrote."
+        )
+    spec = Spec.from_dict(facts["spec"])
+    problem, corruption = prepared(spec, data_root)
+    if json.loads(to_json(corruption)) != facts.get("corruption"):
+        raise UnreadableFile(
+            f"The data must be those that {weights} was trained on; their subset or corruption is another now. "
+            "Use the data root and the version of gapscope that it was trained with."
+        )
+    return spec, tensors, problem, corruption
+
+
+def load_network(weights: Path, data_root: str | None = None) -> tuple[nn.Module, Problem]:
+    """Return a stored network with the data it was trained on.
+
+    Args:
+        weights: `weights.safetensors` of a run; it carries the spec of its network.
+        data_root: Where the data lie; None looks in the usual places.
+
+    Returns:
+        The network on the CPU, and its problem with the training data as they were corrupted.
+    """
+    spec, tensors, problem, _ = _read_weights(weights, data_root)
+    network = build_network(spec, problem)
+    set_weights(network, tensors, str(weights))
+    return network, problem
+
+
 def read_network(weights: Path, options: RunOptions, record: Record | None = None) -> Record:
     """Measure a network whose weights a pool wrote, on the data it was trained on; nothing is written.
 
@@ -160,22 +193,8 @@ def read_network(weights: Path, options: RunOptions, record: Record | None = Non
 
     Returns:
         The record with its readings.
-
-    Raises:
-        UnreadableFile: The file is damaged or carries no spec, or the data are no longer those it was trained on.
     """
-    tensors, facts = load_tensors(weights)
-    if "spec" not in facts:
-        raise UnreadableFile(
-            f"{weights} must carry the spec of its network; it holds weights alone. Pass weights that a pool wrote."
-        )
-    spec = Spec.from_dict(facts["spec"])
-    problem, corruption = prepared(spec, options.data_root)
-    if json.loads(to_json(corruption)) != facts.get("corruption"):
-        raise UnreadableFile(
-            f"The data must be those that {weights} was trained on; their subset or corruption is another now. "
-            "Use the data root and the version of gapscope that it was trained with."
-        )
+    spec, tensors, problem, corruption = _read_weights(weights, options.data_root)
     network = build_network(spec, problem).to(options.device)
     initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
     set_weights(network, tensors, str(weights))
