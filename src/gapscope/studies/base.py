@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -119,8 +119,7 @@ class Study:
 
 def available() -> list[str]:
     """Names of the studies."""
-    folder = Path(__file__).parent
-    return [name for name in STUDIES if (folder / f"{name}.py").exists()]
+    return [name for name in STUDIES if importlib.util.find_spec(f"gapscope.studies.{name}") is not None]
 
 
 def load_study(name: str) -> Study:
@@ -161,10 +160,18 @@ def _markdown_table(table: pandas.DataFrame) -> str:
         text = f"{value:.4g}" if isinstance(value, float) else str(value)
         return text.replace("|", "\\|").replace("\n", " ")
 
-    head = [str(name) for name in table.columns]
+    head = [cell(name) for name in table.columns]
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += ["| " + " | ".join(cell(value) for value in row) + " |" for row in table.itertuples(index=False)]
     return "\n".join(lines) + "\n"
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Write a figure as SVG with its text as text: small, and the same bytes for the same numbers."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
+        figure.savefig(path, format="svg", bbox_inches="tight", metadata={"Date": None})
 
 
 def _write(part: Part, outcome: Outcome, folder: Path, facts: Mapping[str, Any]) -> None:
@@ -174,7 +181,7 @@ def _write(part: Part, outcome: Outcome, folder: Path, facts: Mapping[str, Any])
         page += [f"## {name}", "", _markdown_table(table)]
     for name, figure in outcome.figures.items():
         path = folder / f"{part.name}-{name}.svg"
-        figure.savefig(path, format="svg", bbox_inches="tight", metadata={"Date": None})
+        _save(figure, path)
         page += [f"![{name}]({path.name})", ""]
     page += [f"Scale {facts['scale']}, seeds {facts['seeds']}, {facts['seconds']:.0f} s, torch "
              f"{facts['environment']['torch']}."]  # fmt: skip

@@ -1,0 +1,155 @@
+"""Parts of the study that are a figure of test loss against sensitivity (Figs. 1 to 5, appendix F)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from gapscope.studies.base import Outcome, Setting
+from gapscope.studies.forouzesh2021 import grids
+from gapscope.studies.forouzesh2021.analysis import (
+    Relation,
+    Table,
+    comparison,
+    fitted,
+    left_out,
+    over_predicted,
+    plain,
+    point_table,
+    relation,
+    relation_rows,
+    row,
+    scatter,
+)
+from gapscope.studies.forouzesh2021.grids import Configuration
+from gapscope.studies.forouzesh2021.runs import points, runs
+
+Grid = Callable[[Setting], list[Configuration]]
+Check = Callable[[Table], tuple[list[dict[str, Any]], str]]
+
+
+def _verdict(table: Table, found: Relation, x: str) -> str:
+    named = "S before training" if x == "s_before" else "S after training"
+    return (
+        f"Log test loss and log {named}: Pearson {found.text()}, slope {found.slope:.2f} "
+        f"[{found.slope_low:.2f}, {found.slope_high:.2f}] (eq. 9: 0.5).{left_out(table)}"
+    )
+
+
+def loss_against_sensitivity(
+    setting: Setting, *, grid: Grid, x: str = "s_after", rho: float | str = "", checks: Sequence[Check] = ()
+) -> Outcome:
+    """Test loss against S over one grid, with the relation, eq. (9), and what else the figure claims.
+
+    Args:
+        setting: Where and how large.
+        grid: The configurations.
+        x: "s_after" or "s_before".
+        rho: The paper's correlation.
+        checks: Further claims: points -> rows of the comparison, and a sentence.
+
+    Returns:
+        Points, relation, figure, verdict.
+    """
+    configurations = grid(setting)
+    table = points(runs(setting, configurations))
+    used = fitted(table)
+    found = relation(used, x)
+    rows = relation_rows("L and S", found, rho)
+    verdict, numbers = _verdict(table, found, x), {"relation": plain(found)}
+    if x == "s_after" and "outputs" in table and "train_accuracy" in table:
+        ratio = over_predicted(used)
+        rows.append(row("L over eq. (9), median", ratio["median"], (ratio["smallest"], ratio["largest"]), 1.0))
+        numbers["loss_over_eq_9"] = ratio
+    for check in checks:
+        more, sentence = check(table)
+        rows += more
+        verdict += f" {sentence}"
+    return Outcome(
+        numbers=numbers | {"comparison": rows, "points": table.to_dict("records"), "runs": grids.n_runs(setting)},
+        tables={"Paper and ours": comparison(rows), "Points (means over runs)": point_table(table, x, "test_loss")},
+        figures={"loss": scatter(table, x, predicted=x == "s_after" and "train_accuracy" in table,
+                                 whiskers=x == "s_after")},
+        verdict=verdict,
+        seeds=range(grids.n_runs(setting)),
+    )  # fmt: skip
+
+
+def _means(table: Table) -> Table:
+    """Geometric means of S and L of each family."""
+    import numpy
+
+    logs = table[["s_after", "test_loss"]].apply(numpy.log).assign(family=table["family"])
+    return logs.groupby("family", sort=False).mean().apply(numpy.exp)
+
+
+def equal_parameters(table: Table) -> tuple[list[dict[str, Any]], str]:
+    """Fig. 2(a): the CNN against the fully connected network nearest to it in parameters."""
+    cnns = table[table["family"].str.startswith("CNN")]
+    others = table[table["family"] == "FC, 2 hidden layers"]
+    pairs = [(cnn, others.loc[(others["parameters"] - cnn["parameters"]).abs().idxmin()]) for _, cnn in cnns.iterrows()]
+    cnn, other = min(pairs, key=lambda pair: abs(pair[0]["parameters"] / pair[1]["parameters"] - 1))
+    ratios = {name: cnn[name] / other[name] for name in ("s_after", "test_loss", "parameters")}
+    sentence = (
+        f"At {cnn['parameters']:,.0f} (CNN) and {other['parameters']:,.0f} (FC) parameters the CNN has "
+        f"{ratios['s_after']:.2g} of the FC's S and {ratios['test_loss']:.2g} of its loss (paper: both lower)."
+    )
+    return [
+        row("S of CNN over FC at equal parameters", ratios["s_after"], paper="< 1"),
+        row("L of CNN over FC at equal parameters", ratios["test_loss"], paper="< 1"),
+    ], sentence
+
+
+def equal_products(table: Table) -> tuple[list[dict[str, Any]], str]:
+    """Fig. 2(b): two networks of the largest depths with nearly the same (H/2)^M; the paper finds the same S and L."""
+    product = (table["width"] / 2) ** table["n_hidden"]
+    deep, deeper = sorted(table["n_hidden"].unique())[-2:]
+    pairs = [(i, j) for i in table.index[table["n_hidden"] == deep] for j in table.index[table["n_hidden"] == deeper]]
+    i, j = min(pairs, key=lambda pair: abs(product[pair[0]] / product[pair[1]] - 1))
+    s, loss = (table.loc[j, name] / table.loc[i, name] for name in ("s_after", "test_loss"))
+    shapes = [f"{table.loc[k, 'n_hidden']:.0f} layers of {table.loc[k, 'width']:.0f}" for k in (i, j)]
+    names = f"{shapes[1]} over {shapes[0]}"
+    sentence = f"{names} ((H/2)^M equal within {abs(product[j] / product[i] - 1):.0%}): S {s:.2f}, L {loss:.2f}."
+    return [row(f"S of {names}", s, paper=1.0), row(f"L of {names}", loss, paper=1.0)], sentence
+
+
+def shifts(table: Table) -> tuple[list[dict[str, Any]], str]:
+    """Fig. 2(d, e): S and L of each regularisation over those of the same networks without it (geometric means)."""
+    means = _means(table)
+    rows, phrases = [], []
+    for family in means.index.drop("none"):
+        s, loss = (means.loc[family] / means.loc["none"])[["s_after", "test_loss"]]
+        trained = table.loc[table["family"] == family, "train_accuracy"].mean()
+        rows += [
+            row(f"S with {family} over none", s, paper="< 1"),
+            row(f"L with {family} over none", loss, paper="< 1"),
+        ]
+        phrases.append(f"{family} S x {s:.2g}, L x {loss:.2g} (training accuracy {trained:.2f})")
+    return rows, f"Against no regularisation: {'; '.join(phrases)}."
+
+
+def initializations(table: Table) -> tuple[list[dict[str, Any]], str]:
+    """Fig. 3: S and L from each initialisation; the paper finds both lowest for He normal."""
+    means = _means(table)
+    rows = []
+    for family in means.index:
+        rows += [
+            row(f"{label}, {family}", means.loc[family, name]) for name, label in (("s_after", "S"), ("test_loss", "L"))
+        ]
+    lowest = {label: means[name].idxmin() for name, label in (("s_after", "S"), ("test_loss", "L"))}
+    rows += [row(f"lowest {label}", name, paper="he_normal") for label, name in lowest.items()]
+    return rows, f"Lowest S: {lowest['S']}, lowest L: {lowest['L']} (paper: he_normal for both)."
+
+
+figure_1 = partial(loss_against_sensitivity, grid=grids.all_popular, rho=0.9707)
+figure_2a = partial(loss_against_sensitivity, grid=grids.against_convolutions, checks=[equal_parameters])
+figure_2b = partial(loss_against_sensitivity, grid=grids.by_depth, checks=[equal_products])
+figure_2c = partial(loss_against_sensitivity, grid=grids.cnns_by_depth)
+figure_2d = partial(loss_against_sensitivity, grid=grids.regularized_fully_connected, checks=[shifts])
+figure_2e = partial(loss_against_sensitivity, grid=grids.regularized_cnns, checks=[shifts])
+figure_3 = partial(loss_against_sensitivity, grid=grids.initialized, checks=[initializations])
+figure_4 = partial(loss_against_sensitivity, grid=grids.untrained, x="s_before")
+figure_5 = partial(loss_against_sensitivity, grid=grids.housing)
+mnist = partial(loss_against_sensitivity, grid=partial(grids.other_images, name="mnist"))
+cifar100 = partial(loss_against_sensitivity, grid=partial(grids.other_images, name="cifar100"))
