@@ -11,7 +11,7 @@ def naive_predictions(network: nn.Module, layer: str, x: Tensor, ranking: Tensor
     """Predicted classes [2, s, M + 1]: both orders, samples, number of removed units."""
     module, orders = network.get_submodule(layer), []
     for order in (ranking, ranking.flip(0)):
-        mask, steps = torch.ones(len(ranking), dtype=x.dtype), []
+        mask, steps = torch.ones(len(ranking), dtype=x.dtype, device=x.device), []
 
         def masked(module: nn.Module, args: object, output: Tensor, mask: Tensor = mask) -> Tensor:
             shape = [1] * output.ndim

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialised, noise
 from gapscope.ablation.graph import trace
 from gapscope.ablation.split import HookedSplit, TracedSplit, split_at
+from gapscope.ablation.summed_tail import SummedTail, tail_of
 from gapscope.errors import InvalidInput, NotMeasurable
 
 
@@ -33,10 +34,25 @@ def test_the_cut_network_gives_what_replacing_the_output_gives(network: Any, lay
     assert isinstance(split, TracedSplit) and split.label == layer
     source, samples = split.all_activations(x, 2), torch.tensor([2, 0, 0, 1, 2])
     changed = source.values[samples] * noise(*source.values[samples].shape, seed=1)
-    hooked = HookedSplit(network, layer, split.unit_axis, x)
+    hooked = HookedSplit(network, layer, split.unit_axis)
     expected = hooked.outputs(changed, hooked.activations(x), samples)
     assert torch.allclose(split.outputs(changed, source, samples), expected, atol=1e-6)
     assert not torch.allclose(expected, network(x)[samples], atol=1e-3)
+
+
+@torch.no_grad()
+def test_activations_in_place_behind_the_cut() -> None:
+    network = initialised(
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.SiLU(inplace=True), nn.Flatten(), nn.Linear(64, 3))
+    )
+    x = noise(3, 1, 6, 6)
+    split = split_at(network, x, "0", None)
+    assert isinstance(split, TracedSplit)
+    source = split.activations(x)
+    kept = source.values.clone()
+    assert isinstance(tail_of(split, x, 2**20), SummedTail)
+    tail_of(split, x, 2**20).predictions(source, torch.arange(4))
+    assert torch.equal(source.values, kept)
 
 
 @torch.no_grad()
@@ -89,6 +105,18 @@ def test_layers_that_cannot_be_cut() -> None:
         with pytest.raises(NotMeasurable, match=r"returns \[2, 4, 8\], and it is not plain.*unit_axis=-1"):
             split_at(attention, images, "norm", None)
         assert split_at(attention, images, "norm", -1).unit_axis == -1
+
+        class Side(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner, self.side, self.head = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+            def forward(self, x: Tensor) -> Tensor:
+                self.seen = self.side(self.inner(x))
+                return self.head(self.inner(x))
+
+        with pytest.raises(NotMeasurable, match="The outputs must depend on layer 'side'; they do not"):
+            split_at(initialised(Side), noise(2, 3), "side", None)
         with pytest.raises(NotMeasurable, match="must take part in the forward pass"):
             split_at(attention, images, "attention.out_proj", None)
 

@@ -151,6 +151,17 @@ def test_zero_units_cost_nothing() -> None:
 
 
 @torch.no_grad()
+def test_a_dead_layer_has_one_prediction() -> None:
+    network, x = initialised(lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))), noise(6, 4)
+    network.get_parameter("0.bias").fill_(-100)
+    split = split_at(network, x, "1", None)
+    source, ranking = split.activations(x), torch.arange(5)
+    expected = network(x).argmax(1)[None, :, None].expand(2, 6, 6)
+    assert torch.equal(tail_of(split, x, 2**20).predictions(source, ranking), expected)
+    assert torch.equal(MaskedTail(split, 2**20).predictions(source, ranking), expected)
+
+
+@torch.no_grad()
 def test_a_map_that_mixes_units_is_not_summed() -> None:
     class Shuffle(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

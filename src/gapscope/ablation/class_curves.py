@@ -107,8 +107,8 @@ def class_curves(
     Returns:
         The curves, exact, in float64 on the CPU.
     """
-    split = split_at(network, ready_inputs(network, x[:2]), layer, unit_axis)
-    first = ready_inputs(network, x[:4])
+    first = ready_inputs(network, x[:2])
+    split = split_at(network, first, layer, unit_axis)
     tail, rows = tail_of(split, first, max_bytes), rows_within(max_bytes, lambda: split.activations(first[:1]))
     classes = y.unique().tolist()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 
 class _Root(nn.Module):
@@ -16,7 +16,7 @@ class _Root(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Any) -> Any:
         return self.network(x)
 
 

@@ -17,8 +17,14 @@ from gapscope.ablation.states import States
 from gapscope.samples import slices
 
 
+def _storages(values: Any) -> dict[int, int]:
+    """Return address -> size of the memory behind the tensors among these values."""
+    storages = [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+    return {storage.data_ptr(): storage.nbytes() for storage in storages}
+
+
 class _CountBytes(TorchDispatchMode):
-    """Sums the sizes of all tensors that are computed in its context."""
+    """Sums the sizes of all tensors that are computed in its context; views take no memory of their own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,14 +32,15 @@ class _CountBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.total += sum(leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        given = _storages((args, kwargs))
+        self.total += sum(size for address, size in _storages(result).items() if address not in given)
         return result
 
 
 def rows_within(max_bytes: int, one_row: Callable[[], Any]) -> int:
     """Return how many rows fit into `max_bytes`, at least one, when all that is computed for one row is counted.
 
-    Views and values that are freed on the way are counted too, so that less memory than `max_bytes` is held.
+    Values that are freed on the way are counted too, so that less memory than `max_bytes` is held.
 
     Args:
         max_bytes: The budget.
@@ -51,11 +58,11 @@ TIE_ULPS = 64
 
 
 def doubtful(outputs: Float[Tensor, "r k"], tolerance: float) -> Bool[Tensor, " r"]:
-    """Whether the largest two outputs differ by no more than `tolerance` times the largest magnitude of the row."""
+    """Whether the largest two outputs differ by less than `tolerance` times the largest magnitude; never all zeros."""
     if outputs.shape[1] == 1:
         return torch.zeros(len(outputs), dtype=torch.bool, device=outputs.device)
     largest, second = outputs.topk(2, 1).values.unbind(1)
-    return largest - second <= tolerance * outputs.abs().amax(1)
+    return largest - second < tolerance * outputs.abs().amax(1)
 
 
 def judged(outputs: Float[Tensor, "r k"]) -> Int[Tensor, "2 r"]:

@@ -30,7 +30,7 @@ def mean_absolute_activation(values: Float[Tensor, "s m p"]) -> Float[Tensor, " 
 
 
 def class_selectivity(class_means: Float[Tensor, "c m"]) -> Float[Tensor, " m"]:
-    r"""Class selectivity $(\mu_{max} - \mu_{-max}) / (\mu_{max} + \mu_{-max})$ of each unit, Morcos et al. 2018, eq. 1.
+    r"""Class selectivity $(\mu_{max} - \mu_{-max}) / (\mu_{max} + \mu_{-max})$ of each unit, Morcos et al. 2018.
 
     $\mu_{max}$ is the unit's largest mean activation over classes, $\mu_{-max}$ the mean of its means for the others;
     a unit that is never active has 0.

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, fx, nn
 
-from gapscope.ablation.graph import Traced, crossing, piece, trace
+from gapscope.ablation.graph import Traced, ancestors, crossing, piece, trace
 from gapscope.ablation.layers import default_site, producing_layer, unit_axis_behind
 from gapscope.ablation.modules import module_named, tapped
 from gapscope.errors import GapscopeError, InvalidInput, NotMeasurable
@@ -135,12 +135,9 @@ class Split(ABC):
 class HookedSplit(Split):
     """A cut by replacing a module's output: the whole network runs for every changed version. Fits every network."""
 
-    def __init__(self, network: nn.Module, layer: str, unit_axis: int | None, x: Tensor) -> None:
-        self.network, self.label = network, layer
+    def __init__(self, network: nn.Module, layer: str, unit_axis: int) -> None:
+        self.network, self.label, self.unit_axis = network, layer, unit_axis
         self.module = {layer: module_named(network, layer)}
-        values = self.activations(x).values
-        plain = None if values.ndim == 3 else 1
-        self.unit_axis = _checked_axis(layer, values, plain if unit_axis is None else unit_axis)
 
     def activations(self, x: Tensor) -> Activations:
         """Return what the module returns, from a whole forward pass; the inputs are the context."""
@@ -170,9 +167,7 @@ class TracedSplit(Split):
         self.traced, self.site, self.label = traced, site, label
         self.crossing = crossing(traced, site)
         self.head, _ = piece(traced, [traced.input], [site, *self.crossing])
-        self.tail, (uses_site, *self.uses) = piece(traced, [site, *self.crossing], [traced.output])
-        if not uses_site:
-            raise NotMeasurable(f"The outputs do not depend on layer '{self.label}'. Name another layer.")
+        self.tail, (_, *self.uses) = piece(traced, [site, *self.crossing], [traced.output])
         values, *one = self.head(x[:1])
         _, *two = self.head(x[:1].expand(2, *x.shape[1:]))
         self.kinds = tuple(_kind(a, b) for a, b in zip(one, two, strict=True))
@@ -195,22 +190,26 @@ class TracedSplit(Split):
 
 
 def _same_outputs(network: nn.Module, split: Split, x: Tensor) -> bool:
-    """Compare the split's outputs with the network's own, and with half of the units masked if a hook can do that."""
-    source = split.activations(x)
-    units = source.values.shape[split.unit_axis]
-    kept = torch.ones(3, units, dtype=torch.bool, device=x.device)
-    kept[1:, ::2] = False
-    samples = torch.tensor([0, 0, len(x) - 1], device=x.device)
-    values = split.masked(source.values[samples], kept)
-    expected = network(x[samples])
+    """Compare the split's outputs with the network's own: with half of the units masked if a hook can do that."""
+    source, samples = split.activations(x), torch.tensor([0, 0, len(x) - 1], device=x.device)
     if split.label in dict(network.named_modules()):
-        hooked = HookedSplit(network, split.label, split.unit_axis, x)
-        expected = hooked.outputs(values, hooked.activations(x), samples)
+        kept = torch.ones(3, source.values.shape[split.unit_axis], dtype=torch.bool, device=x.device)
+        kept[1:, ::2] = False
+        values = split.masked(source.values[samples], kept)
+        hooked = HookedSplit(network, split.label, split.unit_axis)
+        # the network may change the values in place
+        expected = hooked.outputs(values.clone(), Activations(source.values, (x,), ("rows",)), samples)
     else:
-        expected, values = expected[:1], values[:1]
-        samples = samples[:1]
+        values, expected = source.values[samples], network(x[samples])
     tolerance = torch.finfo(expected.dtype).eps ** 0.5 * expected.abs().max()
     return bool(((split.outputs(values, source, samples) - expected).abs() <= tolerance).all())
+
+
+def _hooked_split(network: nn.Module, label: str, unit_axis: int | None, x: Tensor) -> HookedSplit:
+    split = HookedSplit(network, label, 1 if unit_axis is None else unit_axis)
+    values = split.activations(x).values
+    _checked_axis(label, values, None if unit_axis is None and values.ndim == 3 else split.unit_axis)
+    return split
 
 
 def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | None) -> Split:
@@ -227,16 +226,19 @@ def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | 
 
     Raises:
         InvalidInput: There is no such layer, or no such axis.
-        NotMeasurable: The default layer or the axis is not plain, or the layer's output cannot be ablated.
+        NotMeasurable: The default layer or the axis is not plain, or the layer's output cannot be ablated or has no
+            effect.
     """
     x, traced = x[:2], trace(network)
     site = default_site(traced) if layer is None else traced and traced.find(layer)
     label = traced.label(site) if traced and site and layer is None else str(layer)
     if traced and site:
+        if site not in ancestors([traced.output]):
+            raise NotMeasurable(f"The outputs must depend on layer '{label}'; they do not. Name another layer.")
         try:
             split = TracedSplit(traced, site, label, unit_axis, x)
             if _same_outputs(network, split, x):
                 return split
         except (RuntimeError, GapscopeError):
             pass  # sizes baked into the trace, or an axis that is not plain: the hooked cut below works or says why
-    return HookedSplit(network, label, unit_axis, x)
+    return _hooked_split(network, label, unit_axis, x)

@@ -33,7 +33,7 @@ class LinearCut:
     rest: fx.GraphModule | None
     rest_uses: list[bool]
 
-    def features_of(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r f"]:
+    def features_of(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r ..."]:
         """Return the linear layer's inputs if the ablated layer returned `values`."""
         return self.features(values, *source.context_rows(samples, self.uses))[0]
 
@@ -91,7 +91,7 @@ def separates_units(split: Split, cut: LinearCut, source: Activations) -> bool:
     units = source.values.shape[split.unit_axis]
     noise = torch.randn(source.values.shape, generator=generator, dtype=source.values.dtype).to(source.values.device)
     for values in (source.values, noise):
-        features = cut.features_of(values, source, samples)
+        features = cut.features_of(values.clone(), source, samples)  # it may change them in place
         if features.ndim != 2 or features.shape[1] % units:
             return False
         resting = cut.features_of(torch.zeros_like(values), source, samples)
@@ -157,8 +157,8 @@ class _Ablation:
     def evaluated(self) -> Int[Tensor, "2 t"]:
         """Return for every state the predicted class, and whether the largest two outputs tie."""
         active, hidden = int(self.states.counts.max()), self.weights.shape[2]
-        # the terms, their two running sums, both side by side and the rows chosen from them, in float64
-        group = max(1, self.max_bytes // (7 * 8 * max(1, active) * hidden))
+        # of each active unit: its weights, its term, a row of either running sum, and about as many rows chosen
+        group = max(1, self.max_bytes // (6 * self.features.element_size() * max(1, active) * hidden))
         return torch.cat([self._group(part, active) for part in slices(len(self.source), group)], 1)
 
     def _group(self, samples: slice, active: int) -> Int[Tensor, "2 r"]:
@@ -166,30 +166,31 @@ class _Ablation:
         last = samples.stop - 1
         stop = self.states.offsets[last] + (2 * self.states.counts[last]).clamp(min=1)
         states = torch.arange(int(self.states.offsets[samples.start]), int(stop), device=self.ranking.device)
-        hidden = self._sums(samples, active, states)
-        if self.cut.rest is None:
-            return self._settled(hidden, states)
-        hidden = hidden.to(self.features.dtype)
+        of = self.states.sample_of[states]
+        local, count = states - self.states.offsets[of], self.states.counts[of]
+        row = torch.where(local <= count, local, active + local - count)
+        hidden = self._sums(samples, active)[row, of - samples.start]
 
         def evaluated(part: slice) -> Tensor:
-            outputs = self.cut.outputs_of(hidden[part], self.source, self.states.sample_of[states[part]])
+            outputs = self.cut.outputs_of(hidden[part], self.source, of[part])
             return self._settled(outputs, states[part])
 
         return torch.cat([evaluated(part) for part in slices(len(states), self.rows)], 1)
 
-    def _sums(self, samples: slice, active: int, states: Int[Tensor, " r"]) -> Float[Tensor, "r h"]:
-        """Return the linear layer's outputs in these states, which are all states of `samples`, in float64."""
+    def _sums(self, samples: slice, active: int) -> Float[Tensor, "n g h"]:
+        """Return the linear layer's outputs: rows 0..active without the first i active units, then with the first j."""
         first = (~self.active[samples]).long().argsort(dim=1, stable=True)[:, :active]
         terms = self._terms(samples, self.ranking[first])
-        from_start = terms.cumsum(1, dtype=torch.float64)
-        from_end = terms.flip(1).cumsum(1, dtype=torch.float64).flip(1)
-        nothing = from_end.new_zeros(len(terms), 1, terms.shape[2])
-        table = torch.cat([from_end, nothing, from_start], 1)
-        of = self.states.sample_of[states]
-        local, count = states - self.states.offsets[of], self.states.counts[of]
-        column = torch.where(local <= count, local, active + local - count)
-        base = self.cut.linear(self.resting[samples].flatten(1))
-        return table[of - samples.start, column] + base[of - samples.start]
+        nothing = self.cut.linear(self.resting[samples].flatten(1))
+        table = nothing.expand(2 * active + 1, *nothing.shape).clone()
+        # additions one by one: torch's cumsum along a strided axis takes several times as long on a CPU
+        total = nothing.to(torch.float64, copy=True)
+        for step in reversed(range(active)):
+            table[step] = total.add_(terms[:, step])
+        total.copy_(nothing)
+        for step in range(active):
+            table[active + 1 + step] = total.add_(terms[:, step])
+        return table
 
     def _terms(self, samples: slice, units: Int[Tensor, "g a"]) -> Float[Tensor, "g a h"]:
         """Return what each of these units adds to the linear layer's outputs."""
@@ -219,13 +220,13 @@ def tail_of(split: Split, x: Tensor, max_bytes: int) -> Tail:
 
     Args:
         split: The network cut at the layer.
-        x: Inputs; a few of them are used to see what the rest of the network allows.
+        x: Inputs; the first two are used to see what the rest of the network allows.
         max_bytes: About how much memory a batch may take.
 
     Returns:
         Sums over ranked units where the rest allows it, masks otherwise.
     """
     cut = linear_cut(split) if isinstance(split, TracedSplit) else None
-    if cut is not None and separates_units(split, cut, split.activations(x[:4])):
+    if cut is not None and separates_units(split, cut, split.activations(x[:2])):
         return SummedTail(split, cut, max_bytes)
     return MaskedTail(split, max_bytes)

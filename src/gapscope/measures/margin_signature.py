@@ -102,7 +102,7 @@ def _chosen(network: nn.Module, samples: Samples, layers: str | Sequence[str] | 
         for feature in FEATURES["quartiles"]
     },
     cost="1 forward and 1 backward pass",
-    reference="Jiang, Krishnan, Mobahi and Bengio 2019, eq. 3-5",
+    reference="Jiang, Krishnan, Mobahi and Bengio 2019, arXiv 1810.00113",
 )
 def margin_signature(
     network: nn.Module,

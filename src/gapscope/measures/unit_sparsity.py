@@ -206,12 +206,13 @@ def unit_sparsity(
     network's operations, functional activations included; a network that cannot be traced, and one in which no
     activation follows that layer, need `layer`.
 
-    Predictions are those of a loop over n that multiplies the layer's output by a mask. The rest of the network runs on
-    large batches of masked activations; steps that remove a unit which is zero for a sample are skipped. Where the rest
-    begins with pooling or other maps of single units and then a linear layer, that layer's outputs are running sums in
-    float64, and rows whose two largest outputs nearly tie are computed again by the masked forward pass. (In float32
-    outputs depend on the size of the batch in the last bits, in that loop too; a tie within these may fall either way.)
-    The rest of a network that cannot be traced is the whole network, with the layer's output replaced.
+    Predictions are those of a loop over n that multiplies the layer's output by a mask, for all samples of a class at
+    once. The rest of the network runs on large batches of masked activations; steps that remove a unit which is zero
+    for a sample are skipped. Where the rest begins with pooling or other maps of single units and then a linear layer,
+    that layer's outputs are running sums in float64, and rows whose two largest outputs are close are computed again
+    by the masked forward pass. The last bits of outputs depend on the size of the batch; where the two largest agree up
+    to 64 units of rounding, the loop itself decides. The rest of a network that cannot be traced is the whole network,
+    with the layer's output replaced.
 
     Args:
         network: Network that returns logits [n, K].
@@ -221,7 +222,7 @@ def unit_sparsity(
         unit_axis: Axis of the layer's output that counts its units; None takes the last one behind a linear layer (also
             for tokens with features), else the first after the samples.
         attribute: By what units are ranked, largest first: "mean_absolute_activation" (the paper's),
-            "class_selectivity" (Morcos et al. 2018, eq. 1, the same ranking for all classes, a second forward pass),
+            "class_selectivity" (Morcos et al. 2018, the same ranking for all classes, a second forward pass),
             "weight_norm" (L1 norm of the incoming weights), "random" (anew for each class), or a function from a
             class's activations [n, M, ...] to one number a unit.
         order: The order of E: "descending" removes the largest attribute first; E_r is always the exact reverse.
