@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gapscope.errors import GapscopeError, UnreadableFile
+from gapscope.errors import NotWritten, UnreadableFile
 from gapscope.files import read_json, read_json_lines, to_json, write_atomically
 
 
@@ -37,13 +37,13 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
     script = f"""
 import resource, signal
 from pathlib import Path
-from gapscope.errors import GapscopeError
+from gapscope.errors import NotWritten
 from gapscope.files import write_atomically
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     write_atomically(Path({str(path)!r}), "x" * 5000)
-except GapscopeError as error:
+except NotWritten as error:
     print(error)
 """
     assert resource.RLIMIT_FSIZE is not None and signal.SIGXFSZ
@@ -53,7 +53,7 @@ except GapscopeError as error:
 
 
 def test_a_missing_folder_is_an_error_of_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(GapscopeError, match="could not be written"):
+    with pytest.raises(NotWritten, match="could not be written"):
         write_atomically(tmp_path / "absent" / "file", "x")
 
 

@@ -21,6 +21,10 @@ class UnreadableFile(GapscopeError, ValueError):
     """A file that is truncated, of another format, of a newer schema, or fails its checksum."""
 
 
+class NotWritten(GapscopeError, OSError):
+    """A file that could not be written, for example because the disk is full; its old content is untouched."""
+
+
 class DataNotFound(GapscopeError, FileNotFoundError):
     """A data set whose files are not on this machine."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gapscope.errors import GapscopeError, UnreadableFile
+from gapscope.errors import NotWritten, UnreadableFile
 
 
 def _standard_json(value: Any) -> Any:
@@ -46,7 +46,7 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) 
         durable: Whether to flush to the disk first, so that even a power cut leaves a whole file (slower).
 
     Raises:
-        GapscopeError: The disk is full or the folder cannot be written; the old content is untouched.
+        NotWritten: The disk is full or the folder cannot be written; the old content is untouched.
     """
     content = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
@@ -59,7 +59,7 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) 
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise GapscopeError(
+        raise NotWritten(
             f"{path} could not be written ({error.strerror or error}); what was there before is untouched. "
             "Free some space or choose another folder, then run the same command again."
         ) from error

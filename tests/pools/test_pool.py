@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -128,6 +130,37 @@ def test_the_ray_engine_gives_the_same_records(tmp_path: Path) -> None:
     )
     assert mine.status == theirs.status == "finished"
     assert mine.scores == theirs.scores and mine.readings.values() == theirs.readings.values()
+
+
+def run_on_a_full_disk(folder: Path) -> str:
+    """Run a pool in a process that may write no file larger than 6,000 bytes; return the error's text."""
+    script = f"""
+import resource, signal
+from gapscope.errors import NotWritten
+from gapscope.pools.runner import RunOptions, run
+from gapscope.pools import Pool
+from gapscope.specs import Spec
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+spec = Spec.from_dict({BASE!r})
+try:
+    run(spec, Pool({str(folder)!r}).run_folder(spec.id), RunOptions(measures=()))
+except NotWritten as error:
+    print(error)
+"""
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_full_disk_is_no_failure_of_the_network(tmp_path: Path) -> None:
+    pool, spec = Pool(tmp_path), Spec.from_dict(BASE)
+    told = run_on_a_full_disk(tmp_path)
+    assert "could not be written" in told and "run the same command again" in told
+    assert pool.record(spec.id) is None and not list(tmp_path.glob("runs/*/.*.tmp"))
+    (record,) = Pool(tmp_path / "fresh").run([spec], measures=())
+    write_marker = tmp_path / "pool.json"
+    write_marker.write_text(json.dumps({"schema": 1}))
+    (again,) = Pool(tmp_path).run([spec], measures=())
+    assert again.status == "finished" and again.scores == record.scores
 
 
 def test_finished_work_survives_a_measure_that_cannot_be_taken_any_more(tmp_path: Path) -> None:

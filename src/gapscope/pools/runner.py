@@ -19,7 +19,7 @@ from gapscope.assessment import measure, select_measures
 from gapscope.checkpoints import load_tensors, save_tensors, set_weights
 from gapscope.data import Problem, prepare
 from gapscope.data import check_options as check_data_options
-from gapscope.errors import GapscopeError, UnreadableFile
+from gapscope.errors import GapscopeError, NotWritten, UnreadableFile
 from gapscope.files import to_json
 from gapscope.networks import build, check_options
 from gapscope.records import Readings, Record
@@ -215,7 +215,7 @@ def run(spec: Spec, folder: Path, options: RunOptions) -> Record:
 
     A record that exists is only completed by measures that it lacks. An interrupted training goes on from its last
     finished epoch. Whatever goes wrong with this network (diverged, out of memory, a setting that it does not know)
-    becomes a record with its status and message; only a record that cannot be written raises.
+    becomes a record with its status and message; only a file that cannot be written raises.
 
     Args:
         spec: What to train.
@@ -224,6 +224,9 @@ def run(spec: Spec, folder: Path, options: RunOptions) -> Record:
 
     Returns:
         The record, as written.
+
+    Raises:
+        NotWritten: The disk is full; what was finished is untouched, and the same command goes on later.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(".*.tmp"):  # of a run that was killed while it wrote
@@ -234,6 +237,8 @@ def run(spec: Spec, folder: Path, options: RunOptions) -> Record:
             record = _trained_record(spec, folder, options)
         elif record.status == "finished":
             record = read_network(folder / "weights.safetensors", options, record)
+    except NotWritten:
+        raise
     except (GapscopeError, RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
         record = _failed_record(record, spec, options, _message(error))
     record.write(folder)
