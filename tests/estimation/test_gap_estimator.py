@@ -156,6 +156,28 @@ def test_a_network_unlike_the_fitted_ones_is_refused_with_the_reason() -> None:
     assert found.assess(new, refuse=False)["prediction"].notna().tolist() == [True, True, True, False, True, False]
 
 
+def test_a_setting_that_a_network_does_not_have_is_a_family_of_its_own() -> None:
+    table = networks(30).assign(batch_norm=[True, None] * 15)
+    found = _estimator(families=("batch_norm",)).fit(table, table["gap"])
+    assert found.region_.families == {"batch_norm": ["True", "absent"]}
+    typical = pandas.DataFrame([{"zeta": 0.4, "kappa": 0.4, "size": 3e4}])
+    assert found.trust(typical)["verdict"].tolist() == ["inside"]
+    only = _estimator(families=("batch_norm",)).fit(table.iloc[::2], table["gap"].iloc[::2])
+    assert only.trust(typical)["reason"].tolist() == ["batch_norm is absent; fitted on True"]
+    with pytest.raises(InvalidInput, match="must have a column 'batch_nrom'"):
+        _estimator(families=("batch_nrom",)).fit(table, table["gap"])
+
+
+def test_many_reasons_are_cut_short() -> None:
+    table = networks(30)
+    found = _estimator().fit(table, table["gap"])
+    far = pandas.DataFrame([{"zeta": 9.0, "kappa": 9.0, "size": 1e12, "network.name": "vit"}])
+    reason = found.trust(far)["reason"].iloc[0]
+    assert (
+        reason == "network.name is vit; fitted on lenet, vgg; zeta is 9, above every fitted network; and 2 more reasons"
+    )
+
+
 def test_readings_in_range_but_unlike_together_are_refused() -> None:
     rng = numpy.random.default_rng(0)
     zeta = rng.uniform(0, 1, 50)

@@ -43,7 +43,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         features: Columns of the table to use as readings; None uses all of them; an empty list fits the mean gap.
         logarithm: Those of the readings that enter by their natural logarithm (they must be positive).
         families: Columns that say what kind of network it is (architecture, normalisation). They do not enter the
-            fit; `trust` refuses a network whose value no fitted network had.
+            fit; `trust` refuses a network whose value no fitted network had (no value is a value, "absent").
         directions: For "monotone": direction of each reading, "lower" (a lower reading goes with a smaller gap, so
             the coefficient is at least 0), "higher" or "none". A reading that is not named counts as "none".
         interval: "jackknife+" (n refits; covers a new exchangeable network with probability at least
@@ -103,7 +103,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         for direction in (self.directions or {}).values():
             check_choice("directions", direction, SIGNS)
 
-    def _columns(self, X: Any) -> Any:
+    def _columns(self, X: Any, *, fitting: bool) -> Any:
         """Return the readings among the columns of a table (an array holds nothing else)."""
         if not hasattr(X, "columns"):
             if self.features or len(self.families):
@@ -112,14 +112,14 @@ class GapEstimator(RegressorMixin, BaseEstimator):
                     f"{type(X).__name__}. Pass a pandas DataFrame."
                 )
             return numpy.zeros((len(X), 0)) if self.features is not None else X
-        check_columns(X, [*(self.features or ()), *self.families])
+        check_columns(X, [*(self.features or ()), *(self.families if fitting else ())])
         if self.features is not None:
             return X[list(self.features)] if len(self.features) else numpy.zeros((len(X), 0))
-        return X.drop(columns=list(self.families))
+        return X.drop(columns=[name for name in self.families if name in X.columns])
 
     def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
         """What scikit-learn's own validation returns for the readings (and the target, while fitting)."""
-        columns = self._columns(X)
+        columns = self._columns(X, fitting="y" in fitting)
         if hasattr(columns, "columns"):
             _check_numbers(columns, finite)
         few = 0 if self.features is not None else 1
@@ -157,7 +157,11 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return readings
 
     def _families(self, X: Any) -> dict[str, list[str]]:
-        return {column: [str(value) for value in X[column]] for column in self.families}
+        """Values of the family columns; a setting that a network does not have is "absent"."""
+        return {
+            column: [_family(value) for value in X[column]] if column in X.columns else ["absent"] * len(X)
+            for column in self.families
+        }
 
     def fit(self, X: Any, y: Any) -> GapEstimator:
         """Fit the coefficients, and whatever the intervals need.
@@ -343,6 +347,10 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         self.left_out_ = numpy.array(fitted["left_out"], dtype=float).reshape(-1, 1 + len(self.coef_))
         self.residuals_ = numpy.array(fitted["residuals"], dtype=float)
         self.region_ = FittedRegion.from_dict(fitted["region"])
+
+
+def _family(value: Any) -> str:
+    return "absent" if value is None or value != value else str(value)
 
 
 def _joined(reasons: list[str]) -> str:

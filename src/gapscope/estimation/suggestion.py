@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gapscope.estimation.gap_estimator import GapEstimator
 
 WIDE = 10.0
+FAMILIES = ("network.name", "network.options.batch_norm", "network.options.normalization")
 
 
 def wide_columns(table: pandas.DataFrame, columns: Sequence[str]) -> list[str]:
@@ -35,7 +36,7 @@ def suggested_estimator(
     """Return an unfitted GapEstimator for the readings of these records.
 
     Readings that all finished networks have and that differ between them are used (or `features`); those that are
-    positive and span at least a factor of ten enter by their logarithm; the architecture is the family.
+    positive and span at least a factor of ten enter by their logarithm; architecture and normalisation are the family.
 
     Args:
         records: Records of the networks to fit on.
@@ -66,7 +67,7 @@ def suggested_estimator(
         kind=kind,
         features=list(features),
         logarithm=wide_columns(table, features),
-        families=["network.name"],
+        families=[name for name in FAMILIES if name in table.columns],
         directions={name: directions.get(name, "none") for name in features},
     )
 
