@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -21,6 +22,7 @@ from gapscope.normalization.curvature import (
 )
 from gapscope.normalization.decay_sums import LayerDecay, LayerSums
 from gapscope.normalization.metric import euclidean_length_factors
+from gapscope.normalization.noise import even_part, noise_source
 from gapscope.normalization.refresh import seeded
 from gapscope.normalization.sites import batch_norm_layers, in_forward_order
 from gapscope.records import Estimate
@@ -84,13 +86,14 @@ class GammaDecay(Mapping[str, LayerDecay]):
             batch_size: Emulated batch size M; everything scales with (n - M) / (M (n - 1)), or 1/M with replacement.
 
         Returns:
-            The decay for that batch size.
+            The decay for that batch size; a sampled part holds for its own batch size alone and is left out.
         """
-        factor = self._variance_factor(batch_size) / self._variance_factor(self.batch_size)
+        factor = self.variance_factor(batch_size) / self.variance_factor(self.batch_size)
         layers = {name: layer.scaled(factor, batch_size) for name, layer in self.items()}
         return GammaDecay(layers, self.n_samples, self.replacement)
 
-    def _variance_factor(self, batch_size: int) -> float:
+    def variance_factor(self, batch_size: int) -> float:
+        """Variance of a mean over a random batch, in units of the variance of a single sample."""
         n = self.n_samples
         if self.replacement:
             check_range("batch_size", batch_size, 1)
@@ -193,6 +196,36 @@ class _Measurement:
             for _ in range(self.draws)
         ]  # fmt: skip
 
+    def finish(self, name: str, length_factor: Tensor | None, *, in_batch: bool, skewness: bool) -> LayerDecay:
+        layer = self.layers[name]
+        ones = torch.ones_like(layer.running_mean, dtype=torch.float64)
+        gamma = ones if layer.weight is None else layer.weight.detach().double()
+        return self.sums[name].finish(
+            name, gamma, ones if length_factor is None else length_factor, in_batch=in_batch, skewness=skewness,
+            estimated=self.draws is not None,
+        )  # fmt: skip
+
+    def sampled(self, scale: float, draws: int, chunk_size: int, *, skewness: bool) -> dict[str, Estimate]:
+        found = {}
+        for name, layer in self.layers.items():
+            v2, v1, v21, v12 = self.sums[name].noise_covariance(skewness)
+            found[name] = even_part(
+                self.network, name, layer, self.samples, self.targets, self.loss, noise_source(v2, v1, v12, v21),
+                scale, draws, chunk_size, self.generator,
+            )  # fmt: skip
+        return found
+
+
+def _check_counts(curvature: str, covariance: str, draws: int | None, noise_draws: int) -> None:
+    if draws is not None:
+        check_range("draws", draws, 1)
+    if noise_draws:
+        check_range("noise_draws (0 for none)", noise_draws, 2)
+    if curvature == "hessian" and covariance == "full":
+        raise InvalidInput("curvature='hessian' has the diagonal alone; use covariance='diagonal' with it.")
+    if curvature == "squared_score" and draws is not None:
+        raise InvalidInput("curvature='squared_score' is exact and takes no draws; use draws=None.")
+
 
 def gamma_decay(
     network: nn.Module,
@@ -209,6 +242,7 @@ def gamma_decay(
     replacement: bool = False,
     loss: Loss | None = None,
     draws: int | None = None,
+    noise_draws: int = 0,
     chunk_size: int = 256,
     generator: torch.Generator | None = None,
 ) -> GammaDecay:
@@ -256,6 +290,9 @@ def gamma_decay(
             squared error averaged over outputs (regression).
         draws: Number of random directions (gauss_newton: signs in output space; hessian: Hutchinson probes); None for
             all directions, exact.
+        noise_draws: Number of Gaussian noises (2 or more) drawn for every sample and layer, with which `predicted`
+            holds all even orders and the kinks of ReLU networks (`LayerDecay.sampled`) in the place of the second order
+            by Gauss-Newton; 0 for none. Each costs three forward passes a layer and memory O(n * channels).
         chunk_size: Samples a forward pass.
         generator: Source of the draws; None for one with seed 0.
 
@@ -275,31 +312,29 @@ def gamma_decay(
         ("covariance", covariance, Covariance),
     ):  # fmt: skip
         check_choice(option, given, get_args(choices))
-    if draws is not None:
-        check_range("draws", draws, 1)
-    if curvature == "hessian" and covariance == "full":
-        raise InvalidInput("curvature='hessian' has the diagonal alone; use covariance='diagonal' with it.")
-    if curvature == "squared_score" and draws is not None:
-        raise InvalidInput("curvature='squared_score' is exact and takes no draws; use draws=None.")
+    _check_counts(curvature, covariance, draws, noise_draws)
     samples = as_samples(data)
     if samples.targets is None:
         raise InvalidInput("data must hold targets, for the curvature of the loss; got inputs alone. Pass (x, y).")
+    generator = seeded(generator)
     with inspecting(network):
         found = batch_norm_layers(network, layers)
         first = ready_inputs(network, samples.inputs[:1])
         ordered = {name: found[name] for name in in_forward_order(network, found, first)}
         measurement = _Measurement(
             network, ordered, samples, samples.targets, loss or loss_for(samples.targets), curvature, covariance,
-            analytic, draws, seeded(generator),
+            analytic, draws, generator,
         )  # fmt: skip
         measurement.run(chunk_size)
         factors = euclidean_length_factors(network, ordered, samples, chunk_size) if metric == "euclid" else {}
-    per_sample = {}
-    for name, layer in ordered.items():
-        ones = torch.ones_like(layer.running_mean, dtype=torch.float64)
-        gamma = ones if layer.weight is None else layer.weight.detach().double()
-        per_sample[name] = measurement.sums[name].finish(
-            name, gamma, factors.get(name, ones), in_batch=form == "in_batch", skewness=skewness,
-            estimated=draws is not None,
-        )  # fmt: skip
-    return GammaDecay(per_sample, len(samples), replacement).at(batch_size)
+        of_one_sample = {
+            name: measurement.finish(name, factors.get(name), in_batch=form == "in_batch", skewness=skewness)
+            for name in ordered
+        }
+        decay = GammaDecay(of_one_sample, len(samples), replacement).at(batch_size)
+        if noise_draws:
+            scale = decay.variance_factor(batch_size) ** 0.5
+            sampled = measurement.sampled(scale, noise_draws, chunk_size, skewness=skewness)
+            layers_with_it = {name: replace(layer, sampled=sampled[name]) for name, layer in decay.items()}
+            decay = GammaDecay(layers_with_it, len(samples), replacement)
+    return decay

@@ -28,6 +28,8 @@ class LayerDecay:
             curvature. None for covariance="diagonal".
         first_order: Part that is linear in gamma [C]; it vanishes in expectation for noise from another batch at a
             stationary point of gamma and beta.
+        gradient_gamma: Mean over samples of the derivative of the loss by gamma [C], at the population statistics.
+        gradient_beta: The same by beta [C].
         mean_variance: v_mu = Var(a) [C].
         std_variance: v_sigma = Var(s) [C].
         covariance: c = Cov(a, s) [C].
@@ -37,6 +39,7 @@ class LayerDecay:
         excess_kurtosis: rho of u [C], over samples and positions.
         skewness: Skewness of u [C].
         standard_error: Standard error of `decay` where the curvature was estimated by draws, None where it is exact.
+        sampled: What drawing the noise gives in the place of `decay`, None where it was not drawn: all even orders.
     """
 
     name: str
@@ -46,6 +49,8 @@ class LayerDecay:
     zeta: Float[Tensor, " c"]
     coupling: Float[Tensor, "c c"] | None
     first_order: Float[Tensor, " c"]
+    gradient_gamma: Float[Tensor, " c"]
+    gradient_beta: Float[Tensor, " c"]
     mean_variance: Float[Tensor, " c"]
     std_variance: Float[Tensor, " c"]
     covariance: Float[Tensor, " c"]
@@ -55,6 +60,7 @@ class LayerDecay:
     excess_kurtosis: Float[Tensor, " c"]
     skewness: Float[Tensor, " c"]
     standard_error: float | None
+    sampled: Estimate | None = None
 
     @property
     def decay(self) -> Estimate:
@@ -70,15 +76,22 @@ class LayerDecay:
 
     @property
     def predicted(self) -> Estimate:
-        """Expected loss with batch statistics minus loss with population statistics: decay plus first-order part."""
-        return Estimate(self.decay + float(self.first_order.sum()), self.standard_error)
+        """Expected loss with batch statistics minus loss with population statistics.
+
+        That is the first-order part plus `sampled` or, where no noise was drawn, `decay`.
+        """
+        even = self.decay if self.sampled is None else self.sampled
+        return Estimate(even + float(self.first_order.sum()), even.standard_error)
 
     def scaled(self, factor: float, batch_size: int) -> LayerDecay:
-        """The same with every variance of the batch statistics times `factor`."""
+        """The same with every variance of the batch statistics times `factor`, and nothing sampled."""
         names = ("zeta", "coupling", "first_order", "mean_variance", "std_variance", "covariance", "standard_error")
         values = {name: getattr(self, name) for name in names}
         return replace(
-            self, batch_size=batch_size, **{name: None if v is None else v * factor for name, v in values.items()}
+            self,
+            batch_size=batch_size,
+            sampled=None,
+            **{name: None if v is None else v * factor for name, v in values.items()},
         )
 
 
@@ -160,7 +173,7 @@ class LayerSums:
         """Take in diagonals of the curvature themselves."""
         self.curvature[draw] += diagonal
 
-    def _noise_covariance(self, skewness: bool) -> tuple[Tensor, ...]:
+    def noise_covariance(self, skewness: bool) -> tuple[Tensor, ...]:
         """V2, V1, V21 and V12 as vectors, or as matrices over pairs of channels."""
         if self.analytic:
             rho, skew = self.moments.excess_kurtosis, self.moments.skewness
@@ -198,7 +211,7 @@ class LayerSums:
         Returns:
             The decay with `batch_size` 1.
         """
-        noise = self._noise_covariance(skewness)
+        noise = self.noise_covariance(skewness)
         v2, v1, _, v12 = (_on_channels(block) for block in noise)
         draws = self.curvature / self.n
         couplings = torch.stack([self._couple(noise, _blocks(draw)) for draw in draws])
@@ -212,6 +225,7 @@ class LayerSums:
             name=name, batch_size=1, gamma=gamma, length_factor=length_factor,
             zeta=_on_channels(coupling), coupling=coupling if self.full else None,
             first_order=gamma * self._first_order(v2, v1, v12, in_batch=in_batch),
+            gradient_gamma=self.gradient[0] / self.n, gradient_beta=self.gradient[1] / self.n,
             mean_variance=v1, std_variance=v2 / 4, covariance=v12 / 2,
             curvature_gamma=h_gamma, curvature_beta=h_beta, curvature_cross=h_cross,
             excess_kurtosis=self.moments.excess_kurtosis, skewness=self.moments.skewness, standard_error=error,
