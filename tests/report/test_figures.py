@@ -50,11 +50,11 @@ def test_the_histogram_counts_every_network_once() -> None:
 
 def test_an_interval_that_misses_looks_different() -> None:
     items = [
-        Prediction("a", 0.3, 0.35, 0.2, 0.5, False),
-        Prediction("b", 0.6, 0.3, 0.2, 0.4, False),
-        Prediction("c", 0.9, 0.3, 0.2, 0.4, True),
-        Prediction("d", 0.5, numpy.nan, numpy.nan, numpy.nan, True),
-        Prediction("e", 0.4, 0.4, -numpy.inf, numpy.inf, False),
+        Prediction("a", "a", 0.3, 0.35, 0.2, 0.5, False),
+        Prediction("b", "b", 0.6, 0.3, 0.2, 0.4, False),
+        Prediction("c", "c", 0.9, 0.3, 0.2, 0.4, True),
+        Prediction("d", "d", 0.5, numpy.nan, numpy.nan, numpy.nan, True),
+        Prediction("e", "e", 0.4, 0.4, -numpy.inf, numpy.inf, False),
     ]
     text = predicted_against_true(items, "gap", 0.9)
     assert [text.count(f'class="dot {kind}"') for kind in ("held", "missed", "refused")] == [2, 1, 1]

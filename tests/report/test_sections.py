@@ -27,7 +27,7 @@ def records() -> list[Record]:
 
 @pytest.fixture(scope="module")
 def view(records: list[Record]) -> PoolView:
-    return PoolView.of(records, None)
+    return PoolView(records)
 
 
 def _column(records: list[Record], name: str) -> tuple[list[float], list[float]]:
@@ -50,7 +50,7 @@ def test_a_direction_is_confirmed_contradicted_or_left_open(records: list[Record
         return replace(record, readings=readings)
 
     def said(direction: str, name: str) -> str:
-        rows = ranking(PoolView.of([with_direction(record, direction) for record in records], None))
+        rows = ranking(PoolView([with_direction(record, direction) for record in records]))
         return next(row["agreement"] for row in rows if row["name"] == name)
 
     assert said("lower", "unit_sparsity.zeta") == said("higher", "unit_sparsity.kappa") == "as stated"
@@ -76,7 +76,7 @@ def test_readings_missing_or_constant_do_not_break_the_figures(records: list[Rec
         ]
         kept = [reading for reading in record.readings if k != 3 or reading.name != "ntk_trace"]
         changed.append(replace(record, readings=Readings([*kept, *extra])) if record.readings else record)
-    view = PoolView.of(changed, None)
+    view = PoolView(changed)
     rows = {row["name"]: row for row in ranking(view)}
     assert "constant" not in rows and "lost" not in rows
     assert (rows["rare"]["n"], rows["rare"]["dropped"]) == (15, 15)
@@ -93,7 +93,7 @@ def test_the_axis_is_logarithmic_where_it_helps_or_where_asked(view: PoolView, r
     assert view.on_logarithmic_axis("a", skewed)
     assert not view.on_logarithmic_axis("a", even)
     assert not view.on_logarithmic_axis("a", [0.0, *skewed])
-    asked = PoolView.of(records, frozenset({"a"}))
+    asked = PoolView(records, frozenset({"a"}))
     assert asked.on_logarithmic_axis("a", even) and not asked.on_logarithmic_axis("b", skewed)
 
 
@@ -111,7 +111,7 @@ def test_regression_networks_have_loss_curves_and_a_loss_gap(records: list[Recor
         history = [{k: v for k, v in row.items() if "accuracy" not in k} for row in record.history]
         scores = {key: value for key, value in record.scores.items() if "loss" in key}
         changed.append(replace(record, history=history, scores=scores))
-    view = PoolView.of(changed, None)
+    view = PoolView(changed)
     assert view.gap_label == "gap (test minus train loss)"
     assert curves(view)["score"] == "loss"
     assert [head.text for head in networks(view)["heads"]][1:3] == ["train loss", "test loss"]
@@ -132,14 +132,14 @@ def test_the_overview_counts(view: PoolView, records: list[Record]) -> None:
     assert varied["data.label_noise"] == [(text, 6) for text in ("0", "0.2", "0.4", "0.6", "0.8")]
     assert set(varied) == {"data.label_noise", "network.options.width", "network.options.n_hidden", "seed"}
     same = [replace(records[-2], id=f"failed{k}") for k in range(8)]
-    grouped = overview(PoolView.of([*records, *same], None))["troubles"]
+    grouped = overview(PoolView([*records, *same]))["troubles"]
     memory = next(trouble for trouble in grouped if "memory" in trouble["message"])
     assert (len(memory["networks"]), memory["more"]) == (5, 4)
 
 
 def test_what_could_not_be_measured_is_listed(records: list[Record]) -> None:
     changed = [replace(record, unmeasured={"hessian": "needs a smooth activation"}) for record in records[:4]]
-    found = overview(PoolView.of([*changed, *records[4:]], None))["unmeasured"]
+    found = overview(PoolView([*changed, *records[4:]]))["unmeasured"]
     assert found == [{"measure": "hessian", "reason": "needs a smooth activation", "count": 4}]
 
 
@@ -166,3 +166,36 @@ def test_baselines_are_fitted_on_the_other_networks(view: PoolView) -> None:
     covered = int(((ends[:, 0] <= gaps) & (gaps <= ends[:, 1])).sum())
     assert (found["covered"], found["kept"]) == (covered, len(held))
     assert [term["name"] for term in found["formula"]] == ["", "unit_sparsity.zeta"]
+
+
+def test_estimator_and_baselines_are_judged_on_the_same_networks(view: PoolView) -> None:
+    table = usable_rows(view.table)
+    held = table.iloc[::4]
+    rest = table.drop(held.index)
+    answers = GapEstimator(features=["unit_sparsity.zeta"]).fit(rest, rest["gap"]).assess(held, refuse=False)
+    answers.iloc[0, :3] = numpy.nan
+    found = held_out_section(view, answers, None, 0.9)
+    mean = {model["name"]: model for model in found["models"]}["mean gap"]
+    expected = ((held["gap"].iloc[1:] - rest["gap"].mean()) ** 2).mean() ** 0.5
+    assert mean["rmse"] == f"{expected:.3f}"
+    assert found["answered"] == len(held) - 1
+
+
+def test_a_baseline_that_was_not_measured_is_left_out(records: list[Record]) -> None:
+    def without_size(record: Record) -> Record:
+        return replace(record, readings=Readings(r for r in record.readings if r.name != "parameter_count"))
+
+    view = PoolView([*map(without_size, records[:5]), *records[5:]])
+    table = usable_rows(view.table)
+    estimator = GapEstimator(features=["unit_sparsity.zeta"]).fit(table, table["gap"])
+    found = held_out_section(view, estimator.assess(table.iloc[:3]), estimator, 0.9)
+    assert [model["name"] for model in found["models"]] == ["this estimator", "mean gap", "train_loss"]
+
+
+def test_very_few_held_out_networks_have_no_baselines_but_a_section(records: list[Record]) -> None:
+    view = PoolView(records[:2])
+    table = usable_rows(view.table)
+    estimator = GapEstimator(features=[]).fit(table, table["gap"])
+    found = held_out_section(view, estimator.assess(table), estimator, 0.9)
+    assert [model["name"] for model in found["models"]] == ["this estimator"]
+    assert found["rows"][0]["interval"] == "−∞ to ∞"

@@ -20,8 +20,9 @@ CURVE_POINTS = 60
 
 @dataclass(frozen=True)
 class Prediction:
-    """One network whose gap was estimated: its name, true gap, estimate, interval, and whether it was refused."""
+    """One network whose gap was estimated: its id, name, true gap, estimate, interval, and whether it was refused."""
 
+    id: str
     name: str
     gap: float
     prediction: float

@@ -25,6 +25,11 @@ MOST_ROWS = 200
 def _predictions(view: PoolView, held_out: pandas.DataFrame) -> list[Prediction]:
     check_columns(held_out, ["prediction", "low", "high", "verdict", "reason"])
     known = {record.id: record for record in view.finished}
+    if held_out.index.has_duplicates:
+        raise InvalidInput(
+            f"held_out must have one row a network; got {len(held_out)} rows for {held_out.index.nunique()} networks. "
+            "Pass predictions of one split, or of scheme='leave_one_out'."
+        )
     foreign = [str(key) for key in held_out.index if key not in known]
     if foreign:
         raise InvalidInput(
@@ -36,7 +41,9 @@ def _predictions(view: PoolView, held_out: pandas.DataFrame) -> list[Prediction]
     for key, prediction, low, high, verdict in zip(held_out.index, *columns, strict=True):
         record = known[str(key)]
         name = view.descriptions[record.id]
-        items.append(Prediction(name, record.gap, float(prediction), float(low), float(high), verdict == "outside"))
+        items.append(
+            Prediction(record.id, name, record.gap, float(prediction), float(low), float(high), verdict == "outside")
+        )
     return items
 
 
@@ -47,19 +54,22 @@ def _errors(name: str, errors: list[float], *, own: bool = False) -> dict[str, A
     return {"name": name, "rmse": fixed(rmse), "mae": fixed(mae), "own": own, "share": rmse}
 
 
-def _baseline_errors(view: PoolView, held_out: pandas.DataFrame) -> dict[str, list[float]]:
-    """Errors of the baselines on the same networks, fitted on the others (on all but one where all are held out)."""
+def _baseline_errors(view: PoolView, held_out: list[str], answered: list[str]) -> dict[str, list[float]]:
+    """Errors of the baselines on the answered networks, fitted on those not held out (if none, leaving one out)."""
     table = usable_rows(view.table)
-    held = table.loc[[str(key) for key in held_out.index]]
-    rest = table.drop(held.index)
+    held, rest = table.loc[answered], table.drop(held_out)
     errors = {}
     for name, model in baselines(table).items():
         columns = list(model.features or ())
-        fitted_on = usable_rows(rest, columns) if len(rest) else rest
+        if not numpy.isfinite(held[columns].to_numpy(dtype=float)).all():
+            continue
+        fitted_on = rest[numpy.isfinite(rest[columns].to_numpy(dtype=float)).all(axis=1)]
         if len(fitted_on) >= 3:
             estimates = model.fit(fitted_on, fitted_on["gap"]).predict(held)
-        else:
+        elif len(held) >= 3:
             estimates = held_out_predictions(model, held)["prediction"].to_numpy()
+        else:
+            continue
         errors[name] = (estimates - held["gap"].to_numpy(dtype=float)).tolist()
     return errors
 
@@ -105,7 +115,9 @@ def held_out_section(
     scale = Scale.around([*(item.gap for item in items), *ends], padding=0.02)
     ordered = sorted(zip(items, held_out["reason"], strict=True), key=lambda pair: pair[0].gap)
     models = [_errors("this estimator", [item.prediction - item.gap for item in answered], own=True)]
-    models += [_errors(name, errors) for name, errors in _baseline_errors(view, held_out).items()]
+    if answered:
+        same = _baseline_errors(view, [item.id for item in items], [item.id for item in answered])
+        models += [_errors(name, errors) for name, errors in same.items()]
     own = models[0]["share"]
     largest = max((model["share"] for model in models if math.isfinite(model["share"])), default=1.0) or 1.0
     return {

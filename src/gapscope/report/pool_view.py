@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -28,19 +28,17 @@ class PoolView:
 
     Attributes:
         records: All records.
-        table: One row a record, as `records_to_pandas` makes it.
         logarithmic: Names of readings to draw on a logarithmic axis; None chooses positive ones that span a factor
             of more than 10 and whose logarithm is less skewed.
     """
 
     records: Sequence[Record]
-    table: pandas.DataFrame
-    logarithmic: frozenset[str] | None = field(default=None)
+    logarithmic: frozenset[str] | None = None
 
-    @classmethod
-    def of(cls, records: Sequence[Record], logarithmic: frozenset[str] | None) -> PoolView:
-        """View of some records."""
-        return cls(records, records_to_pandas(records), logarithmic)
+    @cached_property
+    def table(self) -> pandas.DataFrame:
+        """One row a record, as `records_to_pandas` makes it."""
+        return records_to_pandas(self.records)
 
     @cached_property
     def finished(self) -> list[Record]:

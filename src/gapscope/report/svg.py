@@ -173,7 +173,10 @@ class Plot:
             "svg", *self._axes(), inner if self.paths else "", *self.marks,
             class_="plot", role="img", width="100%", height="100%", aria_label=self.label,
         )  # fmt: skip
-        names = [tag("span", text, class_=side) for text, side in ((self.y_label, "y"), (self.x_label, "x")) if text]
-        frame = tag("div", drawing, class_="frame")
-        ordered = [*names[: bool(self.y_label)], frame, *names[bool(self.y_label) :]]
-        return tag("div", *ordered, class_=f"figure {self.kind}".strip())
+        return tag(
+            "div",
+            tag("span", self.y_label, class_="y") if self.y_label else "",
+            tag("div", drawing, class_="frame"),
+            tag("span", self.x_label, class_="x") if self.x_label else "",
+            class_=f"figure {self.kind}".strip(),
+        )

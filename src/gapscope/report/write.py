@@ -83,7 +83,7 @@ def write_report(
     records = list(records)
     if not records:
         raise InvalidInput("A report needs at least one record; got none. Run the pool first.")
-    view = PoolView.of(records, None if log is None else frozenset(log))
+    view = PoolView(records, None if log is None else frozenset(log))
     ranked = ranking(view)
     page = (
         _environment()
