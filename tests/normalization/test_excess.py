@@ -98,7 +98,6 @@ def test_gaussian_at_the_optimum_in_large_batches(model: str) -> None:
     check(measured(model, "gaussian", 128), 0.02)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", ["logistic", "softplus", "linear"])
 @pytest.mark.parametrize("off", [0.6, 1.5])
 def test_off_the_optimum_the_in_batch_form_holds(model: str, off: float) -> None:
@@ -118,7 +117,6 @@ def test_laplace() -> None:
         check(measured("logistic", "laplace", size), tolerance)
 
 
-@pytest.mark.slow
 def test_exponential_needs_the_skewness() -> None:
     check(measured("logistic", "exponential", 128), 0.04)
     without = measured("logistic", "exponential", 128, skewness=False)

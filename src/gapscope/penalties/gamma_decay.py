@@ -1,0 +1,139 @@
+"""Gamma decay as a penalty: the regularisation of batch norm, without batch statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.errors import InvalidInput, NotMeasurable, check_choice, check_range
+from gapscope.inspection import checked_outputs
+from gapscope.normalization.decay import Covariance, Metric, gamma_decay
+from gapscope.normalization.decay_sums import quadratic
+from gapscope.penalties.base import Penalty
+from gapscope.registry import penalty
+
+
+@penalty("gamma_decay")
+class GammaDecayPenalty(Penalty):
+    r"""$\alpha \sum_i \zeta_i \gamma_i^2$ over the normalisation layers: what batch norm with batches of M adds.
+
+    For networks with PopulationNorm layers ("PN + gamma decay" is then batch norm in expectation, to order 1/M), or
+    with BatchNorm layers at a batch size larger than M: `batch_norm_size` says which, and the penalty is what is
+    missing. zeta is that of `gamma_decay`, held constant in the backward pass and measured anew at every `every`-th
+    call, on `data` or, without data, on the mini-batch at hand, averaged over such calls with weights that fall by the
+    factor `smoothing`. Units: those of the loss.
+
+    Cost: a measurement is a forward and (1 + K) or (1 + draws) backward passes; all other calls cost nothing.
+
+    Reference: Luo et al. 2019, eq. 3 and section 5 ("PN + gamma decay"); a constant zeta hardly helps (appendix B.3).
+
+    Args:
+        batch_size: M, the batch size whose regularisation is wanted.
+        strength: alpha; 1 is batch norm's own.
+        every: Calls between measurements of zeta; the paper leaves it open, once an epoch is enough.
+        smoothing: Weight of the former zeta at each new measurement; 0 takes the newest alone.
+        batch_norm_size: Batch size of the batch statistics that the network meets already, None where it meets none.
+        data: Inputs with targets for the measurements (any form that `gamma_decay` takes); None for the mini-batches.
+        metric: See `gamma_decay`.
+        covariance: See `gamma_decay`; "diagonal" is the paper's and costs less for wide layers.
+        draws: See `gamma_decay`; None for all K outputs.
+        seed: Seed of the draws.
+
+    >>> network = nn.BatchNorm1d(1, eps=0.0).double()  # loss (u - y)^2 with u = -1 or 1: zeta = 1/M
+    >>> u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
+    >>> round(GammaDecayPenalty(10)(network.eval(), u, u).item(), 6)
+    0.1
+    """
+
+    needs_targets = True
+
+    def __init__(
+        self,
+        batch_size: int,
+        strength: float = 1.0,
+        *,
+        every: int = 100,
+        smoothing: float = 0.5,
+        batch_norm_size: int | None = None,
+        data: Any = None,
+        metric: Metric = "empirical",
+        covariance: Covariance = "full",
+        draws: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_range("batch_size of GammaDecayPenalty", batch_size, 2)
+        check_range("strength of GammaDecayPenalty", strength, 0)
+        check_range("every", every, 1)
+        check_range("smoothing", smoothing, 0, 1, high_open=True)
+        if batch_norm_size is not None:
+            check_range("batch_norm_size (larger than batch_size)", batch_norm_size, batch_size, low_open=True)
+        check_choice("metric", metric, get_args(Metric))
+        check_choice("covariance", covariance, get_args(Covariance))
+        self.batch_size, self.strength, self.every, self.smoothing = batch_size, strength, every, smoothing
+        self.missing = 1.0 if batch_norm_size is None else 1 - batch_size / batch_norm_size
+        self.data, self.draws = data, draws
+        self.metric: Metric = metric
+        self.covariance: Covariance = covariance
+        self._generator = torch.Generator().manual_seed(seed)
+        self._calls = 0
+        self._rates: dict[str, Tensor] = {}
+
+    def value(
+        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
+    ) -> Tensor:
+        """Return the penalty; zeta is measured first where it is time.
+
+        Args:
+            network: The network.
+            inputs: The mini-batch.
+            outputs: Its outputs.
+            targets: Its targets; needed where there are no `data`.
+            observed: Not used.
+
+        Returns:
+            The penalty, differentiable by gamma.
+
+        Raises:
+            InvalidInput: Targets are missing.
+        """
+        checked_outputs(outputs, len(inputs))
+        if self._calls % self.every == 0:
+            if self.data is None and targets is None:
+                raise InvalidInput(
+                    "GammaDecayPenalty needs targets, for the curvature of the loss; got inputs alone. "
+                    "Call penalty(network, x, y), or give it data."
+                )
+            with torch.autocast(outputs.device.type, enabled=False):
+                self._measure(network, (inputs.detach(), targets) if self.data is None else self.data)
+        self._calls += 1
+        total = outputs.new_zeros(())
+        for name, rate in self._rates.items():
+            weight: Any = network.get_submodule(name).weight
+            total = total + quadratic(weight, rate.to(weight))
+        return self.strength * self.missing * total
+
+    def _measure(self, network: nn.Module, data: Any) -> None:
+        decay = gamma_decay(
+            network, data, batch_size=self.batch_size, metric=self.metric, covariance=self.covariance,
+            draws=self.draws, replacement=True, generator=self._generator,
+        )  # fmt: skip
+        scaled = {name: layer for name, layer in decay.items() if network.get_submodule(name).weight is not None}
+        if not scaled:
+            raise NotMeasurable("GammaDecayPenalty needs normalisation layers with gamma; these have affine=False.")
+        for name, layer in scaled.items():
+            former = self._rates.get(name)
+            self._rates[name] = layer.rate if former is None else torch.lerp(layer.rate, former, self.smoothing)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Number of calls, state of the draws, and the rates."""
+        rates = {f"rate.{name}": rate for name, rate in self._rates.items()}
+        return {"calls": torch.tensor(self._calls), "generator": self._generator.get_state(), **rates}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue where the saved penalty was."""
+        self._calls = int(state["calls"])
+        self._generator.set_state(state["generator"].cpu())
+        self._rates = {name.removeprefix("rate."): t for name, t in state.items() if name.startswith("rate.")}
