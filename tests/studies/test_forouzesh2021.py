@@ -174,5 +174,20 @@ def test_shifts_are_ratios_of_geometric_means() -> None:
     assert "dropout S x 0.2, L x 0.25 (training accuracy 0.75)" in sentence
 
 
+def test_the_nearest_products_are_compared() -> None:
+    table = pandas.DataFrame(
+        {
+            "n_hidden": [1.0, 1.0, 2.0],
+            "width": [8.0, 32.0, 8.0],  # (H/2)^M: 4, 16, 16
+            "s_before": [1.0, 2.0, 2.0],
+            "s_after": [1.0, 2.0, 3.0],
+            "test_loss": [1.0, 4.0, 1.0],
+        }
+    )
+    rows, sentence = figures.equal_products(table)
+    assert [entry["ours"] for entry in rows] == [1.0, 1.5, 0.25]
+    assert sentence.startswith("2 layers of 8 over 1 layers of 32 ((H/2)^M equal within 0%)")
+
+
 def test_the_study_is_found_by_its_name() -> None:
     assert load_study("forouzesh2021") is STUDY

@@ -97,29 +97,32 @@ def relation(table: Table, x: str, y: str = "test_loss", *, n_bootstrap: int = 2
     frame, n = pandas.DataFrame(columns), len(pair)
     if n < 3:
         return Relation(n, *([math.nan] * 9))
-    plain = correlations(frame, ["x"], target="y", baseline=None, n_bootstrap=n_bootstrap).loc["x"]
+    raw = correlations(frame, ["x"], target="y", baseline=None, n_bootstrap=n_bootstrap).loc["x"]
     logs = correlations(frame, ["log_x"], target="log_y", baseline=None, n_bootstrap=n_bootstrap).loc["log_x"]
     resamples = numpy.random.default_rng(0).multinomial(n, numpy.full(n, 1 / n), size=n_bootstrap)
     weights = numpy.concatenate([numpy.ones((1, n)), resamples])
     slopes = _slopes(columns["log_x"], columns["log_y"], weights)
     low, high = numpy.nanquantile(slopes[1:], [0.025, 0.975])
-    ends = ("pearson", "pearson_low", "pearson_high")
     return Relation(
-        n,
-        *(float(logs[end]) for end in ends),
-        *(float(plain[end]) for end in ends),
-        float(slopes[0]),
-        float(low),
-        float(high),
+        n=n,
+        rho=float(logs["pearson"]),
+        rho_low=float(logs["pearson_low"]),
+        rho_high=float(logs["pearson_high"]),
+        rho_raw=float(raw["pearson"]),
+        rho_raw_low=float(raw["pearson_low"]),
+        rho_raw_high=float(raw["pearson_high"]),
+        slope=float(slopes[0]),
+        slope_low=float(low),
+        slope_high=float(high),
     )
 
 
-def relation_rows(what: str, found: Relation, paper: float | str = "") -> list[dict[str, Any]]:
-    """Three rows of the table that puts the paper's figures beside ours."""
+def relation_rows(what: str, found: Relation, paper: float | str = "", slope: float | str = "") -> list[dict[str, Any]]:
+    """Three rows of the table that puts the paper's correlation and slope beside ours."""
     return [
         row(f"{what}: Pearson, log-log", found.rho, (found.rho_low, found.rho_high), paper),
         row(f"{what}: Pearson", found.rho_raw, (found.rho_raw_low, found.rho_raw_high)),
-        row(f"{what}: log-log slope", found.slope, (found.slope_low, found.slope_high), 0.5),
+        row(f"{what}: log-log slope", found.slope, (found.slope_low, found.slope_high), slope),
     ]
 
 

@@ -18,12 +18,11 @@ from gapscope.studies.forouzesh2021.analysis import (
     row,
     scatter,
 )
-from gapscope.studies.forouzesh2021.grids import Configuration, n_runs
+from gapscope.studies.forouzesh2021.grids import Configuration
 from gapscope.studies.forouzesh2021.runs import measured_samples, points, runs, trained_network
 
 
 def _outcome(
-    setting: Setting,
     table: Table,
     rows: list[dict[str, Any]],
     verdict: str,
@@ -31,13 +30,12 @@ def _outcome(
     figures: dict[str, Any],
     **numbers: Any,
 ) -> Outcome:
-    kept = {"comparison": rows, "points": table.to_dict("records"), "runs": n_runs(setting)}
     return Outcome(
-        numbers={**numbers, **kept},
+        numbers={**numbers, "comparison": rows, "points": table.to_dict("records")},
         tables={"Paper and ours": comparison(rows), "Points (means over runs)": point_table(table, *columns)},
         figures=figures,
         verdict=verdict,
-        seeds=range(n_runs(setting)),
+        seeds=range(int(table["runs"].max())),
     )
 
 
@@ -72,8 +70,8 @@ def figure_10(setting: Setting) -> Outcome:
     ratio = float((table["variance"] / table["predicted_variance"]).median())
     rows = [
         row("largest |(bias + variance) / squared error - 1|", gap, paper=0.0),
-        *relation_rows("variance and S", with_s, "positive"),
-        *relation_rows("L and variance", with_loss),
+        *relation_rows("variance and S", with_s, "positive", 1.0),
+        *relation_rows("L and variance", with_loss, "", 1.0),
         row("median share of the variance in the squared error", share),
         row("median of variance over S E[x^2] / noise^2", ratio, paper=1.0),
     ]
@@ -87,7 +85,7 @@ def figure_10(setting: Setting) -> Outcome:
         "bias-and-variance": scatter(table, "bias_and_variance", "squared_error"),
     }
     columns = ("s_after", "bias", "variance", "squared_error")
-    return _outcome(setting, table, rows, verdict, columns, figures, variance_and_s=plain(with_s))
+    return _outcome(table, rows, verdict, columns, figures, variance_and_s=plain(with_s))
 
 
 def _by_family(table: Table, what: str) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
@@ -95,7 +93,7 @@ def _by_family(table: Table, what: str) -> tuple[list[dict[str, Any]], dict[str,
     rows, numbers, phrases = [], {}, []
     for family, group in table.groupby("family", sort=False):
         found = relation(group, "s_after")
-        rows += relation_rows(f"{what} {family}", found)
+        rows += relation_rows(f"{what} {family}", found, "", 0.5)
         numbers[str(family)] = plain(found)
         phrases.append(f"{family} {found.text()}, slope {found.slope:.2f}")
     return rows, numbers, "; ".join(phrases)
@@ -107,7 +105,7 @@ def figure_11_amount(setting: Setting) -> Outcome:
     rows, numbers, phrases = _by_family(table, "L and S,")
     verdict = f"Pearson of log L and log S: {phrases} (paper: the match is poor with few and better with many samples)."
     figures = {"loss": scatter(table, "s_after", predicted=True)}
-    return _outcome(setting, table, rows, verdict, ("s_after", "test_loss"), figures, relations=numbers)
+    return _outcome(table, rows, verdict, ("s_after", "test_loss"), figures, relations=numbers)
 
 
 def figure_11_stages(setting: Setting) -> Outcome:
@@ -116,7 +114,7 @@ def figure_11_stages(setting: Setting) -> Outcome:
     rows, numbers, phrases = _by_family(table, "L and S after")
     verdict = f"Pearson of log L and log S after {phrases} (paper: the match improves with training)."
     figures = {"loss": scatter(table, "s_after", predicted=True)}
-    return _outcome(setting, table, rows, verdict, ("s_after", "test_loss"), figures, relations=numbers)
+    return _outcome(table, rows, verdict, ("s_after", "test_loss"), figures, relations=numbers)
 
 
 def figure_12(setting: Setting) -> Outcome:
@@ -124,14 +122,17 @@ def figure_12(setting: Setting) -> Outcome:
     table = points(runs(setting, [*grids.all_popular(setting), *grids.initialized(setting)]))
     used = fitted(table)
     before, behind = relation(used, "s_after"), relation(used, "s_softmax")
-    rows = [*relation_rows("L and S of raw outputs", before), *relation_rows("L and S behind the softmax", behind)]
+    rows = [
+        *relation_rows("L and S of raw outputs", before, "", 0.5),
+        *relation_rows("L and S behind the softmax", behind),
+    ]
     verdict = (
         f"Log L with log S of the raw outputs: Pearson {before.text()}; with that of the probabilities, taken per "
         f"output because their sum is constant: {behind.text()} (paper: the relation is lost).{left_out(table)}"
     )
     figures = {"raw": scatter(table, "s_after"), "probabilities": scatter(table, "s_softmax")}
     columns = ("s_after", "s_softmax", "test_loss")
-    return _outcome(setting, table, rows, verdict, columns, figures, raw=plain(before), probabilities=plain(behind))
+    return _outcome(table, rows, verdict, columns, figures, raw=plain(before), probabilities=plain(behind))
 
 
 def figure_13(setting: Setting) -> Outcome:
@@ -140,11 +141,11 @@ def figure_13(setting: Setting) -> Outcome:
     ratio = table["s_train"] / table["s_after"]
     low, middle, high = ratio.min(), ratio.median(), ratio.max()
     found = relation(table, "s_after", "s_train")
-    rows = [row("S on training over S on test inputs, median", middle, (low, high), 1.0),
+    rows = [row("S on training over S on test inputs: median, smallest to largest", middle, (low, high), 1.0),
             row("their Pearson, log-log", found.rho, (found.rho_low, found.rho_high))]  # fmt: skip
     verdict = (
         f"S on training inputs is {middle:.2f} (median; smallest {low:.2f}, largest {high:.2f}) of S on test inputs "
         f"over {len(table)} configurations, Pearson of the logs {found.rho:.4f} (paper: practically the same)."
     )
     figures = {"inputs": scatter(table, "s_after", "s_train")}
-    return _outcome(setting, table, rows, verdict, ("s_after", "s_train"), figures, relation=plain(found))
+    return _outcome(table, rows, verdict, ("s_after", "s_train"), figures, relation=plain(found))

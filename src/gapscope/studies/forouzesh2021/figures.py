@@ -29,16 +29,23 @@ Grid = Callable[[Setting], list[Configuration]]
 Check = Callable[[Table], tuple[list[dict[str, Any]], str]]
 
 
-def _verdict(table: Table, found: Relation, x: str) -> str:
+def _verdict(table: Table, found: Relation, x: str, slope: float) -> str:
     named = "S before training" if x == "s_before" else "S after training"
+    theory = "eq. 9: 0.5" if slope == 0.5 else "without bias: 1"
     return (
         f"Log test loss and log {named}: Pearson {found.text()}, slope {found.slope:.2f} "
-        f"[{found.slope_low:.2f}, {found.slope_high:.2f}] (eq. 9: 0.5).{left_out(table)}"
+        f"[{found.slope_low:.2f}, {found.slope_high:.2f}] ({theory}).{left_out(table)}"
     )
 
 
 def loss_against_sensitivity(
-    setting: Setting, *, grid: Grid, x: str = "s_after", rho: float | str = "", checks: Sequence[Check] = ()
+    setting: Setting,
+    *,
+    grid: Grid,
+    x: str = "s_after",
+    rho: float | str = "",
+    slope: float = 0.5,
+    checks: Sequence[Check] = (),
 ) -> Outcome:
     """Test loss against S over one grid, with the relation, eq. (9), and what else the figure claims.
 
@@ -47,33 +54,40 @@ def loss_against_sensitivity(
         grid: The configurations.
         x: "s_after" or "s_before".
         rho: The paper's correlation.
+        slope: The slope that theory has: 0.5 for the cross-entropy, 1 for the squared error.
         checks: Further claims: points -> rows of the comparison, and a sentence.
 
     Returns:
         Points, relation, figure, verdict.
     """
-    configurations = grid(setting)
-    table = points(runs(setting, configurations))
+    table = points(runs(setting, grid(setting)))
     used = fitted(table)
     found = relation(used, x)
-    rows = relation_rows("L and S", found, rho)
-    verdict, numbers = _verdict(table, found, x), {"relation": plain(found)}
-    if x == "s_after" and "outputs" in table and "train_accuracy" in table:
+    rows = relation_rows("L and S", found, rho, slope)
+    verdict, numbers = _verdict(table, found, x, slope), {"relation": plain(found)}
+    by_equation_9 = x == "s_after" and "train_accuracy" in table
+    if by_equation_9:
         ratio = over_predicted(used)
-        rows.append(row("L over eq. (9), median", ratio["median"], (ratio["smallest"], ratio["largest"]), 1.0))
+        rows.append(
+            row(
+                "L over eq. (9): median, smallest to largest",
+                ratio["median"],
+                (ratio["smallest"], ratio["largest"]),
+                1.0,
+            )
+        )
         numbers["loss_over_eq_9"] = ratio
     for check in checks:
         more, sentence = check(table)
         rows += more
         verdict += f" {sentence}"
     return Outcome(
-        numbers=numbers | {"comparison": rows, "points": table.to_dict("records"), "runs": grids.n_runs(setting)},
+        numbers=numbers | {"comparison": rows, "points": table.to_dict("records")},
         tables={"Paper and ours": comparison(rows), "Points (means over runs)": point_table(table, x, "test_loss")},
-        figures={"loss": scatter(table, x, predicted=x == "s_after" and "train_accuracy" in table,
-                                 whiskers=x == "s_after")},
+        figures={"loss": scatter(table, x, predicted=by_equation_9, whiskers=x == "s_after")},
         verdict=verdict,
-        seeds=range(grids.n_runs(setting)),
-    )  # fmt: skip
+        seeds=range(int(table["runs"].max())),
+    )
 
 
 def _means(table: Table) -> Table:
@@ -107,11 +121,18 @@ def equal_products(table: Table) -> tuple[list[dict[str, Any]], str]:
     deep, deeper = sorted(table["n_hidden"].unique())[-2:]
     pairs = [(i, j) for i in table.index[table["n_hidden"] == deep] for j in table.index[table["n_hidden"] == deeper]]
     i, j = min(pairs, key=lambda pair: abs(product[pair[0]] / product[pair[1]] - 1))
-    s, loss = (table.loc[j, name] / table.loc[i, name] for name in ("s_after", "test_loss"))
+    before, s, loss = (table.loc[j, name] / table.loc[i, name] for name in ("s_before", "s_after", "test_loss"))
     shapes = [f"{table.loc[k, 'n_hidden']:.0f} layers of {table.loc[k, 'width']:.0f}" for k in (i, j)]
     names = f"{shapes[1]} over {shapes[0]}"
-    sentence = f"{names} ((H/2)^M equal within {abs(product[j] / product[i] - 1):.0%}): S {s:.2f}, L {loss:.2f}."
-    return [row(f"S of {names}", s, paper=1.0), row(f"L of {names}", loss, paper=1.0)], sentence
+    sentence = (
+        f"{names} ((H/2)^M equal within {abs(product[j] / product[i] - 1):.0%}): S {before:.2f} before and {s:.2f} "
+        f"after training, L {loss:.2f} (paper: the same S after training and L)."
+    )
+    return [
+        row(f"S before training of {names}", before),
+        row(f"S of {names}", s, paper=1.0),
+        row(f"L of {names}", loss, paper=1.0),
+    ], sentence
 
 
 def shifts(table: Table) -> tuple[list[dict[str, Any]], str]:
@@ -139,7 +160,12 @@ def initializations(table: Table) -> tuple[list[dict[str, Any]], str]:
         ]
     lowest = {label: means[name].idxmin() for name, label in (("s_after", "S"), ("test_loss", "L"))}
     rows += [row(f"lowest {label}", name, paper="he_normal") for label, name in lowest.items()]
-    return rows, f"Lowest S: {lowest['S']}, lowest L: {lowest['L']} (paper: he_normal for both)."
+    scaled = relation(table[table["family"] != "standard_normal"], "s_after")
+    sentence = (
+        f"Lowest S: {lowest['S']}, lowest L: {lowest['L']} (paper: he_normal for both). Without the standard normal "
+        f"networks the correlation is {scaled.text()}."
+    )
+    return rows + relation_rows("L and S without standard normal", scaled), sentence
 
 
 figure_1 = partial(loss_against_sensitivity, grid=grids.all_popular, rho=0.9707)
@@ -150,6 +176,6 @@ figure_2d = partial(loss_against_sensitivity, grid=grids.regularized_fully_conne
 figure_2e = partial(loss_against_sensitivity, grid=grids.regularized_cnns, checks=[shifts])
 figure_3 = partial(loss_against_sensitivity, grid=grids.initialized, checks=[initializations])
 figure_4 = partial(loss_against_sensitivity, grid=grids.untrained, x="s_before")
-figure_5 = partial(loss_against_sensitivity, grid=grids.housing)
+figure_5 = partial(loss_against_sensitivity, grid=grids.housing, slope=1.0)
 mnist = partial(loss_against_sensitivity, grid=partial(grids.other_images, name="mnist"))
 cifar100 = partial(loss_against_sensitivity, grid=partial(grids.other_images, name="cifar100"))

@@ -162,25 +162,22 @@ def runs(setting: Setting, configurations: Sequence[Configuration]) -> Table:
     """
     import pandas
 
-    specs = {spec: i for i, configuration in enumerate(configurations) for spec in configuration.specs()}
-    records = setting.train(POOL, list(specs), measures=())
+    specs = list(dict.fromkeys(spec for item in configurations for spec in item.specs()))
+    records = setting.train(POOL, specs, measures=())
     finished = {record.id: record for record in records if record.status == "finished"}
-    kept = [spec for spec in specs if spec.id in finished]
-    if not kept:
+    if not finished:
         raise GapscopeError(f"No network finished; the first one: {records[0].message}.")
-    _measure_missing(setting, kept)
+    _measure_missing(setting, [spec for spec in specs if spec.id in finished])
     rows = []
-    for spec in kept:
-        content = read_json(setting.work / "measurements" / f"{spec.id}.json")
-        facts = {
-            "configuration": specs[spec],
-            "family": configurations[specs[spec]].family,
-            "name": configurations[specs[spec]].name,
-            "seed": spec.seed,
-            "epochs": finished[spec.id].epochs_trained,
-            **{name: spec.network.options.get(name) for name in ("n_hidden", "width")},
-        }
-        rows.append(facts | {key: float(value) for key, value in content.items()})
+    for number, item in enumerate(configurations):
+        options = item.spec.network.options
+        facts = {"configuration": number, "family": item.family, "name": item.name}
+        facts |= {"n_hidden": options.get("n_hidden"), "width": options.get("width")}
+        for spec in item.specs():
+            if spec.id in finished:
+                content = read_json(setting.work / "measurements" / f"{spec.id}.json")
+                run = {"seed": spec.seed, "epochs": finished[spec.id].epochs_trained}
+                rows.append(facts | run | {name: float(value) for name, value in content.items()})
     return pandas.DataFrame(rows)
 
 

@@ -19,7 +19,6 @@ from gapscope.studies.forouzesh2021.analysis import (
     row,
     scatter,
 )
-from gapscope.studies.forouzesh2021.grids import n_runs
 from gapscope.studies.forouzesh2021.runs import points, runs
 from gapscope.theory.sensitivity import expected_sensitivity, fully_connected
 
@@ -77,7 +76,7 @@ def table_1(setting: Setting) -> Outcome:
         },
         figures={"s": scatter(table, "s_after"), "j": scatter(table, "j_softmax")},
         verdict=verdict,
-        seeds=range(n_runs(setting)),
+        seeds=range(int(table["runs"].max())),
     )
 
 
@@ -113,7 +112,7 @@ def table_2(setting: Setting) -> Outcome:
         },
         figures=figures,
         verdict=verdict,
-        seeds=range(n_runs(setting)),
+        seeds=range(int(table["runs"].max())),
     )
 
 
@@ -167,7 +166,7 @@ def authors(setting: Setting) -> Outcome:
                 point_table(table, "s_before", "s_over_eq_10", "s_after", "test_loss")},
         figures={"loss": scatter(table, "s_after", predicted=True)},
         verdict=verdict,
-        seeds=range(n_runs(setting)),
+        seeds=range(int(table["runs"].max())),
     )  # fmt: skip
 
 
@@ -221,5 +220,5 @@ def ranking(setting: Setting) -> Outcome:
         },
         figures={"s": scatter(table[is_standard], "s_before"), "size": scatter(table[is_standard], "parameters")},
         verdict=verdict,
-        seeds=range(n_runs(setting)),
+        seeds=range(int(table["runs"].max())),
     )
