@@ -62,7 +62,7 @@ def test_gradient_of_a_weighted_kernel(size: tuple[int, int, int, int, int]) -> 
     leaves = side.columns.clone().requires_grad_(), side.gradients.clone().requires_grad_()
     jacobian = _jacobian(Side(*leaves))
     expected = torch.autograd.grad((torch.einsum("ncok,mdok->ncmd", jacobian, jacobian) * weights).sum(), leaves)
-    for given_, right in zip(kernel_block_gradient(side, weights), expected, strict=True):
+    for given_, right in zip(kernel_block_gradient(side, weights, by_columns=True), expected, strict=True):
         torch.testing.assert_close(given_, right, rtol=1e-11, atol=1e-11)
 
 

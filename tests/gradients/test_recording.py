@@ -33,7 +33,7 @@ def test_in_place_activations_are_exact(activation: nn.Module) -> None:
     network = nn.Sequential(nn.Linear(3, 5), activation, nn.Linear(5, 4), nn.LayerNorm(4), activation, nn.Linear(4, 2))
     network, x = network.double(), torch.randn(3, 3, dtype=torch.float64)
     expected = dense_jacobian(network, x).square().sum((1, 2))
-    torch.testing.assert_close(per_sample_traces(network, x, None, None)[0], expected, rtol=1e-10, atol=0)
+    torch.testing.assert_close(per_sample_traces(network, x, None, chunk_size=64)[0], expected, rtol=1e-10, atol=0)
 
 
 def test_an_input_that_is_changed_in_place_afterwards_is_refused() -> None:
@@ -146,7 +146,7 @@ def test_hooks_that_change_an_output_come_after_the_record() -> None:
     network[0].register_forward_hook(lambda *call: 2 * call[2])
     x = torch.randn(3, 3, dtype=torch.float64)
     expected = dense_jacobian(network, x).square().sum((1, 2))
-    torch.testing.assert_close(per_sample_traces(network, x, None, None)[0], expected, rtol=1e-10, atol=0)
+    torch.testing.assert_close(per_sample_traces(network, x, None, chunk_size=64)[0], expected, rtol=1e-10, atol=0)
 
 
 def test_irregular_parameters_are_found_and_remembered() -> None:
@@ -157,12 +157,12 @@ def test_irregular_parameters_are_found_and_remembered() -> None:
     verify(tape, outputs)
     assert tape.irregular == frozenset()  # the owner of the bare parameters is the network itself
     network.positions.requires_grad_(False)
-    per_sample_traces(network, x, None, None)
+    per_sample_traces(network, x, None, chunk_size=64)
     passes = []
     network.patches.register_forward_hook(lambda *_: passes.append(1))
-    per_sample_traces(network, x, None, None)
+    per_sample_traces(network, x, None, chunk_size=64)
     first = len(passes)
-    per_sample_traces(network, x, None, None)
+    per_sample_traces(network, x, None, chunk_size=64)
     assert len(passes) == 2 * first
 
 
@@ -196,7 +196,7 @@ def test_parameters_that_were_called_without_gradients() -> None:
     network = Wrapped(forward, layer=nn.Linear(3, 4), head=nn.Linear(4, 2)).double()
     x = torch.randn(3, 3, dtype=torch.float64)
     expected = dense_jacobian(network, x).square().sum((1, 2))
-    torch.testing.assert_close(per_sample_traces(network, x, None, None)[0], expected)
+    torch.testing.assert_close(per_sample_traces(network, x, None, chunk_size=64)[0], expected)
 
 
 def test_outputs_that_do_not_depend_on_any_parameter() -> None:
@@ -209,8 +209,8 @@ def test_outputs_that_do_not_depend_on_any_parameter() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lower_precision_is_close(dtype: torch.dtype) -> None:
     network, x = CASES["conv stack"].make()
-    exact = per_sample_traces(network, x, None, None)[0]
-    approximate = per_sample_traces(network.to(dtype), x.to(dtype), None, None)[0]
+    exact = per_sample_traces(network, x, None, chunk_size=64)[0]
+    approximate = per_sample_traces(network.to(dtype), x.to(dtype), None, chunk_size=64)[0]
     torch.testing.assert_close(approximate, exact, rtol=1e-5 if dtype == torch.float32 else 5e-2, atol=0)
 
 

@@ -53,6 +53,11 @@ class Side:
         return c, n, o, self.columns.shape[1], t
 
     @cached_property
+    def by_sample(self) -> Float[Tensor, "n co t"]:
+        """Derivatives with samples first: [N, C O, T]."""
+        return self.gradients.transpose(0, 1).flatten(1, 2)
+
+    @cached_property
     def by_place(self) -> Float[Tensor, "n ct o"]:
         """Derivatives with the places as rows: [N, C T, O]."""
         c, n, o, _, t = self.sizes
@@ -60,10 +65,11 @@ class Side:
 
     def jacobian(self, channels: slice) -> Float[Tensor, "nc ok"]:
         """Return J for some of the O channels, samples first: [N C, O' K]."""
-        c, n, _, k, t = self.sizes
-        part = self.gradients[:, :, channels].transpose(0, 1)
-        rows = torch.bmm(part.reshape(n, -1, t), self.columns.transpose(1, 2))
-        return rows.view(n * c, part.shape[2] * k)
+        c, n, o, _, t = self.sizes
+        rows = self.by_sample
+        if channels.start > 0 or channels.stop < o:
+            rows = rows.view(n, c, o, t)[:, :, channels].flatten(1, 2)
+        return torch.bmm(rows, self.columns.mT).view(n * c, -1)
 
 
 def _explicit(first: Side, second: Side, floats: int) -> Tensor:
@@ -155,25 +161,8 @@ def traced_block(first: Side, second: Side, floats: int = TEMPORARY) -> Float[Te
     return kernel
 
 
-def kernel_block_gradient(
-    side: Side, weights: Float[Tensor, "n c n c"]
-) -> tuple[Float[Tensor, "n k t"], Float[Tensor, "c n o t"]]:
-    """Return the derivatives of sum(weights * kernel_block(side, side)) by columns and gradients.
-
-    Args:
-        side: The factors.
-        weights: Symmetric weights.
-
-    Returns:
-        The two derivatives.
-    """
+def _gradient_by_gram(side: Side, weights: Tensor) -> tuple[Tensor, Tensor]:
     c, n, o, k, t = side.sizes
-    if t * t * (o + 16) > 0.6 * o * k or n * (c * t) ** 2 > TEMPORARY:
-        rows = side.jacobian(slice(None))
-        by_jacobian = (2 * weights.reshape(n * c, n * c) @ rows).view(n, c * o, k)
-        flat = side.gradients.transpose(0, 1).reshape(n, c * o, t)
-        by_gradients = torch.bmm(by_jacobian, side.columns).view(n, c, o, t).transpose(0, 1)
-        return torch.bmm(by_jacobian.transpose(1, 2), flat), by_gradients
     others = side.by_place.reshape(n * c * t, o)
     places = side.columns.transpose(1, 2).reshape(n * t, k)
     by_columns, by_gradients = torch.empty_like(side.columns), torch.empty_like(side.gradients)
@@ -184,3 +173,24 @@ def kernel_block_gradient(
         products = (side.by_place[i] @ others.T).view(c, t, n, c, t)
         by_columns[i] = ((products * spread).sum((0, 3)).view(t, n * t) @ places).T
     return by_columns, by_gradients
+
+
+def kernel_block_gradient(
+    side: Side, weights: Float[Tensor, "n c n c"], *, by_columns: bool
+) -> tuple[Float[Tensor, "n k t"] | None, Float[Tensor, "c n o t"]]:
+    """Return the derivatives of sum(weights * kernel_block(side, side)) by columns and gradients.
+
+    Args:
+        side: The factors.
+        weights: Symmetric weights.
+        by_columns: Whether the first is wanted.
+
+    Returns:
+        The two derivatives.
+    """
+    c, n, o, k, t = side.sizes
+    if t * t * (o + 16) > 0.6 * o * k or n * (c * t) ** 2 > TEMPORARY:
+        by_jacobian = (2 * weights.reshape(n * c, n * c) @ side.jacobian(slice(0, o))).view(n, c * o, k)
+        by_gradients = torch.bmm(by_jacobian, side.columns).view(n, c, o, t).transpose(0, 1)
+        return torch.bmm(by_jacobian.mT, side.by_sample) if by_columns else None, by_gradients
+    return _gradient_by_gram(side, weights)

@@ -151,8 +151,8 @@ class Factors(Contribution):
 
     @override
     def kernel_gradient(self, weights: Tensor) -> tuple[Tensor | None, ...]:
-        by_columns, by_gradients = kernel_block_gradient(self.side, weights)
-        return self.layout.fold(by_columns, self.inputs) if self.inputs.requires_grad else None, by_gradients
+        by_columns, by_gradients = kernel_block_gradient(self.side, weights, by_columns=self.inputs.requires_grad)
+        return None if by_columns is None else self.layout.fold(by_columns, self.inputs), by_gradients
 
     @override
     def regrouped(self, n: int) -> Factors:

@@ -77,9 +77,9 @@ class Call:
 
     @property
     def inputs(self) -> Tensor:
-        """The first argument with samples first, in at least float32."""
+        """The first argument with samples first, in at least float32; with its graph where gradients are enabled."""
         inputs = self.arguments[0] if self.arguments else next(iter(self.keywords.values()))
-        return samples_first(inputs, self.sample_dim)
+        return samples_first(inputs if torch.is_grad_enabled() else inputs.detach(), self.sample_dim)
 
     def check_unchanged(self) -> None:
         """Raise ReplaceLayer where an input of the layer was written in place after the layer had used it."""

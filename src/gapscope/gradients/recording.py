@@ -15,7 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
 
 from gapscope.errors import ReplaceLayer
-from gapscope.gradients import rules as rules
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.gradients.layer_rules import Rule, rule_of
 from gapscope.gradients.rules.attention import attention, can_be_unfolded

@@ -59,7 +59,19 @@ def output_gradients(
         except RuntimeError:  # an operation whose backward vmap cannot batch: one cotangent after the other
             pass
     rows = [torch.autograd.grad(outputs, edges, cotangent, **settings) for cotangent in cotangents]
+    if len(rows) == 1:
+        return [None if gradient is None else gradient[None] for gradient in rows[0]]
     return [None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)]
+
+
+def _trainable(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
+    """Trainable parameters by their first name, as `named_parameters`, without walking the network again."""
+    found: dict[nn.Parameter, str] = {}
+    for prefix, module in modules.items():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.requires_grad:
+                found.setdefault(parameter, f"{prefix}.{name}" if prefix else name)
+    return {name: parameter for parameter, name in found.items()}
 
 
 class Tape:
@@ -87,7 +99,7 @@ class Tape:
         )
         self.calls: list[Call] = []
         self.irregular: frozenset[int] = frozenset()
-        self.parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        self.parameters = _trainable(modules)
         if not self.parameters:
             raise NotMeasurable(
                 "A network must have trainable parameters; all of its parameters are frozen or it has none. "

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from gapscope.gradients.recording import recorded
 from gapscope.gradients.self_check import verify
 from gapscope.gradients.tape import Tape
-from gapscope.inspection import checked_outputs
 from gapscope.samples import slices
 
 
@@ -42,7 +41,7 @@ def square_norms(
 
 
 def per_sample_traces(
-    network: nn.Module, x: Float[Tensor, "n ..."], probes: Float[Tensor, "p n k"] | None, chunk_size: int | None
+    network: nn.Module, x: Float[Tensor, "n ..."], probes: Float[Tensor, "p n k"] | None, *, chunk_size: int
 ) -> Float[Tensor, "p n"]:
     """Trace of every sample's kernel block, exactly or by probes, in float64.
 
@@ -50,14 +49,11 @@ def per_sample_traces(
         network: The network, in the mode in which it is to be looked at.
         x: Inputs.
         probes: One row of results a probe; None for the exact traces, as one row.
-        chunk_size: Samples a pass; None for about 1024 gradients of outputs at once.
+        chunk_size: Samples a pass.
 
     Returns:
         Unscaled squared norms.
     """
-    if chunk_size is None:
-        outputs = 1 if probes is not None else checked_outputs(network(x[:1]), 1).shape[1]
-        chunk_size = max(1, 1024 // outputs)
     parts = []
     for part in slices(len(x), chunk_size):
         tape, outputs = recorded(network, x[part])

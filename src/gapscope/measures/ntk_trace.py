@@ -17,6 +17,8 @@ from gapscope.records import Estimate
 from gapscope.registry import measure
 from gapscope.samples import slices
 
+_GRADIENTS_AT_ONCE = 1024
+
 
 def _batch_sums(network: nn.Module, x: Tensor, probes: Tensor, chunk_size: int) -> Tensor:
     """Squared norm [P, 1] of the gradient of all weighted outputs together, for each probe."""
@@ -88,7 +90,8 @@ def ntk_trace(
         reduction: "sum" over samples and outputs, or "mean" (the sum divided by N C).
         probe: Kind of probe.
         generator: Source of the probes; None for a new one with seed 0, so that the same call gives the same number.
-        chunk_size: Samples a pass; the result does not depend on it. None for a size that suits the outputs.
+        chunk_size: Samples a pass; the result does not depend on it. None for as many as make
+            1024 gradients of outputs.
 
     Returns:
         The trace, in squared output / squared weight. The standard error of probes is the spread among them; with one
@@ -111,12 +114,14 @@ def ntk_trace(
         x = ready_inputs(network, x)
         n, n_outputs = len(x), checked_outputs(network(x[:1]), 1).shape[1]
         scale = 1 / (n * n_outputs) if reduction == "mean" else 1.0
+        if chunk_size is None:
+            chunk_size = max(1, _GRADIENTS_AT_ONCE // (n_outputs if method == "exact" else 1))
         if method == "exact":
-            return Estimate(float(per_sample_traces(network, x, None, chunk_size).sum()) * scale)
+            return Estimate(float(per_sample_traces(network, x, None, chunk_size=chunk_size).sum()) * scale)
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         drawn = torch.stack([draw_probe(probe, n, n_outputs, generator) for _ in range(probes)]).to(x.device)
         if probe == "batch_sum":
-            values = _batch_sums(network, x, drawn, chunk_size or 512)
+            values = _batch_sums(network, x, drawn, chunk_size)
         else:
-            values = per_sample_traces(network, x, drawn, chunk_size) * probe_scale(probe, n_outputs)
+            values = per_sample_traces(network, x, drawn, chunk_size=chunk_size) * probe_scale(probe, n_outputs)
     return Estimate(float(values.sum(1).mean()) * scale, _standard_error(values, probe, n_outputs) * scale)

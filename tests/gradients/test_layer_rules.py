@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from gapscope.errors import ReplaceLayer
+from gapscope.gradients import layer_rules
+from gapscope.gradients.contributions import Contribution, Dense
+from gapscope.gradients.layer_rules import Call, layer_rule, rule_of
+from gapscope.gradients.recording import recorded
+from gapscope.gradients.traces import every_output, per_sample_traces
+from gradients.reference import dense_jacobian, headed
+
+
+def _check(network: nn.Module, x: Tensor) -> None:
+    expected = dense_jacobian(network, x).square().sum((1, 2))
+    torch.testing.assert_close(per_sample_traces(network, x, None, chunk_size=64)[0], expected, rtol=1e-10, atol=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_convolution(data: Any) -> None:
+    dims = data.draw(st.integers(1, 3))
+    transposed = data.draw(st.booleans())
+    groups = data.draw(st.sampled_from((1, 2)))
+    stride, kernel, dilation = (data.draw(st.tuples(*[st.integers(1, 2)] * dims)) for _ in range(3))
+    padding = data.draw(st.tuples(*[st.integers(0, 1)] * dims))
+    space = data.draw(st.tuples(*[st.integers(3, 4)] * dims))
+    kinds = (
+        (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+        if transposed
+        else (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    )
+    options: dict[str, Any] = {"stride": stride, "dilation": dilation, "padding": padding, "groups": groups}
+    if transposed:
+        options["output_padding"] = data.draw(st.tuples(*[st.integers(0, 1)] * dims))
+        assume(all(o < max(s, d) for o, s, d in zip(options["output_padding"], stride, dilation, strict=True)))
+    else:
+        options["padding_mode"] = data.draw(st.sampled_from(("zeros", "replicate", "circular")))
+    torch.manual_seed(0)
+    layer: nn.Module = kinds[dims - 1](2, 4, kernel, bias=data.draw(st.booleans()), **options).double()
+    x = torch.randn(2, 2, *space, dtype=torch.float64)
+    try:
+        features = layer(x)[0].numel()
+    except RuntimeError:  # no window fits
+        return
+    _check(headed(layer, features=features, outputs=2).double(), x)
+
+
+class _Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x
+
+
+def test_a_layer_of_ones_own_works_with_and_without_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 4), _Scale(), nn.Tanh(), nn.Linear(4, 2)).double()
+    x = torch.randn(3, 3, dtype=torch.float64)
+    _check(network, x)
+    monkeypatch.setattr(layer_rules, "_RULES", dict(layer_rules._RULES))
+    calls = []
+
+    @layer_rule(_Scale)
+    def scale(call: Call, gradient: Tensor) -> list[Contribution]:
+        calls.append(call.name)
+        return [Dense((call.parameters["weight"],), gradient * call.inputs)]
+
+    _check(network, x)
+    assert set(calls) == {"1"}
+
+
+def test_a_wrong_rule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 4), _Scale(), nn.Tanh(), nn.Linear(4, 2)).double()
+    monkeypatch.setattr(layer_rules, "_RULES", dict(layer_rules._RULES))
+    layer_rule(_Scale)(lambda call, gradient: [Dense((call.parameters["weight"],), 2 * gradient * call.inputs)])
+    _check(network, torch.randn(3, 3, dtype=torch.float64))
+
+
+def test_subclasses_and_other_parameters_have_no_rule() -> None:
+    class Twice(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return 2 * super().forward(input)
+
+    torch.manual_seed(0)
+    assert rule_of(Twice(2, 2), {}) is None
+    plain = nn.Linear(2, 2)
+    assert rule_of(plain, dict(plain.named_parameters())) is not None
+    assert rule_of(plain, {"weight_g": plain.weight}) is None
+    _check(nn.Sequential(Twice(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), torch.randn(3, 3, dtype=torch.float64))
+
+
+def test_keyword_arguments() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(input=torch.tanh(self.first(input=x)))
+
+    torch.manual_seed(0)
+    _check(Net().double(), torch.randn(3, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])
+def test_embeddings_that_change_weights_or_gradients_are_refused(options: dict[str, Any]) -> None:
+    network = nn.Sequential(nn.Embedding(5, 4, **options), nn.Flatten(), nn.Linear(8, 2))
+    tape, outputs = recorded(network, torch.tensor([[1, 2], [3, 4]]))
+    with pytest.raises(ReplaceLayer, match=r"Embedding '0' must have max_norm=None and scale_grad_by_freq=False"):
+        tape.contributions(outputs, every_output(outputs))
