@@ -78,7 +78,7 @@ class VisionTransformer(nn.Module):
 
 def _tied_language_model() -> nn.Module:
     def forward(net: Any, x: Tensor) -> Tensor:
-        h = net.table(x) + net.positions(torch.arange(x.shape[1]))
+        h = net.table(x) + net.positions(torch.arange(x.shape[1], device=x.device))
         return net.head(torch.tanh(net.mix(h)).mean(1))
 
     table = nn.Embedding(7, 4)
@@ -93,9 +93,9 @@ def _attention(*, batch_first: bool, cross: bool, masked: bool) -> nn.Module:
         keys = net.keys(x) if cross else x
         masks = {}
         if masked:
-            padding = torch.zeros(x.shape[0 if batch_first else 1], 6, dtype=torch.bool)
+            padding = torch.zeros(x.shape[0 if batch_first else 1], 6, dtype=torch.bool, device=x.device)
             padding[:, 5] = True
-            masks = {"attn_mask": torch.ones(6, 6, dtype=torch.bool).triu(1), "key_padding_mask": padding}
+            masks = {"attn_mask": padding.new_ones(6, 6).triu(1), "key_padding_mask": padding}
         h, _ = net.attention(x, keys, keys if cross else x, need_weights=not masked, **masks)
         h = h if batch_first else h.transpose(0, 1)
         return net.head(h.flatten(1))

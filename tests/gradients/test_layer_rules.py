@@ -31,11 +31,7 @@ def test_any_convolution(data: Any) -> None:
     stride, kernel, dilation = (data.draw(st.tuples(*[st.integers(1, 2)] * dims)) for _ in range(3))
     padding = data.draw(st.tuples(*[st.integers(0, 1)] * dims))
     space = data.draw(st.tuples(*[st.integers(3, 4)] * dims))
-    kinds = (
-        (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-        if transposed
-        else (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    )
+    kind = getattr(nn, f"Conv{'Transpose' if transposed else ''}{dims}d")
     options: dict[str, Any] = {"stride": stride, "dilation": dilation, "padding": padding, "groups": groups}
     if transposed:
         options["output_padding"] = data.draw(st.tuples(*[st.integers(0, 1)] * dims))
@@ -43,7 +39,7 @@ def test_any_convolution(data: Any) -> None:
     else:
         options["padding_mode"] = data.draw(st.sampled_from(("zeros", "replicate", "circular")))
     torch.manual_seed(0)
-    layer: nn.Module = kinds[dims - 1](2, 4, kernel, bias=data.draw(st.booleans()), **options).double()
+    layer: nn.Module = kind(2, 4, kernel, bias=data.draw(st.booleans()), **options).double()
     x = torch.randn(2, 2, *space, dtype=torch.float64)
     try:
         features = layer(x)[0].numel()
@@ -95,7 +91,7 @@ def test_subclasses_and_other_parameters_have_no_rule() -> None:
     assert rule_of(Twice(2, 2), {}) is None
     plain = nn.Linear(2, 2)
     assert rule_of(plain, dict(plain.named_parameters())) is not None
-    assert rule_of(plain, {"weight_g": plain.weight}) is None
+    assert rule_of(plain, {"weight_g": nn.Parameter(torch.ones(2))}) is None
     _check(nn.Sequential(Twice(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), torch.randn(3, 3, dtype=torch.float64))
 
 
