@@ -55,7 +55,7 @@ def test_a_direction_is_confirmed_contradicted_or_left_open(records: list[Record
 
     assert said("lower", "unit_sparsity.zeta") == said("higher", "unit_sparsity.kappa") == "as stated"
     assert said("higher", "unit_sparsity.zeta") == "opposite to the stated direction"
-    assert said("lower", "parameter_count") == "not distinguishable from no relation"
+    assert said("lower", "parameter_count") == "no clear relation"
     assert said("none", "unit_sparsity.zeta") == ""
 
 

@@ -32,7 +32,7 @@ def estimated(records: list[Record]) -> tuple[GapEstimator, pandas.DataFrame]:
 class _Page(HTMLParser):
     """Checks that tags are balanced, and collects elements and text."""
 
-    VOID = frozenset({"meta", "link", "br"})
+    VOID = frozenset({"meta", "link", "wbr"})
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ def _agreement(direction: str, low: float, high: float) -> str:
     if direction == "none" or not math.isfinite(low):
         return ""
     if low <= 0 <= high:
-        return "not distinguishable from no relation"
+        return "no clear relation"
     return "as stated" if (low > 0) == (direction == "lower") else "opposite to the stated direction"
 
 

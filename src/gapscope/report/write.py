@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +36,13 @@ def _environment() -> jinja2.Environment:
     )
     # the style sheet and the script are ours, and must not be escaped
     environment.globals["verbatim"] = lambda name: Markup(environment.get_template(name).render())
+    environment.filters["breakable"] = _breakable
     return environment
+
+
+def _breakable(name: str) -> Markup:
+    """A dotted name that may be broken after each of its words, and nowhere else."""
+    return Markup("<wbr>").join(re.split(r"(?<=[._])", name))
 
 
 def write_report(
