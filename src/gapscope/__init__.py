@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gapscope.penalties.weight import WeightPenalty as WeightPenalty
     from gapscope.pools.grid import Grid as Grid
     from gapscope.pools.pool import Pool as Pool
+    from gapscope.ranking import rank_architectures as rank_architectures
     from gapscope.records import Estimate as Estimate
     from gapscope.records import Reading as Reading
     from gapscope.records import Readings as Readings
@@ -80,6 +81,7 @@ _PUBLIC = {
     "WeightPenalty": "penalties.weight",
     "Grid": "pools.grid",
     "Pool": "pools.pool",
+    "rank_architectures": "ranking",
     "Estimate": "records",
     "Reading": "records",
     "Readings": "records",
