@@ -280,9 +280,11 @@ def test_errors(network: Any) -> None:
         gamma_decay(network, images(N), batch_size=M, curvature="hessian")
     with pytest.raises(InvalidInput, match="'squared_score' is exact and takes no draws"):
         gamma_decay(network, images(N), batch_size=M, curvature="squared_score", draws=3)
+    with pytest.raises(InvalidInput, match="noise_draws act on the network itself; use metric='empirical'"):
+        gamma_decay(network, images(N), batch_size=M, noise_draws=2, metric="euclid")
     with pytest.raises(InvalidInput, match="draws must lie in"):
         gamma_decay(network, images(N), batch_size=M, draws=0)
     with pytest.raises(InvalidInput, match=r"layers must name.*got '5'"):
         gamma_decay(network, images(N), batch_size=M, layers=["5"])
-    with pytest.raises(NotMeasurable, match="holds none"):
+    with pytest.raises(NotMeasurable, match="it holds none"):
         gamma_decay(nn.Linear(2, 2), Samples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)), batch_size=2)

@@ -133,5 +133,7 @@ def test_table_figure_and_errors() -> None:
     assert isinstance(rows, BatchStatistics) and rows.to_pandas().shape == (10, 4) and "std_bias" in repr(rows)
     assert rows.plot("covariance").axes[0].get_ylabel() == "Cov(a, s)"
     assert layer.num_batches_tracked == 0
+    with pytest.raises(InvalidInput, match=r"quantity must be one of .*; got 'std'"):
+        rows.plot("std")
     with pytest.raises(InvalidInput, match=r"batch_sizes .* must lie in \[2, 39\]; got 40"):
         batch_statistics(layer, x, batch_sizes=(40,))

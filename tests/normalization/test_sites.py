@@ -30,7 +30,7 @@ def test_kinds_that_count() -> None:
 def test_errors_name_what_is_there() -> None:
     with pytest.raises(InvalidInput, match=r"got '01'\. Did you mean '1'|got '01'"):
         batch_norm_layers(plain(), ["01"])
-    with pytest.raises(NotMeasurable, match=r"must hold a layer of type BatchNorm1d.*Linear holds none"):
+    with pytest.raises(NotMeasurable, match=r"must hold normalisation layers \(BatchNorm1d.*it holds none"):
         batch_norm_layers(nn.Linear(2, 2))
     with pytest.raises(InvalidInput, match="Layer '0' must keep running statistics"):
         batch_norm_layers(nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False)))

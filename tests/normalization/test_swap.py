@@ -149,9 +149,11 @@ def test_errors() -> None:
         replace(network, "none")
     with pytest.raises(InvalidInput, match=r"GhostBatchNorm2d has no option 'ghostsize'. Did you mean 'ghost_size'"):
         replace(network, "ghost", ghostsize=3)
-    with pytest.raises(InvalidInput, match="layers must name batch-normalisation layers: 1, 4, 8; got '3'"):
+    with pytest.raises(
+        InvalidInput, match="layers must name batch-normalisation layers of the network: '1', '4', '8'; got '3'"
+    ):
         replace(network, "ghost", layers=["3"])
-    with pytest.raises(NotMeasurable, match="Linear holds none"):
+    with pytest.raises(NotMeasurable, match="must hold batch-normalisation layers; it holds none"):
         replace(nn.Linear(2, 2), "ghost")
 
 

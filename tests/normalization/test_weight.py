@@ -34,7 +34,7 @@ def test_only_the_layers_named() -> None:
 def test_errors() -> None:
     with pytest.raises(InvalidInput, match=r"got 'conv3'. Did you mean 'conv"):
         weight_normalize(Residual(), layers=["conv3"])
-    with pytest.raises(NotMeasurable, match="must hold a linear or convolutional layer"):
+    with pytest.raises(NotMeasurable, match="must hold linear or convolutional layers; it holds none"):
         weight_normalize(nn.ReLU())
     empty = nn.Linear(2, 3)
     nn.init.zeros_(empty.weight)

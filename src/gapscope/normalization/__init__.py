@@ -1,13 +1,13 @@
 """Batch normalisation taken apart: layers, population statistics, and the gamma decay that batches amount to."""
 
-from gapscope.normalization.decay import GammaDecay as GammaDecay
 from gapscope.normalization.decay import gamma_decay as gamma_decay
-from gapscope.normalization.decay_sums import LayerDecay as LayerDecay
 from gapscope.normalization.excess import BatchNormExcess as BatchNormExcess
 from gapscope.normalization.excess import batch_norm_excess as batch_norm_excess
 from gapscope.normalization.ghost import GhostBatchNorm1d as GhostBatchNorm1d
 from gapscope.normalization.ghost import GhostBatchNorm2d as GhostBatchNorm2d
 from gapscope.normalization.ghost import GhostBatchNorm3d as GhostBatchNorm3d
+from gapscope.normalization.layer_decay import GammaDecay as GammaDecay
+from gapscope.normalization.layer_decay import LayerDecay as LayerDecay
 from gapscope.normalization.mean_only import MeanOnlyBatchNorm1d as MeanOnlyBatchNorm1d
 from gapscope.normalization.mean_only import MeanOnlyBatchNorm2d as MeanOnlyBatchNorm2d
 from gapscope.normalization.mean_only import MeanOnlyBatchNorm3d as MeanOnlyBatchNorm3d

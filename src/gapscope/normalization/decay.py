@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,8 @@ from gapscope.normalization.curvature import (
     output_hessian_factor,
     tapped_forward,
 )
-from gapscope.normalization.decay_sums import LayerDecay, LayerSums
+from gapscope.normalization.decay_sums import LayerSums
+from gapscope.normalization.layer_decay import GammaDecay, LayerDecay
 from gapscope.normalization.metric import euclidean_length_factors
 from gapscope.normalization.noise import even_part, noise_source
 from gapscope.normalization.refresh import seeded
@@ -28,101 +29,10 @@ from gapscope.normalization.sites import batch_norm_layers, in_forward_order
 from gapscope.records import Estimate
 from gapscope.samples import Samples, as_samples, slices
 
-if TYPE_CHECKING:
-    import pandas
-
 Form = Literal["in_batch", "independent"]
 Metric = Literal["empirical", "euclid"]
 Curvature = Literal["gauss_newton", "squared_score", "hessian"]
 Covariance = Literal["full", "diagonal"]
-
-
-def _total(estimates: list[Estimate]) -> Estimate:
-    errors = [estimate.standard_error for estimate in estimates]
-    known = [error for error in errors if error is not None]
-    return Estimate(sum(estimates), sum(error**2 for error in known) ** 0.5 if known else None)
-
-
-class GammaDecay(Mapping[str, LayerDecay]):
-    """The gamma decay of a network: name of layer -> LayerDecay, in forward order.
-
-    Args:
-        layers: The layers.
-        n_samples: Number of samples of the population.
-        replacement: Whether batches are drawn with replacement.
-    """
-
-    def __init__(self, layers: Mapping[str, LayerDecay], n_samples: int, replacement: bool) -> None:
-        self._layers, self.n_samples, self.replacement = dict(layers), n_samples, replacement
-
-    def __getitem__(self, name: str) -> LayerDecay:
-        return self._layers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._layers)
-
-    def __len__(self) -> int:
-        return len(self._layers)
-
-    @property
-    def batch_size(self) -> int:
-        """The emulated batch size M."""
-        return next(iter(self.values())).batch_size
-
-    @property
-    def decay(self) -> Estimate:
-        """Sum of the layers' decay, in units of the loss."""
-        return _total([layer.decay for layer in self.values()])
-
-    @property
-    def predicted(self) -> Estimate:
-        """Predicted loss with batch statistics minus loss with population statistics, summed over the layers."""
-        return _total([layer.predicted for layer in self.values()])
-
-    def at(self, batch_size: int) -> GammaDecay:
-        """Return the same for another batch size, without measuring again.
-
-        Args:
-            batch_size: Emulated batch size M; everything scales with (n - M) / (M (n - 1)), or 1/M with replacement.
-
-        Returns:
-            The decay for that batch size; a sampled part holds for its own batch size alone and is left out.
-        """
-        factor = self.variance_factor(batch_size) / self.variance_factor(self.batch_size)
-        layers = {name: layer.scaled(factor, batch_size) for name, layer in self.items()}
-        return GammaDecay(layers, self.n_samples, self.replacement)
-
-    def variance_factor(self, batch_size: int) -> float:
-        """Variance of a mean over a random batch, in units of the variance of a single sample."""
-        n = self.n_samples
-        if self.replacement:
-            check_range("batch_size", batch_size, 1)
-            return 1 / batch_size
-        check_range("batch_size (below the number of samples, or use replacement=True)", batch_size, 1, n - 1)
-        return (n - batch_size) / (batch_size * (n - 1))
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """One row a layer: batch size, mean zeta, mean gamma^2, decay, first-order part, predicted."""
-        import pandas
-
-        rows = [
-            {
-                "layer": layer.name,
-                "batch_size": layer.batch_size,
-                "channels": len(layer.gamma),
-                "mean_zeta": float(layer.zeta.mean()),
-                "mean_gamma_squared": float(layer.gamma.square().mean()),
-                "decay": float(layer.decay),
-                "first_order": float(layer.first_order.sum()),
-                "predicted": float(layer.predicted),
-                "standard_error": layer.standard_error,
-            }
-            for layer in self.values()
-        ]
-        return pandas.DataFrame(rows).set_index("layer")
-
-    def __repr__(self) -> str:
-        return self.to_pandas().to_string()
 
 
 class _Measurement:
@@ -216,11 +126,13 @@ class _Measurement:
         return found
 
 
-def _check_counts(curvature: str, covariance: str, draws: int | None, noise_draws: int) -> None:
+def _check_together(metric: str, curvature: str, covariance: str, draws: int | None, noise_draws: int) -> None:
     if draws is not None:
         check_range("draws", draws, 1)
     if noise_draws:
         check_range("noise_draws (0 for none)", noise_draws, 2)
+    if noise_draws and metric == "euclid":
+        raise InvalidInput("noise_draws act on the network itself; use metric='empirical' with them.")
     if curvature == "hessian" and covariance == "full":
         raise InvalidInput("curvature='hessian' has the diagonal alone; use covariance='diagonal' with it.")
     if curvature == "squared_score" and draws is not None:
@@ -278,7 +190,8 @@ def gamma_decay(
         metric: "empirical": gamma_i^2 is the variance of the layer's output over the data, which is what batch norm
             decays; "euclid", the paper's eq. 4: gamma_i^2 is a ||w_eff||^2 with w_eff = gamma w / sigma and a the mean
             variance of the inputs' coordinates. They agree where inputs are white.
-        curvature: "gauss_newton"; "hessian" (second derivatives of the network too, appendix C.4, diagonal only);
+        curvature: "gauss_newton"; "hessian" (second derivatives of the network too, which may make zeta negative,
+            appendix C.4, diagonal only);
             "squared_score" (derivatives by the given labels, squared, as printed: too small for a network that fits).
         covariance: "full": channels are correlated in noise and curvature, decay = gamma^T Z gamma with zeta on the
             diagonal of Z; "diagonal": the paper's assumption of independent channels.
@@ -312,7 +225,7 @@ def gamma_decay(
         ("covariance", covariance, Covariance),
     ):  # fmt: skip
         check_choice(option, given, get_args(choices))
-    _check_counts(curvature, covariance, draws, noise_draws)
+    _check_together(metric, curvature, covariance, draws, noise_draws)
     samples = as_samples(data)
     if samples.targets is None:
         raise InvalidInput("data must hold targets, for the curvature of the loss; got inputs alone. Pass (x, y).")

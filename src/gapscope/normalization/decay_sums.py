@@ -2,102 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gapscope.normalization.layer_decay import LayerDecay, quadratic
 from gapscope.normalization.moments import ChannelMoments
-from gapscope.records import Estimate
-
-
-@dataclass(frozen=True)
-class LayerDecay:
-    r"""What batch statistics of one layer add to the expected loss, channel by channel, in float64.
-
-    With $a = (\mu_B-\mu_P)/\sigma_P$, $s = \sigma_B/\sigma_P - 1$ and u the normalised input:
-
-    Attributes:
-        name: Name of the layer.
-        batch_size: Emulated batch size M.
-        gamma: gamma [C] (1 without affine parameters).
-        length_factor: Ratio of the length whose square is decayed to gamma [C]; 1 for metric="empirical".
-        zeta: Decay rate [C], $\frac12 (v_\sigma H_{\gamma\gamma} + v_\mu H_{\beta\beta}) + c H_{\gamma\beta}$.
-        coupling: Z [C, C] with zeta on its diagonal: noise of different channels is correlated, and so is the
-            curvature. None for covariance="diagonal".
-        first_order: Part that is linear in gamma [C]; it vanishes in expectation for noise from another batch at a
-            stationary point of gamma and beta.
-        gradient_gamma: Mean over samples of the derivative of the loss by gamma [C], at the population statistics.
-        gradient_beta: The same by beta [C].
-        mean_variance: v_mu = Var(a) [C].
-        std_variance: v_sigma = Var(s) [C].
-        covariance: c = Cov(a, s) [C].
-        curvature_gamma: $H_{\gamma\gamma}$ [C], mean over samples.
-        curvature_beta: $H_{\beta\beta}$ [C].
-        curvature_cross: $H_{\gamma\beta}$ [C].
-        excess_kurtosis: rho of u [C], over samples and positions.
-        skewness: Skewness of u [C].
-        standard_error: Standard error of `decay` where the curvature was estimated by draws, None where it is exact.
-        sampled: What drawing the noise gives in the place of `decay`, None where it was not drawn: all even orders.
-    """
-
-    name: str
-    batch_size: int
-    gamma: Float[Tensor, " c"]
-    length_factor: Float[Tensor, " c"]
-    zeta: Float[Tensor, " c"]
-    coupling: Float[Tensor, "c c"] | None
-    first_order: Float[Tensor, " c"]
-    gradient_gamma: Float[Tensor, " c"]
-    gradient_beta: Float[Tensor, " c"]
-    mean_variance: Float[Tensor, " c"]
-    std_variance: Float[Tensor, " c"]
-    covariance: Float[Tensor, " c"]
-    curvature_gamma: Float[Tensor, " c"]
-    curvature_beta: Float[Tensor, " c"]
-    curvature_cross: Float[Tensor, " c"]
-    excess_kurtosis: Float[Tensor, " c"]
-    skewness: Float[Tensor, " c"]
-    standard_error: float | None
-    sampled: Estimate | None = None
-
-    @property
-    def decay(self) -> Estimate:
-        """Sum over channels of zeta gamma^2, with the coupling between channels where it is known; units of loss."""
-        return Estimate(float(quadratic(self.gamma, self.rate)), self.standard_error)
-
-    @property
-    def rate(self) -> Tensor:
-        """Rate r [C] or [C, C] with which the decay is sum_i r_i gamma_i^2, or gamma^T r gamma, whatever the metric."""
-        if self.coupling is None:
-            return self.zeta * self.length_factor.square()
-        return self.coupling * self.length_factor * self.length_factor[:, None]
-
-    @property
-    def predicted(self) -> Estimate:
-        """Expected loss with batch statistics minus loss with population statistics.
-
-        That is the first-order part plus `sampled` or, where no noise was drawn, `decay`.
-        """
-        even = self.decay if self.sampled is None else self.sampled
-        return Estimate(even + float(self.first_order.sum()), even.standard_error)
-
-    def scaled(self, factor: float, batch_size: int) -> LayerDecay:
-        """The same with every variance of the batch statistics times `factor`, and nothing sampled."""
-        names = ("zeta", "coupling", "first_order", "mean_variance", "std_variance", "covariance", "standard_error")
-        values = {name: getattr(self, name) for name in names}
-        return replace(
-            self,
-            batch_size=batch_size,
-            sampled=None,
-            **{name: None if v is None else v * factor for name, v in values.items()},
-        )
-
-
-def quadratic(gamma: Tensor, rate: Tensor) -> Tensor:
-    """Return sum_i rate_i gamma_i^2, or gamma^T rate gamma for a matrix of rates."""
-    return (rate * gamma.square()).sum() if rate.ndim == 1 else gamma @ rate @ gamma
 
 
 def _products(values: Tensor, full: bool) -> Tensor:
@@ -206,7 +116,7 @@ class LayerSums:
             length_factor: Ratio of the decayed length to gamma [C].
             in_batch: Whether the sample is part of the batch whose statistics it meets.
             skewness: Whether the covariance of batch mean and standard deviation counts.
-            estimated: Whether the curvature is a mean over random draws.
+            estimated: Whether the curvature is a mean over random draws; the standard error of a single one is NaN.
 
         Returns:
             The decay with `batch_size` 1.

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from gapscope.errors import InvalidInput, check_range
 from gapscope.inspection import inspecting, ready_inputs
+from gapscope.normalization._figures import label_first, panels_over_batch_size
 from gapscope.normalization.curvature import Loss, loss_for, tapped_forward
-from gapscope.normalization.decay import GammaDecay, gamma_decay
+from gapscope.normalization.decay import gamma_decay
 from gapscope.normalization.ghost import normalize_parts
+from gapscope.normalization.layer_decay import GammaDecay
 from gapscope.normalization.refresh import refresh_population, seeded
 from gapscope.normalization.sites import batch_norm_layers, hooked
 from gapscope.records import Estimate
@@ -75,23 +77,16 @@ class BatchNormExcess(tuple[ExcessRow, ...]):
 
     def plot(self) -> Figure:
         """Draw measured excess (with two standard errors), decay and prediction over the batch size, layer by layer."""
-        from matplotlib.figure import Figure
-
-        names = list(dict.fromkeys(row.layer for row in self))
-        figure = Figure(figsize=(3.2 * len(names), 3.2), layout="constrained")
-        panels = figure.subplots(1, len(names), squeeze=False)[0]
-        for panel, name in zip(panels, names, strict=True):
+        figure, panels = panels_over_batch_size(row.layer for row in self)
+        for name, panel in panels.items():
             rows = sorted((row for row in self if row.layer == name), key=lambda row: row.batch_size)
             sizes = [row.batch_size for row in rows]
             errors = [2 * (row.measured.standard_error or 0) for row in rows]
             panel.errorbar(sizes, [row.measured for row in rows], errors, fmt="o", label="measured")
             panel.plot(sizes, [row.predicted for row in rows], "-", label="predicted")
             panel.plot(sizes, [row.decay for row in rows], "--", label=r"$\zeta\gamma^2$ alone")
-            panel.set_xscale("log", base=2)
             panel.set_yscale("symlog", linthresh=max(abs(float(rows[-1].predicted)) / 3, 1e-12))
-            panel.set(title=name, xlabel="batch size")
-        panels[0].set_ylabel("batch-norm minus population-norm loss")
-        panels[0].legend()
+        label_first(panels, "batch-norm minus population-norm loss")
         return figure
 
     def __repr__(self) -> str:

@@ -16,8 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.errors import check_range
+from gapscope.errors import check_choice, check_range
 from gapscope.inspection import inspecting, ready_inputs
+from gapscope.normalization._figures import label_first, panels_over_batch_size
 from gapscope.normalization.curvature import normalised_input
 from gapscope.normalization.excess import random_batches
 from gapscope.normalization.moments import ChannelMoments
@@ -114,21 +115,15 @@ class BatchStatistics(tuple[StatisticsRow, ...]):
 
     def plot(self, quantity: str = "std_variance") -> Figure:
         """Draw one quantity over the batch size, a panel a layer: measured, predicted, and as in the paper."""
-        from matplotlib.figure import Figure
-
+        check_choice("quantity", quantity, QUANTITIES)
         table = self.to_pandas().xs(quantity, level="quantity")
-        names = list(dict.fromkeys(row.layer for row in self))
-        figure = Figure(figsize=(3.2 * len(names), 3.2), layout="constrained")
-        panels = figure.subplots(1, len(names), squeeze=False)[0]
-        for panel, name in zip(panels, names, strict=True):
+        figure, panels = panels_over_batch_size(row.layer for row in self)
+        for name, panel in panels.items():
             rows = table.loc[name].sort_index()
             panel.errorbar(rows.index, rows["measured"], 2 * rows["standard_error"], fmt="o", label="measured")
             panel.plot(rows.index, rows["predicted"], "-", label="predicted")
             panel.plot(rows.index, rows["paper"], "--", label="paper")
-            panel.set_xscale("log", base=2)
-            panel.set(title=name, xlabel="batch size")
-        panels[0].set_ylabel(QUANTITIES[quantity])
-        panels[0].legend()
+        label_first(panels, QUANTITIES[quantity])
         return figure
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -137,16 +137,17 @@ def refresh_population(
     (3.0, 4.0)
     """
     check_range("samples", samples, 1)
-    chosen = batch_norm_layers(network, layers, BATCH_NORMS if layers is not None else POPULATION_KINDS)
+    refreshed = batch_norm_layers(network, layers, BATCH_NORMS if layers is not None else POPULATION_KINDS)
     stream = _Stream(data, samples, chunk_size, generator)
     with inspecting(network):
-        statistics = _measure(network, chosen, stream)
+        statistics = _measure(network, refreshed, stream)
     with torch.no_grad():
         for name, (mean, variance) in statistics.items():
-            chosen[name].running_mean.copy_(mean)
-            chosen[name].running_var.copy_(variance)
-            if isinstance(chosen[name], PopulationNorm):
-                chosen[name].num_batches_tracked.add_(1)
+            layer = refreshed[name]
+            layer.running_mean.copy_(mean)
+            layer.running_var.copy_(variance)
+            if isinstance(layer, PopulationNorm):
+                layer.num_batches_tracked.add_(1)
 
 
 class PopulationRefresh:
@@ -207,10 +208,11 @@ class PopulationRefresh:
         if self.steps % self.every == 0:
             self._refresh()
 
-    def state_dict(self) -> dict[str, int]:
-        """What is needed to resume: the number of steps."""
-        return {"steps": self.steps}
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what is needed to resume: the number of steps and the state of the random subsets."""
+        return {"steps": torch.tensor(self.steps), "generator": self.generator.get_state()}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Resume from `state_dict()`."""
-        self.steps = state["steps"]
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Resume from `state_dict()`; load the network's state after making this object, which refreshed it."""
+        self.steps = int(state["steps"])
+        self.generator.set_state(state["generator"].cpu())

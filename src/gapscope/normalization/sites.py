@@ -24,6 +24,30 @@ LINEAR_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Layers that may feed a normalisation layer."""
 
 
+def chosen(found: dict[str, Any], names: Sequence[str] | None, what: str) -> dict[str, Any]:
+    """Return the layers of these names, or all.
+
+    Args:
+        found: Layers by name.
+        names: Names as in `network.named_modules()`; None for all.
+        what: What the layers are, for messages.
+
+    Returns:
+        The layers.
+
+    Raises:
+        InvalidInput: A name is unknown.
+        NotMeasurable: There is no layer.
+    """
+    for name in names or ():
+        if name not in found:
+            listed = ", ".join(repr(known) for known in found) or "it has none"
+            raise InvalidInput(f"layers must name {what} of the network: {listed}; got {name!r}.{nearest(name, found)}")
+    if not found or (names is not None and not names):
+        raise NotMeasurable(f"The network must hold {what}; it holds none, or none was named.")
+    return found if names is None else {name: found[name] for name in names}
+
+
 def batch_norm_layers(
     network: nn.Module, names: Sequence[str] | None = None, kinds: Sequence[type[nn.Module]] = BATCH_NORMS
 ) -> dict[str, Any]:
@@ -35,23 +59,14 @@ def batch_norm_layers(
         kinds: Classes that count.
 
     Returns:
-        The layers in order of registration; each must keep running statistics.
+        The layers; each keeps running statistics.
 
     Raises:
-        NotMeasurable: There is none.
         InvalidInput: A name is unknown, or a layer keeps no running statistics.
     """
-    layers = {name: module for name, module in network.named_modules() if type(module) in kinds}
-    for name in names or ():
-        if name not in layers:
-            raise InvalidInput(
-                f"layers must name normalisation layers of the network: {', '.join(layers) or 'it has none'}; "
-                f"got {name!r}.{nearest(name, layers)}"
-            )
-    layers = layers if names is None else {name: layers[name] for name in names}
-    if not layers:
-        listed = ", ".join(kind.__name__ for kind in kinds)
-        raise NotMeasurable(f"The network must hold a layer of type {listed}; {type(network).__name__} holds none.")
+    listed = ", ".join(kind.__name__ for kind in kinds)
+    found = {name: module for name, module in network.named_modules() if type(module) in kinds}
+    layers = chosen(found, names, f"normalisation layers ({listed})")
     for name, layer in layers.items():
         if layer.running_mean is None:
             raise InvalidInput(

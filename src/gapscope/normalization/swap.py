@@ -6,23 +6,24 @@ import copy
 import inspect
 import warnings
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
+from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from gapscope.errors import InvalidInput, NotMeasurable, ReplaceLayer, check_choice, nearest
+from gapscope.errors import InvalidInput, ReplaceLayer, check_choice, nearest
 from gapscope.inspection import inspecting, ready_inputs
 from gapscope.normalization.mean_only import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d, MeanOnlyBatchNorm3d
 from gapscope.normalization.population import PopulationNorm
-from gapscope.normalization.sites import BATCH_KINDS, BATCH_NORMS, GHOST_KINDS, POPULATION_KINDS, feeding_layers
+from gapscope.normalization.sites import BATCH_KINDS, BATCH_NORMS, GHOST_KINDS, POPULATION_KINDS, chosen, feeding_layers
 from gapscope.normalization.variance_only import (
     VarianceOnlyBatchNorm1d,
     VarianceOnlyBatchNorm2d,
     VarianceOnlyBatchNorm3d,
 )
-from gapscope.normalization.weight import weight_normalize
+from gapscope.normalization.weight import Network, weight_normalize
 
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "batch": BATCH_KINDS,
@@ -33,22 +34,6 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "none": (nn.Identity, nn.Identity, nn.Identity),
 }
 """What `replace` can put in the place of a batch normalisation, in one, two and three dimensions."""
-
-Network = TypeVar("Network", bound=nn.Module)
-
-
-def _batch_norms(network: nn.Module, layers: Sequence[str] | None) -> dict[str, Any]:
-    found = {name: m for name, m in network.named_modules() if isinstance(m, (*BATCH_NORMS, nn.SyncBatchNorm))}
-    for name in layers or ():
-        if name not in found:
-            raise InvalidInput(
-                f"layers must name batch-normalisation layers: {', '.join(found) or 'the network has none'}; "
-                f"got {name!r}.{nearest(name, found)}"
-            )
-    found = found if layers is None else {name: found[name] for name in layers}
-    if not found:
-        raise NotMeasurable(f"The network must hold batch normalisation; {type(network).__name__} holds none.")
-    return found
 
 
 def _obstacle(layer: Any, kind: str, has_feeder: bool, needs_feeder: bool) -> str:
@@ -149,7 +134,7 @@ def replace(
     kind: str,
     *,
     weight_norm: bool = False,
-    inputs: Tensor | None = None,
+    inputs: Shaped[Tensor, "n ..."] | None = None,
     layers: Sequence[str] | None = None,
     strict: bool = True,
     inplace: bool = False,
@@ -195,7 +180,9 @@ def replace(
             "pass a few inputs: inputs=x[:2]."
         )
     network = network if inplace else copy.deepcopy(network)
-    found = _batch_norms(network, layers)
+    kinds = (*BATCH_NORMS, nn.SyncBatchNorm)
+    found = {name: module for name, module in network.named_modules() if isinstance(module, kinds)}
+    found = chosen(found, layers, "batch-normalisation layers")
     feeders: dict[str, str] = {}
     if needs_feeder and inputs is not None:
         before = _outputs(network, inputs)

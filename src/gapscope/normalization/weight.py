@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
+from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import is_parametrized
 
-from gapscope.errors import InvalidInput, NotMeasurable, check_range, nearest
+from gapscope.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.inspection import ready_inputs
 from gapscope.normalization._channel_norm import per_channel
-from gapscope.normalization.sites import LINEAR_LAYERS, hooked
+from gapscope.normalization.sites import LINEAR_LAYERS, chosen, hooked
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -35,31 +36,26 @@ def weight_normalize(network: Network, layers: Sequence[str] | None = None) -> N
 
     Raises:
         InvalidInput: A name is unknown, or an output channel has only zero weights and thus no direction.
-        NotMeasurable: There is no layer to normalise.
 
     >>> layer = weight_normalize(nn.Linear(3, 2))
     >>> layer.parametrizations.weight.original0.shape
     torch.Size([2, 1])
     """
     known = {name: module for name, module in network.named_modules() if isinstance(module, LINEAR_LAYERS)}
-    for name in layers or ():
-        if name not in known:
-            raise InvalidInput(
-                f"layers must name linear or convolutional layers of the network; got {name!r}.{nearest(name, known)}"
-            )
-    chosen = list(known) if layers is None else list(layers)
-    if not chosen:
-        raise NotMeasurable("The network must hold a linear or convolutional layer to be weight-normalised.")
-    chosen = [name for name in chosen if not is_parametrized(known[name], "weight")]
-    for name in chosen:
-        empty = int((known[name].weight.flatten(1) == 0).all(1).sum())
+    plain = {
+        name: module
+        for name, module in chosen(known, layers, "linear or convolutional layers").items()
+        if not is_parametrized(module, "weight")
+    }
+    for name, module in plain.items():
+        empty = int((module.weight.flatten(1) == 0).all(1).sum())
         if empty:
             raise InvalidInput(
                 f"Weights of layer '{name}' must have a direction; {empty} of its channels are all zero. "
                 "Initialise them at random."
             )
-    for name in chosen:
-        weight_norm(known[name], "weight", dim=0)
+    for module in plain.values():
+        weight_norm(module, "weight", dim=0)
     return network
 
 
@@ -84,7 +80,7 @@ def _broadcast(layer: nn.Module, values: Tensor, outputs: Tensor) -> Tensor:
 
 
 def initialize_from_data(
-    network: Network, x: Tensor, *, std: float = 0.05, generator: torch.Generator | None = None
+    network: Network, x: Shaped[Tensor, "n ..."], *, std: float = 0.05, generator: torch.Generator | None = None
 ) -> Network:
     r"""Draw the directions of weight-normalised layers, and set lengths and biases from one batch.
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gapscope.errors import InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.inspection import checked_outputs
 from gapscope.normalization.decay import Covariance, Metric, gamma_decay
-from gapscope.normalization.decay_sums import quadratic
+from gapscope.normalization.layer_decay import quadratic
 from gapscope.penalties.base import Penalty
 from gapscope.registry import penalty
 
