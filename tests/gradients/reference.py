@@ -110,6 +110,14 @@ def _frozen(network: nn.Module, *names: str) -> nn.Module:
     return network
 
 
+def _encoder(*trainable_parts: str) -> nn.Module:
+    """A transformer whose encoder may take its fused kernels in evaluation mode, frozen but for some parts."""
+    layer = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True)
+    for name, parameter in layer.named_parameters():
+        parameter.requires_grad_(name.startswith(trainable_parts))
+    return headed(layer, nn.Linear(4, 4), features=12)
+
+
 def _with_statistics(network: nn.Module) -> nn.Module:
     for module in network.modules():
         for name, buffer in module.named_buffers(recurse=False):
@@ -247,6 +255,9 @@ CASES: dict[str, Case] = {
         ),
         (3, 4),
     ),
+    "frozen transformer encoder": Case(lambda: _encoder("none"), (3, 4)),
+    "transformer encoder with trainable norm": Case(lambda: _encoder("norm1"), (3, 4)),
+    "transformer encoder with trainable attention": Case(lambda: _encoder("self_attn.in_proj"), (3, 4)),
     "as many places as samples": Case(
         lambda: Wrapped(
             lambda net, x: net.head(torch.tanh(net.layer(x.transpose(0, 1))).mean(0)),

@@ -244,6 +244,15 @@ def test_batch_norm_in_training_mode_is_refused() -> None:
     GradientSimilarityPenalty(0.1)(network, x).backward()
 
 
+@pytest.mark.parametrize("options", [{}, {"method": "exact"}, {"kind": "logdet"}, {"kind": "logdet", "noise": None}])
+def test_a_diverged_network_gives_nan(options: dict[str, Any]) -> None:
+    network, (x, _) = _network(), _batch()
+    nn.init.constant_(network.get_parameter("4.weight"), float("nan"))
+    value = GradientSimilarityPenalty(0.1, **options)(network, x)
+    assert bool(value.isnan())
+    value.backward()
+
+
 def test_a_batch_of_one() -> None:
     network, (x, _) = _network(), _batch(1)
     for options in ({}, {"method": "exact"}, {"kind": "logdet"}):
@@ -279,3 +288,13 @@ def test_every_combination_runs_in_training_mode() -> None:
     network, (x, _) = _network().train(), _batch()
     for kind, method, probe in itertools.product(("trace", "logdet"), ("probe", "exact"), ("class", "rademacher")):
         GradientSimilarityPenalty(0.1, kind=kind, method=method, probe=probe)(network, x).backward()  # type: ignore[arg-type]
+
+
+def test_noise_below_the_rounding_errors_is_refused() -> None:
+    torch.manual_seed(0)
+    network, x = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1)), torch.randn(40, 2)
+    with pytest.raises(NotMeasurable, match=r"noise must be larger than the rounding errors of K, about .*; got 1e-09"):
+        GradientSimilarityPenalty(1.0, kind="logdet", noise=1e-9)(network, x)
+    single = GradientSimilarityPenalty(1.0, kind="logdet", noise=1e-2)(network, x)
+    double = GradientSimilarityPenalty(1.0, kind="logdet", noise=1e-2)(network.double(), x.double())
+    assert float(single.detach()) == pytest.approx(float(double.detach()), rel=1e-4)

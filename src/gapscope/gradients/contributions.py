@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -23,6 +22,7 @@ from gapscope.gradients.contractions import (
 )
 from gapscope.gradients.layouts import Columns, Layout
 from gapscope.gradients.square_norms import jacobian_square_norms
+from gapscope.samples import slices
 
 
 class Contribution(ABC):
@@ -107,10 +107,14 @@ class Factors(Contribution):
     layout: Layout
     transposed: bool = False
 
-    @cached_property
     def side(self) -> Side:
-        """Columns and derivatives, without a graph."""
+        """Unfold the columns and return them with the derivatives, without a graph."""
         return Side(self.layout.unfold(self.inputs.detach()), self.gradients.detach())
+
+    def _sides(self, other: Contribution) -> tuple[Side, Side]:
+        assert isinstance(other, Factors)
+        side = self.side()
+        return side, side if other is self else other.side()
 
     def _split(self, jacobian: Tensor) -> list[Tensor]:
         parts = [jacobian]
@@ -128,8 +132,9 @@ class Factors(Contribution):
 
     @override
     def weighted_sum(self, weights: Tensor) -> list[Tensor]:
-        weighted = (self.side.gradients * weights[:, None, None]).sum(0).transpose(0, 1).flatten(1)
-        return self._split(weighted @ self.side.columns.transpose(0, 1).flatten(1).T)
+        side = self.side()
+        weighted = (side.gradients * weights[:, None, None]).sum(0).transpose(0, 1).flatten(1)
+        return self._split(weighted @ side.columns.transpose(0, 1).flatten(1).T)
 
     @override
     def square_norms(self) -> Tensor:
@@ -137,13 +142,11 @@ class Factors(Contribution):
 
     @override
     def kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
-        assert isinstance(other, Factors)
-        return kernel_block(self.side, other.side, floats)
+        return kernel_block(*self._sides(other), floats)
 
     @override
     def traced_kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
-        assert isinstance(other, Factors)
-        return traced_block(self.side, other.side, floats)
+        return traced_block(*self._sides(other), floats)
 
     @override
     def sources(self) -> tuple[Tensor, ...]:
@@ -151,7 +154,7 @@ class Factors(Contribution):
 
     @override
     def kernel_gradient(self, weights: Tensor) -> tuple[Tensor | None, ...]:
-        by_columns, by_gradients = kernel_block_gradient(self.side, weights, by_columns=self.inputs.requires_grad)
+        by_columns, by_gradients = kernel_block_gradient(self.side(), weights, by_columns=self.inputs.requires_grad)
         return None if by_columns is None else self.layout.fold(by_columns, self.inputs), by_gradients
 
     @override
@@ -196,16 +199,23 @@ class Lookup(Contribution):
     rows: Int[Tensor, "n t"]
     gradients: Float[Tensor, "c n e t"]
 
-    def _scattered(self, rows: Tensor, size: int) -> Tensor:
-        c, n, e, _ = self.gradients.shape
-        index = rows[None, :, None, :].expand_as(self.gradients)
-        return self.gradients.new_zeros(c, n, e, size).scatter_add(3, index, self.gradients)
+    def _scattered(self, rows: Tensor, size: int, channels: slice = slice(None)) -> Tensor:
+        gradients = self.gradients[:, :, channels]
+        index = rows[None, :, None, :].expand_as(gradients)
+        return gradients.new_zeros(*gradients.shape[:3], size).scatter_add(3, index, gradients)
 
-    def _matched(self, other: Lookup) -> list[Tensor]:
-        """Jacobians [C, N, E, U] of both over the U rows that either reads."""
+    def _matched(self, other: Contribution, floats: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Jacobians [N, C, E' U] of both over the U rows that either reads, for some of the E columns at a time."""
+        assert isinstance(other, Lookup)
         read, index = torch.unique(torch.cat([self.rows.flatten(), other.rows.flatten()]), return_inverse=True)
-        sides = index.split([self.rows.numel(), other.rows.numel()])
-        return [side._scattered(i.view_as(side.rows), len(read)) for side, i in zip((self, other), sides, strict=True)]
+        indices = index.split([self.rows.numel(), other.rows.numel()])
+        (c, n, e, _), m = self.gradients.shape, len(other.rows)
+        for channels in slices(e, max(1, floats // (c * max(n, m) * len(read)))):
+            first, second = (
+                side._scattered(i.view_as(side.rows), len(read), channels).transpose(0, 1).flatten(2)
+                for side, i in zip((self, other), indices, strict=True)
+            )
+            yield first, second
 
     @override
     def dense(self) -> list[Tensor]:
@@ -225,15 +235,13 @@ class Lookup(Contribution):
 
     @override
     def kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
-        assert isinstance(other, Lookup)
-        first, second = (values.transpose(0, 1).flatten(2) for values in self._matched(other))
-        return torch.einsum("ncp,mdp->ncmd", first, second)
+        products = [torch.einsum("ncp,mdp->ncmd", *pair) for pair in self._matched(other, floats)]
+        return torch.stack(products).sum(0)
 
     @override
     def traced_kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
-        assert isinstance(other, Lookup)
-        first, second = (values.transpose(0, 1).flatten(1) for values in self._matched(other))
-        return first @ second.T
+        products = [torch.einsum("ncp,mcp->nm", *pair) for pair in self._matched(other, floats)]
+        return torch.stack(products).sum(0)
 
     @override
     def sources(self) -> tuple[Tensor, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +44,8 @@ class Call:
         outputs: The differentiable tensors that it returned.
         versions: Version counters of its tensor arguments when it was called.
         rule: Its rule; None for the exact per-sample Jacobian of the layer alone.
-        features_last: Whether any leading dimension may hold the samples.
         n: Samples in the batch.
+        features_last: Whether any leading dimension may hold the samples.
         autocast: Makes the autocast context in which the pass ran.
     """
 
@@ -58,8 +58,8 @@ class Call:
     versions: tuple[tuple[Tensor, int], ...]
     rule: Rule | None
     n: int
-    features_last: bool = False
-    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+    features_last: bool
+    autocast: Callable[[], AbstractContextManager[Any]]
 
     @property
     def sample_dim(self) -> int | None:

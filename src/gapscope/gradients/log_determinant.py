@@ -6,6 +6,7 @@ $\langle M, K_\ell \rangle$, taken from its factors without differentiating thro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,17 +19,27 @@ from gapscope.errors import NotMeasurable
 from gapscope.gradients.contributions import Contribution
 
 
-def _factorized(kernel: Tensor) -> Tensor:
-    """Cholesky factor in float64, refused where pivots are rounding errors of the kernel's own precision."""
-    precision = torch.finfo(kernel.dtype).eps
-    kernel = kernel.double()
-    factor, failed = torch.linalg.cholesky_ex(kernel)
-    smallest = factor.diagonal().min().square()
-    if failed or smallest <= len(kernel) * precision * kernel.diagonal().max():
+def _factorized(kernel: Tensor, noise: float | None) -> Tensor:
+    """Cholesky factor of K, or I + K / noise, in float64."""
+    precision = len(kernel) * torch.finfo(kernel.dtype).eps
+    matrix = kernel.double()
+    if noise is not None:
+        matrix = matrix / noise
+        matrix.diagonal().add_(1)
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    rounding = precision * float(kernel.diagonal().max())
+    if not math.isfinite(rounding):
+        return torch.full_like(matrix, math.nan)  # a network that has diverged
+    if noise is None and (failed or factor.diagonal().min().square() <= rounding):
         raise NotMeasurable(
             f"log det K must be finite; the kernel of this batch ({len(kernel)} rows) is singular to working "
             "precision (duplicated samples, dead layers, or more rows than weights). "
             "Use log det(I + K / s) instead: noise=1.0."
+        )
+    if failed:
+        raise NotMeasurable(
+            f"noise must be larger than the rounding errors of K, about {rounding:.1g}; got {noise:g}. "
+            "Raise it, or use a network in float64."
         )
     return factor
 
@@ -39,15 +50,10 @@ class _LogDeterminant(torch.autograd.Function):
         ctx, parts: Sequence[Contribution], noise: float | None, *sources: Tensor
     ) -> Tensor:
         kernel = torch.stack([part.kernel(part) for part in parts]).sum(0)
-        shape, dtype = kernel.shape, kernel.dtype
-        kernel = kernel.flatten(0, 1).flatten(1)
-        if noise is not None:
-            kernel = kernel / noise
-            kernel.diagonal().add_(1)
-        factor = _factorized(kernel)
+        factor = _factorized(kernel.flatten(0, 1).flatten(1), noise)
         inverse = torch.cholesky_inverse(factor) / (1 if noise is None else noise)
         ctx.parts = parts
-        ctx.save_for_backward(inverse.view(shape).to(dtype))
+        ctx.save_for_backward(inverse.view_as(kernel).to(kernel.dtype))
         return 2 * factor.diagonal().log().sum()
 
     @staticmethod

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -15,8 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
 
 from gapscope.errors import ReplaceLayer
+from gapscope.gradients.contributions import Contribution
 from gapscope.gradients.double_backward import differentiable_kernels
-from gapscope.gradients.layer_rules import Rule, rule_of
+from gapscope.gradients.layer_rules import Call, rule_of
 from gapscope.gradients.rules.attention import attention, can_be_unfolded
 from gapscope.gradients.rules.linear import linear
 from gapscope.gradients.tape import Tape
@@ -50,12 +50,15 @@ def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) ->
         trainable = {key: p for key, p in given.items() if isinstance(p, nn.Parameter) and p.requires_grad}
         if rows is None:
             projected = F.linear(x, weight, bias)
-            tape.add(name, module, trainable, linear, (x,), {}, projected)
-        else:
-            projected = F.linear(x, weight[rows], None if bias is None else bias[rows])
-            outside = (rows.start, len(weight) - rows.stop)
-            rule: Rule = lambda call, gradient: linear(call, F.pad(gradient, outside))  # noqa: E731
-            tape.add(name, module, trainable, rule, (x,), {}, projected)
+            tape.add(name, trainable, linear, module, (x,), {}, projected)
+            return projected
+        outside = (rows.start, len(weight) - rows.stop)
+
+        def linear_of_rows(call: Call, gradient: Tensor) -> list[Contribution]:
+            return linear(call, F.pad(gradient, outside))
+
+        projected = F.linear(x, weight[rows], None if bias is None else bias[rows])
+        tape.add(name, trainable, linear_of_rows, module, (x,), {}, projected)
         return projected
 
     module.forward = attention(module, project)  # type: ignore[method-assign]
@@ -63,19 +66,6 @@ def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) ->
         yield
     finally:
         del module.forward
-
-
-def _note(
-    tape: Tape,
-    name: str,
-    parameters: Mapping[str, nn.Parameter],
-    rule: Rule | None,
-    module: nn.Module,
-    arguments: tuple[Any, ...],
-    keywords: Mapping[str, Any],
-    result: Any,
-) -> None:
-    tape.add(name, module, parameters, rule, arguments, keywords, result)
 
 
 @contextmanager
@@ -108,10 +98,8 @@ def recording(network: nn.Module, inputs: Tensor) -> Iterator[Tape]:
                 inside.add(module.out_proj)
                 parameters = {}
             if parameters or module is network:
-                handle = module.register_forward_hook(
-                    partial(_note, tape, name, parameters, rule_of(module, parameters)), prepend=True, with_kwargs=True
-                )
-                stack.callback(handle.remove)
+                note = partial(tape.add, name, parameters, rule_of(module, parameters))
+                stack.callback(module.register_forward_hook(note, prepend=True, with_kwargs=True).remove)
         yield tape
 
 

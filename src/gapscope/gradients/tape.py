@@ -109,14 +109,14 @@ class Tape:
     def add(
         self,
         name: str,
-        module: nn.Module,
         parameters: Mapping[str, nn.Parameter],
         rule: Rule | None,
+        module: nn.Module,
         arguments: tuple[Any, ...],
         keywords: Mapping[str, Any],
         result: Any,
     ) -> None:
-        """Note one call."""
+        """Note one call; the last four are what a forward hook is given."""
         outputs = _outputs(result)
         if not outputs:
             return
