@@ -19,7 +19,7 @@ from gapscope.studies.forouzesh2021.grids import Configuration
 from gapscope.studies.forouzesh2021.runs import measure_run, measured_samples, points, runs, trained_network
 
 GRIDS = (
-    grids.by_depth, grids.all_popular, grids.table_1, grids.initialized, grids.against_convolutions,
+    grids.by_depth, grids.figure_1, grids.table_1, grids.initialized, grids.against_convolutions,
     grids.cnns_by_depth, grids.regularized_fully_connected, grids.regularized_cnns, grids.few_and_many, grids.stages,
     grids.untrained, grids.housing, grids.authors,
 )  # fmt: skip

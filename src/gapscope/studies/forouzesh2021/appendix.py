@@ -11,6 +11,7 @@ from gapscope.studies.forouzesh2021.analysis import (
     comparison,
     fitted,
     left_out,
+    over_predicted,
     plain,
     point_table,
     relation,
@@ -111,8 +112,17 @@ def figure_11_amount(setting: Setting) -> Outcome:
 def figure_11_stages(setting: Setting) -> Outcome:
     """The relation at stages of training (Fig. 11d); the paper: it comes closer to eq. (9) as training goes on."""
     table = points(runs(setting, grids.stages(setting)))
-    rows, numbers, phrases = _by_family(table, "L and S after")
-    verdict = f"Pearson of log L and log S after {phrases} (paper: the match improves with training)."
+    rows, numbers, _ = _by_family(table, "L and S after")
+    phrases = []
+    for (family, kind), group in table.groupby(["family", "initialization"], sort=False):
+        ratio, accuracy = over_predicted(group), group["train_accuracy"].mean()
+        between = (ratio["smallest"], ratio["largest"])
+        rows.append(
+            row(f"L over eq. (9) after {family}, {kind}: median, smallest to largest", ratio["median"], between, 1)
+        )
+        numbers[f"{family}, {kind}"] = ratio
+        phrases.append(f"{kind} after {family} {ratio['median']:.3g} (training accuracy {accuracy:.2f})")
+    verdict = f"Test loss over eq. (9), medians: {'; '.join(phrases)} (paper: the match improves with training)."
     figures = {"loss": scatter(table, "s_after", predicted=True)}
     return _outcome(table, rows, verdict, ("s_after", "test_loss"), figures, relations=numbers)
 

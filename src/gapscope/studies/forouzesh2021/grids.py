@@ -186,11 +186,13 @@ def popular(
 def unregularized_popular(setting: Setting) -> list[Configuration]:
     """AlexNet, VGG-11 and VGG-13 without batch normalisation, dropout and pooling, standard normal (Fig. 4)."""
     found = []
-    for network in ("alexnet", "vgg11", "vgg13"):
+    for network in setting.choose(
+        smoke=("vgg11",), small=("alexnet", "vgg11", "vgg13"), paper=("alexnet", "vgg11", "vgg13")
+    ):
         for multiplier in multipliers(setting):
             options: dict[str, Any] = {**_popular_options(setting, network, multiplier), "max_pool": False}
             options |= {"dropout": 0.0} if network == "alexnet" else {"batch_norm": False}
-            found.append(configuration(setting, network, network, **options))
+            found.append(configuration(setting, f"{network}, standard normal", network, **options))
     return found
 
 
@@ -203,11 +205,9 @@ def housing(setting: Setting) -> list[Configuration]:
     common = {
         "data": setting.choose(smoke=faces, small=boston, paper=boston),
         "initialization": "torch",
-        "epochs": setting.choose(smoke=6, small=100, paper=2000),
-        "learning_rate": 1e-3,
+        "epochs": setting.choose(smoke=6, small=300, paper=2000),
     }
-    found = _joined(fully_connected(setting, f"{m} hidden layers", m, sizes, **common) for m in hidden)
-    return [replace(item, runs=setting.choose(smoke=2, small=5, paper=10)) for item in found]
+    return _joined(fully_connected(setting, f"{m} hidden layers", m, sizes, **common) for m in hidden)
 
 
 def against_convolutions(setting: Setting) -> list[Configuration]:
@@ -246,9 +246,14 @@ def initialized(setting: Setting) -> list[Configuration]:
 
 
 def all_popular(setting: Setting) -> list[Configuration]:
-    """AlexNet, VGG and ResNet (Fig. 1)."""
+    """AlexNet, VGG and ResNet from Xavier uniform weights."""
     names = ("alexnet", "vgg11", "vgg13", "vgg16", "resnet18", "resnet34")
     return popular(setting, setting.choose(smoke=("vgg11", "resnet18"), small=names, paper=names))
+
+
+def figure_1(setting: Setting) -> list[Configuration]:
+    """Popular networks, most from Xavier uniform weights and some standard normal; the paper does not say which."""
+    return [*all_popular(setting), *unregularized_popular(setting)]
 
 
 def table_1(setting: Setting) -> list[Configuration]:
@@ -282,8 +287,7 @@ def other_images(setting: Setting, name: str) -> list[Configuration]:
 
 def untrained(setting: Setting) -> list[Configuration]:
     """Standard normal networks without any regularisation: those that can be compared before training (Fig. 4)."""
-    found = [*by_depth(setting), *cnns_by_depth(setting)]
-    return found if setting.scale == "smoke" else [*found, *unregularized_popular(setting)]
+    return [*by_depth(setting), *cnns_by_depth(setting), *unregularized_popular(setting)]
 
 
 def authors(setting: Setting) -> list[Configuration]:
@@ -293,4 +297,4 @@ def authors(setting: Setting) -> list[Configuration]:
         return fully_connected(setting, "authors", 4, sizes)
     data = images(setting, train_size=1000)
     found = fully_connected(Setting(scale="paper", work=setting.work), "authors", 4, sizes, data=data)
-    return [replace(item, runs=n_runs(setting)) for item in found]
+    return [replace(item, runs=setting.choose(smoke=2, small=3, paper=10)) for item in found]

@@ -47,6 +47,11 @@ def measured_samples(setting: Setting, spec: Spec) -> tuple[Problem, Samples]:
     return problem, _spread(problem.test, setting.choose(smoke=100, small=1000, paper=None))
 
 
+def few_inputs(setting: Setting) -> int:
+    """Number of test inputs on which S and J are timed, and J is measured."""
+    return setting.choose(smoke=20, small=100, paper=1000)
+
+
 def trained_network(setting: Setting, spec: Spec, problem: Problem) -> nn.Module:
     """Return the trained network of a finished run."""
     network = build_network(spec, problem)
@@ -103,7 +108,7 @@ def measure_run(setting: Setting, spec: Spec) -> dict[str, float]:
         their wall time; parameters, outputs and mean square input; for classifiers the temperature.
     """
     problem, test = measured_samples(setting, spec)
-    few = _spread(test, setting.choose(smoke=20, small=100, paper=1000))
+    few = _spread(test, few_inputs(setting))
     before, after = build_network(spec, problem), trained_network(setting, spec, problem)
     train = _spread(problem.train, len(test))
     few_s, few_s_seconds = _seconds(output_sensitivity, after, few.inputs)
@@ -171,8 +176,14 @@ def runs(setting: Setting, configurations: Sequence[Configuration]) -> Table:
     rows = []
     for number, item in enumerate(configurations):
         options = item.spec.network.options
-        facts = {"configuration": number, "family": item.family, "name": item.name}
-        facts |= {"n_hidden": options.get("n_hidden"), "width": options.get("width")}
+        facts = {
+            "configuration": number,
+            "family": item.family,
+            "name": item.name,
+            "initialization": item.spec.network.initialization,
+            "n_hidden": options.get("n_hidden"),
+            "width": options.get("width"),
+        }
         for spec in item.specs():
             if spec.id in finished:
                 content = read_json(setting.work / "measurements" / f"{spec.id}.json")
@@ -188,13 +199,14 @@ def points(table: Table) -> Table:
         table: What `runs` returned.
 
     Returns:
-        Family, name, means, `runs`, smallest and largest S after training, and `fitted`: whether the mean training
-        accuracy is 0.9 or more (always for regression), as near-zero training loss is the paper's condition.
+        Family, name, initialisation, means, `runs`, smallest and largest S after training, and `fitted`: whether the
+        mean training accuracy is 0.9 or more (always for regression), as near-zero training loss is the paper's
+        condition.
     """
     groups = table.groupby("configuration", sort=True)
     means = groups.mean(numeric_only=True).drop(columns=["seed"])
-    means.insert(0, "family", groups["family"].first())
-    means.insert(1, "name", groups["name"].first())
+    for place, name in enumerate(("family", "name", "initialization")):
+        means.insert(place, name, groups[name].first())
     means["runs"] = groups.size()
     means["s_after_min"], means["s_after_max"] = groups["s_after"].min(), groups["s_after"].max()
     means["fitted"] = means["train_accuracy"] >= FITTED_ACCURACY if "train_accuracy" in means else True
