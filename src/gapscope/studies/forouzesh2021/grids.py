@@ -297,4 +297,4 @@ def authors(setting: Setting) -> list[Configuration]:
         return fully_connected(setting, "authors", 4, sizes)
     data = images(setting, train_size=1000)
     found = fully_connected(Setting(scale="paper", work=setting.work), "authors", 4, sizes, data=data)
-    return [replace(item, runs=setting.choose(smoke=2, small=3, paper=10)) for item in found]
+    return [replace(item, runs=n_runs(setting)) for item in found]

@@ -159,10 +159,10 @@ def authors(setting: Setting) -> Outcome:
         f"{item['authors']:.4g} ± {item['deviation']:.2g})"
         for item in compared
     ]
+    slope = "" if found.n < 3 else f" Log-log slope of L on S {found.slope:.2f} (authors 0.58, eq. 9 0.5)."
     verdict = (
         f"{len(inside)} of {len(compared)} means lie within two of the authors' standard deviations: "
-        f"{'; '.join(phrases)}. Log-log slope of L on S {found.slope:.2f} (authors 0.58, eq. 9 0.5). S before training "
-        f"is {table['s_over_eq_10'].mean():.2f} of eq. (10)."
+        f"{'; '.join(phrases)}.{slope} S before training is {table['s_over_eq_10'].mean():.2f} of eq. (10)."
     )
     return Outcome(
         numbers={"comparison": rows, "relation": plain(found), "points": table.to_dict("records")},
