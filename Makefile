@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test slow check format clean
+.PHONY: help setup demo test slow check format bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -32,6 +32,13 @@ check: $(READY) ## linters, types and the examples in docstrings
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q -n 2 --doctest-modules src
+
+bench: $(READY) ## time gapscope beside its peers, one thread; needs an idle machine (benchmarks/*/run.py --help)
+	$(BIN)/python benchmarks/gradient_similarity/run.py --task kernel --network lenet
+	$(BIN)/python benchmarks/gradient_similarity/run.py --task penalty --network lenet
+	$(BIN)/python benchmarks/output_sensitivity/run.py
+	$(BIN)/python benchmarks/unit_ablation/run.py
+	$(BIN)/python benchmarks/normalization/run.py
 
 format: $(READY) ## format the code and mend what the linter can mend
 	$(BIN)/ruff format .

@@ -23,6 +23,8 @@ def test_everything_that_the_data_allow_is_measured() -> None:
         reading.measure for reading in gs.measure(NETWORK, (X, Y), initial=copy.deepcopy(NETWORK.state_dict()))
     }
     assert "accuracy" not in {reading.measure for reading in gs.measure(NETWORK, X)}
+    assert "ntk_logdet" not in names  # its cost is not linear in n: only when named
+    assert gs.measure(NETWORK, X, ["ntk_logdet"])["ntk_logdet.rank"].value > 0
 
 
 def test_names_options_and_seeds() -> None:

@@ -37,14 +37,14 @@ def test_a_measure_of_the_users_own_yields_readings() -> None:
     readings = get_measure("two_numbers")(nn.Identity(), Samples(X), scale=2.0)
     assert readings["two_numbers.a"].value == 10 and readings["two_numbers.a"].units == "m"
     assert readings["two_numbers.b"].standard_error == 0.5
-    with pytest.raises(InvalidInput, match="two_numbers has no option 'scal'; it knows: scale. Did you mean 'scale'"):
+    with pytest.raises(InvalidInput, match=r"two_numbers has no option 'scal'; it knows: scale. Did you mean 'scale'"):
         get_measure("two_numbers")(nn.Identity(), Samples(X), scal=1)
     with pytest.raises(InvalidInput, match="registered already"):
         measure("two_numbers", needs=(), cost="", reference="")(lambda network: 0.0)
 
 
 def test_names_and_needs_are_checked() -> None:
-    with pytest.raises(InvalidInput, match="no measure 'parameter_cont'.*Did you mean 'parameter_count'"):
+    with pytest.raises(InvalidInput, match=r"no measure 'parameter_cont'.*Did you mean 'parameter_count'"):
         get_measure("parameter_cont")
     with pytest.raises(InvalidInput, match="needs must name any of"):
         measure("x", needs=("input",), cost="", reference="")
@@ -65,7 +65,7 @@ def test_every_measure_states_its_facts(name: str) -> None:
 def test_penalties_are_made_by_name() -> None:
     made = make_penalty("weight", {"strength": 0.5})
     assert isinstance(made, WeightPenalty) and made.strength == 0.5
-    with pytest.raises(InvalidInput, match="no penalty 'wieght'.*Did you mean 'weight'"):
+    with pytest.raises(InvalidInput, match=r"no penalty 'wieght'.*Did you mean 'weight'"):
         make_penalty("wieght", {})
-    with pytest.raises(InvalidInput, match="has no setting 'strenth'.*Did you mean 'strength'"):
+    with pytest.raises(InvalidInput, match=r"has no setting 'strenth'.*Did you mean 'strength'"):
         make_penalty("weight", {"strenth": 1})

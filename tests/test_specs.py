@@ -79,5 +79,5 @@ def test_wrong_settings_get_one_sentence(content: dict[str, Any], message: str) 
 
 def test_changes_are_named_by_their_path() -> None:
     assert Spec().replace({"network.options.width": 3}).network.options == {"width": 3}
-    with pytest.raises(InvalidInput, match="Did you mean 'data.label_noise'"):
+    with pytest.raises(InvalidInput, match=r"Did you mean 'data.label_noise'"):
         Spec().replace({"dta.label_noise": 1})

@@ -235,7 +235,7 @@ def test_mixed_precision_trains_on_cuda() -> None:
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     train(some_network(), some_samples(), TrainingSpec(epochs=1), folder=tmp_path)
-    with pytest.raises(UnreadableFile, match="must fit the network; '0.weight' has shape"):
+    with pytest.raises(UnreadableFile, match=r"must fit the network; '0.weight' has shape"):
         other = nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3), nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
         train(other, some_samples(), TrainingSpec(epochs=2), folder=tmp_path)
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gapscope.records import Reading as Reading
     from gapscope.records import Readings as Readings
     from gapscope.records import Record as Record
+    from gapscope.report.write import write_report as write_report
     from gapscope.samples import Samples as Samples
     from gapscope.specs import DataSpec as DataSpec
     from gapscope.specs import NetworkSpec as NetworkSpec
@@ -86,6 +87,7 @@ _PUBLIC = {
     "Reading": "records",
     "Readings": "records",
     "Record": "records",
+    "write_report": "report.write",
     "Samples": "samples",
     "DataSpec": "specs",
     "NetworkSpec": "specs",

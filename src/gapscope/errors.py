@@ -86,9 +86,9 @@ def check_choice(parameter: str, given: str, choices: Iterable[str]) -> None:
 
 def check_range(
     parameter: str,
-    given: float,
-    low: float | None = None,
-    high: float | None = None,
+    given: float | int,
+    low: float | int | None = None,
+    high: float | int | None = None,
     *,
     low_open: bool = False,
     high_open: bool = False,

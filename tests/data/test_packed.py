@@ -36,14 +36,19 @@ def test_a_gzip_file_cut_anywhere_is_refused(tmp_path_factory: pytest.TempPathFa
 
 
 @given(position=st.integers(10, 270), change=st.integers(1, 255))
-def test_a_changed_byte_is_noticed(tmp_path_factory: pytest.TempPathFactory, position: int, change: int) -> None:
+def test_a_changed_byte_is_noticed_or_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, position: int, change: int
+) -> None:
     content = bytes(range(256))
     stored = bytearray(gzip.compress(content))
     stored[position] ^= change
     path = tmp_path_factory.mktemp("changed") / "changed.gz"
     path.write_bytes(stored)
-    with pytest.raises(UnreadableFile):
-        read_bounded(path, 1000)
+    try:
+        unpacked = read_bounded(path, 1000)
+    except UnreadableFile:
+        return
+    assert unpacked == content  # padding bits of a stored block carry nothing
 
 
 def test_missing_files_and_folders_have_their_own_words(tmp_path: Path) -> None:
