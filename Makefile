@@ -31,7 +31,7 @@ check: $(READY) ## linters, types and the examples in docstrings
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest -q -n 2 --doctest-modules src
+	$(BIN)/python -m pytest -q -n 2 --doctest-modules --doctest-ignore-import-errors src
 
 bench: $(READY) ## time gapscope beside its peers, one thread; needs an idle machine (benchmarks/*/run.py --help)
 	$(BIN)/python benchmarks/gradient_similarity/run.py --task kernel --network lenet

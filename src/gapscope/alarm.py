@@ -1,0 +1,181 @@
+"""An alarm that says, while a network trains, that its test accuracy has peaked; from training samples alone."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gapscope.errors import InvalidInput, check_range
+from gapscope.inspection import check_labels, inspecting, network_outputs
+from gapscope.measures.empirical_ntk import empirical_ntk
+from gapscope.samples import Samples
+
+
+def gradient_neighbours(network: nn.Module, x: Float[Tensor, "n ..."], k: int) -> Int[Tensor, "n k"]:
+    r"""Indices of the k samples whose model gradients are most similar to each sample's own, the most similar first.
+
+    The similarity is $K_{ij} / \sqrt{K_{ii} K_{jj}}$ for the kernel $K_{ij} = \sum_c \nabla_\theta f_c(x_i) \cdot
+    \nabla_\theta f_c(x_j)$, in evaluation mode.
+
+    Args:
+        network: The network.
+        x: Inputs.
+        k: Neighbours a sample, smaller than the number of samples.
+
+    Returns:
+        Row i holds the neighbours of sample i, never i itself.
+
+    Raises:
+        InvalidInput: There are not enough samples.
+
+    >>> gradient_neighbours(nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [-1.0], [2.0]]), 1).flatten().tolist()
+    [2, 0, 0]
+    """
+    if k >= len(x):
+        raise InvalidInput(f"neighbours must be fewer than the samples, here {len(x)}; got {k}. Pass more samples.")
+    kernel = empirical_ntk(network, x, outputs="traced").double()
+    # a sample without any gradient has the similarity 0 to all others
+    norms = kernel.diagonal().sqrt().clamp_min(torch.finfo(torch.float64).tiny)
+    similarity = kernel / norms[:, None] / norms
+    return similarity.fill_diagonal_(-torch.inf).topk(k, dim=1).indices
+
+
+def _support(probabilities: Tensor, labels: Tensor, neighbours: Tensor, weight: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return p, q and s of every sample, see `OverfittingAlarm`."""
+    own = probabilities.gather(1, labels[:, None]).squeeze(1)
+    shared = probabilities[neighbours].mean(1).gather(1, labels[:, None]).squeeze(1)
+    return own, shared, shared - weight * (own - shared)
+
+
+class OverfittingAlarm:
+    r"""Watches whether what a network learns about single samples is shared by similar samples.
+
+    Each sample has `neighbours`: the training samples with the most similar model gradients. With $p_i$ the probability
+    that the network gives the (possibly wrong) training label of sample i, and $q_i$ the mean probability that it gives
+    the same label at the neighbours of i, the alarm follows
+
+    .. math:: s = \frac1n \sum_i s_i, \qquad s_i = q_i - w\, (p_i - q_i).
+
+    While the network learns what samples have in common, p and q rise together and s rises. What it learns by heart
+    about single samples raises p alone, and s falls: for w = 1 as soon as less than half of what is newly learnt is
+    shared. The alarm is raised when s has fallen from its maximum by more than `smallest_fall` and by more than
+    `threshold` standard errors (of the mean of the paired differences of $s_i$), for `patience` observations in a row.
+    It is never taken back.
+
+    Neighbours are computed anew at the observations 1, 2, 3, 5, 8, 12, 18, ... (each 1.5 times the one before, rounded
+    up), because early gradients say little about the problem; any other observation costs one forward pass. Both sides
+    of a difference are taken with the neighbours of today.
+
+    Args:
+        weight: w, the weight of what is not shared.
+        neighbours: Neighbours a sample; fewer than the samples of a class.
+        threshold: See above, in standard errors.
+        smallest_fall: See above, a probability.
+        patience: See above, in observations.
+
+    Attributes:
+        raised_at: Epoch at which the alarm was raised, None before.
+        peak: Epoch of the largest s so far: the alarm's guess of the best epoch, None before the first observation.
+
+    Raises:
+        InvalidInput: An argument is out of range.
+
+    >>> labels = (torch.arange(100) % 4 == 0).long()  # of a hundred alike, a quarter has another label
+    >>> others = (torch.arange(100)[:, None] + torch.arange(1, 21)) % 100
+    >>> alarm = OverfittingAlarm()
+    >>> for epoch, network in enumerate([(0.5, 0.5), (0.75, 0.25)], start=1):  # learns the common part
+    ...     _ = alarm.update(torch.tensor([network]).expand(100, 2), labels, others, epoch)
+    >>> alarm.raised_at, alarm.peak
+    (None, 2)
+    >>> _ = alarm.update(torch.eye(2)[labels], labels, others, 3)  # knows each label by heart
+    >>> alarm.raised_at, alarm.peak
+    (3, 2)
+    """
+
+    def __init__(
+        self,
+        *,
+        weight: float = 1.0,
+        neighbours: int = 20,
+        threshold: float = 4.0,
+        smallest_fall: float = 0.01,
+        patience: int = 1,
+    ) -> None:
+        check_range("weight", weight, 0)
+        check_range("neighbours", neighbours, 1)
+        check_range("threshold", threshold, 0)
+        check_range("smallest_fall", smallest_fall, 0)
+        check_range("patience", patience, 1)
+        self.weight, self.neighbours = weight, neighbours
+        self.threshold, self.smallest_fall, self.patience = threshold, smallest_fall, patience
+        self.raised_at: int | None = None
+        self.peak: int | None = None
+        self._neighbours: Int[Tensor, "n k"] | None = None
+        self._best: Float[Tensor, "n c"] | None = None
+        self._looks, self._refresh_at, self._below = 0, 1, 0
+
+    @property
+    def raised(self) -> bool:
+        """Whether the alarm has been raised."""
+        return self.raised_at is not None
+
+    def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
+        """Look at the network once; always at the same samples.
+
+        Args:
+            network: The network; it is left as it was.
+            samples: A fixed part of the training samples with their training labels, about 256.
+            epoch: Finished epochs.
+
+        Returns:
+            What `update` returns.
+
+        Raises:
+            InvalidInput: There are no class labels, or too few samples.
+        """
+        if not samples.is_classification:
+            raise InvalidInput("An OverfittingAlarm needs class labels, int64 targets [n]. Pass data as (x, y).")
+        assert samples.targets is not None
+        self._looks += 1
+        if self._neighbours is None or self._looks == self._refresh_at:
+            self._neighbours = gradient_neighbours(network, samples.inputs, self.neighbours).cpu()
+            self._refresh_at = math.ceil(1.5 * self._refresh_at)
+        with inspecting(network):
+            probabilities = network_outputs(network, samples.inputs).double().softmax(1).cpu()
+        check_labels(samples.targets, probabilities.shape[1])
+        return self.update(probabilities, samples.targets.cpu(), self._neighbours, epoch)
+
+    def update(
+        self, probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], neighbours: Int[Tensor, "n k"], epoch: int
+    ) -> dict[str, float]:
+        """Take one observation.
+
+        Args:
+            probabilities: What the network gives the classes at each sample.
+            labels: The training labels.
+            neighbours: Neighbours of each sample.
+            epoch: Finished epochs.
+
+        Returns:
+            The means of p and q, s, its fall from the maximum, and whether the alarm has been raised (0 or 1), by name.
+        """
+        own, shared, support = _support(probabilities, labels, neighbours, self.weight)
+        best = support if self._best is None else _support(self._best, labels, neighbours, self.weight)[2]
+        fall = best - support
+        if float(fall.mean()) <= 0:
+            self._best, self.peak = probabilities.clone(), epoch
+        error = float(fall.std()) / len(fall) ** 0.5
+        fallen = float(fall.mean()) > max(self.smallest_fall, self.threshold * error)
+        self._below = self._below + 1 if fallen else 0
+        if self._below >= self.patience and self.raised_at is None:
+            self.raised_at = epoch
+        return {
+            "alarm.own_probability": float(own.mean()),
+            "alarm.shared_probability": float(shared.mean()),
+            "alarm.support": float(support.mean()),
+            "alarm.fall": max(0.0, float(fall.mean())),
+            "alarm.raised": float(self.raised),
+        }

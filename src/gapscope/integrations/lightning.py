@@ -1,0 +1,44 @@
+"""A monitor in a Lightning training: `Trainer(callbacks=[MonitorCallback(monitor)])`."""
+
+from __future__ import annotations
+
+from gapscope.errors import require_extra
+from gapscope.monitor import Monitor
+
+require_extra("lightning", "lightning")
+
+import lightning.pytorch as pl  # noqa: E402  # pyright: ignore[reportMissingImports]
+
+
+class MonitorCallback(pl.Callback):
+    """Records at the end of training epochs and logs the numbers to the trainer's own loggers.
+
+    The monitored network is the LightningModule itself, called with the inputs alone, or one of its modules. Weights
+    are bit-identical with and without the callback (unless `stop`). With several processes the first one records; the
+    weights must be whole on it, so strategies that shard them are not for this.
+
+    Args:
+        monitor: What to record, and how often (`every` counts training epochs).
+        module: Name of the module that returns raw outputs [n, K], such as "model"; None for the LightningModule.
+        stop: Whether the monitor's alarm ends the training.
+    """
+
+    def __init__(self, monitor: Monitor, *, module: str | None = None, stop: bool = False) -> None:
+        self.monitor, self.module, self.stop = monitor, module, stop
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Record if it is time.
+
+        Args:
+            trainer: The trainer.
+            pl_module: The module that is trained.
+        """
+        raised = False
+        if trainer.is_global_zero:
+            row = {"epoch": trainer.current_epoch + 1}
+            self.monitor(pl_module if self.module is None else pl_module.get_submodule(self.module), row)
+            row.pop("epoch")
+            pl_module.log_dict(row, rank_zero_only=True)
+            raised = self.monitor.alarm is not None and self.monitor.alarm.raised
+        if self.stop and trainer.strategy.reduce_boolean_decision(raised, all=False):
+            trainer.should_stop = True

@@ -1,0 +1,35 @@
+"""Readings in MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gapscope.errors import require_extra
+
+require_extra("mlflow", "tracking")
+
+import mlflow  # noqa: E402  # pyright: ignore[reportMissingImports]
+
+
+class MLflowSink:
+    """Logs the numbers of a monitor as metrics `gapscope/<name>`, the epoch as their step.
+
+    A server out of reach holds each call up for MLflow's own time-out (`MLFLOW_HTTP_REQUEST_TIMEOUT` and
+    `MLFLOW_HTTP_REQUEST_MAX_RETRIES`); after three such calls in a row a monitor no longer calls the sink.
+
+    Args:
+        run_id: A run; None for the active one, as for `mlflow.log_metrics`.
+    """
+
+    def __init__(self, run_id: str | None = None) -> None:
+        self.run_id = run_id
+
+    def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
+        """Log the numbers of one recording.
+
+        Args:
+            epoch: Their epoch.
+            numbers: Name -> value.
+        """
+        named = {f"gapscope/{name}": value for name, value in numbers.items()}
+        mlflow.log_metrics(named, step=epoch, run_id=self.run_id)

@@ -1,0 +1,34 @@
+"""Readings in TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gapscope.errors import require_extra
+
+require_extra("tensorboard", "tracking")
+
+from torch.utils.tensorboard import SummaryWriter  # noqa: E402
+
+
+class TensorBoardSink:
+    """Writes the numbers of a monitor as scalars `gapscope/<name>` at their epoch.
+
+    Args:
+        target: A SummaryWriter to share, or the folder of a new one.
+    """
+
+    def __init__(self, target: SummaryWriter | str | Path) -> None:
+        self.writer = target if isinstance(target, SummaryWriter) else SummaryWriter(str(target))
+
+    def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
+        """Write the numbers of one recording.
+
+        Args:
+            epoch: Their epoch.
+            numbers: Name -> value.
+        """
+        for name, value in numbers.items():
+            self.writer.add_scalar(f"gapscope/{name}", value, epoch)
+        self.writer.flush()

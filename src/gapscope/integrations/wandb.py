@@ -1,0 +1,44 @@
+"""Readings in Weights & Biases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gapscope.errors import InvalidInput, require_extra
+
+require_extra("wandb", "tracking")
+
+import wandb  # noqa: E402  # pyright: ignore[reportMissingImports]
+
+
+class WandbSink:
+    """Logs the numbers of a monitor as `gapscope/<name>` over an axis `gapscope/epoch` of their own.
+
+    So they never disturb the step that other parts of a training log at.
+
+    Args:
+        run: A run; None for the one that is current when the first numbers arrive, as for `wandb.log`.
+    """
+
+    def __init__(self, run: Any = None) -> None:
+        self.run = run
+        self._defined = False
+
+    def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
+        """Log the numbers of one recording.
+
+        Args:
+            epoch: Their epoch.
+            numbers: Name -> value.
+
+        Raises:
+            InvalidInput: There is no current run; a monitor turns this into a warning.
+        """
+        run = self.run or wandb.run
+        if run is None:
+            raise InvalidInput("WandbSink needs a run; there is no current one. Call wandb.init() before training.")
+        if not self._defined:
+            run.define_metric("gapscope/*", step_metric="gapscope/epoch")
+            self._defined = True
+        run.log({"gapscope/epoch": epoch} | {f"gapscope/{name}": value for name, value in numbers.items()})

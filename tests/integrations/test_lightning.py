@@ -1,0 +1,112 @@
+"""A real Lightning fit, with and without the callback."""
+
+# ruff: noqa: E402
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+pl = pytest.importorskip("lightning.pytorch")
+
+from gapscope.integrations.lightning import MonitorCallback
+from gapscope.monitor import Monitor
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+def make_data() -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(48, 6, generator=generator), torch.randint(0, 3, (48,), generator=generator))
+
+
+class Module(pl.LightningModule):
+    """A network with batch normalisation and dropout, as a LightningModule and as its part `net`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        self.log("validation_loss", nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+def fit(folder: Path, *callbacks: Any, epochs: int = 4, **settings: Any) -> tuple[Any, Module]:
+    torch.manual_seed(1)
+    module = Module()
+    trainer = pl.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        callbacks=list(callbacks),
+        default_root_dir=folder,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        log_every_n_steps=1,
+        **({"logger": False} | settings),
+    )
+    loader = DataLoader(make_data(), batch_size=16, shuffle=True)
+    trainer.fit(module, loader, DataLoader(make_data(), batch_size=16))
+    return trainer, module
+
+
+@pytest.mark.parametrize("part", [None, "net"])
+def test_weights_are_bit_identical_with_and_without_the_callback(tmp_path: Path, part: str | None) -> None:
+    monitor = Monitor(DataLoader(make_data(), batch_size=16, shuffle=True), n_samples=20)
+    _, plain = fit(tmp_path)
+    _, monitored = fit(tmp_path, MonitorCallback(monitor, module=part))
+    assert plain.state_dict().keys() == monitored.state_dict().keys()
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(tensor, monitored.state_dict()[name]), name
+    assert monitor.epochs == [1, 2, 3, 4]
+    assert all(row["ntk_trace"] > 0 for row in monitor.rows)
+    assert monitored.training
+
+
+def test_the_numbers_reach_the_trainer_and_its_logger(tmp_path: Path) -> None:
+    from lightning.pytorch.loggers import CSVLogger  # pyright: ignore[reportMissingImports]
+
+    monitor = Monitor(make_data(), n_samples=20, every=2)
+    logger = CSVLogger(tmp_path)
+    trainer, _ = fit(tmp_path, MonitorCallback(monitor), logger=logger)
+    assert monitor.epochs == [2, 4]
+    assert trainer.callback_metrics["ntk_trace"].item() == pytest.approx(monitor.rows[-1]["ntk_trace"], rel=1e-5)
+    assert "ntk_trace" in (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()[0]
+
+
+def test_the_module_can_be_monitored_inside_validation_with_its_inference_tensors(tmp_path: Path) -> None:
+    monitor = Monitor(make_data(), n_samples=20)
+
+    class Inside(pl.Callback):
+        def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            assert torch.is_inference_mode_enabled()
+            monitor.record(pl_module, 1)
+
+    trainer, module = fit(tmp_path, epochs=1)
+    trainer = pl.Trainer(callbacks=[Inside()], accelerator="cpu", logger=False, enable_progress_bar=False)
+    trainer.validate(module, DataLoader(make_data(), batch_size=16), verbose=False)
+    assert monitor.rows[0]["ntk_trace"] > 0
+
+
+@pytest.mark.parametrize(("stop", "epochs"), [(True, 2), (False, 4)])
+def test_the_alarm_ends_training_only_where_asked(tmp_path: Path, raised_in: Any, stop: bool, epochs: int) -> None:
+    monitor = Monitor(make_data(), n_samples=20, alarm=raised_in(2))
+    trainer, _ = fit(tmp_path, MonitorCallback(monitor, stop=stop))
+    assert trainer.current_epoch == epochs
