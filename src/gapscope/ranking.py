@@ -176,10 +176,11 @@ def rank_architectures(
 
     What it predicts is the test loss, which grows with the size of the outputs, rather than the test error: in the
     authors' own runs the wider networks have the larger S, the larger loss and the higher accuracy. Over 21 standard
-    normal networks of seven kinds, trained on 300 CIFAR-10 images (study `forouzesh2021`, part `ranking`), Kendall's
-    tau with the test loss was 0.95 [0.88, 1.00] for S before training and -0.10 [-0.43, 0.28] for the number of
-    parameters; with the test error it was 0.32 [0.06, 0.55] and -0.39 [-0.62, -0.14]. Over 9 fully connected networks
-    from He and Xavier initialisation S before training was misleading: tau -0.67 [-1.00, -0.21] with the loss.
+    normal networks, fully connected and convolutional, trained on 300 CIFAR-10 images (part `ranking` of the study
+    `forouzesh2021`), Kendall's tau with the test loss was 0.95 [0.88, 1.00] for S before training and -0.10
+    [-0.43, 0.28] for the number of parameters; with the test error it was 0.32 [0.06, 0.55] and -0.39 [-0.62, -0.14].
+    Over 9 networks from He and Xavier initialisation S before training was misleading: tau -0.67 [-1.00, -0.21] with
+    the loss.
 
     Args:
         candidates: Name -> NetworkSpec (its own `initialization` is not used), or a module, which stays as it is.

@@ -291,8 +291,8 @@ def untrained(setting: Setting) -> list[Configuration]:
 
 
 def authors(setting: Setting) -> list[Configuration]:
-    """4 hidden layers, standard normal, 1,000 images: what the authors stored results of; at small scale one width."""
-    sizes = setting.choose(smoke=(8, 16), small=(200,), paper=(200, 300, 500))
+    """4 hidden layers, standard normal, 1,000 images: what the authors stored results of; at small scale two widths."""
+    sizes = setting.choose(smoke=(8, 16), small=(200, 300), paper=(200, 300, 500))
     if setting.scale == "smoke":
         return fully_connected(setting, "authors", 4, sizes)
     data = images(setting, train_size=1000)
