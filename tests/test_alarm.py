@@ -72,7 +72,7 @@ def test_both_sides_of_a_difference_are_taken_with_the_neighbours_of_today() -> 
     alarm = OverfittingAlarm(threshold=0)
     alarm.update(sure, labels, good, 1)
     numbers = alarm.update(sure, labels, bad, 2)
-    assert (numbers["alarm.support"], numbers["alarm.fall"]) == (pytest.approx(2 * 0.1 - 0.9), 0.0)
+    assert (numbers["alarm.support"], numbers["alarm.fall"]) == (pytest.approx(3 * 0.1 - 2 * 0.9), 0.0)
     assert not alarm.raised
 
 

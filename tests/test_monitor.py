@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from gapscope.alarm import OverfittingAlarm
 from gapscope.assessment import measure
 from gapscope.errors import GapscopeError, InvalidInput, ReplaceLayer
+from gapscope.measures.ntk_logdet import ntk_logdet
 from gapscope.monitor import GIVE_UP_AFTER, Monitor
 from gapscope.samples import Samples
 from gapscope.specs import TrainingSpec
@@ -73,6 +74,14 @@ def test_the_numbers_are_those_of_the_measures_on_the_chosen_samples() -> None:
     assert monitor.readings[0]["ntk_trace"].units == "squared output / squared weight"
     table = monitor.to_pandas()
     assert (table.index.name, list(table.index), list(table.columns)) == ("epoch", [3], list(numbers))
+
+
+def test_the_log_determinant_is_that_of_the_small_kernel_unless_asked_otherwise() -> None:
+    network, samples = make_network(), make_samples(12)
+    small = Monitor(samples, ["ntk_logdet"]).record(network, 1)
+    full = Monitor(samples, ["ntk_logdet"], options={}).record(network, 1)
+    assert small["ntk_logdet"] == pytest.approx(float(ntk_logdet(network, samples.inputs, outputs="traced")))
+    assert (small["ntk_logdet.rank"], full["ntk_logdet.rank"]) == (12, 36)
 
 
 def test_options_reach_their_measure() -> None:

@@ -60,10 +60,10 @@ class OverfittingAlarm:
     .. math:: s = \frac1n \sum_i s_i, \qquad s_i = q_i - w\, (p_i - q_i).
 
     While the network learns what samples have in common, p and q rise together and s rises. What it learns by heart
-    about single samples raises p alone, and s falls: for w = 1 as soon as less than half of what is newly learnt is
-    shared. The alarm is raised when s has fallen from its maximum by more than `smallest_fall` and by more than
-    `threshold` standard errors (of the mean of the paired differences of $s_i$), for `patience` observations in a row.
-    It is never taken back.
+    about single samples raises p alone, and s falls: for w = 2 as soon as less than two thirds of what is newly learnt
+    is shared, $\Delta q < \frac{w}{1 + w} \Delta p$. The alarm is raised when s has fallen from its maximum by more
+    than `smallest_fall` and by more than `threshold` standard errors (of the mean of the paired differences of $s_i$),
+    for `patience` observations in a row. It is never taken back.
 
     Neighbours are computed anew at the observations 1, 2, 3, 5, 8, 12, 18, ... (each 1.5 times the one before, rounded
     up), because early gradients say little about the problem; any other observation costs one forward pass. Both sides
@@ -98,9 +98,9 @@ class OverfittingAlarm:
     def __init__(
         self,
         *,
-        weight: float = 1.0,
+        weight: float = 2.0,
         neighbours: int = 20,
-        threshold: float = 4.0,
+        threshold: float = 5.0,
         smallest_fall: float = 0.01,
         patience: int = 1,
     ) -> None:

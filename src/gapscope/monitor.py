@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Sink = Callable[[int, Mapping[str, float]], None]
 
+# The kernel of Szolnoky et al. 2022 is n x n, and far cheaper to factorise than the one of all outputs.
+DEFAULT_OPTIONS = {"ntk_logdet": {"outputs": "traced"}}
 # Each call of a sink whose tracker is out of reach may block until the tracker's own time-out.
 GIVE_UP_AFTER = 3
 
@@ -131,7 +133,8 @@ class Monitor:
         mode: "eval", or "train" to measure with dropout masks on, drawn anew for each recording; all samples are then
             measured in one chunk, so that each has one mask. Log determinants have gaps (-inf) where masks make
             gradients equal (Szolnoky et al. 2022, Sec. 3.3). Networks with BatchNorm cannot be measured so.
-        options: Measure name -> keyword options of that measure.
+        options: Measure name -> keyword options of that measure; None takes the n x n kernel, summed over outputs, for
+            "ntk_logdet".
         alarm: Watches the same samples for overfitting, see `OverfittingAlarm`; give it n_samples=256.
         sinks: Called after each recording with the epoch and the numbers; see `gapscope.integrations`.
         seed: Seed of the choice of samples and of measures that draw noise.
@@ -167,7 +170,9 @@ class Monitor:
         chosen = select_measures(measures, self.samples, has_initial=False)
         self.measures = tuple(item.name for item in chosen)
         self.every, self.mode, self.alarm, self.seed = every, mode, alarm, seed
-        self.options = {name: dict(given) for name, given in (options or {}).items()}
+        if options is None:
+            options = {name: given for name, given in DEFAULT_OPTIONS.items() if name in self.measures}
+        self.options = {name: dict(given) for name, given in options.items()}
         if mode == "train":
             for item in chosen:
                 if "chunk_size" in item.options:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCALES = ("smoke", "small", "paper")
-STUDIES = ("szolnoky2022", "forouzesh2021", "zhao2022", "luo2019")
+STUDIES = ("szolnoky2022", "forouzesh2021", "zhao2022", "luo2019", "overfitting_alarm")
 
 
 @dataclass(frozen=True, kw_only=True)

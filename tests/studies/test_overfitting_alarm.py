@@ -1,0 +1,250 @@
+"""The rules on made-up recordings, the signals against dense computations, and the whole study at smoke scale."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gapscope.errors import GapscopeError
+from gapscope.samples import Samples
+from gapscope.specs import Spec
+from gapscope.studies.base import Setting, run_study
+from gapscope.studies.overfitting_alarm import STUDY, runs
+from gapscope.studies.overfitting_alarm.judging import STATISTICS, cost, interval, judge, resampled, tuned
+from gapscope.studies.overfitting_alarm.pools import Case, judging_cases, tuning_cases
+from gapscope.studies.overfitting_alarm.rules import ALARM, RULES, Rule, fallen, flat, growing_again
+
+
+def small(tmp_path: Path, scale: str = "small") -> Setting:
+    return Setting(scale=scale, work=tmp_path, workers=1, say=lambda line: None)
+
+
+def test_pools_have_nothing_in_common_and_enough_runs(tmp_path: Path) -> None:
+    pools = [{case.spec.id for case in cases(small(tmp_path))} for cases in (tuning_cases, judging_cases)]
+    assert not pools[0] & pools[1]
+    assert (len(pools[0]), len(pools[1])) == (38, 77)
+    noises = {case.spec.data.label_noise for case in judging_cases(small(tmp_path))}
+    assert noises & {case.spec.data.label_noise for case in tuning_cases(small(tmp_path))} == {0.0}
+    assert len({case.spec.id for case in judging_cases(small(tmp_path, "paper"))}) > 300
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_every_rule_is_tuned_among_about_as_many_settings(rule: Rule) -> None:
+    assert len(rule.settings()) in (36, 40)
+
+
+def test_fallen_by_hand() -> None:
+    values = [0.1, 0.5, 0.45, 0.3, 0.5, 0.3, 0.3]
+    assert fallen(values, fall=0.1, patience=1, window=1) == 3
+    assert fallen(values, fall=0.1, patience=2, window=1) == 6
+    assert fallen(values, fall=0.25, patience=1, window=1) is None
+    # means of two: .1 .3 .475 .375 .4 .4 .3
+    assert fallen(values, fall=0.09, patience=1, window=2) == 3
+    assert fallen([0.5, math.nan, 0.5, 0.1], fall=0.1, patience=1, window=1) == 3
+
+
+def test_flat_by_hand() -> None:
+    values = [0.1, 0.5, 0.8, 0.82, 0.83, 0.9]
+    assert flat(values, growth=0.05, patience=1, window=1) == 3
+    assert flat(values, growth=0.05, patience=2, window=1) == 4
+    assert flat(values, growth=0.0, patience=1, window=1) is None
+
+
+def test_renewed_growth_by_hand() -> None:
+    values = [0.0, 3.0, 4.0, 4.1, 4.2, 4.5, 5.0]  # growth 3, 1, .1, .1, .3, .5
+    assert growing_again(values, rise=0.15, patience=1, window=1) == 5
+    assert growing_again(values, rise=0.15, patience=2, window=1) == 6
+    assert growing_again(values, rise=1.0, patience=1, window=1) is None
+
+
+def make_run(accuracy: list[float], kind: str = "made up", **columns: list[float]) -> runs.Run:
+    spec = Spec().replace({"data.label_noise": 0.5})
+    epochs = [2 * i + 2 for i in range(len(accuracy))]
+    probabilities = torch.full((len(accuracy), 30, 2), 0.5, dtype=torch.float64)
+    return runs.Run(
+        case=Case(kind, spec, 2),
+        epochs=epochs,
+        columns={"test_accuracy": accuracy, "signal": list(range(len(accuracy)))} | columns,
+        held_out={"test_accuracy": [0.5 * value for value in accuracy]},
+        probabilities=probabilities,
+        neighbours=torch.zeros(len(accuracy), 30, 3, dtype=torch.int64),
+        labels=torch.zeros(30, dtype=torch.int64),
+        seconds={"training": 1.0, "alarm": 0.5, "signals": 0.1},
+    )
+
+
+def at(index: int | None, *, needs_split: bool = False) -> Rule:
+    return Rule("fixed", "stops at an index", lambda run: index, {}, needs_split)
+
+
+RISES_AND_FALLS = [0.1, 0.5, 0.8, 0.9, 0.7, 0.5, 0.4, 0.4, 0.4]
+
+
+@pytest.mark.parametrize(
+    ("index", "kept", "hit", "premature", "delay"),
+    [
+        (3, 0.9, True, False, 0),
+        (4, 0.7, True, False, 2),
+        (5, 0.5, False, False, 4),  # less than half of the loss avoided
+        (2, 0.8, False, True, -2),  # ten points to come
+        (None, 0.4, False, False, math.nan),
+    ],
+)
+def test_verdicts_by_hand(index: int | None, kept: float, hit: bool, premature: bool, delay: float) -> None:
+    verdict = judge(at(index), {}, make_run(RISES_AND_FALLS))
+    assert verdict.overfits
+    assert not verdict.stays
+    assert (verdict.best, verdict.final, verdict.kept) == (0.9, pytest.approx(0.4), pytest.approx(kept))
+    assert (verdict.hit, verdict.premature) == (hit, premature)
+    assert verdict.delay == pytest.approx(delay, nan_ok=True)
+
+
+def test_a_rule_with_a_split_is_judged_on_its_own_network() -> None:
+    verdict = judge(at(3, needs_split=True), {}, make_run(RISES_AND_FALLS))
+    assert (verdict.best, verdict.kept) == (0.45, 0.45)
+
+
+def test_statistics_and_cost_by_hand() -> None:
+    stays = make_run([0.1, 0.5, 0.9, 0.9, 0.9, 0.9])
+    verdicts = [judge(at(3), {}, make_run(RISES_AND_FALLS)), judge(at(1), {}, stays), judge(at(None), {}, stays)]
+    found = {name: statistic(verdicts) for name, statistic in STATISTICS.items()}
+    assert found["hit rate"] == found["raised where it overfits"] == 1
+    assert (found["false alarms"], found["premature"], found["delay"]) == (0.5, pytest.approx(1 / 3), 0)
+    assert found["kept"] == pytest.approx((0.9 + 0.5 + 0.9) / 3)
+    assert found["kept - final"] == pytest.approx((0.5 - 0.4 + 0) / 3)
+    assert found["best - kept"] == pytest.approx(0.4 / 3)
+    assert cost(verdicts) == pytest.approx(0.4 / 3 + 0.02 * 0.5)
+
+
+def test_tuning_takes_the_setting_of_the_smallest_cost() -> None:
+    rule = Rule("late", "an index", lambda run, index: index, {"index": (1, 3, 6)})
+    assert tuned(rule, [make_run(RISES_AND_FALLS)]) == {"index": 3}
+
+
+def test_intervals_are_those_of_the_mean() -> None:
+    values = np.random.default_rng(1).normal(size=400)
+    low, high = interval(lambda items: float(np.mean(items)), list(values), resampled(400))
+    half = 1.96 * values.std() / 20
+    assert (low, high) == (pytest.approx(values.mean() - half, abs=0.02), pytest.approx(values.mean() + half, abs=0.02))
+
+
+def test_the_alarm_is_replayed_as_it_ran() -> None:
+    run = make_run(RISES_AND_FALLS)
+    labels = (torch.arange(30) % 3 == 0).long()
+    run.labels.copy_(labels)
+    run.neighbours.copy_((torch.arange(30)[:, None] + torch.arange(1, 4)) % 30)
+    run.probabilities[2:] = torch.tensor([0.7, 0.3])
+    run.probabilities[6:] = torch.eye(2, dtype=torch.float64)[labels]
+    assert ALARM.stops_at(run, weight=2.0, threshold=4.0, smallest_fall=0.01) == 6
+    assert ALARM.stops_at(run, weight=2.0, threshold=400.0, smallest_fall=0.01) is None
+
+
+def tiny() -> tuple[nn.Module, Samples]:
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    x = torch.randn(40, 5, generator=generator, dtype=torch.float64)
+    return network, Samples(x, torch.randint(0, 3, (40,), generator=generator))
+
+
+def test_gradient_disparity_against_a_loop() -> None:
+    network, samples = tiny()
+    assert samples.targets is not None
+    found = runs.gradient_disparity(network, samples, 6, torch.Generator().manual_seed(3))
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(3))
+    gradients = []
+    for i in range(5):
+        batch = order[6 * i : 6 * i + 6]
+        losses = -network(samples.inputs[batch]).log_softmax(1)[torch.arange(6), samples.targets[batch]]
+        network.zero_grad()
+        (losses.mean() / losses.std()).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
+    distances = [float((gradients[i] - gradients[j]).norm()) for i in range(5) for j in range(i)]
+    assert found == pytest.approx(sum(distances) / 10)
+
+
+def test_kernel_signals_against_the_dense_jacobian() -> None:
+    network, samples = tiny()
+    assert samples.targets is not None
+    rows = []
+    for x in samples.inputs:
+        outputs = network(x[None])[0]
+        parts = [torch.autograd.grad(output, list(network.parameters()), retain_graph=True) for output in outputs]
+        rows.append(torch.cat([torch.cat([p.flatten() for p in part]) for part in parts]))
+    jacobian = torch.stack(rows)
+    kernel = jacobian @ jacobian.T
+    traces, fitted = kernel.diagonal(), network(samples.inputs).argmax(1) == samples.targets
+    pairs = [(i, j) for i in range(40) for j in range(40) if i != j]
+    cosine = kernel / traces.sqrt()[:, None] / traces.sqrt()
+    same = [float(cosine[i, j]) for i, j in pairs if samples.targets[i] == samples.targets[j]]
+    other = [float(cosine[i, j]) for i, j in pairs if samples.targets[i] != samples.targets[j]]
+    assert runs.kernel_signals(network, samples) == {
+        "log_trace": pytest.approx(math.log(traces.mean())),
+        "log_determinant": pytest.approx(float(torch.linalg.slogdet(kernel)[1]) / 40),
+        "unfitted": pytest.approx(math.log(traces[~fitted].mean() / traces[fitted].mean())),
+        "blocks": pytest.approx(np.mean(same) - np.mean(other)),
+    }
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    return Setting(scale="smoke", work=tmp_path_factory.mktemp("work"), workers=1, say=lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def results(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    assert len(run_study(STUDY, setting, folder)) == 2
+    return folder / "overfitting_alarm" / "smoke"
+
+
+def content(results: Path, part: str) -> Any:
+    return json.loads((results / f"{part}.json").read_text())
+
+
+def test_both_parts_are_written(results: Path) -> None:
+    tuning, judging = content(results, "tuning"), content(results, "judging")
+    assert tuning["numbers"]["counts"]["runs"] == judging["numbers"]["counts"]["runs"] == 2
+    assert tuning["numbers"]["chosen"] == judging["numbers"]["chosen"]
+    assert judging["numbers"]["values"].keys() == {rule.name for rule in RULES}
+    assert 0 < judging["numbers"]["alarm_cost"]["share_of_training"] < 100
+    page = (results / "judging.md").read_text()
+    assert "gradient disparity" in page
+    assert page.count("![") == len(list(results.glob("judging-*.svg"))) == 2
+
+
+def test_watched_runs_are_kept_and_watching_changes_no_training(
+    setting: Setting, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = tuning_cases(setting)[1]
+    path = setting.work / "runs" / f"{case.spec.id}-{case.every}.safetensors"
+    before = path.stat().st_mtime_ns
+    [run] = runs.runs(setting, [case])
+    assert path.stat().st_mtime_ns == before
+    assert run.probabilities.shape == (10, 256, 10)
+    assert run.neighbours.shape == (10, 256, 20)
+    record = setting.train("plain", [case.spec], measures=())[0]
+    plain = [row["test_accuracy"] for row in record.history][case.every - 1 :: case.every]
+    assert plain == run.columns["test_accuracy"]
+    assert run.held_out["test_accuracy"] != plain
+
+
+def test_a_run_that_diverges_is_left_out(tmp_path: Path) -> None:
+    case = tuning_cases(small(tmp_path, "smoke"))[0]
+    wild = Case("wild", case.spec.replace({"training.learning_rate": 1e30, "training.optimizer": "sgd"}), 6)
+    assert runs.runs(small(tmp_path), [wild]) == []
+    assert runs.runs(small(tmp_path), [wild]) == []
+
+
+def test_an_error_ends_the_pool(tmp_path: Path) -> None:
+    case = Case("wrong", Spec().replace({"data.name": "mnist"}), 6)
+    with pytest.raises(GapscopeError):
+        runs.runs(Setting(scale="smoke", work=tmp_path, workers=1, data_root=str(tmp_path)), [case])
