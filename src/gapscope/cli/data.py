@@ -57,6 +57,7 @@ def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
 @app.command("list")
 def list_data(data_root: Path | None = _ROOT) -> None:
     """List the data sets: task, training + test samples of the whole set, licence, and where it was found."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
@@ -64,12 +65,14 @@ def list_data(data_root: Path | None = _ROOT) -> None:
     from gapscope.data import found
     from gapscope.data.catalogue import SOURCES
 
-    table = Table(title=f"Data sets; data root {root_of(data_root)}", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in ("name", "task", "train + test", "licence", "where"):
-        table.add_column(column, overflow="fold", no_wrap=column == "name")
+        table.add_column(column, overflow="fold", no_wrap=column != "where")
     for source in SOURCES.values():
-        where = found(source.name, root=data_root) or f"not here: gapscope data fetch {source.name}"
+        folder = found(source.name, root=data_root)
+        where = Path(folder).name if folder else "not here"
         table.add_row(source.name, source.task, source.sizes, source.licence, where)
+    typer.echo(f"data root: {root_of(data_root)}; what is not here comes with `gapscope data fetch NAME`")
     Console().print(table)
 
 
