@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,19 @@ def test_running_again_does_nothing(pool: Path) -> None:
     assert done.returncode == 0 and "12 done, 0 to run" in done.stdout
     state = gapscope("pool", "status", pool.parent / "grid.toml", pool)
     assert state.stdout == "12 networks: 12 finished, 0 diverged, 0 failed, 0 started, 0 waiting\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_says_that_it_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "grid.toml").write_text(GRID.replace("epochs = 3", "epochs = 100000"))
+    command = [sys.executable, "-c", CODE, "pool", "run", str(tmp_path / "grid.toml"), str(tmp_path / "pool")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("pool/runs/*/checkpoint.safetensors")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(number)
+        told = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "run the same command again to go on" in told and "Traceback" not in told
 
 
 def test_a_report_is_written(pool: Path) -> None:

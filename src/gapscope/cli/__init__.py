@@ -62,6 +62,3 @@ def main() -> None:
         for note in getattr(error, "__notes__", ()):
             typer.echo(f"  ({note})", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        typer.echo("\nstopped; everything finished is kept: run the same command again to go on.", err=True)
-        sys.exit(130)

@@ -98,7 +98,7 @@ def demo(
 
     from rich.console import Console
 
-    from gapscope.cli.progress import progress
+    from gapscope.cli.progress import progress, stoppable
     from gapscope.cli.tables import table_of
     from gapscope.pools import Grid, Pool
     from gapscope.report import write_report
@@ -107,7 +107,7 @@ def demo(
     grid, pool = Grid.from_toml(GRID), Pool(folder)
     missing = len(pool.missing(grid, measures=grid.measures))
     typer.echo(f"{len(grid)} networks on 1,797 handwritten digits, {missing} to train with {workers} workers")
-    with progress("training and measuring", missing) as show:
+    with stoppable(), progress("training and measuring", missing) as show:
         records = pool.run(grid, workers=workers, measure_samples=MEASURE_SAMPLES, on_record=show)
     held_out, assessed, estimator = _estimate(records)
     page = write_report(

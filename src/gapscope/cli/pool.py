@@ -24,13 +24,13 @@ def run(
     retry_failed: bool = typer.Option(False, help="Run failed networks again."),
 ) -> None:
     """Train, score and measure what is missing of a grid. Finished networks are never run twice."""
-    from gapscope.cli.progress import progress
+    from gapscope.cli.progress import progress, stoppable
     from gapscope.pools import Grid, Pool
 
     specs, pool = Grid.from_toml(grid), Pool(folder)
     missing = len(pool.missing(specs, measures=specs.measures, retry_failed=retry_failed))
     typer.echo(f"{len(specs)} networks, {len(specs) - missing} done, {missing} to run with {workers} workers")
-    with progress(f"pool {folder}", missing) as show:
+    with stoppable(), progress(f"pool {folder}", missing) as show:
         records = pool.run(
             specs,
             workers=workers,

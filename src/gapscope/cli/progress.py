@@ -23,6 +23,23 @@ def outcome(record: Record) -> str:
 
 
 @contextmanager
+def stoppable() -> Iterator[None]:
+    """Let the body be stopped by Ctrl-C (or a polite kill) and say that the same command goes on.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        Exit: With code 130, where the body was stopped.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("\nstopped; everything finished is kept: run the same command again to go on.", err=True)
+        raise typer.Exit(130) from None
+
+
+@contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[Record], None]]:
     """Show progress while the body runs.
 

@@ -33,6 +33,7 @@ def run(
     again: bool = typer.Option(False, help="Make tables and figures again; trained networks are kept."),
 ) -> None:
     """Run the parts of a study that have no result yet."""
+    from gapscope.cli.progress import stoppable
     from gapscope.studies.base import Setting, load_study, run_study
 
     study = load_study(name)
@@ -43,5 +44,6 @@ def run(
         data_root=None if data_root is None else str(data_root),
         say=typer.echo,
     )
-    written = run_study(study, setting, results, parts=only, again=again)
+    with stoppable():
+        written = run_study(study, setting, results, parts=only, again=again)
     typer.echo(f"{len(written)} parts written to {results / name / scale}")
