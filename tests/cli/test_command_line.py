@@ -70,12 +70,22 @@ def test_running_again_does_nothing(pool: Path) -> None:
 def test_a_stopped_run_says_that_it_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "grid.toml").write_text(GRID.replace("epochs = 3", "epochs = 100000"))
     command = [sys.executable, "-c", CODE, "pool", "run", str(tmp_path / "grid.toml"), str(tmp_path / "pool")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    # a background job inherits an ignored SIGINT, which the command would rightly keep ignoring
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
         deadline = time.monotonic() + 120
         while not list(tmp_path.glob("pool/runs/*/checkpoint.safetensors")) and time.monotonic() < deadline:
             time.sleep(0.1)
         process.send_signal(number)
         told = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
     assert process.returncode == 130 and "run the same command again to go on" in told and "Traceback" not in told
 
 
