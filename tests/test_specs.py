@@ -46,7 +46,7 @@ def test_every_setting_changes_the_id() -> None:
         "training.batch_size": 3, "training.epochs": 3, "training.schedule": "step", "training.schedule_factor": 0.5,
         "training.schedule_epochs": 3, "training.penalties": [{"name": "weight"}], "training.gradient_clip": 1,
         "training.stop_at_train_loss": 0.1, "training.stop_epochs": 2, "training.precision": "mixed",
-        "training.channels_last": True, "seed": 1,
+        "training.channels_last": True, "training.augmentation": "flip_shift_rotate", "seed": 1,
     }  # fmt: skip
     assert set(changed) | {"training.nesterov"} == set(setting_paths())
     ids = {Spec().replace({path: value}).id for path, value in changed.items()}

@@ -265,3 +265,25 @@ def test_wrong_samples_get_one_sentence() -> None:
         train(some_network(), Samples(x, torch.randn(6, 2)), TrainingSpec())
     with pytest.raises(InvalidInput, match="must have trainable parameters"):
         train(nn.Flatten(), Samples(torch.randn(6, 3), torch.zeros(6).long()), TrainingSpec())
+
+
+def test_augmentation_changes_training_images_alone_and_is_reproducible() -> None:
+    generator = torch.Generator().manual_seed(0)
+    samples = Samples(torch.rand(20, 1, 6, 6, generator=generator), torch.arange(20) % 2)
+    before, weights = samples.inputs.clone(), []
+    for augmentation in ("none", "flip_shift_rotate", "flip_shift_rotate"):
+        last = nn.Linear(36, 2)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        network = nn.Sequential(nn.Flatten(), last)
+        train(network, samples, TrainingSpec(epochs=2, batch_size=10, augmentation=augmentation))
+        weights.append(last.weight.detach())
+    assert torch.equal(samples.inputs, before)
+    assert torch.equal(weights[1], weights[2]) and not torch.allclose(weights[0], weights[1])
+
+
+def test_augmentation_needs_images() -> None:
+    with pytest.raises(InvalidInput, match="Augmentation needs images"):
+        train(some_network(), some_samples(), TrainingSpec(augmentation="flip_shift_rotate"))
+    with pytest.raises(InvalidInput, match=r"training.augmentation"):
+        TrainingSpec(augmentation="flip")

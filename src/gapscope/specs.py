@@ -14,6 +14,7 @@ from gapscope.errors import InvalidInput, check_choice, check_range, nearest
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "step", "exponential", "cyclical")
+AUGMENTATIONS = ("none", "flip_shift_rotate")
 INITIALIZATIONS = ("torch", "standard_normal", "xavier_uniform", "he_uniform", "he_normal")
 PRECISIONS = ("float32", "mixed")
 
@@ -187,6 +188,8 @@ class TrainingSpec(_Settings):
             learning_rate, one cycle lasting 2 * `schedule_epochs` epochs, updated every step).
         schedule_factor: See schedule.
         schedule_epochs: See schedule.
+        augmentation: "none" or "flip_shift_rotate" (training images are changed at random in every epoch, see
+            `gapscope.data.augmentation`).
         penalties: Penalties added to the loss, each by name and options.
         gradient_clip: Largest L2 norm of the whole gradient; None does not clip.
         stop_at_train_loss: Training ends when `stop_epochs` epochs in total had a mean batch loss (without penalties,
@@ -205,6 +208,7 @@ class TrainingSpec(_Settings):
     schedule: str = "constant"
     schedule_factor: float = 0.1
     schedule_epochs: int = 10
+    augmentation: str = "none"
     penalties: tuple[PenaltySpec, ...] = ()
     gradient_clip: float | None = None
     stop_at_train_loss: float | None = None
@@ -215,6 +219,7 @@ class TrainingSpec(_Settings):
     def _check(self) -> None:
         check_choice("training.optimizer", self.optimizer, OPTIMIZERS)
         check_choice("training.schedule", self.schedule, SCHEDULES)
+        check_choice("training.augmentation", self.augmentation, AUGMENTATIONS)
         check_choice("training.precision", self.precision, PRECISIONS)
         check_range("training.learning_rate", self.learning_rate, 0, low_open=True)
         check_range("training.momentum", self.momentum, 0, 1, high_open=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.checkpoints import load_tensors, save_tensors, set_weights
+from gapscope.data.augmentation import flip_shift_rotate
 from gapscope.errors import GapscopeError, InvalidInput
 from gapscope.files import read_json_lines, to_json, write_atomically
 from gapscope.inspection import check_labels, checked_outputs, device_of
@@ -147,6 +148,8 @@ class _Run:
                 group["lr"] = rate
             assert samples.targets is not None
             x, y = samples.inputs[indices].to(self.device), samples.targets[indices].to(self.device)
+            if settings.augmentation == "flip_shift_rotate":
+                x = flip_shift_rotate(x)
             if settings.channels_last and x.ndim == 4:
                 x = x.contiguous(memory_format=torch.channels_last)
             loss, penalty, right = self.step(x, y)

@@ -67,3 +67,13 @@ def test_the_message_says_where_it_looked_and_what_to_run(tmp_path: Path) -> Non
         f"{tmp_path}; they are not there. Run `gapscope data fetch toy`, or name another data root with --data-root or "
         "GAPSCOPE_DATA."
     )
+
+
+def test_folders_are_found_as_folders(tmp_path: Path) -> None:
+    layout = Layout("own", ("own",), {"train": ("train",), "test": ("val", "test")}, of_folders=True)
+    (tmp_path / "own" / "train").mkdir(parents=True)
+    (tmp_path / "own" / "val").touch()
+    with pytest.raises(DataNotFound, match="'own' needs the folders train, val together in one of the folders own of"):
+        locate(layout, tmp_path)
+    (tmp_path / "own" / "test").mkdir()
+    assert locate(layout, tmp_path) == {"train": tmp_path / "own" / "train", "test": tmp_path / "own" / "test"}

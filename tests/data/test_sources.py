@@ -24,6 +24,7 @@ def test_every_data_set_has_its_name() -> None:
         "concrete",
         "facial_keypoints",
         "drawn_faces",
+        "image_folder",
     )
     assert all(source.layout is None or source.layout.source == name for name, source in SOURCES.items())
 

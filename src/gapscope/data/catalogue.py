@@ -12,6 +12,7 @@ from gapscope.data import built_in, image_sets
 from gapscope.data.downloads import Origin, RemoteFile
 from gapscope.data.drawn_faces import drawn_faces
 from gapscope.data.facial_keypoints import FACIAL_KEYPOINTS, facial_keypoints
+from gapscope.data.image_folder import IMAGE_FOLDER, image_folder
 from gapscope.data.location import Layout
 from gapscope.data.problem import Problem, Task
 from gapscope.data.regression_tables import BOSTON_HOUSING, CALIFORNIA_HOUSING, CONCRETE, load_table
@@ -175,5 +176,14 @@ _TABLE = (
         " Data set 'drawn_faces' needs no account.",
     ),
     Source("drawn_faces", "regression", "2,000 + 500", "generated", drawn_faces),
+    Source(
+        "image_folder",
+        "classification",
+        "yours",
+        "yours",
+        image_folder,
+        IMAGE_FOLDER,
+        by_hand="Put your own photographs into {path}/CLASS/*.jpg, and those of the test split into val beside train.",
+    ),
 )
 SOURCES = {source.name: source for source in _TABLE}

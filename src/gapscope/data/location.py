@@ -13,19 +13,21 @@ from gapscope.errors import DataNotFound
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of one data set, and the folders below the data root in which they are looked for.
+    """The files (or folders of files) of one data set, and the folders below the data root that may hold them.
 
     Attributes:
         source: Name of the data set.
         folders: Folder names below the data root, the first being the one that downloads use.
         required: What a file holds -> its possible names; each is also looked for with ".gz" added.
         optional: The same for files that may be absent.
+        of_folders: Whether these names are folders.
     """
 
     source: str
     folders: tuple[str, ...]
     required: Mapping[str, tuple[str, ...]]
     optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    of_folders: bool = False
 
 
 def _user_cache() -> Path:
@@ -55,7 +57,9 @@ def data_root(given: str | Path | None = None) -> Path:
     return _user_cache() / "gapscope" / "data"
 
 
-def _first_file(folder: Path, file_names: tuple[str, ...]) -> Path | None:
+def _first(layout: Layout, folder: Path, file_names: tuple[str, ...]) -> Path | None:
+    if layout.of_folders:
+        return next((folder / name for name in file_names if (folder / name).is_dir()), None)
     candidates = (folder / f"{name}{suffix}" for name in file_names for suffix in ("", ".gz"))
     return next((path for path in candidates if path.is_file()), None)
 
@@ -75,13 +79,14 @@ def locate(layout: Layout, root: str | Path | None = None) -> dict[str, Path]:
     """
     base = data_root(root)
     for folder in layout.folders:
-        found = {role: _first_file(base / folder, file_names) for role, file_names in layout.required.items()}
+        found = {role: _first(layout, base / folder, file_names) for role, file_names in layout.required.items()}
         if all(found.values()):
-            found |= {role: _first_file(base / folder, file_names) for role, file_names in layout.optional.items()}
+            found |= {role: _first(layout, base / folder, file_names) for role, file_names in layout.optional.items()}
             return {role: path for role, path in found.items() if path is not None}
     wanted = ", ".join(file_names[0] for file_names in layout.required.values())
+    what = f"folders {wanted}" if layout.of_folders else f"files {wanted} (plain or .gz)"
     raise DataNotFound(
-        f"Data set '{layout.source}' needs the files {wanted} (plain or .gz) together in one of the folders "
+        f"Data set '{layout.source}' needs the {what} together in one of the folders "
         f"{', '.join(layout.folders)} of {base}; they are not there. "
         f"Run `gapscope data fetch {layout.source}`, or name another data root with --data-root or GAPSCOPE_DATA."
     )

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+
+from gapscope.data.image_folder import image_folder
+from gapscope.data.sources import fetch, found, load
+from gapscope.errors import DataNotFound, InvalidInput, UnreadableFile
+
+COLOURS = {"cat": (255, 0, 0), "ant": (0, 255, 0)}
+
+
+def write(path: Path, colour: tuple[int, int, int], width: int = 8, height: int = 8) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (width, height), colour).save(path)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name, colour in COLOURS.items():
+        for number in range(3):
+            write(tmp_path / "images" / "train" / name / f"{number}.png", colour)
+        write(tmp_path / "images" / "val" / name / "0.PNG", colour, width=24)
+    return tmp_path
+
+
+def test_classes_are_folders_and_colours_are_kept(root: Path) -> None:
+    problem = load("image_folder", root=root, side=4)
+    assert (problem.class_names, problem.n_outputs, problem.input_shape) == (("ant", "cat"), 2, (3, 4, 4))
+    assert problem.train.targets is not None and problem.test.targets is not None
+    assert problem.train.targets.tolist() == [0, 1, 0, 1, 0, 1], "the first samples must hold all classes"
+    assert problem.test.targets.tolist() == [0, 1]
+    expected = torch.tensor([COLOURS["cat"]]).float()[..., None, None] / 255
+    assert torch.equal(problem.train.inputs[1::2], expected.expand(3, 3, 4, 4))
+
+
+def test_the_middle_of_a_wide_image_is_taken(root: Path) -> None:
+    pixels = numpy.zeros((4, 12, 3), dtype=numpy.uint8)
+    pixels[:, 4:8] = 255
+    Image.fromarray(pixels).save(root / "images" / "train" / "ant" / "0.png")
+    assert torch.equal(image_folder(root, side=4).train.inputs[0], torch.ones(3, 4, 4))
+
+
+def test_another_folder_and_a_test_split_of_the_other_name(root: Path) -> None:
+    (root / "images" / "val").rename(root / "images" / "test")
+    (root / "images").rename(root / "birds")
+    assert len(image_folder(root, folder="birds").test) == 2
+    assert len(image_folder(folder=str(root / "birds")).test) == 2
+    with pytest.raises(DataNotFound, match="needs the folders train, val together in one of the folders images of"):
+        image_folder(root)
+    with pytest.raises(DataNotFound, match=r"cannot be fetched. Put your own photographs into .*images.train.CLASS"):
+        fetch("image_folder", root=root)
+    assert found("image_folder", root=root) == ""
+
+
+def test_a_class_that_one_split_lacks_is_refused(root: Path) -> None:
+    write(root / "images" / "val" / "dog" / "0.png", (0, 0, 255))
+    with pytest.raises(UnreadableFile, match="must hold the same folders, one a class; they differ in 1, first dog"):
+        image_folder(root)
+
+
+def test_damaged_and_missing_images_are_named(root: Path) -> None:
+    bad = root / "images" / "train" / "ant" / "1.png"
+    bad.write_bytes(b"no image")
+    with pytest.raises(UnreadableFile, match=r"ant.1.png must be a whole image"):
+        image_folder(root)
+    for path in bad.parent.iterdir():
+        path.unlink()
+    with pytest.raises(UnreadableFile, match="ant must hold at least one image"):
+        image_folder(root)
+
+
+def test_a_side_below_one_is_refused(root: Path) -> None:
+    with pytest.raises(InvalidInput, match="side of image_folder"):
+        image_folder(root, side=0)
