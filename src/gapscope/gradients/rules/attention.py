@@ -7,13 +7,14 @@ a pass is recorded, the forward pass below stands in for it: the same function, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+@runtime_checkable
 class Projection(Protocol):
     """A linear map that is recorded: rows `rows` of the weight and the bias, all of them where `rows` is None."""
 
