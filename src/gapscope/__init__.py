@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gapscope.advice.batch_norm import advise_batch_norm as advise_batch_norm
     from gapscope.assessment import measure as measure
     from gapscope.comparison import compare as compare
     from gapscope.estimation.gap_estimator import GapEstimator as GapEstimator
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "advise_batch_norm": "advice.batch_norm",
     "measure": "assessment",
     "compare": "comparison",
     "GapEstimator": "estimation.gap_estimator",

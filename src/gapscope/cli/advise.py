@@ -1,0 +1,92 @@
+"""`gapscope advise batch-norm`: what batch norm does for a stored network, and what would do the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gapscope.advice.batch_norm import BatchNormAdvice
+
+app = typer.Typer(help="Advice about a stored network, estimated from its training data.", no_args_is_help=True)
+
+
+@app.callback()
+def root() -> None:
+    """Advice about a stored network, estimated from its training data."""
+
+
+def _measured(value: float, error: float) -> str:
+    return f"{value:.2g} ± {error:.1g}" if value or error else "0"
+
+
+def _table(advice: BatchNormAdvice) -> Table:
+    """The layers, in 80 columns unless their names are long."""
+    from rich import box
+    from rich.table import Table
+
+    title = "What batch norm adds to the training loss"
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("layer", overflow="fold")
+    new = [] if advice.new_batch_size is None else [f"batches of {advice.new_batch_size}"]
+    for name in ("zeta", "zeta gamma²", f"batches of {advice.batch_size}", "of loss", *new):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in advice.to_pandas().to_dict("records"):
+        after = [_measured(row["new_excess"], row["new_standard_error"])] if new else []
+        table.add_row(
+            row["layer"], f"{row['zeta']:.2g}", f"{row['decay']:.2g}", _measured(row["excess"], row["standard_error"]),
+            f"{row['share_of_loss']:.1%}", *after,
+        )  # fmt: skip
+    return table
+
+
+@app.command("batch-norm")
+def batch_norm(
+    network: Path = typer.Argument(..., help="Weights that a pool wrote (they carry their spec)."),
+    batch_size: int | None = typer.Option(None, help="Batch size whose regularisation is wanted; default: as trained."),
+    new_batch_size: int | None = typer.Option(None, help="Batch size to change to; default: no batch statistics."),
+    dropout_before: list[str] = typer.Option(
+        [], help="Layer whose inputs dropout drops; again for more. Default: the last."
+    ),
+    passes: int = typer.Option(10, help="How often the samples are dealt into batches; more for smaller errors."),
+    samples: int | None = typer.Option(
+        None, help="Use this many training samples; default all, as batches are drawn of them."
+    ),
+    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
+    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+) -> None:
+    """How much a network's batch norm regularises, what a new batch size changes, and what would restore it."""
+    import torch
+    from rich.console import Console
+
+    from gapscope.advice.batch_norm import advise_batch_norm
+    from gapscope.checkpoints import load_tensors
+    from gapscope.files import to_json
+    from gapscope.pools.runner import load_network
+
+    loaded, problem = load_network(network, None if data_root is None else str(data_root))
+    train = problem.train
+    if samples is not None and samples < len(train):
+        train = train.subset(torch.arange(samples))
+    advice = advise_batch_norm(
+        loaded,
+        train,
+        batch_size=batch_size or load_tensors(network)[1]["spec"]["training"]["batch_size"],
+        new_batch_size=new_batch_size,
+        dropout_before=dropout_before or None,
+        passes=passes,
+    )
+    if json:
+        typer.echo(to_json(advice.to_dict(), indent=1))
+        return
+    console = Console()
+    console.print(_table(advice))
+    for sentence in advice.sentences:
+        console.print(f"- {sentence}", highlight=False, markup=False)
+    console.print("When not to trust this:", highlight=False)
+    for caveat in advice.caveats:
+        console.print(f"- {caveat}", highlight=False, markup=False)
