@@ -231,7 +231,7 @@ def advise_batch_norm(
     refresh_population(exact, samples, samples=len(samples), layers=list(gammas), chunk_size=chunk_size)
     sizes = (batch_size,) if new_batch_size is None else (batch_size, new_batch_size)
     rows = batch_norm_excess(
-        exact, samples, batch_sizes=sizes, passes=passes, chunk_size=chunk_size,
+        exact, samples, batch_sizes=sizes, passes=passes, noise_draws=2, chunk_size=chunk_size,
         generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
     found = {(row.layer, row.batch_size): row for row in rows}
