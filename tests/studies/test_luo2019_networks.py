@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from gapscope.data import load
+from gapscope.errors import NotMeasurable
 from gapscope.normalization import refresh_population
 from gapscope.normalization.sites import BATCH_KINDS, BATCH_NORMS
 from gapscope.samples import Samples
@@ -250,7 +251,8 @@ def test_single_units_are_at_their_optimum(model: str) -> None:
 
 def test_the_printed_decay_of_a_linear_unit_is_the_closed_form() -> None:
     samples = perceptrons.population("linear", 4000, torch.Generator().manual_seed(0))
-    [row] = excess.compare(perceptrons.fitted("linear", samples), samples, (20,), 2, 0)
+    network = perceptrons.fitted("linear", samples)
+    [row] = excess.compare(network, samples, (20,), ["0"], excess.Effort(2, 4), 0)
     # squared error, normal u: 2 / 2 * (2 / 4M + 1 / M) gamma^2; the squared score is 4 noise^2 in the place of 2
     factor = (4000 - 20) / 3999
     assert row["printed_curvature"] == pytest.approx(factor * 1.5 * 1.5**2 / 20, rel=0.06)
@@ -261,6 +263,8 @@ def test_the_printed_decay_of_a_linear_unit_is_the_closed_form() -> None:
 def test_ratios_and_targets_by_hand() -> None:
     group = [{"measured": 1.0, "standard_error": 0.3, "p": 2.0}, {"measured": 2.0, "standard_error": 0.4, "p": 4.0}]
     assert excess_figures.ratio(group, "p") == (0.5, pytest.approx(0.5 / 6))
+    unsure = [row | {"p_error": 1.0} for row in group]
+    assert excess_figures.ratio(unsure, "p") == (0.5, pytest.approx((0.25 + 0.25 * 2) ** 0.5 / 6))
     judged = excess_figures.judged
     assert judged(excess.UNIT, 16, 1.07, 0.004) == "met"
     assert judged(excess.UNIT, 16, 1.09, 0.004) == "missed"
@@ -296,8 +300,14 @@ def test_the_claims_are_those_of_the_other_parts(results: Path) -> None:
     collected = content(results, "claims")["numbers"]
     assert len(collected["claims"]) == sum(len(content(results, p)["numbers"]["claims"]) for p in verdicts.FIGURES)
     assert sum(collected["counts"].values()) == len(collected["claims"])
+    assert collected["missing"] == []
     ours = [row for row in collected["claims"] if row["part"] == "fig4"]
     assert [row["ours"] for row in ours] == [row["ours"] for row in content(results, "fig4")["numbers"]["claims"]]
+
+
+def test_claims_without_any_part_say_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(NotMeasurable, match="Run excess, fig2ab"):
+        verdicts.claims(at("smoke", tmp_path))
 
 
 def test_gamma_is_reported_for_every_layer_and_batch_size(results: Path) -> None:
@@ -311,5 +321,5 @@ def test_the_study_is_found_by_its_name() -> None:
 
 def test_the_population_is_a_share_of_the_training_samples() -> None:
     samples = Samples(torch.arange(400.0)[:, None])
-    assert len(runs.population(samples)) == 80
-    assert len(set(runs.population(samples).inputs.flatten().tolist())) == 80
+    assert len(runs.population(samples)) == 160
+    assert len(set(runs.population(samples).inputs.flatten().tolist())) == 160

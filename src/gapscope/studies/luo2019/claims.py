@@ -94,6 +94,10 @@ def claim_table(rows: Sequence[dict[str, Any]]) -> pandas.DataFrame:
 
 
 def claims_in_words(claims: Sequence[Claim]) -> str:
-    """One clause a claim: its outcome with numbers."""
-    clauses = [f"{claim.outcome}: {claim.statement} ({claim.quantity} {in_words(claim.values)})" for claim in claims]
-    return "; ".join(clauses)[:1].upper() + "; ".join(clauses)[1:] + "."
+    """One sentence an outcome: its claims, each with mean and interval of what the table names."""
+    sentences = []
+    for outcome in (HELD, OPPOSITE, OPEN):
+        chosen = [f"{claim.statement} ({in_words(claim.values)})" for claim in claims if claim.outcome == outcome]
+        if chosen:
+            sentences.append(f"{outcome.capitalize()} ({len(chosen)} of {len(claims)}): {'; '.join(chosen)}.")
+    return " ".join(sentences)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import torch
 from torch import nn
 
 from gapscope.normalization import batch_norm_excess, gamma_decay, refresh_population
-from gapscope.normalization.excess import ALL_LAYERS
 from gapscope.normalization.sites import batch_norm_layers
 from gapscope.samples import Samples
 from gapscope.seeds import stream_seed
@@ -37,61 +37,75 @@ def _printed(network: nn.Module, samples: Samples, size: int) -> dict[str, Mappi
     return {name: {layer: float(found.decay) for layer, found in decay.items()} for name, decay in decays.items()}
 
 
-def compare(network: nn.Module, samples: Samples, sizes: Sequence[int], passes: int, seed: int) -> list[Row]:
-    """Measure one network, and predict it in every way.
+@dataclass(frozen=True)
+class Effort:
+    """How precisely a network is measured.
+
+    Attributes:
+        passes: How often the samples are dealt into batches of the smallest size; of larger ones in proportion, so that
+            every size has about as many batches.
+        draws: Noises drawn for each sample in the shipped prediction.
+    """
+
+    passes: int
+    draws: int
+
+
+def compare(
+    network: nn.Module, samples: Samples, sizes: Sequence[int], layers: Sequence[str], effort: Effort, seed: int
+) -> list[Row]:
+    """Measure one network layer by layer, and predict it in every way.
 
     Args:
         network: A float64 network with batch norm.
         samples: Its population.
-        sizes: Batch sizes.
-        passes: How often the samples are dealt into batches.
+        sizes: Batch sizes, ascending.
+        layers: Names of the layers.
+        effort: How precisely.
         seed: Of batches and noise.
 
     Returns:
-        One mapping a layer and batch size: layer, batch_size, measured, standard_error, and every prediction.
+        One mapping a layer and batch size: layer, batch_size, measured and its standard_error, every prediction, and
+        shipped_error, the standard error of the shipped one.
     """
     generator = torch.Generator().manual_seed(stream_seed(seed, "batches"))
-    shipped = batch_norm_excess(
-        network, samples, batch_sizes=sizes, passes=passes, noise_draws=10, chunk_size=1024, generator=generator
-    )
-    second = batch_norm_excess(network, samples, batch_sizes=sizes, passes=1, noise_draws=0, generator=generator)
-    printed = {size: _printed(network, samples, size) for size in sizes}
     rows = []
-    for row, other in zip(shipped, second, strict=True):
-        if row.layer == ALL_LAYERS:
-            continue
-        rows.append(
-            {
-                "layer": row.layer,
-                "batch_size": row.batch_size,
-                "measured": float(row.measured),
-                "standard_error": row.measured.standard_error,
-                "shipped": float(row.predicted),
-                "second_order": float(other.predicted),
-                **{name: found[row.layer] for name, found in printed[row.batch_size].items()},
-            }
-        )
+    for size in sizes:
+        printed = _printed(network, samples, size)
+        for name in layers:
+            common: Any = {"batch_sizes": (size,), "layers": [name], "chunk_size": 1024, "generator": generator}
+            passes = effort.passes * size // sizes[0]
+            [row] = batch_norm_excess(network, samples, passes=passes, noise_draws=effort.draws, **common)
+            [second] = batch_norm_excess(network, samples, passes=1, noise_draws=0, **common)
+            rows.append(
+                {
+                    "layer": name,
+                    "batch_size": size,
+                    "measured": float(row.measured),
+                    "standard_error": row.measured.standard_error,
+                    "shipped": float(row.predicted),
+                    "shipped_error": row.predicted.standard_error,
+                    "second_order": float(second.predicted),
+                    **{kind: found[name] for kind, found in printed.items()},
+                }
+            )
     return rows
 
 
-def _of_network(folder: Path, *, setting: Setting, case: Case, passes: int) -> list[Row]:
+def _of_network(folder: Path, *, setting: Setting, case: Case, kind: str, effort: Effort) -> list[Row]:
     samples = problem_of(case, setting.data_root).train
     samples = Samples(samples.inputs.double(), samples.targets)
-    rows = compare(trained_network(setting, case).double(), samples, sizes(setting), passes, case.spec.seed)
-    return [
-        row
-        | {
-            "kind": CONVOLUTION if row["layer"].startswith("conv") else FULLY_CONNECTED,
-            "layer": f"{case.spec.network.name}: {row['layer'].removesuffix('_norm')}",
-        }
-        for row in rows
-    ]
+    network = trained_network(setting, case).double()
+    layers = [name for name in batch_norm_layers(network) if name.startswith("conv") or kind == FULLY_CONNECTED]
+    rows = compare(network, samples, sizes(setting), layers, effort, case.spec.seed)
+    return [row | {"kind": kind, "layer": row["layer"].removesuffix("_norm")} for row in rows]
 
 
 def _of_unit(folder: Path, *, setting: Setting, model: str, seed: int) -> list[Row]:
-    n, passes = setting.choose(smoke=(400, 5), small=(10_000, 100), paper=(20_000, 400))
+    n = setting.choose(smoke=400, small=4000, paper=20_000)
+    effort = setting.choose(smoke=Effort(5, 2), small=Effort(40, 4), paper=Effort(400, 10))
     samples = population(model, n, torch.Generator().manual_seed(stream_seed(seed, model)))
-    rows = compare(fitted(model, samples), samples, sizes(setting), passes, seed)
+    rows = compare(fitted(model, samples), samples, sizes(setting), ["0"], effort, seed)
     return [row | {"kind": UNIT, "layer": model} for row in rows]
 
 
@@ -103,17 +117,27 @@ def sizes(setting: Setting) -> tuple[int, ...]:
 def measured_rows(setting: Setting) -> list[Row]:
     """Measure what is missing of single units, a fully connected network and the CNN, on digits.
 
+    But at paper scale the CNN sees digits of 4 x 4 pixels, for the cost; its channels then have 16 positions, not 64.
+
     Args:
         setting: Where and how large.
 
     Returns:
         What `compare` returns, with the kind of layer and the seed.
     """
-    passes = setting.choose(smoke=2, small=60, paper=600)
     width = setting.choose(smoke=1 / 16, small=1 / 8, paper=1 / 4)
-    cases = digits(setting, "fully_connected", {"n_hidden": 2, "width": 32, "batch_norm": True})
-    cases += digits(setting, "conv6", {"width_multiplier": width})
-    finished = [run.case for run in runs(setting, cases) if run.status == "finished"]
+    pixels = setting.choose(smoke=2, small=2, paper=1)
+    networks = {
+        FULLY_CONNECTED: digits(setting, "fully_connected", {"n_hidden": 2, "width": 32, "batch_norm": True}),
+        CONVOLUTION: digits(setting, "conv6", {"width_multiplier": width}, pixels),
+    }
+    efforts = {
+        FULLY_CONNECTED: setting.choose(smoke=Effort(2, 2), small=Effort(30, 10), paper=Effort(400, 100)),
+        CONVOLUTION: setting.choose(smoke=Effort(2, 2), small=Effort(6, 4), paper=Effort(400, 30)),
+    }
+    finished = [
+        (kind, run.case) for kind, cases in networks.items() for run in runs(setting, cases) if run.status == "finished"
+    ]
     folder = setting.work / "excess"
     quiet = Setting(scale=setting.scale, work=setting.work, data_root=setting.data_root)
     jobs = {
@@ -121,9 +145,8 @@ def measured_rows(setting: Setting) -> list[Row]:
         for seed in seeds(setting)
         for model in MODELS
     }
-    jobs |= {
-        folder / f"{case.id}.json": (case.spec.seed, partial(_of_network, setting=quiet, case=case, passes=passes))
-        for case in finished
-    }
+    for kind, case in finished:
+        job = partial(_of_network, setting=quiet, case=case, kind=kind, effort=efforts[kind])
+        jobs[folder / f"{case.id}.json"] = case.spec.seed, job
     contents = kept_results(setting, [(path, job) for path, (_, job) in jobs.items()], "networks measured")
     return [row | {"seed": seed} for (seed, _), rows in zip(jobs.values(), contents, strict=True) for row in rows]

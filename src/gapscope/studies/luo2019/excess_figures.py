@@ -36,7 +36,7 @@ def cells(rows: Sequence[Row]) -> dict[Cell, list[Row]]:
 
 
 def ratio(group: Sequence[Row], prediction: str) -> tuple[float, float]:
-    """Measured over predicted, both summed over seeds, and its standard error from the batches that were drawn.
+    """Measured over predicted, both summed over seeds, and its standard error from the drawn batches and noises.
 
     Args:
         group: Rows of one layer and batch size.
@@ -50,8 +50,10 @@ def ratio(group: Sequence[Row], prediction: str) -> tuple[float, float]:
     (0.5, 0.08333333333333333)
     """
     predicted = sum(float(row[prediction]) for row in group)
-    error = sum(float(row["standard_error"]) ** 2 for row in group) ** 0.5
-    return sum(float(row["measured"]) for row in group) / predicted, error / abs(predicted)
+    value = sum(float(row["measured"]) for row in group) / predicted
+    error_of_measured = sum(float(row["standard_error"]) ** 2 for row in group)
+    error_of_predicted = sum(float(row.get(f"{prediction}_error") or 0.0) ** 2 for row in group)
+    return value, (error_of_measured + value**2 * error_of_predicted) ** 0.5 / abs(predicted)
 
 
 def target(kind: str, size: int) -> tuple[float, float] | None:

@@ -43,7 +43,7 @@ def stand_in(setting: Setting) -> str:
     """Write the images of CIFAR-100 (smoke: a few digits) as a folder, once, and return its path."""
     target = setting.work / "images"
     if not (target / "complete").exists():
-        name, most = setting.choose(smoke=("digits", 60), small=("cifar100", 2000), paper=(None, None))
+        name, most = setting.choose(smoke=("digits", 60), small=("cifar100", 1000), paper=(None, None))
         problem = load(name, root=setting.data_root)
         for split, samples in (("train", problem.train), ("val", problem.test)):
             assert samples.targets is not None

@@ -154,7 +154,7 @@ def figure_4(setting: Setting) -> Outcome:
     Returns:
         Methods, claims, curves.
     """
-    epochs = setting.choose(smoke=2, small=30, paper=500)
+    epochs = setting.choose(smoke=2, small=25, paper=500)
     cases = small_cnn(setting, batch_sizes(setting)[0])
     finished = [run.case for run in runs(setting, cases) if run.status == "finished"]
     tuned = _tuned(setting, finished, epochs)

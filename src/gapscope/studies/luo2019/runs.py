@@ -33,8 +33,8 @@ from gapscope.training import train
 NORMALIZATIONS = (
     "batch", "ghost", "population", "weight", "weight_mean_only", "weight_variance_only", "none",
 )  # fmt: skip
-# Training samples for population statistics: the paper's 10,000, and never more than their share of its 50,000.
-POPULATION_SAMPLES, POPULATION_SHARE = 10_000, 0.2
+# Training samples for population statistics: the paper's 10,000, and at most this share of all.
+POPULATION_SAMPLES, POPULATION_SHARE = 10_000, 0.4
 DECAYS_AN_EPOCH, DECAY_DRAWS = 2, 2
 INITIALIZED_ON = 500
 # Salimans and Kingma's, at full width; narrow networks get vectors of the same lengths, for these set how fast

@@ -197,8 +197,8 @@ def figure_2ef(setting: Setting) -> Outcome:
     Returns:
         Methods, claims, curves.
     """
-    sizes: Sequence[int] = setting.choose(smoke=(10, 30), small=(16, 64, 256), paper=(16, 64, 256, 1024))
-    epochs = setting.choose(smoke=1, small=10, paper=100)
+    sizes: Sequence[int] = setting.choose(smoke=(10, 30), small=(8, 32, 128), paper=(16, 64, 256, 1024))
+    epochs = setting.choose(smoke=1, small=8, paper=100)
     named = {
         f"{layer}, {size}": small_cnn(setting, size, epochs=epochs, only_in=layer) for layer in LAYERS for size in sizes
     }
