@@ -84,6 +84,18 @@ def test_frozen_and_unused_parameters_do_not_count() -> None:
     assert float(part.detach()) < float(whole.detach())
 
 
+def test_every_third_call_has_three_times_the_strength_and_goes_on_when_resumed() -> None:
+    network, (x, y) = _network(), _batch()
+    value = float(LossGradientPenalty(1.0)(network, x, y).detach())
+    lazy, resumed = LossGradientPenalty(1.0, every=3), LossGradientPenalty(1.0, every=3)
+    seen = [float(lazy(network, x, y).detach()) for _ in range(4)]
+    assert seen[1:3] == [0.0, 0.0] and seen[0] == pytest.approx(3 * value) == seen[3]
+    resumed.load_state_dict(lazy.state_dict())
+    assert [float(resumed(network, x, y).detach()) for _ in range(3)] == [0.0, 0.0, pytest.approx(3 * value)]
+    with pytest.raises(InvalidInput, match="every must lie in"):
+        LossGradientPenalty(1.0, every=0)
+
+
 def test_two_penalties_on_the_inputs_share_them() -> None:
     network, (x, y) = _network(), _batch()
     first, second = LossGradientPenalty(1.0, wrt="inputs"), InputJacobianPenalty(1.0, method="exact")

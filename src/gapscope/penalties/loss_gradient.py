@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -46,6 +46,7 @@ class LossGradientPenalty(Penalty):
     Args:
         strength: mu, 0 or larger.
         wrt: "parameters" or "inputs".
+        every: Apply it at every k-th call only, beginning with the first, with k times the strength.
         loss: The loss of (outputs, targets), a mean over samples; None for cross-entropy with class labels and mean
             squared error with floating-point targets.
 
@@ -63,33 +64,51 @@ class LossGradientPenalty(Penalty):
         strength: float,
         *,
         wrt: Literal["parameters", "inputs"] = "parameters",
+        every: int = 1,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         check_range("strength of LossGradientPenalty", strength, 0)
         check_choice("wrt", wrt, ("parameters", "inputs"))
-        self.strength, self.wrt = strength, wrt
+        check_range("every", every, 1)
+        self.strength, self.wrt, self.every = strength, wrt, every
+        self._calls = 0
         self.loss = _default_loss if loss is None else loss
 
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """Let the inputs have a gradient where it is penalised."""
+        """On the calls at which the penalty is applied, let the inputs have a gradient where it is penalised."""
+        applied = self._calls % self.every == 0
+        self._calls += 1
+        if not applied:
+            yield inputs, False
+            return
         with differentiable_kernels(network.modules()):
-            yield differentiable_inputs(inputs) if self.wrt == "inputs" else inputs, None
+            yield differentiable_inputs(inputs) if self.wrt == "inputs" else inputs, True
 
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
     ) -> Tensor:
-        """Return the penalty."""
+        """Return the penalty; zero on calls at which it is not applied."""
         if targets is None:
             raise InvalidInput("LossGradientPenalty must be given targets; got none. Use penalty(network, x, y).")
-        loss = self.loss(outputs, targets)
+        if not observed:
+            return outputs.new_zeros(())
+        strength, loss = self.strength * self.every, self.loss(outputs, targets)
         if self.wrt == "inputs":
             (gradient,) = torch.autograd.grad(loss * len(inputs), inputs, create_graph=True)
-            return self.strength * gradient.square().sum() / len(inputs)
+            return strength * gradient.square().sum() / len(inputs)
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         gradients = torch.autograd.grad(loss, parameters, create_graph=True, materialize_grads=True)
         if isinstance(network, DistributedDataParallel):
             squares = [_joint_square(gradient, network) for gradient in gradients]
         else:
             squares = [gradient.square().sum() for gradient in gradients]
-        return self.strength * torch.stack(squares).sum()
+        return strength * torch.stack(squares).sum()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a resumed training run needs: the number of calls."""
+        return {"calls": torch.tensor(self._calls)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue where the saved penalty was."""
+        self._calls = int(state["calls"])
