@@ -19,7 +19,7 @@ from gapscope.studies.luo2019.theory_students import Plan, distance, mean_and_ha
 from gapscope.studies.luo2019.theory_table import APPROACHES, largest_settling_rate, overlap_rate
 from gapscope.theory import order_parameter_integrals, stability_eigenvalues
 
-PARTS = ("fig1a", "fig1b", "table1", "dynamics", "advice")
+PARTS = ("fig1a", "fig1b", "table1", "dynamics", "advice", "advice_cnn")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_the_printed_i2_is_right_at_full_overlap_alone() -> None:
 
 
 def test_what_is_advised_is_what_is_trained(setting: Setting, results: Path) -> None:
-    found = content(results, "advice")["numbers"]["fully connected, CIFAR-10"]["methods"]
+    found = content(results, "advice")["numbers"]["methods"]
     asked = found["batches of 8"]["runs"]
     saying = [run for run in asked if run["advice"]["dropout"] is not None]
     advised = [run["advice"]["dropout"]["value"] for run in saying]
@@ -96,7 +96,7 @@ def test_what_is_advised_is_what_is_trained(setting: Setting, results: Path) -> 
 
 def test_remedies_change_the_network_and_add_to_its_regularisation(setting: Setting, results: Path) -> None:
     assert results.exists()
-    alone = trials(setting, worlds(setting)[0], 30)[0]
+    alone = trials(worlds(setting)[0], 30)[0]
     runs = tried(setting, [alone, replace(alone, remedy="dropout", amount=0.5, before="output"),
                            replace(alone, remedy="gamma decay", amount=30.0)])  # fmt: skip
     assert len({run["train_loss"] for run in runs}) == 3
@@ -105,7 +105,7 @@ def test_remedies_change_the_network_and_add_to_its_regularisation(setting: Sett
 
 
 def test_advice_that_has_nothing_to_say_is_not_followed(setting: Setting) -> None:
-    trial: Trial = trials(setting, worlds(setting)[0], 30)[0]
+    trial: Trial = trials(worlds(setting)[0], 30)[0]
     advice: dict[str, Any] = {"dropout": None, "decay_strength": {"value": 1.5}, "dropout_before": ["output"]}
     assert followed(trial, advice, "dropout") is None
     decay, ghost = followed(trial, advice, "gamma decay"), followed(trial, advice, "ghost batches")

@@ -66,13 +66,12 @@ def _methods(setting: Setting, world: World) -> list[Followed]:
     start = [run["frozen"][str(world.normal)][0] for run in asked]
     methods = [Followed(f"batches of {world.normal}", world.normal, start, asked, everyone)]
     for size in world.sizes:
-        found = tried(setting, trials(setting, world, size))
+        found = tried(setting, trials(world, size))
         predicted = [run["frozen"][str(size)][0] for run in asked]
         methods.append(Followed(f"batches of {size}", size, predicted, found, everyone))
     for remedy in REMEDIES:
         wanted = [
-            followed(trial, run["advice"], remedy)
-            for trial, run in zip(trials(setting, world, world.large), asked, strict=True)
+            followed(trial, run["advice"], remedy) for trial, run in zip(trials(world, world.large), asked, strict=True)
         ]
         there = [number for number, trial in enumerate(wanted) if trial is not None]
         found = tried(setting, [trial for trial in wanted if trial is not None])
@@ -138,12 +137,11 @@ def _draw(axes: Any, methods: list[Followed], world: str) -> None:
     axes[0].set_ylabel(world, fontsize=9)
 
 
-def _figure(found: dict[str, list[Followed]]) -> Figure:
-    figure = Figure(figsize=(9.5, 3.4 * len(found) + 0.6), layout="constrained")
-    axes = figure.subplots(len(found), 3, sharey="row", squeeze=False)
-    for row, (world, methods) in zip(axes, found.items(), strict=True):
-        _draw(row, methods, world)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
+def _figure(methods: list[Followed], world: str) -> Figure:
+    figure = Figure(figsize=(9.5, 4.0), layout="constrained")
+    axes = figure.subplots(1, 3, sharey=True)
+    _draw(axes, methods, world)
+    handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
     return figure
 
@@ -171,30 +169,36 @@ def _in_words(methods: list[Followed], large: int, normal: int) -> str:
     return " ".join(lines)
 
 
-def advice(setting: Setting) -> Outcome:
+def _tried_out(setting: Setting, world: World) -> Outcome:
     """Ask networks of small batches, do in large ones what they advise, and compare."""
     import pandas
 
-    known = worlds(setting)
-    found = {world.name: _methods(setting, world) for world in known}
-    tables, numbers, verdict = {}, {}, []
-    for world in known:
-        methods = found[world.name]
-        against = _against(methods, world.large, world.normal)
-        numbers[world.name] = {
+    methods = _methods(setting, world)
+    against = _against(methods, world.large, world.normal)
+    return Outcome(
+        numbers={
             "methods": {
                 m.name: {"predicted": m.predicted, "measured": m.measured, "runs": list(m.runs)} for m in methods
             },
             "differences": against,
-        }
-        title = f"{world.name}: predicted by the networks of small batches, and measured (mean, 95 % t interval)"
-        tables[title] = pandas.DataFrame([_row(method) for method in methods])
-        tables[f"{world.name}: differences, paired by seed"] = pandas.DataFrame(against)
-        verdict.append(f"{world.name}, {world.seeds} seeds. {_in_words(methods, world.large, world.normal)}")
-    return Outcome(
-        numbers=numbers,
-        tables=tables,
-        figures={"advice": _figure(found)},
-        verdict=" ".join(verdict),
-        seeds=range(max(world.seeds for world in known)),
+        },
+        tables={
+            "Predicted by the networks of small batches, and measured (mean over seeds, 95 % t interval)": (
+                pandas.DataFrame([_row(method) for method in methods])
+            ),
+            "Differences, paired by seed": pandas.DataFrame(against),
+        },
+        figures={"advice": _figure(methods, world.name)},
+        verdict=f"{world.name}, {world.seeds} seeds. {_in_words(methods, world.large, world.normal)}",
+        seeds=range(world.seeds),
     )
+
+
+def advice(setting: Setting) -> Outcome:
+    """The advice followed in fully connected networks."""
+    return _tried_out(setting, worlds(setting)[0])
+
+
+def advice_cnn(setting: Setting) -> Outcome:
+    """The advice followed in convolutional networks on data with wrong labels."""
+    return _tried_out(setting, worlds(setting)[1])

@@ -190,13 +190,13 @@ def figure_1a(setting: Setting) -> Outcome:
 
 def _words_1a(plan: Plan, points: list[Point], distances: list[_Distance], decay: Float[np.ndarray, " l"]) -> str:
     lowest = bool(np.all(plan.curve(GRID, NOISE) <= plan.curve(GRID, plan.zeta) + 1e-12))
-    cosine = min(float(np.mean(point.cosine)) for point in points)
+    cosine = min(float(np.mean(p.cosine)) for p in points if np.isfinite(plan.curve(p.load, 0.0)))
     ridge = distance([point.decayed for point in points], decay)
     return (
         f"N = {plan.n_inputs}. Simulated ridge students lie within {ridge:.0%} of the closed form at all loads; decay "
         f"{NOISE:g} is {'' if lowest else 'not '}the lowest curve everywhere (paper: it is). "
-        f"{_on_the_curve(distances, 'the curve 1/2M')} Its direction then has a cosine of at least {cosine:.3f} with "
-        "that of least squares, where SGD ends."
+        f"{_on_the_curve(distances, 'the curve 1/2M')} At the end its direction has a cosine of at least {cosine:.3f} "
+        "with that of least squares, where SGD ends (all loads but the divergence)."
     )
 
 
