@@ -241,7 +241,7 @@ def cross_validate(
     Raises:
         InvalidInput: The scheme is unknown, its groups are missing, or the estimator does not name its features.
 
-    Zhao, Zhang, Hu, "Understanding the generalization of deep neural networks via unit sparsity", section 4.
+    Zhao, Zhang, Hu, "Estimating the generalization in deep neural networks via sparsity", 2022, section 4.
 
     >>> import pandas
     >>> zeta = numpy.linspace(0, 1, 20)

@@ -58,7 +58,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         feature_names_: Names of the readings in the order of `coef_`.
         region_: The region of readings it was fitted on.
 
-    Zhao, Zhang, Hu, "Understanding the generalization of deep neural networks via unit sparsity", eq. 7.
+    Zhao, Zhang, Hu, "Estimating the generalization in deep neural networks via sparsity", 2022, eq. 7.
 
     >>> import numpy
     >>> x = numpy.array([[0.0, 1.0], [1.0, 1.0], [2.0, 0.0], [3.0, 1.0]])

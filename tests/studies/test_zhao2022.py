@@ -1,0 +1,255 @@
+"""The grids against the paper's appendix, the analysis on tables with known answers, and the study at smoke scale."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pandas
+import pytest
+import torch
+
+from gapscope.estimation import GapEstimator
+from gapscope.measures.unit_sparsity import unit_sparsity
+from gapscope.studies.base import Setting, load_study, run_study
+from gapscope.studies.zhao2022 import STUDY, conditions, grids, imagenet, varied
+from gapscope.studies.zhao2022.analysis import (
+    KAPPA,
+    MARGINS,
+    ZETA,
+    bootstrap_mean,
+    centred,
+    related,
+    repeated_splits,
+    sparsity_model,
+    sum_of_squares,
+)
+from gapscope.studies.zhao2022.runs import measure_layers, networks, sparsity, trained_network
+
+PAPER, SMALL = (Setting(scale=scale, work=Path()) for scale in ("paper", "small"))
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    return Setting(scale="smoke", work=tmp_path_factory.mktemp("work"), workers=1, say=lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def results(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    assert len(run_study(STUDY, setting, folder)) == len(STUDY.parts)
+    return folder / "zhao2022" / "smoke"
+
+
+def content(results: Path, part: str) -> Any:
+    return json.loads((results / f"{part}.json").read_text())
+
+
+def test_the_paper_grid_is_that_of_its_appendix() -> None:
+    specs = grids.vgg(PAPER)
+    assert len({spec.id for spec in specs}) == 80
+    assert sorted(Counter(spec.data.label_noise for spec in specs).values()) == [13, 13, 13, 13, 14, 14]
+    values = {
+        path: {str(spec.to_dict()["training"][path]) for spec in specs}
+        for path in ("momentum", "batch_size", "penalties")
+    }
+    assert values["momentum"] == {"0.0", "0.5", "0.9"} and values["batch_size"] == {"128", "256", "512"}
+    assert {spec.network.options["dropout"] for spec in specs} == {0.0, 0.3, 0.5}
+    assert {item.options["strength"] for spec in specs for item in spec.training.penalties} == {1e-4}
+    norms = Counter((spec.network.options["batch_norm"], spec.training.augmentation) for spec in specs)
+    assert len(norms) == 4 and min(norms.values()) >= 14
+    assert all(spec.data.name == "cifar100" and spec.data.train_size is None for spec in specs)
+    assert all(spec.training.nesterov == (spec.training.momentum > 0) for spec in specs)
+
+
+@pytest.mark.parametrize("grid", [grids.vgg, grids.mobilenet, grids.resnet34])
+def test_plain_networks_differ_in_corruption_alone(grid: Any) -> None:
+    plain = grids.plain_networks(grid(PAPER))
+    assert [spec.data.label_noise for spec in plain] == list(grids.FRACTIONS)
+    assert len({spec.replace({"data.label_noise": 0.0}).id for spec in plain}) == 1
+    assert not plain[0].network.options.get("batch_norm") and not plain[0].training.penalties
+
+
+def test_the_varied_pools_hold_what_the_paper_kept_fixed() -> None:
+    for specs in (varied.digits(PAPER), varied.clothes(PAPER), varied.clothes(SMALL)):
+        assert len({spec.id for spec in specs}) == len({spec.seed for spec in specs}) == len(specs) >= 38
+        clean = [spec for spec in specs if spec.data.label_noise == 0]
+        assert len({spec.data.train_size for spec in clean}) >= 3
+        assert len({spec.training.epochs for spec in specs}) == 2
+        assert Counter(spec.network.options["batch_norm"] for spec in specs)[True] == len(specs) / 2
+    both = Counter(
+        (spec.network.options["batch_norm"], spec.network.options["width_multiplier"], spec.data.label_noise)
+        for spec in varied.digits(SMALL)
+    )
+    assert len(both) == 24 and set(both.values()) == {1}
+
+
+def test_the_first_pool_holds_networks_of_one_size_trained_to_the_end() -> None:
+    name, specs = varied.first_pool(SMALL)
+    assert name == "clothes" and {spec.id for spec in specs} <= {spec.id for spec in varied.clothes(SMALL)}
+    assert len(specs) == 28 and len({(spec.data.train_size, spec.training.epochs) for spec in specs}) == 1
+    plain = grids.plain_networks(specs)
+    assert [spec.data.label_noise for spec in plain] == list(grids.FRACTIONS)
+    assert varied.first_pool(PAPER) == ("vgg", grids.vgg(PAPER))
+
+
+def test_stratified_draws_all_cells_alike_and_nothing_twice() -> None:
+    recipes = [{"a": a, "b": b, "c": c} for a in (0, 1) for b in (0, 1) for c in range(10)]
+    drawn = grids.stratified(recipes, 12, ["a", "b"], seed=3)
+    assert len({tuple(recipe.items()) for recipe in drawn}) == 12
+    assert set(Counter((recipe["a"], recipe["b"]) for recipe in drawn).values()) == {3}
+    assert drawn == grids.stratified(recipes, 12, ["a", "b"], seed=3) != grids.stratified(recipes, 12, ["a", "b"], 4)
+
+
+def test_models_lose_one_regularisation_after_the_other() -> None:
+    models = imagenet.recipes(PAPER)
+    ways = {
+        name: (
+            spec.training.augmentation != "none",
+            spec.training.momentum > 0,
+            spec.network.options["dropout"],
+            bool(spec.training.penalties),
+        )
+        for name, spec in models.items()
+    }
+    assert ways == {
+        "A": (True, True, 0.5, True),
+        "B": (False, True, 0.5, True),
+        "C": (False, False, 0.5, True),
+        "D": (False, False, 0.3, True),
+        "E": (False, False, 0.0, False),
+    }
+
+
+def made_up(n: int = 24, *, noise: float = 0.0, seed: int = 0) -> pandas.DataFrame:
+    rng = numpy.random.default_rng(seed)
+    zeta, kappa = rng.random(n), rng.random(n)
+    gap = 0.1 + 0.6 * zeta - 0.3 * kappa + noise * rng.standard_normal(n)
+    return pandas.DataFrame({ZETA: zeta, KAPPA: kappa, "gap": gap, "train_loss": rng.random(n), "parameter_count": 7.0})
+
+
+def test_an_exact_relation_leaves_no_residual() -> None:
+    found = repeated_splits(sparsity_model(), made_up(), 10)
+    assert found["largest_ssr"] < 1e-12 and found["fit_pearson"] == pytest.approx(1)
+    assert (found["n"], found["held_out"], len(found["ssr"])) == (24, 2, 10)
+    assert found["rmse"]["mean gap"] > 0.1
+
+
+def test_held_out_errors_are_those_of_the_noise() -> None:
+    table = made_up(100, noise=0.05)
+    found = repeated_splits(sparsity_model(), table, 30)
+    assert found["rmse"]["estimator"] == pytest.approx(0.05, rel=0.2)
+    assert found["median_ssr"] == pytest.approx(10 * 0.05**2, rel=0.3)
+    assert sum_of_squares(sparsity_model(), table)[1] == pytest.approx(100 * 0.05**2, rel=0.3)
+    assert sum_of_squares(GapEstimator(features=[]), table)[1] == pytest.approx(100 * table["gap"].var(ddof=0))
+    assert math.isnan(sum_of_squares(GapEstimator(features=[]), table)[0])
+
+
+def test_centring_takes_out_what_separates_families() -> None:
+    table = made_up()
+    table["family"] = ["a", "b"] * 12
+    shifted = table.assign(**{ZETA: table[ZETA] + 3.0 * (table["family"] == "b")})
+    before, after = related(shifted, [ZETA]).loc[ZETA, "pearson"], related(centred(shifted, [ZETA]), [ZETA])
+    assert abs(before) < 0.3 and after.loc[ZETA, "pearson"] > 0.8
+
+
+def test_bootstrap_of_a_mean() -> None:
+    values = numpy.random.default_rng(0).standard_normal(400).tolist()
+    low, high = bootstrap_mean(values)
+    assert low < numpy.mean(values) < high
+    assert high - low == pytest.approx(2 * 1.96 / 20, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "sign", "said"),
+    [(0.2, 0.9, 1, "as in the paper"), (0.2, 0.9, -1, "the other way round"), (-0.1, 0.9, 1, "undecided")],
+)
+def test_what_an_interval_says_of_a_sign(low: float, high: float, sign: int, said: str) -> None:
+    assert conditions.verdict_of({"pearson_low": low, "pearson_high": high}, sign) == said
+
+
+def test_subsets_by_hand() -> None:
+    table = made_up(24).assign(
+        fitted=[True] * 18 + [False] * 6,
+        batch_norm=[False, True] * 12,
+        corruption=[0.0, 0.0, 0.5] * 8,
+        family=["a", "b"] * 12,
+        recipe=["r"] * 24,
+        **{name: numpy.arange(24.0) for name in conditions.RIVALS if name not in ("train_loss", "parameter_count")},
+    )
+    sizes = {name: len(part) for name, part in conditions.subsets(table).items()}
+    assert sizes["all"] == 24 and sizes["fitted"] == 18 and sizes["not fitted"] == 6
+    assert sizes["fitted, no batch norm"] == sizes["fitted, batch norm"] == 9
+    assert sizes["fitted, clean labels"] == 12 and sizes["fitted, clean labels, no batch norm"] == 6
+    by_family = conditions.subsets(table)["fitted, from the mean of their family"]
+    assert by_family.groupby("family")[ZETA].mean().abs().max() < 1e-12
+
+
+def test_the_table_holds_the_networks_as_they_are(setting: Setting, results: Path) -> None:
+    specs = varied.digits(setting)
+    table: Any = networks(setting, "digits", specs)
+    assert list(table.index) == [spec.id for spec in specs] and results.exists()
+    assert table["batch_norm"].tolist() == [spec.network.options["batch_norm"] for spec in specs]
+    assert (table["gap"] == table["train_accuracy"] - table["test_accuracy"]).all()
+    assert (table["fitted"] == (table["train_accuracy"] >= 0.97)).all()
+    network, problem = trained_network(setting, "digits", specs[0])
+    assert problem.train.targets is not None
+    found = unit_sparsity(network, problem.train.inputs, problem.train.targets)
+    assert table[ZETA].iloc[0] == found.zeta == sparsity(setting, "digits", specs[0]).zeta
+    right = (network(problem.train.inputs).argmax(1) == problem.train.targets).double().mean()
+    assert table["train_accuracy"].iloc[0] == pytest.approx(float(right))
+
+
+def test_other_layers_are_measured_by_name(setting: Setting, results: Path) -> None:
+    spec = varied.digits(setting)[1]
+    assert results.exists()
+    found = measure_layers(setting, "digits", spec, 60)
+    network, problem = trained_network(setting, "digits", spec)
+    assert problem.train.targets is not None
+    x, y = problem.train.inputs[:60], problem.train.targets[:60]
+    assert found["zeta, fully connected"] == unit_sparsity(network, x, y, layer="fc1_relu").zeta
+    assert found["kappa, first third"] == unit_sparsity(network, x, y, layer="conv1_relu").kappa
+    assert found["zeta, last convolution"] == unit_sparsity(network, x, y).zeta
+    assert len({round(value, 12) for value in found.values()}) > 4
+
+
+def test_photographs_are_those_of_the_data_set(setting: Setting, results: Path) -> None:
+    assert results.exists()
+    spec = next(iter(imagenet.recipes(setting).values()))
+    _, problem = trained_network(imagenet.where(setting), imagenet.POOL, spec)
+    assert (len(problem.train), len(problem.test), problem.n_outputs) == (100, 100, 10)
+    assert problem.train.inputs.shape[1:] == (3, 8, 8)
+    sixteenths = problem.train.inputs * 255 * 16 / 255  # digits have 17 grey levels
+    assert torch.allclose(sixteenths, sixteenths.round(), atol=0.04)
+
+
+@pytest.mark.parametrize("part", [part.name for part in STUDY.parts])
+def test_every_part_leaves_figures_in_its_verdict(results: Path, part: str) -> None:
+    found = content(results, part)
+    assert any(character.isdigit() for character in found["verdict"]) and "nan" not in found["verdict"]
+    page = (results / f"{part}.md").read_text()
+    assert page.count("![") == len(list(results.glob(f"{part}-*.svg")))
+    assert all(path.stat().st_size < 300_000 for path in results.glob(f"{part}-*.svg"))
+
+
+def test_margins_and_sparsity_see_the_same_splits(results: Path) -> None:
+    found = content(results, "fig3e")["numbers"]
+    assert found["zeta and kappa"]["ssr"] == content(results, "fig3cd")["numbers"]["ssr"]
+    assert found["least squares"]["rmse"]["mean gap"] == found["ridge"]["rmse"]["mean gap"]
+
+
+def test_the_curves_of_figure_1_are_those_of_the_networks(setting: Setting, results: Path) -> None:
+    found = content(results, "fig1")["numbers"]
+    plain = grids.plain_networks(grids.vgg(setting))
+    here = sparsity(setting, "vgg", plain[0])
+    assert found["clean"]["zeta"] == pytest.approx(here.class_zeta.tolist())
+    units = [(a + 1 - b) / 2 for a, b in zip(found["clean"]["n0/M"], found["clean"]["n0r/M"], strict=True)]
+    assert units == pytest.approx(found["clean"]["zeta"])
+
+
+def test_the_study_is_found_by_its_name() -> None:
+    assert load_study("zhao2022") is STUDY and len(MARGINS) == 20
