@@ -1,0 +1,395 @@
+"""The whole study at smoke scale, its protocol, and its analysis on made-up numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pandas
+import pytest
+import torch
+
+from gapscope.inspection import network_outputs
+from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.pools.runner import build_network, prepared
+from gapscope.records import Record
+from gapscope.scoring import scores
+from gapscope.seeds import stream_seed
+from gapscope.studies.base import Setting, load_study, run_study
+from gapscope.studies.szolnoky2022 import (
+    STUDY,
+    circles,
+    curves,
+    methods,
+    paper,
+    runs,
+    scenarios,
+    setups,
+    tables,
+    tuning,
+)
+from gapscope.studies.szolnoky2022.kept import kept
+from gapscope.studies.szolnoky2022.watching import HALF_WIDTH, POINTS, gaps, plane, watch
+from gapscope.training import train
+
+SETUPS = (
+    setups.lenet5, setups.fully_connected, setups.circles, setups.alexnet, setups.resnet20, setups.keypoints_lenet5,
+    setups.keypoints_fully_connected,
+)  # fmt: skip
+
+
+def at(scale: str, work: Path = Path()) -> Setting:
+    return Setting(scale=scale, work=work, workers=1, say=lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    return at("smoke", tmp_path_factory.mktemp("work"))
+
+
+def run_here(function: Any, jobs: Any, workers: int) -> Any:
+    """Stand in for worker processes, whose start takes longer than all networks of the smoke scale."""
+    for job in jobs:
+        yield job, function(job), None
+
+
+@pytest.fixture(scope="module")
+def results(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gapscope.pools.local.run_local", run_here)
+        written = run_study(STUDY, setting, folder)
+    assert len(written) == len(STUDY.parts)
+    return folder / "szolnoky2022" / "smoke"
+
+
+def content(results: Path, part: str) -> Any:
+    return json.loads((results / f"{part}.json").read_text())
+
+
+@pytest.mark.parametrize("part", [part.name for part in STUDY.parts])
+def test_every_part_leaves_a_verdict_a_table_and_a_figure(results: Path, part: str) -> None:
+    assert any(character.isdigit() for character in content(results, part)["verdict"])
+    page = (results / f"{part}.md").read_text()
+    assert page.count("![") == len(list(results.glob(f"{part}-*.svg"))) == 1
+    assert "| method |" in page or "| noise |" in page
+    assert not re.search(r"\b(nan|inf)\b", content(results, part)["verdict"])
+
+
+def test_the_study_is_found_by_its_name() -> None:
+    assert load_study("szolnoky2022") is STUDY
+
+
+# --- protocol
+
+
+@pytest.mark.parametrize("make", SETUPS)
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+def test_every_method_is_tuned_with_the_same_budget(make: Any, scale: str) -> None:
+    setup = make(at(scale))
+    assert setup.methods[0].name == "Unregularised"
+    for method in setup.methods[1:]:
+        strengths = method.strengths(setup.n_strengths)
+        assert len(set(strengths)) == setup.n_strengths and list(strengths) == sorted(strengths)
+        specs = [method.applied(setup.base, strength) for strength in strengths]
+        assert len({spec.id for spec in specs}) == setup.n_strengths
+        assert {spec.training.epochs for spec in specs} == {setup.base.training.epochs}
+        assert all(spec.data == setup.base.data for spec in specs)
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_table_1_has_the_papers_setting(scale: str) -> None:
+    setup = setups.lenet5(at(scale))
+    data = setup.base.data
+    assert (data.name, data.train_size, data.blur_severity) == ("mnist", 3000, 1)
+    assert not data.label_noise_may_keep_class
+    assert setup.base.network.name == "lenet5" and not setup.base.network.options
+    assert (setup.base.training.optimizer, setup.base.training.momentum) == ("sgd", 0.0)
+    levels = [next(iter(change.values())) for change in tables.noise_scenarios(at(scale), setup)]
+    assert levels == [0.6, 0.0, 0.3, 0.8]
+    assert tuple(method.name for method in setup.methods) == paper.COLUMNS
+
+
+def test_runs_differ_in_data_and_weights_and_tuning_has_data_of_its_own(setting: Setting) -> None:
+    for make in SETUPS:
+        setup = make(setting)
+        first, second = (prepared(setup.with_seed(seed), None)[0].train for seed in (0, 1))
+        assert not torch.equal(first.inputs, second.inputs)
+        assert setup.with_seed(0).seed != setup.with_seed(1).seed
+        assert tuning.TUNING_SEED not in range(setup.runs)
+
+
+def test_held_out_samples_are_training_samples_with_their_wrong_labels(setting: Setting) -> None:
+    spec = setups.lenet5(setting).with_seed(3).replace({"data.label_noise": 0.9, "training.epochs": 2})
+    problem, _ = prepared(spec, None)
+    generator = torch.Generator().manual_seed(stream_seed(3, "folds"))
+    order = torch.randperm(len(problem.train), generator=generator)
+    network = build_network(spec, problem)
+    train(network, problem.train.subset(order[len(order) // 2 :]), spec.training, seed=3)
+    expected = scores(network, problem.train.subset(order[: len(order) // 2]))
+    found = tuning.held_out_scores(spec, 0, 2, None)
+    assert found == {"status": "finished"} | expected
+
+
+def test_the_folds_hold_out_every_sample_once(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = setups.lenet5(setting).with_seed(0).replace({"training.epochs": 1})
+    seen: list[torch.Tensor] = []
+
+    def keep(network: Any, samples: Any) -> dict[str, float]:
+        seen.append(samples.inputs.flatten(1))
+        return {}
+
+    monkeypatch.setattr(tuning, "scores", keep)
+    for fold in range(3):
+        tuning.held_out_scores(spec, fold, 3, None)
+    whole = prepared(spec, None)[0].train.inputs.flatten(1)
+    joined = torch.cat(seen)
+    assert len(joined) == len(whole)
+    assert torch.equal(joined[numpy.lexsort(joined.numpy().T)], whole[numpy.lexsort(whole.numpy().T)])
+
+
+def test_the_same_networks_stand_in_table_and_bench() -> None:
+    there = at("small")
+    setup = setups.lenet5(there)
+    in_bench = {setup.base.replace(scenario).id for scenario in scenarios.bench_scenarios(there, setup)}
+    in_table = {setup.base.replace(scenario).id for scenario in tables.noise_scenarios(there, setup)}
+    assert in_table <= in_bench
+
+
+def test_the_paper_has_143_scenarios() -> None:
+    there = at("paper")
+    found = scenarios.bench_scenarios(there, setups.lenet5(there))
+    assert len(found) == 143
+    assert {"data.label_noise": 0.6, "data.train_size": 3000} in found
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_each_variable_changes_alone_and_to_both_sides(scale: str) -> None:
+    there = at(scale)
+    setup = setups.lenet5(there)
+    for variable, changes in scenarios.variations(there, setup).items():
+        specs = [setup.base.replace(change) for change in changes]
+        paths = {path for change in changes for path in change}
+        assert len(paths) == 1 and setup.base.id in {spec.id for spec in specs}, variable
+        values = [next(iter(change.values())) for change in changes]
+        middle = [spec.id for spec in specs].index(setup.base.id)
+        assert values == sorted(values) and 0 < middle < len(values) - 1
+
+
+def test_strengths_are_spaced_as_they_are_said_to_be() -> None:
+    assert methods.WEIGHT.strengths(3) == (0.001, 0.0032, 0.01)
+    assert methods.DROPOUT.strengths(3) == (0.2, 0.4, 0.6)
+    assert methods.UNREGULARISED.strengths(4) == (0.0,)
+    assert methods.WEIGHT.between(1.0, 100.0).strengths(3) == (1.0, 10.0, 100.0)
+
+
+def test_results_are_kept(setting: Setting) -> None:
+    calls = []
+
+    def double(number: int, data_root: str | None) -> dict[str, float]:
+        calls.append(number)
+        return {"twice": 2.0 * number, "none": -math.inf}
+
+    for _ in range(2):
+        found = kept(setting, "numbers", double, {"a": (1,), "b": (2,)})
+    assert calls == [1, 2] and found["b"]["twice"] == 4.0 and float(found["a"]["none"]) == -math.inf
+
+
+# --- what tables say
+
+
+def record(accuracies: list[float], status: str = "finished") -> Record:
+    history = [{"epoch": i, "test_accuracy": value} for i, value in enumerate(accuracies, start=1)]
+    return Record(id="x", spec={}, status=status, history=history)  # type: ignore[arg-type]
+
+
+def made_up(finals: dict[str, list[float]], noise: float = 0.6, best: float = 1.0) -> pandas.DataFrame:
+    return pandas.DataFrame(
+        {"noise": noise, "size": 10, "method": method, "seed": seed, "final": value, "best": value + best,
+         "diverged": False, "curve": [value]}
+        for method, values in finals.items() for seed, value in enumerate(values)
+    )  # fmt: skip
+
+
+def test_a_diverged_network_is_at_chance() -> None:
+    setup = setups.lenet5(at("smoke"))
+    assert runs.metric_curve(record([0.25, 0.5]), setup) == [25.0, 50.0]
+    assert runs.metric_curve(record([0.25], "diverged"), setup) == [25.0, 10.0]
+    assert runs.metric_curve(record([], "diverged"), setup) == [10.0]
+    spec = setup.base
+    row = runs._row(setup, "MGS", spec, record([0.25], "diverged"))
+    assert (row["final"], row["best"], row["diverged"]) == (10.0, 25.0, True)
+
+
+def test_paired_difference_by_hand() -> None:
+    table = made_up({"MGS": [3.0, 5.0, 7.0], "Weight": [2.0, 3.0, 4.0]})
+    mean, low, high = runs.paired_difference(table.sample(frac=1, random_state=0), "MGS", "Weight")
+    assert mean == 2.0 and high - mean == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
+    assert low == pytest.approx(4 - high)
+    assert math.isnan(runs.t_interval([1.0])[1])
+
+
+def test_a_single_run_has_no_deviation_and_no_interval() -> None:
+    found = runs.means(made_up({"MGS": [88.0]}))
+    assert runs.cell(next(found.itertuples())) == "88.0 (89.0)"
+    assert runs.written(*runs.t_interval([1.5])) == "+1.5" and runs.written(1.0, 0.5, 1.5) == "+1.0 [+0.5, +1.5]"
+
+
+def test_winners_and_early_stopping_of_the_papers_own_tables() -> None:
+    printed = paper.means(paper.TABLE_1)
+    assert runs.winners(printed) == {0.0: "Dropout", 0.3: "MGS", 0.6: "MGS", 0.8: "MGS"}
+    gains = runs.beyond_early_stopping(printed)
+    assert gains[0.6] == pytest.approx(88.4 - 83.7) and gains[0.0] == pytest.approx(95.2 - 95.9)
+    losses = paper.means(paper.TABLE_2)
+    assert set(runs.winners(losses, lower_is_better=True).values()) == {"MGS"}
+    assert runs.beyond_early_stopping(losses, lower_is_better=True)[30.0] == pytest.approx(17.7 - 17.8)
+
+
+def test_the_papers_figures_stand_beside_ours() -> None:
+    ours = runs.means(made_up({"Unregularised": [36.0, 38.0], "MGS": [88.0, 88.0]}))
+    table = runs.beside_the_paper(ours, paper.means(paper.TABLE_1))
+    assert table["source"].to_list() == ["ours", "paper"]
+    assert table["Unregularised"].to_list() == ["37.0 ± 1.4 (38.0)", "37.3 ± 2.9 (73.7)"]
+    assert table["MGS"].to_list() == ["88.0 ± 0.0 (89.0)", "88.4 ± 1.4 (89.1)"]
+
+
+@pytest.mark.parametrize(("ours", "best", "holds"), [(71.0, 3.9, True), (71.0, 4.1, False), (64.0, 1.0, False)])
+def test_acceptance_asks_for_a_lead_and_no_drop(ours: float, best: float, holds: bool) -> None:
+    table = made_up({"Unregularised": [35.0, 35.0], "MGS": [ours, ours]}, best=best)
+    facts = tables.acceptance(table)
+    assert facts["holds"] is holds and facts["lead"] == ours - 35 and facts["drop"] == pytest.approx(best)
+
+
+def test_the_chosen_strength_has_the_best_held_out_score(results: Path, setting: Setting) -> None:
+    for make in (setups.lenet5, setups.keypoints_fully_connected):
+        setup = make(setting)
+        table = tuning.cross_validated(setting, setup)
+        chosen = tuning.chosen_strengths(table)
+        assert set(chosen) == {method.name for method in setup.methods}
+        for method, group in table.groupby("method"):
+            column = group[f"held-out {setup.metric}"]
+            best = column.min() if setup.lower_is_better else column.max()
+            assert column[group["strength"] == chosen[str(method)]].iloc[0] == best
+
+
+def test_a_strength_at_which_a_fold_diverged_is_the_worst() -> None:
+    setup = setups.lenet5(at("smoke"))
+    fine, bad = {"status": "finished", "accuracy": 0.5}, {"status": "diverged"}
+    assert tuning._row(setup, "MGS", 0.1, [fine, bad])["held-out accuracy"] == 0.0
+    assert tuning._row(setup, "MGS", 0.1, [fine, fine])["held-out accuracy"] == 50.0
+    losses = setups.keypoints_lenet5(at("smoke"))
+    assert tuning._row(losses, "MGS", 0.1, [bad])["held-out loss"] == math.inf
+
+
+def test_methods_at_the_edge_are_named() -> None:
+    table = pandas.DataFrame(
+        {"method": ["a"] * 3 + ["b"] * 3 + ["c"], "chosen": [False, True, False, False, False, True, True]}
+    )
+    assert tuning.at_the_edge(table) == ["b"]
+
+
+def test_the_constant_prediction_is_the_variance_of_the_targets(setting: Setting) -> None:
+    setup = setups.keypoints_fully_connected(setting)
+    problem, _ = prepared(setup.with_seed(0).replace({"data.target_noise": 0.0}), None)
+    targets = problem.train.targets
+    assert targets is not None and problem.test.targets is not None
+    one_run = (problem.test.targets - targets.mean(0)).square().mean().item()
+    others = tables.constant_prediction_loss(setting, setup)
+    assert 0.5 * one_run < others < 2 * one_run
+
+
+# --- what figures say
+
+
+def test_watching_measures_the_network_that_training_gives(setting: Setting) -> None:
+    spec = setups.circles(setting).with_seed(0).replace({"training.epochs": 4})
+    found = watch(spec, 2, 100, None)
+    assert [row["epoch"] for row in found["rows"]] == [0, 2, 4]
+    problem, _ = prepared(spec, None)
+    network = build_network(spec, problem)
+    assert found["rows"][0]["trace"] == pytest.approx(float(ntk_trace(network, problem.train.inputs)) / 200)
+    result = train(network, problem.train, spec.training, seed=spec.seed, test=problem.test)
+    assert found["rows"][-1]["trace"] == pytest.approx(float(ntk_trace(network, problem.train.inputs)) / 200)
+    assert found["rows"][-1]["test_accuracy"] == result.history[-1]["test_accuracy"]
+    probabilities = network_outputs(network, plane()).softmax(1)[:, 1]
+    assert found["plane"] == pytest.approx(probabilities.tolist(), abs=1e-3)
+    assert plane()[POINTS - 1].tolist() == [HALF_WIDTH, -HALF_WIDTH]
+
+
+def test_masks_are_watched_where_there_is_dropout(setting: Setting) -> None:
+    setup = setups.alexnet(setting)
+    spec = methods.DROPOUT.applied(setup.with_seed(0), 0.7).replace({"training.epochs": 1})
+    rows = watch(spec, 1, 16, None)["rows"]
+    assert all(row["masked_logdet"] != row["logdet"] for row in rows)
+    assert "masked_logdet" not in watch(setup.with_seed(0).replace({"training.epochs": 1}), 1, 16, None)["rows"][0]
+    table = pandas.DataFrame({"masked_logdet": [1.0, -math.inf, -math.inf]})
+    assert gaps(table, "masked_logdet") == 2 and gaps(table, "logdet") == 0
+
+
+def recordings(finals: dict[str, tuple[float, float]]) -> pandas.DataFrame:
+    rows = []
+    for method, (trace, accuracy) in finals.items():
+        for seed in range(2):
+            factor = 1 + 0.01 * seed
+            rows += [
+                {"method": method, "seed": seed, "epoch": 0.0, "trace": 1.0, "logdet": 0.0, "test_accuracy": math.nan},
+                {"method": method, "seed": seed, "epoch": 2.0, "trace": 9.0, "logdet": 1.0, "test_accuracy": 95.0},
+                {"method": method, "seed": seed, "epoch": 4.0, "trace": trace * factor, "logdet": 2.0,
+                 "test_accuracy": accuracy * factor},
+            ]  # fmt: skip
+    return pandas.DataFrame(rows)
+
+
+def test_ends_summary_and_correlation_by_hand() -> None:
+    table = recordings({"Unregularised": (1000.0, 40.0), "Weight": (100.0, 60.0), "MGS": (10.0, 90.0)})
+    found = curves.ends(table)
+    assert len(found) == 6 and found["best"].to_list() == [95.0] * 6
+    assert found["growth"][0] == pytest.approx(math.log(1000))
+    assert curves.slower_growth(found) == ["Weight", "MGS"]
+    rows = curves.summary(found).set_index("method")
+    assert rows.loc["MGS", "tr K / nC"] == pytest.approx(10 * math.sqrt(1.01))
+    correlation, low, high = curves.rank_correlation(found[found["seed"] == 0])
+    assert correlation == pytest.approx(-1) and low <= high
+
+
+def test_a_singular_kernel_leaves_a_gap_in_the_line() -> None:
+    from matplotlib.figure import Figure
+
+    setup = setups.alexnet(at("smoke"))
+    table = recordings({method.name: (10.0, 50.0) for method in setup.methods})
+    singular = (table["method"] == "Dropout") & (table["epoch"] == 2) & (table["seed"] == 1)
+    table.loc[singular, "logdet"] = -math.inf
+    axis = Figure().subplots()
+    curves.draw_curves(axis, setup, table, "logdet")
+    drawn = {line.get_label(): numpy.asarray(line.get_ydata()) for line in axis.lines}
+    assert numpy.isnan(drawn["Dropout"]).tolist() == [False, True, False]
+    assert not numpy.isnan(drawn["MGS"]).any()
+
+
+def test_differences_from_the_unregularised_network() -> None:
+    found = curves.ends(recordings({"Unregularised": (10.0, 40.0), "MGS": (10.0, 50.0)}))
+    mean, low, high = circles.differences(found)["MGS"]
+    assert mean == pytest.approx(10 * 1.005) and low < mean < high
+
+
+def test_first_places_and_ranks() -> None:
+    table = pandas.concat(
+        [
+            made_up({"Unregularised": [10.0], "Weight": [20.0], "MGS": [30.0]}, noise=0.0),
+            made_up({"Unregularised": [10.0], "Weight": [40.0], "MGS": [30.0]}, noise=0.5),
+        ]
+    )
+    found = runs.means(table, "noise", "size")
+    assert scenarios.first_places(found) == {"Unregularised": 0, "Weight": 1, "MGS": 1}
+    assert scenarios.mean_ranks(found) == {"Unregularised": 3.0, "Weight": 1.5, "MGS": 1.5}
+    gains = scenarios._gains(table)
+    assert gains["Unregularised"][0] == 20.0 and gains["Weight"][0] == 0.0
+
+
+def test_quantiles_of_a_variable() -> None:
+    found = scenarios.quantiles({"epochs": made_up({"MGS": [0.0, 50.0, 100.0]})})
+    assert found.loc[0, ["10 %", "50 %", "90 %"]].to_list() == [10.0, 50.0, 90.0]
