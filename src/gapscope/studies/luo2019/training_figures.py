@@ -133,8 +133,11 @@ def figure_2cd(setting: Setting) -> Outcome:
         smaller(source, "both statistics are better than the variance alone", bn, variance_only, "test_loss"),
     ]
     panels = [("train loss", {"train_loss": "-"}), ("validation loss", {"test_loss": "-"})]
-    accuracies = ", ".join(f"{m.name} {in_words(m.final('test_accuracy'))}" for m in methods.values())
-    note = f"Validation accuracy: {accuracies}. "
+    accuracies = [
+        f"{method.name} {in_words(method.final('test_accuracy'))} ({np.mean(method.final('train_accuracy')):.2f})"
+        for method in methods.values()
+    ]
+    note = f"Validation (training) accuracy: {', '.join(accuracies)}: methods also differ in how fast they fit. "
     return compared(setting, methods, claims, curves(methods, panels), note)
 
 
