@@ -264,6 +264,13 @@ def test_acceptance_asks_for_a_lead_and_no_drop(ours: float, best: float, holds:
     assert facts["holds"] is holds and facts["lead"] == ours - 35 and facts["drop"] == pytest.approx(best)
 
 
+def test_runs_that_end_at_chance_are_named() -> None:
+    setup = setups.lenet5(at("smoke"))
+    table = made_up({"Weight": [10.0, 79.0], "MGS": [86.0, 87.0]})
+    assert tables.stuck_sentence(setup, table) == "Runs that end within 5 points of chance: Weight at 60 % (1 of 2). "
+    assert not tables.stuck_sentence(setup, made_up({"MGS": [86.0]}))
+
+
 def test_the_chosen_strength_has_the_best_held_out_score(results: Path, setting: Setting) -> None:
     for make in (setups.lenet5, setups.keypoints_fully_connected):
         setup = make(setting)

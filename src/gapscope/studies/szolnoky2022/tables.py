@@ -112,6 +112,16 @@ def _lead_sentence(table: Table, found: Table, printed: Table | None) -> str:
     return f"{text}; the best rival there, {rival.method}, ends at {rival.final:.1f} ({rival.best:.1f}), {gap} points."
 
 
+def stuck_sentence(setup: Setup, table: Table) -> str:
+    """Which methods had runs that ended within five points of chance, and how many; empty where none had."""
+    parts = []
+    for (method, noise), group in table.groupby(["method", "noise"], sort=False):
+        number = int((group["final"] < setup.chance + 5).sum())
+        if number:
+            parts.append(f"{method} at {_levels([noise], '%')} ({number} of {len(group)})")
+    return f"Runs that end within 5 points of chance: {', '.join(parts)}. " if parts else ""
+
+
 def _setting_sentence(setting: Setting, setup: Setup) -> str:
     training, size = setup.base.training, setup.base.data.train_size
     optimizer = {"sgd": "SGD", "adam": "Adam"}[training.optimizer]
@@ -159,6 +169,7 @@ def label_noise_table(
     tuned, table, found = _found(setting, setup)
     verdict = (
         f"{_lead_sentence(table, found, theirs)} {_ranking_sentence(found, theirs, setup, '%')} "
+        f"{stuck_sentence(setup, table)}"
         f"{tuning.description(setup, tuned)} {_setting_sentence(setting, setup)}"
     )
     return Outcome(

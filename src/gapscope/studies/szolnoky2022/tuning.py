@@ -134,7 +134,11 @@ def tuning_figure(setup: Setup, table: Table) -> Figure:
         axis.axhline(table[table["method"] == "Unregularised"][column].iloc[0], color="0.6", ls="--", lw=1)
         axis.set_title(method.name, fontsize=9)
         axis.set_xscale("log" if method.logarithmic else "linear")
+        axis.set_xticks(rows["strength"].to_list(), [f"{value:g}" for value in rows["strength"]])
+        axis.minorticks_off()
         axis.tick_params(labelsize=7)
+        if len(rows) > 4:
+            axis.tick_params(axis="x", rotation=90)
     figure.supxlabel("strength", fontsize=9)
     figure.supylabel(column, fontsize=9)
     return figure
