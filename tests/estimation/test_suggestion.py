@@ -9,6 +9,7 @@ import pytest
 
 from gapscope.errors import InvalidInput
 from gapscope.estimation import suggested_estimator, usable_rows
+from gapscope.estimation.suggestion import PREFERRED
 from gapscope.records import Reading, Readings, Record, records_to_pandas
 from report.synthetic_pool import synthetic_records
 
@@ -18,14 +19,23 @@ def records() -> list[Record]:
     return synthetic_records()
 
 
-def test_it_takes_what_every_finished_network_has(records: list[Record]) -> None:
+def test_it_takes_the_three_sensitivities_that_every_finished_network_has(records: list[Record]) -> None:
+    assert suggested_estimator(records).features == [name for name in PREFERRED if name != "input_jacobian_norm"]
     first = records[0]
     hole = Reading(measure="ntk_trace", number="ntk_trace", value=numpy.nan)
     kept = [reading for reading in first.readings if reading.name != "ntk_trace"]
-    changed = [replace(first, readings=Readings([*kept, hole])), *records[1:]]
-    found = suggested_estimator(changed)
-    assert found.features == [reading.name for reading in kept]
+    found = suggested_estimator([replace(first, readings=Readings([*kept, hole])), *records[1:]])
+    assert found.features == ["output_sensitivity"]
     assert found.families == ["network.name"]
+
+
+def test_without_the_three_it_takes_all_readings(records: list[Record]) -> None:
+    changed = [
+        replace(record, readings=Readings([r for r in record.readings if r.name not in PREFERRED]))
+        for record in records
+    ]
+    found = suggested_estimator(changed)
+    assert found.features == [reading.name for reading in changed[0].readings]
     assert found.directions is not None and found.directions["unit_sparsity.kappa"] == "higher"
     table = usable_rows(records_to_pandas(changed), found.features or [])
     found.fit(table, table["gap"])
@@ -33,9 +43,8 @@ def test_it_takes_what_every_finished_network_has(records: list[Record]) -> None
 
 
 def test_wide_readings_enter_by_their_logarithm(records: list[Record]) -> None:
-    wide = set(suggested_estimator(records).logarithm)
-    assert {"ntk_trace", "output_sensitivity", "parameter_count"} <= wide
-    assert "unit_sparsity.zeta" not in wide
+    names = ["ntk_trace", "output_sensitivity", "parameter_count", "unit_sparsity.zeta"]
+    assert suggested_estimator(records, features=names).logarithm == names[:3]
 
 
 def test_normalisation_is_part_of_the_family(records: list[Record]) -> None:

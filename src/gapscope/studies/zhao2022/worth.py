@@ -8,17 +8,16 @@ from typing import Any
 import numpy
 
 from gapscope.estimation import GapEstimator, baselines, held_out_predictions
-from gapscope.estimation.suggestion import wide_columns
+from gapscope.estimation.suggestion import PREFERRED, wide_columns
 from gapscope.studies.base import Outcome, Setting
 from gapscope.studies.zhao2022 import drawing
 from gapscope.studies.zhao2022.analysis import KAPPA, MARGINS, MEDIAN_MARGINS, ZETA, Table, bootstrap_mean
 from gapscope.studies.zhao2022.conditions import all_pools
 
 FIT = ("loss", "accuracy")
-SENSITIVITIES = ("output_sensitivity", "input_jacobian_norm", "ntk_trace")
 NORMS = ("parameter_count", "parameter_norm", "distance_from_initialization")
-ALL = (ZETA, KAPPA, *MARGINS, *SENSITIVITIES, *NORMS, *FIT)
-DEFAULT = "all readings, ridge (the default)"
+ALL = (ZETA, KAPPA, *MARGINS, *PREFERRED, *NORMS, *FIT)
+DEFAULT = "sensitivity, Jacobian and NTK, ridge (the default)"
 LEVEL = 0.9
 
 
@@ -44,11 +43,11 @@ def candidates(table: Table) -> dict[str, GapEstimator]:
         "margins, least squares (Jiang et al.)": GapEstimator(features=list(MARGINS)),
         "margins, ridge": _model(table, MARGINS),
         "median margins": _model(table, MEDIAN_MARGINS, "linear"),
-        "sensitivity, Jacobian and NTK": _model(table, SENSITIVITIES, "linear"),
-        "zeta, kappa, sensitivity, Jacobian, NTK, fit": _model(table, [ZETA, KAPPA, *SENSITIVITIES, *FIT]),
+        DEFAULT: _model(table, PREFERRED),
+        "zeta, kappa, sensitivity, Jacobian, NTK, fit": _model(table, [ZETA, KAPPA, *PREFERRED, *FIT]),
         "zeta, kappa and median margins": _model(table, [ZETA, KAPPA, *MEDIAN_MARGINS], "linear"),
         "all readings but zeta and kappa, ridge": _model(table, [name for name in ALL if name not in (ZETA, KAPPA)]),
-        DEFAULT: _model(table, ALL),
+        "all readings, ridge": _model(table, ALL),
     }
 
 
