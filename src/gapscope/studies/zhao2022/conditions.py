@@ -184,6 +184,11 @@ def _in_words(best: dict[str, int]) -> str:
     return ", ".join(f"{layer} {times}" for layer, times in sorted(best.items(), key=lambda item: -item[1]))
 
 
+def _mean_of_finite(values: Sequence[float]) -> float:
+    finite = [value for value in values if numpy.isfinite(value)]
+    return float(numpy.mean(finite)) if finite else 0.0
+
+
 def depth(setting: Setting) -> Outcome:
     """Which layer is ablated: correlation of zeta and kappa with the gap at several depths."""
     import pandas
@@ -197,15 +202,15 @@ def depth(setting: Setting) -> Outcome:
     )  # fmt: skip
     means = {
         number: {
-            layer: float(numpy.nanmean([sign * row[number]["pearson"] for row in rows if row["layer"] == layer]))
+            layer: _mean_of_finite([sign * row[number]["pearson"] for row in rows if row["layer"] == layer])
             for layer in dict.fromkeys(row["layer"] for row in rows)
         }
         for number, sign in (("zeta", 1), ("kappa", -1))
     }
     phrases = [f"{layer} {means['zeta'][layer]:.2f} and {means['kappa'][layer]:.2f}" for layer in means["zeta"]]
     verdict = (
-        "Pearson with the gap in the paper's direction, mean over pools and families, zeta and kappa: "
-        f"{', '.join(phrases)}. Most telling layer for zeta: {_in_words(_best_layer(rows, 'zeta', 1))} times; for "
+        f"Pearson with the gap in the paper's direction, mean over pools and families ({len(rows)} correlations of "
+        f"each), zeta and kappa: {', '.join(phrases)}. Most telling layer for zeta: {_in_words(_best_layer(rows, 'zeta', 1))} times; for "
         f"kappa: {_in_words(_best_layer(rows, 'kappa', -1))} times (the paper: the deeper the better)."
     )
     return Outcome(
