@@ -210,7 +210,8 @@ def depth(setting: Setting) -> Outcome:
     phrases = [f"{layer} {means['zeta'][layer]:.2f} and {means['kappa'][layer]:.2f}" for layer in means["zeta"]]
     verdict = (
         f"Pearson with the gap in the paper's direction, mean over pools and families ({len(rows)} correlations of "
-        f"each), zeta and kappa: {', '.join(phrases)}. Most telling layer for zeta: {_in_words(_best_layer(rows, 'zeta', 1))} times; for "
+        f"each), zeta and kappa: {', '.join(phrases)}. "
+        f"Most telling layer for zeta: {_in_words(_best_layer(rows, 'zeta', 1))} times; for "
         f"kappa: {_in_words(_best_layer(rows, 'kappa', -1))} times (the paper: the deeper the better)."
     )
     return Outcome(
