@@ -104,7 +104,7 @@ def _figure(groups: Mapping[Cell, list[Row]]) -> Figure:
         axis.axhline(1, color="0.4", lw=0.8)
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
-        axis.set_ylim(0.005, 10)
+        axis.set_ylim(0.01, 30)
         ticks = sorted({size for _, size in chosen})
         axis.set_xticks(ticks, [str(size) for size in ticks])
         axis.set_xlabel("batch size M")
