@@ -20,7 +20,7 @@ FLOORS = [
     ["registry", "scoring", "checkpoints", "gradients", "ablation"],
     ["measures", "penalties", "normalization", "theory", "networks", "data"],
     ["training"],
-    ["assessment", "advice", "alarm", "ranking"],
+    ["assessment", "advice", "alarm"],
     ["monitor", "comparison", "ranking"],
     ["pools"],
     ["estimation"],

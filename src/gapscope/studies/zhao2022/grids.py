@@ -153,7 +153,7 @@ def resnet34(setting: Setting) -> list[Spec]:
 
 def _normalized(setting: Setting, network: str, options: dict[str, Any]) -> list[Spec]:
     axes = _axes(setting, with_norm_and_dropout=False)
-    n = setting.choose(smoke=3, small=6, paper=48)
+    n = setting.choose(smoke=6, small=6, paper=48)
     return _grid(_base(setting, network, options), fractions(setting), axes, n)
 
 
