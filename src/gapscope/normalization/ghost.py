@@ -99,9 +99,12 @@ class GhostBatchNorm(ChannelNorm):
         larger = len(h) % parts
         size = len(h) // parts
         self._check_batch(h[:size])
-        blocks = [(h[: larger * (size + 1)], larger), (h[larger * (size + 1) :], parts - larger)]
+        # equal parts need no cut, whose backward pass would copy the whole gradient
+        blocks = h.tensor_split([larger * (size + 1)]) if larger else [h]
+        counts = [larger, parts - larger] if larger else [parts]
         normalised = [
-            normalize_parts(block, count, self.weight, self.bias, self.eps) for block, count in blocks if count
+            normalize_parts(block, count, self.weight, self.bias, self.eps)
+            for block, count in zip(blocks, counts, strict=True)
         ]
         outputs, means, variances = (list(kind) for kind in zip(*normalised, strict=True))
         if self.training:

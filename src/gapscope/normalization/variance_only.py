@@ -109,9 +109,8 @@ class VarianceOnlyBatchNorm(ChannelNorm):
 
     def _batch_statistics(self, h: Tensor) -> tuple[Tensor | None, Tensor]:
         reference = next((t for t in (self.running_var, self.weight) if t is not None), h)
-        if self.rms:
-            return None, h.detach().to(reference.dtype).square().mean(over_channels(h))
-        return batch_mean_and_variance(h, reference.dtype)
+        mean, variance = batch_mean_and_variance(h, reference.dtype)
+        return (None, variance + mean.square()) if self.rms else (mean, variance)
 
     def forward(self, h: Float[Tensor, "n c *positions"]) -> Float[Tensor, "n c *positions"]:
         """Normalise a batch.
