@@ -7,8 +7,9 @@ import math
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gapscope.errors import NotWritten, UnreadableFile
 
@@ -35,34 +36,52 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(_standard_json(value), indent=indent, allow_nan=False)
 
 
-def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:
-    """Write `content` to a temporary name beside `path`, then rename it to `path`.
+@contextmanager
+def written_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """Open a temporary name beside `path` for writing; at the end of the block it becomes `path`.
 
     Whatever happens (a kill, a full disk), `path` holds its old content or the new one, never a part.
 
     Args:
         path: The file to write; its folder must exist.
-        content: Text (written as UTF-8) or bytes.
         durable: Whether to flush to the disk first, so that even a power cut leaves a whole file (slower).
+
+    Yields:
+        The open file.
 
     Raises:
         NotWritten: The disk is full or the folder cannot be written; the old content is untouched.
     """
-    content = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            yield file
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise NotWritten(
             f"{path} could not be written ({error.strerror or error}); what was there before is untouched. "
             "Free some space or choose another folder, then run the same command again."
         ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:
+    """Write all of a file at once, see `written_whole`.
+
+    Args:
+        path: The file to write; its folder must exist.
+        content: Text (written as UTF-8) or bytes.
+        durable: Whether to flush to the disk first.
+
+    Raises:
+        NotWritten: The disk is full or the folder cannot be written; the old content is untouched.
+    """
+    with written_whole(path, durable=durable) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def read_json(path: Path) -> Any:

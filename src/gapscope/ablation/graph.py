@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,26 +116,26 @@ def trace(network: nn.Module) -> Traced | None:
     return Traced(root, graph, output, tracer.returned, names)
 
 
-def descendants(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[fx.Node]:
-    """Return the nodes and everything computed from them; what only comes after a node of `stop` is left out."""
+def _reached(
+    nodes: Iterable[fx.Node], step: Callable[[fx.Node], Iterable[fx.Node]], stop: Iterable[fx.Node]
+) -> set[fx.Node]:
     found, stopped, waiting = set(), set(stop), list(nodes)
     while waiting:
         node = waiting.pop()
         if node not in found:
             found.add(node)
-            waiting += [] if node in stopped else list(node.users)
+            waiting += [] if node in stopped else list(step(node))
     return found
+
+
+def descendants(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[fx.Node]:
+    """Return the nodes and everything computed from them; what only comes after a node of `stop` is left out."""
+    return _reached(nodes, lambda node: node.users, stop)
 
 
 def ancestors(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[fx.Node]:
     """Return the nodes and everything they are computed from; what lies behind a node of `stop` is left out."""
-    found, stopped, waiting = set(), set(stop), list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting += [] if node in stopped else list(node.all_input_nodes)
-    return found
+    return _reached(nodes, lambda node: node.all_input_nodes, stop)
 
 
 def crossing(traced: Traced, site: fx.Node) -> list[fx.Node]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from torch import Tensor
 from gapscope.data.facial_keypoints import COORDINATES, HEADER, KEYPOINTS, SIDE
 from gapscope.data.problem import Problem
 from gapscope.data.streams import given_or_fresh, stream
-from gapscope.errors import GapscopeError, check_range
+from gapscope.errors import check_range
+from gapscope.files import written_whole
 from gapscope.samples import Samples, slices
 
 # Lowest and highest value of everything that varies. Lengths are pixels in the frame of an upright face whose
@@ -228,26 +228,17 @@ def write_csv(
 
     Raises:
         InvalidInput: n or complete_fraction is out of range.
-        GapscopeError: The disk is full or the folder cannot be written.
+        NotWritten: The disk is full or the folder cannot be written.
     """
     check_range("n of write_csv", n, 1)
     check_range("complete_fraction of write_csv", complete_fraction, 0, 1)
     path, generator = Path(path), given_or_fresh(generator)
     known = iter(_known(n, complete_fraction, generator).tolist())
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("w", encoding="ascii", newline="\n") as file:
-            file.write(HEADER + "\n")
-            for images, keypoints in _drawn(n, generator):
-                rows = zip(images, keypoints.tolist(), known, strict=False)
-                file.writelines(_row(*row) for row in rows)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise GapscopeError(
-            f"{path} could not be written ({error.strerror or error}); what was there before is untouched. "
-            "Free some space or choose another folder, then write it again."
-        ) from None
+    with written_whole(path) as file:
+        file.write(f"{HEADER}\n".encode())
+        for images, keypoints in _drawn(n, generator):
+            rows = zip(images, keypoints.tolist(), known, strict=False)
+            file.writelines(_row(*row).encode() for row in rows)
 
 
 def drawn_faces(*, n: int = 2000, test_size: int = 500, seed: int = 0) -> Problem:

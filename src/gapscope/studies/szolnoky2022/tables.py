@@ -152,6 +152,37 @@ def _found(setting: Setting, setup: Setup) -> tuple[Table, Table, Table]:
     return tuned, table, means(table)
 
 
+def _outcome(
+    setup: Setup,
+    tuned: Table,
+    table: Table,
+    printed: Table | None,
+    *,
+    unit: str,
+    verdict: str,
+    numbers: Mapping[str, Any],
+) -> Outcome:
+    """The table beside the paper's, differences and curves; `numbers` are those that only this table has."""
+    found = means(table)
+    return Outcome(
+        numbers={
+            "means": found.to_dict("records"),
+            "paper": None if printed is None else printed.to_dict("records"),
+            **numbers,
+            "strengths": tuning.chosen_strengths(tuned),
+            "runs": table.drop(columns="curve").to_dict("records"),
+        },
+        tables={
+            f"Test {setup.metric} in {unit}: final ± standard deviation (best epoch)": beside_the_paper(found, printed),
+            f"Final {setup.metric} of MGS less that of each other, in {unit}": differences(table),
+            "Strengths tried": tuned,
+        },
+        figures={"curves": curves_figure(setup, table, f"test {setup.metric} ({unit})")},
+        verdict=verdict,
+        seeds=range(setup.runs),
+    )
+
+
 def label_noise_table(
     setting: Setting, *, make: Callable[[Setting], Setup], printed: Callable[[], Table] | None = None
 ) -> Outcome:
@@ -172,24 +203,8 @@ def label_noise_table(
         f"{stuck_sentence(setup, table)}"
         f"{tuning.description(setup, tuned)} {_setting_sentence(setting, setup)}"
     )
-    return Outcome(
-        numbers={
-            "means": found.to_dict("records"),
-            "paper": None if theirs is None else theirs.to_dict("records"),
-            "acceptance": acceptance(table),
-            "beyond_early_stopping": beyond_early_stopping(found),
-            "strengths": tuning.chosen_strengths(tuned),
-            "runs": table.drop(columns="curve").to_dict("records"),
-        },
-        tables={
-            "Test accuracy in per cent: final ± standard deviation (best epoch)": beside_the_paper(found, theirs),
-            "Final accuracy of MGS less that of each other, in points": differences(table),
-            "Strengths tried": tuned,
-        },
-        figures={"curves": curves_figure(setup, table, "test accuracy (%)")},
-        verdict=verdict,
-        seeds=range(setup.runs),
-    )
+    numbers = {"acceptance": acceptance(table), "beyond_early_stopping": beyond_early_stopping(found)}
+    return _outcome(setup, tuned, table, theirs, unit="per cent", verdict=verdict, numbers=numbers)
 
 
 def constant_prediction_loss(setting: Setting, setup: Setup) -> float:
@@ -237,23 +252,8 @@ def keypoints_table(
         f"{_keypoints_verdict(setting, setup, found, constant)} {_ranking_sentence(found, theirs, setup, 'pixels')} "
         f"{tuning.description(setup, tuned)} {_setting_sentence(setting, setup)}"
     )
-    return Outcome(
-        numbers={
-            "means": found.to_dict("records"),
-            "paper": None if theirs is None else theirs.to_dict("records"),
-            "constant_prediction": constant,
-            "strengths": tuning.chosen_strengths(tuned),
-            "runs": table.drop(columns="curve").to_dict("records"),
-        },
-        tables={
-            "Test loss in squared pixels: final ± standard deviation (best epoch)": beside_the_paper(found, theirs),
-            "Final loss of MGS less that of each other": differences(table),
-            "Strengths tried": tuned,
-        },
-        figures={"curves": curves_figure(setup, table, "test loss (squared pixels)")},
-        verdict=verdict,
-        seeds=range(setup.runs),
-    )
+    numbers = {"constant_prediction": constant}
+    return _outcome(setup, tuned, table, theirs, unit="squared pixels", verdict=verdict, numbers=numbers)
 
 
 def tuning_part(setting: Setting) -> Outcome:
