@@ -87,7 +87,12 @@ class BatchNormAdvice:
     @property
     def something_is_missing(self) -> bool:
         """Whether the new batch size regularises less, by more than two standard errors."""
-        return self.missing > 2 * (self.missing.standard_error or 0.0)
+        return _clearly_positive(self.missing)
+
+    @property
+    def something_is_added(self) -> bool:
+        """Whether the new batch size regularises more, by more than two standard errors."""
+        return _clearly_positive(Estimate(-self.missing, self.missing.standard_error))
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -160,6 +165,10 @@ def _regularization(row: ExcessRow, new: ExcessRow | None, gamma_squared: float)
 def _difference(first: Estimate, second: Estimate) -> Estimate:
     errors = [error for error in (first.standard_error, second.standard_error) if error is not None]
     return Estimate(first - second, sum(error**2 for error in errors) ** 0.5)
+
+
+def _clearly_positive(value: Estimate) -> bool:
+    return value > 2 * (value.standard_error or 0.0)
 
 
 def _strength(
@@ -246,7 +255,7 @@ def advise_batch_norm(
     }
     total = layers[names[-1]]
     missing = _difference(total.excess, total.new_excess)
-    wanted = missing > 2 * (missing.standard_error or 0.0)
+    wanted = _clearly_positive(missing)
     before = tuple(dropout_before or (last_linear_layer(exact, samples),))
     dropout = DropoutLoss(exact, samples, before, draws=draws, seed=seed, chunk_size=chunk_size)
     larger = new_batch_size is not None and new_batch_size > batch_size

@@ -130,7 +130,8 @@ class DropoutLoss:
         if self.excess(LARGEST_RATE) <= target:
             return None
         rate = float(brentq(lambda p: float(self.excess(p)) - float(target), 0.0, LARGEST_RATE, xtol=2e-4))  # type: ignore[arg-type]
-        there, further = self.excess(rate), self.excess(min(1.2 * rate + 1e-3, 0.95))
-        slope = (further - there) / (min(1.2 * rate + 1e-3, 0.95) - rate)
+        beyond = min(1.2 * rate + 1e-3, 0.95)
+        there = self.excess(rate)
+        slope = (self.excess(beyond) - there) / (beyond - rate)
         errors = (there.standard_error or 0.0) ** 2 + (target.standard_error or 0.0) ** 2
         return Estimate(rate, errors**0.5 / slope if slope > 0 else None)

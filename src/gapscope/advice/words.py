@@ -39,19 +39,15 @@ def _change(advice: BatchNormAdvice) -> str:
         if advice.new_batch_size is None
         else f"Batches of {advice.new_batch_size} would add {_value(new)}"
     )
-    if not advice.something_is_missing and not _grows(advice):
+    if not advice.something_is_missing and not advice.something_is_added:
         return (
             f"{where}; the difference, {_value(advice.missing)}, is no more than its error: nothing is to be restored."
         )
-    if _grows(advice):
+    if advice.something_is_added:
         growth = Estimate(-advice.missing, advice.missing.standard_error)
         return f"{where}: the regularisation would grow by {_value(growth)}."
     share = f": {advice.missing / total:.0%} of the regularisation would be lost" if advice.new_batch_size else ""
     return f"{where}{share}."
-
-
-def _grows(advice: BatchNormAdvice) -> bool:
-    return -advice.missing > 2 * (advice.missing.standard_error or 0.0)
 
 
 def _remedies(advice: BatchNormAdvice) -> list[str]:
@@ -89,7 +85,7 @@ def sentences(advice: BatchNormAdvice) -> tuple[str, ...]:
     lines = [_present(advice), _change(advice)]
     if advice.something_is_missing:
         lines += _remedies(advice)
-    elif _grows(advice):
+    elif advice.something_is_added:
         lines.append(
             "Neither ghost batches nor dropout take noise away; population norm with "
             f"GammaDecayPenalty({advice.batch_size}) keeps the regularisation of batches of {advice.batch_size}."
