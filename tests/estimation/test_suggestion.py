@@ -9,7 +9,7 @@ import pytest
 
 from gapscope.errors import InvalidInput
 from gapscope.estimation import suggested_estimator, usable_rows
-from gapscope.estimation.suggestion import PREFERRED
+from gapscope.estimation.suggestion import SENSITIVITIES
 from gapscope.records import Reading, Readings, Record, records_to_pandas
 from report.synthetic_pool import synthetic_records
 
@@ -19,19 +19,21 @@ def records() -> list[Record]:
     return synthetic_records()
 
 
-def test_it_takes_the_three_sensitivities_that_every_finished_network_has(records: list[Record]) -> None:
-    assert suggested_estimator(records).features == [name for name in PREFERRED if name != "input_jacobian_norm"]
+def test_it_takes_sensitivities_margins_and_fit_as_far_as_every_network_has_them(records: list[Record]) -> None:
+    there = [reading.name for reading in records[0].readings]
+    expected = ["output_sensitivity", "ntk_trace", "loss", "accuracy"]
+    assert suggested_estimator(records).features == [name for name in expected if name in there]
     first = records[0]
     hole = Reading(measure="ntk_trace", number="ntk_trace", value=numpy.nan)
     kept = [reading for reading in first.readings if reading.name != "ntk_trace"]
     found = suggested_estimator([replace(first, readings=Readings([*kept, hole])), *records[1:]])
-    assert found.features == ["output_sensitivity"]
+    assert found.features == [name for name in expected if name in there and name != "ntk_trace"]
     assert found.families == ["network.name"]
 
 
-def test_without_the_three_it_takes_all_readings(records: list[Record]) -> None:
+def test_without_sensitivities_and_margins_it_takes_all_readings(records: list[Record]) -> None:
     changed = [
-        replace(record, readings=Readings([r for r in record.readings if r.name not in PREFERRED]))
+        replace(record, readings=Readings([r for r in record.readings if r.name not in SENSITIVITIES]))
         for record in records
     ]
     found = suggested_estimator(changed)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -50,3 +52,12 @@ def test_leaving_early_ends_the_workers(tmp_path: Path) -> None:
 def test_every_job_is_done_once(tmp_path: Path, workers: int) -> None:
     jobs = [(str(n), str(tmp_path)) for n in range(6)]
     assert sorted(result for _, result, _ in run_local(work, jobs, workers)) == [str(n) for n in range(6)]
+
+
+def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from gapscope.pools.local import run_local\nprint(list(run_local(abs, [-1], 1)))\n")
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert "Put what starts the run behind `if __name__" in ended.stderr.splitlines()[-1]

@@ -75,7 +75,7 @@ def test_plain_networks_differ_in_corruption_alone(grid: Any) -> None:
 
 
 def test_the_varied_pools_hold_what_the_paper_kept_fixed() -> None:
-    for specs in (varied.digits(PAPER), varied.clothes(PAPER), varied.clothes(SMALL)):
+    for specs in (varied.digits(PAPER), varied.clothes(PAPER), varied.clothes(SMALL), varied.dense(SMALL)):
         assert len({spec.id for spec in specs}) == len({spec.seed for spec in specs}) == len(specs) >= 38
         clean = [spec for spec in specs if spec.data.label_noise == 0]
         assert len({spec.data.train_size for spec in clean}) >= 3

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from gapscope.estimation.gap_estimator import GapEstimator
 
 WIDE = 10.0
-# with tens of networks these three err least on networks that were left out of the fit (study zhao2022, part "worth")
-PREFERRED = ("output_sensitivity", "input_jacobian_norm", "ntk_trace")
+# with tens of networks these, with the median margins and the fit to the training data, err least on networks that were
+# left out of the fit (study zhao2022, part "worth")
+SENSITIVITIES = ("output_sensitivity", "input_jacobian_norm", "ntk_trace")
+FIT = ("loss", "accuracy")
 FAMILIES = ("network.name", "network.options.batch_norm", "network.options.normalization")
 
 
@@ -32,14 +34,34 @@ def wide_columns(table: pandas.DataFrame, columns: Sequence[str]) -> list[str]:
     return [name for name, (low, high) in ends.items() if low > 0 and high >= WIDE * low]
 
 
+def preferred_readings(names: Sequence[str]) -> list[str]:
+    """Return the readings that the default uses: sensitivities and median margins, and with them the training fit.
+
+    Args:
+        names: Names of readings.
+
+    Returns:
+        Those of them; empty where there is neither a sensitivity nor a margin.
+
+    >>> preferred_readings(["accuracy", "margin_signature.h1.median", "ntk_trace", "unit_sparsity.zeta"])
+    ['ntk_trace', 'margin_signature.h1.median', 'accuracy']
+    >>> preferred_readings(["accuracy", "unit_sparsity.zeta"])
+    []
+    """
+    margins = [name for name in names if name.startswith("margin_signature.") and name.endswith(".median")]
+    telling = [*(name for name in SENSITIVITIES if name in names), *margins]
+    return [*telling, *(name for name in FIT if name in names)] if telling else []
+
+
 def suggested_estimator(
     records: Sequence[Record], *, features: Sequence[str] | None = None, kind: str = "ridge"
 ) -> GapEstimator:
     """Return an unfitted GapEstimator for the readings of these records.
 
-    Output sensitivity, input Jacobian norm and NTK trace are used, as many of them as all finished networks have and as
-    differ between them; where there is none of the three, all such readings are (or `features`). Those that are
-    positive and span at least a factor of ten enter by their logarithm; architecture and normalisation are the family.
+    Output sensitivity, input Jacobian norm, NTK trace, median margins, training loss and accuracy are used, as many of
+    them as all finished networks have and as differ between them; without sensitivities and margins, all such readings
+    are (or `features`). Those that are positive and span at least a factor of ten enter by their logarithm;
+    architecture and normalisation are the family.
 
     Args:
         records: Records of the networks to fit on.
@@ -59,7 +81,7 @@ def suggested_estimator(
     table = records_to_pandas(finished)
     if features is None:
         usable = [name for name in reading_columns(finished) if _finite(table, name)]
-        features = [name for name in PREFERRED if name in usable] or usable
+        features = preferred_readings(usable) or usable
     if not features:
         raise InvalidInput(
             f"At least one reading must be finite in every finished network; got none in {len(finished)} networks. "

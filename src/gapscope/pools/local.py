@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from gapscope.errors import WorkerDied
+from gapscope.errors import GapscopeError, WorkerDied
 
 Job = TypeVar("Job")
 MAX_DEATHS = 2
@@ -41,6 +41,18 @@ def _executor(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
 
 
+def _first_executor(workers: int) -> ProcessPoolExecutor:
+    executor = _executor(workers)
+    ready = [executor.submit(int) for _ in range(workers)]
+    done, _ = wait(ready, return_when=FIRST_COMPLETED)
+    if isinstance(done.pop().exception(), BrokenProcessPool):
+        raise GapscopeError(
+            "Worker processes must be able to import the main script; they ended while they did so. Put what starts "
+            'the run behind `if __name__ == "__main__":`, in a file.'
+        )
+    return executor
+
+
 def _terminate(executor: ProcessPoolExecutor) -> None:
     for process in list((executor._processes or {}).values()):
         process.terminate()
@@ -63,10 +75,15 @@ def run_local(
 
     Yields:
         The job, what the function returned, and None or what it raised.
+
+    Raises:
+        GapscopeError: Workers cannot start, because the main script starts the run when it is imported.
     """
     waiting, suspects = deque(jobs), deque()
+    if not waiting:
+        return
     deaths: Counter[int] = Counter()
-    executor = _executor(workers)
+    executor = _first_executor(workers)
     running: dict[Future[Any], Job] = {}
     try:
         while waiting or suspects or running:

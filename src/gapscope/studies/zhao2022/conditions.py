@@ -46,8 +46,8 @@ CENTRED = {
 LEAST = 5
 
 
-def all_pools(setting: Setting, *, layer_samples: int = 0) -> dict[str, Table]:
-    """The pools in which much is varied.
+def convolutional_pools(setting: Setting, *, layer_samples: int = 0) -> dict[str, Table]:
+    """The pools of convolutional networks in which much is varied.
 
     Args:
         setting: Where and how large.
@@ -62,6 +62,11 @@ def all_pools(setting: Setting, *, layer_samples: int = 0) -> dict[str, Table]:
     return {
         name: _prepared(networks(setting, name, found, layer_samples=layer_samples)) for name, found in pools.items()
     }
+
+
+def all_pools(setting: Setting) -> dict[str, Table]:
+    """The same, and fully connected networks."""
+    return convolutional_pools(setting) | {"dense": _prepared(networks(setting, "dense", varied.dense(setting)))}
 
 
 def _prepared(table: Table) -> Table:
@@ -194,7 +199,7 @@ def depth(setting: Setting) -> Outcome:
     import pandas
 
     n = setting.choose(smoke=50, small=200, paper=10_000)
-    pools = all_pools(setting, layer_samples=n)
+    pools = convolutional_pools(setting, layer_samples=n)
     rows = [row for name, table in pools.items() for row in _layer_rows(name, table)]
     shown = pandas.DataFrame(
         [{**row, "zeta": with_interval(row["zeta"], "pearson"), "kappa": with_interval(row["kappa"], "pearson")}

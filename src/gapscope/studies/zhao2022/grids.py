@@ -58,7 +58,7 @@ def _changes(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _axes(setting: Setting, *, with_norm_and_dropout: bool) -> dict[str, Sequence[Any]]:
-    """Appendix D. Small scale has Adam, which fits random labels in far fewer steps, and no augmentation.
+    """Appendix D. Small scale has smaller batches, whose many steps fit random labels in minutes, no augmentation.
 
     Args:
         setting: Says the scale.
@@ -72,8 +72,8 @@ def _axes(setting: Setting, *, with_norm_and_dropout: bool) -> dict[str, Sequenc
         "dropout": setting.choose(smoke=(0.0,), small=(0.0, 0.2), paper=(0.0, 0.3, 0.5)),
     }
     return (norm_and_dropout if with_norm_and_dropout else {}) | {
-        "momentum": setting.choose(smoke=(0.9,), small=(0.0,), paper=(0.9, 0.5, 0.0)),
-        "learning_rate": setting.choose(smoke=(0.03,), small=(1e-3, 5e-4), paper=(0.01,)),
+        "momentum": setting.choose(smoke=(0.9,), small=(0.9,), paper=(0.9, 0.5, 0.0)),
+        "learning_rate": setting.choose(smoke=(0.03,), small=(0.03,), paper=(0.01,)),
         "l2": (0.0, 1e-4),
         "batch_size": setting.choose(smoke=(25,), small=(20, 40), paper=(128, 256, 512)),
         "augmented": setting.choose(smoke=(False,), small=(False,), paper=(False, True)),
@@ -81,20 +81,20 @@ def _axes(setting: Setting, *, with_norm_and_dropout: bool) -> dict[str, Sequenc
 
 
 def _base(setting: Setting, network: str, options: dict[str, Any]) -> Spec:
-    """CIFAR-100 (small: 400 images of 20 classes; smoke: digits), trained until the loss is small."""
+    """CIFAR-100 (small: 400 images of Fashion-MNIST; smoke: digits), trained until the loss is small."""
+    # from 400 images of CIFAR-100 networks learn nothing that generalises, corrupted or not: all gaps are alike
     content = {
-        "data.name": setting.choose(smoke="digits", small="cifar100", paper="cifar100"),
+        "data.name": setting.choose(smoke="digits", small="fashion_mnist", paper="cifar100"),
         "data.train_size": setting.choose(smoke=100, small=400, paper=None),
-        "data.test_size": setting.choose(smoke=100, small=500, paper=None),
+        "data.test_size": setting.choose(smoke=100, small=1000, paper=None),
         "data.label_noise_may_keep_class": True,
         "network.name": network,
         "network.options": options,
         "network.initialization": setting.choose(smoke="he_normal", small="he_normal", paper="xavier_uniform"),
-        "training.optimizer": setting.choose(smoke="sgd", small="adam", paper="sgd"),
         "training.epochs": setting.choose(smoke=8, small=40, paper=300),
         "training.schedule": "step",
-        "training.schedule_epochs": setting.choose(smoke=6, small=30, paper=100),
-        "training.stop_at_train_loss": setting.choose(smoke=0.1, small=0.05, paper=0.03),
+        "training.schedule_epochs": setting.choose(smoke=6, small=27, paper=100),
+        "training.stop_at_train_loss": setting.choose(smoke=0.1, small=0.03, paper=0.03),
     }
     return Spec().replace(content)
 
@@ -140,20 +140,20 @@ def vgg(setting: Setting) -> list[Spec]:
 
 
 def mobilenet(setting: Setting) -> list[Spec]:
-    """Fig. 5: MobileNet; how many networks is not said in the paper, here 48 (small: 6)."""
-    options = {"width_multiplier": setting.choose(smoke=0.05, small=0.125, paper=1.0)}
+    """Fig. 5: MobileNet; how many networks is not said in the paper, here 48 (small: 12)."""
+    options = {"width_multiplier": setting.choose(smoke=0.05, small=0.25, paper=1.0)}
     return _normalized(setting, "mobilenet", options)
 
 
 def resnet34(setting: Setting) -> list[Spec]:
-    """Fig. 6: ResNet-34; how many networks is not said in the paper, here 48 (small: 6)."""
+    """Fig. 6: ResNet-34; how many networks is not said in the paper, here 48 (small: 12)."""
     options = {"width_multiplier": setting.choose(smoke=0.03, small=0.0625, paper=1.0)}
     return _normalized(setting, setting.choose(smoke="resnet20", small="resnet34", paper="resnet34"), options)
 
 
 def _normalized(setting: Setting, network: str, options: dict[str, Any]) -> list[Spec]:
     axes = _axes(setting, with_norm_and_dropout=False)
-    n = setting.choose(smoke=6, small=6, paper=48)
+    n = setting.choose(smoke=6, small=12, paper=48)
     return _grid(_base(setting, network, options), fractions(setting), axes, n)
 
 

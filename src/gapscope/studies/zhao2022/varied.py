@@ -1,8 +1,9 @@
-"""Two pools that vary what the paper kept fixed: data, sizes, clean labels, networks that do not fit their data."""
+"""Three pools that vary what the paper kept fixed: data, sizes, clean labels, networks that do not fit their data."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gapscope.specs import Spec
@@ -41,7 +42,7 @@ def _variants(base: Spec, options: list[dict[str, Any]], changes: list[dict[str,
     ]
 
 
-def _pool(setting: Setting, base: Spec, widths: tuple[float, ...], sizes: tuple[int, ...]) -> list[Spec]:
+def _pool(setting: Setting, base: Spec, shapes: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> list[Spec]:
     """Corrupted labels, clean labels and few samples, training that stops early; each with and without batch norm.
 
     Every network has a seed of its own, so that no two of them share initial weights; the data are the same.
@@ -49,15 +50,14 @@ def _pool(setting: Setting, base: Spec, widths: tuple[float, ...], sizes: tuple[
     Args:
         setting: Says the scale.
         base: What they share.
-        widths: Width multipliers.
+        shapes: Options of the network, the first ones for what is not varied with the shape.
         sizes: Numbers of training samples of the networks with clean labels, beside that of `base`.
 
     Returns:
         The specs.
     """
-    norms = [False, True]
-    built = [{"width_multiplier": w, "batch_norm": norm} for w, norm in itertools.product(widths, norms)]
-    narrow = [option for option in built if option["width_multiplier"] == widths[0]]
+    built = [{**shape, "batch_norm": norm} for shape in shapes for norm in (False, True)]
+    narrow = built[:2]
     dropped = [{**option, "dropout": 0.2} for option in narrow]
     noises = fractions(setting)
     early = {"training.epochs": setting.choose(smoke=2, small=3, paper=3)}
@@ -66,6 +66,10 @@ def _pool(setting: Setting, base: Spec, widths: tuple[float, ...], sizes: tuple[
     clean = _variants(base, narrow, [{"data.train_size": size} for size in sizes])
     stopped = _variants(base, narrow, [{"data.label_noise": noise, **early} for noise in noises[::2]])
     return _numbered([*corrupted, *clean, *stopped])
+
+
+def _widths(multipliers: Sequence[float]) -> list[dict[str, Any]]:
+    return [{"width_multiplier": multiplier} for multiplier in multipliers]
 
 
 def _repeated(setting: Setting, specs: list[Spec]) -> list[Spec]:
@@ -77,18 +81,26 @@ def _repeated(setting: Setting, specs: list[Spec]) -> list[Spec]:
 def digits(setting: Setting) -> list[Spec]:
     """Small CNNs on scikit-learn's digits; at small scale those with corrupted labels alone."""
     base = _base(setting, "digits", "small_cnn", 400, 0.03, 40)
-    widths = setting.choose(smoke=(0.2,), small=(0.4, 0.8), paper=(0.5, 1.0, 2.0))
+    shapes = _widths(setting.choose(smoke=(0.2,), small=(0.4, 0.8), paper=(0.5, 1.0, 2.0)))
     sizes = setting.choose(smoke=(40,), small=(), paper=(50, 100, 200, 800))
-    found = _repeated(setting, _pool(setting, base, widths, sizes))
+    found = _repeated(setting, _pool(setting, base, shapes, sizes))
     return found[: setting.choose(smoke=None, small=24, paper=None)]
 
 
 def clothes(setting: Setting) -> list[Spec]:
     """LeNet-5 on Fashion-MNIST."""
     base = _base(setting, "fashion_mnist", "lenet5", 400, 0.03, 50)
-    widths = setting.choose(smoke=(0.3,), small=(0.7, 1.4), paper=(1.0, 2.0, 4.0))
+    shapes = _widths(setting.choose(smoke=(0.3,), small=(0.7, 1.4), paper=(1.0, 2.0, 4.0)))
     sizes = setting.choose(smoke=(60,), small=(100, 1000), paper=(100, 250, 1000, 4000))
-    return _repeated(setting, _pool(setting, base, widths, sizes))
+    return _repeated(setting, _pool(setting, base, shapes, sizes))
+
+
+def dense(setting: Setting) -> list[Spec]:
+    """Fully connected networks with three hidden layers on MNIST."""
+    base = _base(setting, "mnist", "fully_connected", 400, 0.03, 50).replace({"network.name": "fully_connected"})
+    widths = setting.choose(smoke=(12,), small=(64, 256), paper=(100, 300, 1000))
+    sizes = setting.choose(smoke=(60,), small=(100, 1000), paper=(100, 250, 1000, 4000))
+    return _repeated(setting, _pool(setting, base, [{"n_hidden": 3, "width": width} for width in widths], sizes))
 
 
 def first_pool(setting: Setting) -> tuple[str, list[Spec]]:

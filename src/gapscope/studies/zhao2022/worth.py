@@ -8,16 +8,15 @@ from typing import Any
 import numpy
 
 from gapscope.estimation import GapEstimator, baselines, held_out_predictions
-from gapscope.estimation.suggestion import PREFERRED, wide_columns
+from gapscope.estimation.suggestion import FIT, SENSITIVITIES, preferred_readings, wide_columns
 from gapscope.studies.base import Outcome, Setting
 from gapscope.studies.zhao2022 import drawing
 from gapscope.studies.zhao2022.analysis import KAPPA, MARGINS, MEDIAN_MARGINS, ZETA, Table, bootstrap_mean
 from gapscope.studies.zhao2022.conditions import all_pools
 
-FIT = ("loss", "accuracy")
 NORMS = ("parameter_count", "parameter_norm", "distance_from_initialization")
-ALL = (ZETA, KAPPA, *MARGINS, *PREFERRED, *NORMS, *FIT)
-DEFAULT = "sensitivity, Jacobian and NTK, ridge (the default)"
+ALL = (ZETA, KAPPA, *MARGINS, *SENSITIVITIES, *NORMS, *FIT)
+DEFAULT = "sensitivities, median margins, fit, ridge (the default)"
 LEVEL = 0.9
 
 
@@ -43,8 +42,10 @@ def candidates(table: Table) -> dict[str, GapEstimator]:
         "margins, least squares (Jiang et al.)": GapEstimator(features=list(MARGINS)),
         "margins, ridge": _model(table, MARGINS),
         "median margins": _model(table, MEDIAN_MARGINS, "linear"),
-        DEFAULT: _model(table, PREFERRED),
-        "zeta, kappa, sensitivity, Jacobian, NTK, fit": _model(table, [ZETA, KAPPA, *PREFERRED, *FIT]),
+        DEFAULT: _model(table, preferred_readings(ALL)),
+        "sensitivities, ridge": _model(table, SENSITIVITIES),
+        "sensitivities, fit, ridge": _model(table, [*SENSITIVITIES, *FIT]),
+        "zeta, kappa, sensitivities, fit, ridge": _model(table, [ZETA, KAPPA, *SENSITIVITIES, *FIT]),
         "zeta, kappa and median margins": _model(table, [ZETA, KAPPA, *MEDIAN_MARGINS], "linear"),
         "all readings but zeta and kappa, ridge": _model(table, [name for name in ALL if name not in (ZETA, KAPPA)]),
         "all readings, ridge": _model(table, ALL),
