@@ -40,7 +40,7 @@ def test_every_setting_changes_the_id() -> None:
     changed = {
         "data.name": "mnist", "data.options": {"a": 1}, "data.train_size": 5, "data.test_size": 5,
         "data.balanced": True, "data.blur_severity": 2, "data.label_noise": 0.5,
-        "data.label_noise_may_keep_class": True, "data.target_noise": 1, "data.seed": 1,
+        "data.label_noise_may_keep_class": True, "data.target_noise": 1, "data.center_targets": True, "data.seed": 1,
         "network.name": "lenet5", "network.options": {"width": 3}, "network.initialization": "he_normal",
         "training.optimizer": "adam", "training.learning_rate": 1, "training.momentum": 0.5,
         "training.batch_size": 3, "training.epochs": 3, "training.schedule": "step", "training.schedule_factor": 0.5,

@@ -122,6 +122,8 @@ class DataSpec(_Settings):
         label_noise: Fraction of training labels replaced by another class, exactly round(rate * n) of them.
         label_noise_may_keep_class: Whether the new label is drawn from all classes, the true one included.
         target_noise: Standard deviation of Gaussian noise on regression targets, in their units.
+        center_targets: Whether the mean of the regression targets that are trained on is subtracted from those of both
+            splits; then a network that starts near 0 starts at the best constant.
         seed: Seed of the subset and of every corruption.
     """
 
@@ -134,6 +136,7 @@ class DataSpec(_Settings):
     label_noise: float = 0.0
     label_noise_may_keep_class: bool = False
     target_noise: float = 0.0
+    center_targets: bool = False
     seed: int = 0
 
     def _check(self) -> None:

@@ -63,6 +63,10 @@ def _check_sense(spec: DataSpec, problem: Problem) -> None:
             f"data.target_noise needs a regression problem; '{spec.name}' is a classification problem. "
             "Use data.label_noise."
         )
+    if problem.task == "classification" and spec.center_targets:
+        raise InvalidInput(
+            f"data.center_targets needs a regression problem; '{spec.name}' is a classification problem. Leave it out."
+        )
     if spec.blur_severity and problem.train.inputs.ndim != 4:
         raise InvalidInput(
             f"data.blur_severity needs images [n, channels, height, width]; the inputs of '{spec.name}' have shape "
@@ -111,13 +115,20 @@ def _disturb(spec: DataSpec, train: Samples) -> tuple[Samples, Facts]:
     return replace(train, targets=noisy), {"std": spec.target_noise, "samples": len(train)}
 
 
+def _center(train: Samples, test: Samples) -> tuple[Samples, Samples, Facts]:
+    assert train.targets is not None and test.targets is not None
+    mean = train.targets.mean(0)
+    centred = (replace(samples, targets=samples.targets - mean) for samples in (train, test))
+    return *centred, {"mean": mean.tolist()}
+
+
 def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem, Facts]:
     """Return the problem that `spec` describes, and plain JSON facts of what was taken and corrupted.
 
-    First the subsets are drawn, then the training images blurred, labels replaced, noise added to the targets; the
-    test split stays clean. Every step draws from a generator of its own that depends on spec.seed alone: changing
-    one setting leaves the draws of the others as they are. A larger train_size keeps the samples of a smaller one
-    and their blur, a larger label_noise keeps the wrong labels of a smaller one.
+    First the subsets are drawn, then the training images blurred, labels replaced, noise added to the targets, the
+    targets centred; the test split stays clean. Every step draws from a generator of its own that depends on spec.seed
+    alone: changing one setting leaves the draws of the others as they are. A larger train_size keeps the samples of a
+    smaller one and their blur, a larger label_noise keeps the wrong labels of a smaller one.
 
     Args:
         spec: Data and corruptions.
@@ -127,7 +138,7 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         The problem, and a mapping with "train" and "test" (`available` and `used` samples, `balanced`) and, where
         applied, "motion_blur" (`severity`, `radius`, `sigma`, `images`), "label_noise" (`rate`, `may_keep_class`,
         `drawn_again`, `wrong` and the packed mask `wrong_mask` of the wrongly labelled training samples, read by
-        `unpack_mask`) and "target_noise" (`std`, `samples`).
+        `unpack_mask`), "target_noise" (`std`, `samples`) and "center_targets" (`mean`).
 
     Raises:
         InvalidInput: The spec asks for what these data cannot give, for example blur of a table.
@@ -153,4 +164,6 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         train, facts["label_noise"] = _relabel(spec, train, problem.n_outputs)
     if spec.target_noise:
         train, facts["target_noise"] = _disturb(spec, train)
+    if spec.center_targets:
+        train, test, facts["center_targets"] = _center(train, test)
     return replace(problem, train=train, test=test), facts

@@ -54,42 +54,24 @@ def _penalty(name: str, **options: Any) -> Callable[[float], Mapping[str, Any]]:
     return settings
 
 
-def similarity(every: int = 1, kind: str = "trace") -> Method:
-    """The paper's penalty on the trace of the mini-batch's kernel, or on its log determinant.
-
-    Args:
-        every: Applied at every so many steps, with so many times the strength.
-        kind: "trace" (one class probe a step) or "logdet" (exact).
-
-    Returns:
-        The method; the strength multiplies tr K / (n C), or log det (I + K) / (n C).
-    """
-    if kind == "logdet":
-        return Method("MGS (log det)", "tab:pink", _penalty("gradient_similarity", kind=kind, every=every), 0.01, 1.0)
-    return Method("MGS", "tab:red", _penalty("gradient_similarity", every=every), 0.002, 0.02)
-
-
 UNREGULARISED = Method("Unregularised", "0.5", lambda strength: {}, 0.0, 0.0)
 DROPOUT = Method(
-    "Dropout", "tab:brown", lambda strength: {"network.options.dropout": strength}, 0.2, 0.6, logarithmic=False
+    "Dropout", "tab:brown", lambda strength: {"network.options.dropout": strength}, 0.1, 0.8, logarithmic=False
 )
-WEIGHT = Method("Weight", "tab:blue", _penalty("weight"), 0.001, 0.01)
-
-
-def loss_gradient(every: int = 1) -> Method:
-    """The squared gradient of the mini-batch loss by the weights, applied as the MGS penalty is."""
-    return Method("Loss gradient", "tab:green", _penalty("loss_gradient", every=every), 0.1, 1.0)
-
-
-def adam() -> Method:
-    """Adam in place of plain SGD; its strength is the learning rate."""
-    return Method(
-        "Adam",
-        "tab:orange",
-        lambda strength: {"training.optimizer": "adam", "training.learning_rate": strength},
-        10**-3.5,
-        0.01,
-    )
+WEIGHT = Method("Weight", "tab:blue", _penalty("weight"), 0.0003, 0.01)
+# the squared gradient of the mini-batch loss by the weights
+LOSS_GRADIENT = Method("Loss gradient", "tab:green", _penalty("loss_gradient"), 0.01, 1.0)
+# the paper's: strength times tr K / (n C) of the mini-batch, one class probe a step, or times log det (I + K) / (n C)
+SIMILARITY = Method("MGS", "tab:red", _penalty("gradient_similarity"), 0.001, 0.1)
+LOG_DETERMINANT = Method("MGS (log det)", "tab:pink", _penalty("gradient_similarity", kind="logdet"), 0.001, 0.1)
+# its strength is the learning rate
+ADAM = Method(
+    "Adam",
+    "tab:orange",
+    lambda strength: {"training.optimizer": "adam", "training.learning_rate": strength},
+    10**-3.5,
+    0.01,
+)
 
 
 def cyclical(epochs: int) -> Method:

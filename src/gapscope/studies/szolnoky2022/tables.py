@@ -122,16 +122,12 @@ def stuck_sentence(setup: Setup, table: Table) -> str:
     return f"Runs that end within 5 points of chance: {', '.join(parts)}. " if parts else ""
 
 
-def _setting_sentence(setting: Setting, setup: Setup) -> str:
+def _setting_sentence(setup: Setup) -> str:
     training, size = setup.base.training, setup.base.data.train_size
     optimizer = {"sgd": "SGD", "adam": "Adam"}[training.optimizer]
-    interval = setups.penalty_interval(setting)
-    rarely = (
-        f" (both gradient penalties at every {interval}th step, {interval} times as strong)" if interval > 1 else ""
-    )
     return (
         f"{counted(setup.runs)} a cell, {size} samples, {training.epochs} epochs of {optimizer} at learning rate "
-        f"{training.learning_rate:g} in batches of {training.batch_size}{rarely}; intervals are 95 % t-intervals "
+        f"{training.learning_rate:g} in batches of {training.batch_size}; intervals are 95 % t-intervals "
         "paired over runs."
     )
 
@@ -201,7 +197,7 @@ def label_noise_table(
     verdict = (
         f"{_lead_sentence(table, found, theirs)} {_ranking_sentence(found, theirs, setup, '%')} "
         f"{stuck_sentence(setup, table)}"
-        f"{tuning.description(setup, tuned)} {_setting_sentence(setting, setup)}"
+        f"{tuning.description(setup, tuned)} {_setting_sentence(setup)}"
     )
     numbers = {"acceptance": acceptance(table), "beyond_early_stopping": beyond_early_stopping(found)}
     return _outcome(setup, tuned, table, theirs, unit="per cent", verdict=verdict, numbers=numbers)
@@ -250,7 +246,7 @@ def keypoints_table(
     constant = constant_prediction_loss(setting, setup)
     verdict = (
         f"{_keypoints_verdict(setting, setup, found, constant)} {_ranking_sentence(found, theirs, setup, 'pixels')} "
-        f"{tuning.description(setup, tuned)} {_setting_sentence(setting, setup)}"
+        f"{tuning.description(setup, tuned)} {_setting_sentence(setup)}"
     )
     numbers = {"constant_prediction": constant}
     return _outcome(setup, tuned, table, theirs, unit="squared pixels", verdict=verdict, numbers=numbers)
