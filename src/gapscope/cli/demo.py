@@ -45,9 +45,9 @@ def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pan
             {
                 "network": _network_name(record),
                 "noise": f"{record.spec['data']['label_noise']:.0%}",
-                "gap": record.gap,
-                "predicted": answer["prediction"],
-                "error": answer["prediction"] - record.gap,
+                "gap": round(record.gap, 3),
+                "predicted": round(answer["prediction"], 3),
+                "error": round(answer["prediction"] - record.gap, 3),
                 "90 % interval": f"{answer['low']:.2f} to {answer['high']:.2f}" if trusted else "-",
                 "verdict": "trust" if trusted else "refused",
             }
