@@ -143,7 +143,7 @@ def _figure(plan: Plan, points: list[Point], budgets: tuple[int, ...], draw_theo
     _draw_points(axes, plan, points, budgets)
     axes.set(xlabel="load P/N", ylabel="generalization error", xlim=(0, max(plan.loads) + 0.1))
     axes.set_title(f"{plan.student} students, batches of {plan.batch_size}, N = {plan.n_inputs}", fontsize=10)
-    axes.set_ylim((0, 2) if plan.student == "linear" else (0.5, 1.6))
+    axes.set_ylim((0, 2) if plan.student == "linear" else (0.5, 2.2))
     figure.legend(loc="outside right upper", fontsize=8)
     return figure
 
