@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gapscope.checkpoints import load_weights
+from gapscope.checkpoints import load_tensors, load_weights
 from gapscope.data.problem import Problem
 from gapscope.errors import GapscopeError
 from gapscope.files import read_json, to_json, write_atomically
@@ -22,8 +22,6 @@ from gapscope.samples import Samples
 from gapscope.specs import Spec
 from gapscope.studies.base import Setting
 from gapscope.studies.zhao2022.analysis import Table
-
-FAMILY_COLUMNS = ("network.options.batch_norm", "network.options.normalization")
 
 
 def trained_network(setting: Setting, pool: str, spec: Spec) -> tuple[nn.Module, Problem]:
@@ -131,6 +129,11 @@ def finished(setting: Setting, pool: str, specs: Sequence[Spec]) -> list[Record]
     return kept
 
 
+def _has_batch_norm(setting: Setting, pool: str, record: Record) -> bool:
+    tensors, _ = load_tensors(Pool(setting.work / pool).run_folder(record.id) / "weights.safetensors")
+    return any(name.endswith("running_mean") for name in tensors)
+
+
 def networks(setting: Setting, pool: str, specs: Sequence[Spec], *, layer_samples: int = 0) -> Table:
     """Table of the finished networks of a pool.
 
@@ -149,8 +152,7 @@ def networks(setting: Setting, pool: str, specs: Sequence[Spec], *, layer_sample
 
     records = finished(setting, pool, specs)
     table: Table = records_to_pandas(records)
-    norm = [any(table[column].iloc[i] in (True, "batch") for column in FAMILY_COLUMNS if column in table)
-            for i in range(len(table))]  # fmt: skip
+    norm = [_has_batch_norm(setting, pool, record) for record in records]
     table = table.assign(
         pool=pool,
         corruption=table["data.label_noise"].astype(float),
