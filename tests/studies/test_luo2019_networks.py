@@ -18,8 +18,9 @@ from gapscope.normalization import refresh_population
 from gapscope.normalization.sites import BATCH_KINDS, BATCH_NORMS
 from gapscope.samples import Samples
 from gapscope.studies.base import Setting, load_study, run_study
+from gapscope.studies.intervals import t_interval
 from gapscope.studies.luo2019 import STUDY, cases, excess, excess_figures, folders, norms, perceptrons, runs, verdicts
-from gapscope.studies.luo2019.claims import Claim, in_words, t_interval
+from gapscope.studies.luo2019.claims import Claim, in_words
 from gapscope.studies.luo2019.methods import Method, differences, smaller
 from gapscope.studies.luo2019.training_figures import LAYERS, slope
 

@@ -230,13 +230,13 @@ def test_paired_difference_by_hand() -> None:
     mean, low, high = runs.paired_difference(table.sample(frac=1, random_state=0), "MGS", "Weight")
     assert mean == 2.0 and high - mean == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
     assert low == pytest.approx(4 - high)
-    assert math.isnan(runs.t_interval([1.0])[1])
+    assert math.isinf(runs.with_interval([1.0])[1])
 
 
 def test_a_single_run_has_no_deviation_and_no_interval() -> None:
     found = runs.means(made_up({"MGS": [88.0]}))
     assert runs.cell(next(found.itertuples())) == "88.0 (89.0)"
-    assert runs.written(*runs.t_interval([1.5])) == "+1.5" and runs.written(1.0, 0.5, 1.5) == "+1.0 [+0.5, +1.5]"
+    assert runs.written(*runs.with_interval([1.5])) == "+1.5" and runs.written(1.0, 0.5, 1.5) == "+1.0 [+0.5, +1.5]"
 
 
 def test_winners_and_early_stopping_of_the_papers_own_tables() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from gapscope.studies.base import Outcome, Setting
+from gapscope.studies.intervals import t_interval
 from gapscope.studies.luo2019.advice_runs import (
     REMEDIES,
     World,
@@ -19,7 +20,7 @@ from gapscope.studies.luo2019.advice_runs import (
     tried,
     worlds,
 )
-from gapscope.studies.luo2019.claims import in_words, t_interval
+from gapscope.studies.luo2019.claims import in_words
 
 Runs = Sequence[dict[str, Any]]
 

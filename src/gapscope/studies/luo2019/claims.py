@@ -8,30 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
+
+from gapscope.studies.intervals import t_interval
 
 if TYPE_CHECKING:
     import pandas
 
 HELD, OPPOSITE, OPEN = "held", "not held", "open"
-
-
-def t_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Two-sided 95 % interval of the mean of independent values, by Student's t; infinite for fewer than two.
-
-    Args:
-        values: One value a seed.
-
-    Returns:
-        Lower and upper end.
-
-    >>> [round(end, 4) for end in t_interval([1.0, 2.0, 3.0])]
-    [-0.4841, 4.4841]
-    """
-    if len(values) < 2 or not np.isfinite(values).all():
-        return -math.inf, math.inf
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return float(np.mean(values)) - half, float(np.mean(values)) + half
 
 
 def in_words(values: Sequence[float], digits: int = 3) -> str:

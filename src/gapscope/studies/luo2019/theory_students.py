@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gapscope.studies.base import Setting
-from gapscope.studies.luo2019.claims import t_interval
+from gapscope.studies.intervals import t_interval
 from gapscope.studies.luo2019.runs import kept_results
 from gapscope.theory import (
     StudentWeights,

@@ -19,7 +19,7 @@ from gapscope.studies.szolnoky2022.curves import (
     summary,
 )
 from gapscope.studies.szolnoky2022.paper import Table
-from gapscope.studies.szolnoky2022.runs import t_interval, written
+from gapscope.studies.szolnoky2022.runs import with_interval, written
 from gapscope.studies.szolnoky2022.setups import Setup
 from gapscope.studies.szolnoky2022.watching import HALF_WIDTH, POINTS, watched
 
@@ -71,7 +71,7 @@ def differences(found: Table) -> dict[str, tuple[float, float, float]]:
     """Method -> its final test accuracy less the unregularised one, mean over runs with a 95 % t-interval."""
     finals: Any = found.pivot(index="seed", columns="method", values="final")
     others = [name for name in finals.columns if name != "Unregularised"]
-    return {name: t_interval((finals[name] - finals["Unregularised"]).to_list()) for name in others}
+    return {name: with_interval((finals[name] - finals["Unregularised"]).to_list()) for name in others}
 
 
 def figure_2(setting: Setting) -> Outcome:

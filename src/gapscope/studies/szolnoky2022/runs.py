@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
-from scipy import stats
 
 from gapscope.records import Record
 from gapscope.specs import Spec
 from gapscope.studies.base import Setting
+from gapscope.studies.intervals import t_interval
 from gapscope.studies.szolnoky2022.paper import Table
 from gapscope.studies.szolnoky2022.setups import Setup
 
@@ -120,36 +120,21 @@ def beyond_early_stopping(found: Table, method: str = "MGS", *, lower_is_better:
     return differences
 
 
-def t_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean and its 95 % t-interval.
-
-    Args:
-        values: Independent numbers.
-
-    Returns:
-        Mean, lower and upper end; the ends are NaN for fewer than two values.
-
-    >>> [round(value, 3) for value in t_interval([1.0, 2.0, 3.0])]
-    [2.0, -0.484, 4.484]
-    """
-    array = numpy.asarray(values, dtype=float)
-    mean = float(array.mean())
-    if len(array) < 2:
-        return mean, math.nan, math.nan
-    half = float(stats.t.ppf(0.975, len(array) - 1)) * float(array.std(ddof=1)) / math.sqrt(len(array))
-    return mean, mean - half, mean + half
+def with_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean of independent values, and the ends of its 95 % t-interval."""
+    return float(numpy.mean(values)), *t_interval(values)
 
 
 def paired_difference(table: Table, method: str, other: str, column: str = "final") -> tuple[float, float, float]:
     """Mean over runs, with its interval, of the method's metric less another's on the same data and seed."""
     keys = ["noise", "size", "seed"]
     pair = [table[table["method"] == name].set_index(keys)[column] for name in (method, other)]
-    return t_interval((pair[0] - pair[1]).to_list())
+    return with_interval((pair[0] - pair[1]).to_list())
 
 
 def written(mean: float, low: float, high: float) -> str:
     """A difference in words, with its interval where there is one."""
-    return f"{mean:+.1f}" if math.isnan(low) else f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+    return f"{mean:+.1f}" if math.isinf(low) else f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def cell(row: Any) -> str:

@@ -11,7 +11,7 @@ import numpy
 from gapscope.studies.base import Outcome, Setting
 from gapscope.studies.szolnoky2022 import setups, tuning
 from gapscope.studies.szolnoky2022.paper import Table
-from gapscope.studies.szolnoky2022.runs import counted, means, scenario_runs, t_interval, written
+from gapscope.studies.szolnoky2022.runs import counted, means, scenario_runs, with_interval, written
 from gapscope.studies.szolnoky2022.setups import Setup
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def bench_figure(setup: Setup, found: Table) -> Figure:
 def _gains(table: Table) -> dict[str, tuple[float, float, float]]:
     """Other method -> final accuracy of MGS less its own, mean over scenarios (paired), with a 95 % t-interval."""
     finals: Any = table.pivot_table(index=["noise", "size"], columns="method", values="final", sort=False)
-    return {name: t_interval((finals["MGS"] - finals[name]).to_list()) for name in finals.columns if name != "MGS"}
+    return {name: with_interval((finals["MGS"] - finals[name]).to_list()) for name in finals.columns if name != "MGS"}
 
 
 def bench(setting: Setting, *, make: Callable[[Setting], Setup], runs: tuple[int, int]) -> Outcome:
