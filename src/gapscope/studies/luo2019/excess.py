@@ -103,7 +103,7 @@ def _of_network(folder: Path, *, setting: Setting, case: Case, kind: str, effort
 
 def _of_unit(folder: Path, *, setting: Setting, model: str, seed: int) -> list[Row]:
     n = setting.choose(smoke=400, small=4000, paper=20_000)
-    effort = setting.choose(smoke=Effort(5, 2), small=Effort(20, 4), paper=Effort(400, 10))
+    effort = setting.choose(smoke=Effort(5, 2), small=Effort(400, 10), paper=Effort(400, 10))
     samples = population(model, n, torch.Generator().manual_seed(stream_seed(seed, model)))
     rows = compare(fitted(model, samples), samples, sizes(setting), ["0"], effort, seed)
     return [row | {"kind": UNIT, "layer": model} for row in rows]
@@ -111,7 +111,7 @@ def _of_unit(folder: Path, *, setting: Setting, model: str, seed: int) -> list[R
 
 def sizes(setting: Setting) -> tuple[int, ...]:
     """Batch sizes that are measured."""
-    return setting.choose(smoke=(16, 32), small=(16, 32, 128), paper=(16, 32, 64, 128))
+    return setting.choose(smoke=(16, 32), small=(16, 32, 64, 128), paper=(16, 32, 64, 128))
 
 
 def measured_rows(setting: Setting) -> list[Row]:
@@ -132,7 +132,7 @@ def measured_rows(setting: Setting) -> list[Row]:
         CONVOLUTION: digits(setting, "conv6", {"width_multiplier": width}, pixels),
     }
     efforts = {
-        FULLY_CONNECTED: setting.choose(smoke=Effort(2, 2), small=Effort(20, 6), paper=Effort(400, 100)),
+        FULLY_CONNECTED: setting.choose(smoke=Effort(2, 2), small=Effort(400, 100), paper=Effort(400, 100)),
         CONVOLUTION: setting.choose(smoke=Effort(2, 2), small=Effort(4, 3), paper=Effort(400, 30)),
     }
     finished = [
