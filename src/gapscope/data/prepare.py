@@ -118,8 +118,8 @@ def _disturb(spec: DataSpec, train: Samples) -> tuple[Samples, Facts]:
 def _center(train: Samples, test: Samples) -> tuple[Samples, Samples, Facts]:
     assert train.targets is not None and test.targets is not None
     mean = train.targets.mean(0)
-    centred = (replace(samples, targets=samples.targets - mean) for samples in (train, test))
-    return *centred, {"mean": mean.tolist()}
+    facts = {"mean": mean.tolist()}
+    return replace(train, targets=train.targets - mean), replace(test, targets=test.targets - mean), facts
 
 
 def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem, Facts]:
