@@ -182,7 +182,7 @@ def test_each_variable_changes_alone_and_to_both_sides(scale: str) -> None:
 
 def test_strengths_are_spaced_as_they_are_said_to_be() -> None:
     assert methods.WEIGHT.between(0.001, 0.01).strengths(3) == (0.001, 0.0032, 0.01)
-    assert methods.DROPOUT.strengths(3) == (0.2, 0.4, 0.6)
+    assert methods.DROPOUT.between(0.2, 0.6).strengths(3) == (0.2, 0.4, 0.6)
     assert methods.UNREGULARISED.strengths(4) == (0.0,)
     assert methods.WEIGHT.between(1.0, 100.0).strengths(3) == (1.0, 10.0, 100.0)
 
