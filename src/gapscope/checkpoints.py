@@ -42,7 +42,8 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
     except (SafetensorError, json.JSONDecodeError, OSError) as error:
         raise UnreadableFile(
-            f"{path} must be a whole safetensors file; reading it failed: {error}. Delete it to train anew."
+            f"{path} must be a whole safetensors file; reading it failed: {error}. Name another file, or train "
+            "the network anew."
         ) from None
 
 

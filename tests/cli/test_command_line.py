@@ -128,7 +128,7 @@ def test_stored_networks_are_measured_and_compared(pool: Path) -> None:
     [
         (("report", "absent"), "must be a pool folder; it holds no pool.json"),
         (("pool", "run", "absent.toml", "x"), "there is no such file"),
-        (("estimate", "predict", "absent", "absent.safetensors"), "absent"),
+        (("estimate", "predict", "absent", "absent.safetensors"), "Run: gapscope estimate fit absent"),
     ],
 )
 def test_errors_are_one_sentence_without_a_traceback(arguments: tuple[str, ...], message: str) -> None:

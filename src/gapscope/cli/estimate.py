@@ -55,12 +55,16 @@ def predict(
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
 ) -> None:
     """Measure a network on its training data and print its gap, an interval, and whether to trust them."""
+    from gapscope.errors import InvalidInput
     from gapscope.estimation import GapEstimator
     from gapscope.pools import open_pool
     from gapscope.pools.runner import RunOptions, read_network
     from gapscope.records import records_to_pandas
 
-    fitted = GapEstimator.load(estimator or pool / "estimator.json")
+    path = estimator or pool / "estimator.json"
+    if not path.exists():
+        raise InvalidInput(f"{path} must hold a fitted estimator; there is none. Run: gapscope estimate fit {pool}")
+    fitted = GapEstimator.load(path)
     options = RunOptions(
         measures=tuple(dict.fromkeys(name.split(".")[0] for name in fitted.feature_names_)),
         measure_samples=max((record.measured_samples or 0 for record in open_pool(pool)), default=0) or None,
