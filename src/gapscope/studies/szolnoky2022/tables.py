@@ -170,7 +170,7 @@ def _outcome(
         },
         tables={
             f"Test {setup.metric} in {unit}: final ± standard deviation (best epoch)": beside_the_paper(found, printed),
-            f"Final {setup.metric} of MGS less that of each other, in {unit}": differences(table),
+            f"Final {setup.metric} of MGS less that of each other": differences(table),
             "Strengths tried": tuned,
         },
         figures={"curves": curves_figure(setup, table, f"test {setup.metric} ({unit})")},
