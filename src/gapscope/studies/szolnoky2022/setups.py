@@ -141,14 +141,7 @@ def circles(setting: Setting) -> Setup:
                 epochs=setting.choose(smoke=6, small=250, paper=2000),
             ),
         ),
-        methods=(
-            UNREGULARISED,
-            DROPOUT,
-            WEIGHT,
-            LOSS_GRADIENT,
-            SIMILARITY,
-            LOG_DETERMINANT,
-        ),
+        methods=(*FIVE_METHODS, LOG_DETERMINANT),
         chance=50.0,
         **_effort(setting) | {"folds_scored": setting.choose(smoke=2, small=3, paper=5)},
     )

@@ -152,6 +152,7 @@ def _outcome(
     setup: Setup,
     tuned: Table,
     table: Table,
+    found: Table,
     printed: Table | None,
     *,
     unit: str,
@@ -159,7 +160,6 @@ def _outcome(
     numbers: Mapping[str, Any],
 ) -> Outcome:
     """The table beside the paper's, differences and curves; `numbers` are those that only this table has."""
-    found = means(table)
     return Outcome(
         numbers={
             "means": found.to_dict("records"),
@@ -200,7 +200,7 @@ def label_noise_table(
         f"{tuning.description(setup, tuned)} {_setting_sentence(setup)}"
     )
     numbers = {"acceptance": acceptance(table), "beyond_early_stopping": beyond_early_stopping(found)}
-    return _outcome(setup, tuned, table, theirs, unit="per cent", verdict=verdict, numbers=numbers)
+    return _outcome(setup, tuned, table, found, theirs, unit="per cent", verdict=verdict, numbers=numbers)
 
 
 def constant_prediction_loss(setting: Setting, setup: Setup) -> float:
@@ -249,7 +249,7 @@ def keypoints_table(
         f"{tuning.description(setup, tuned)} {_setting_sentence(setup)}"
     )
     numbers = {"constant_prediction": constant}
-    return _outcome(setup, tuned, table, theirs, unit="squared pixels", verdict=verdict, numbers=numbers)
+    return _outcome(setup, tuned, table, found, theirs, unit="squared pixels", verdict=verdict, numbers=numbers)
 
 
 def tuning_part(setting: Setting) -> Outcome:
