@@ -7,6 +7,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +18,13 @@ def _data_root() -> Path:
     given = os.environ.get("GAPSCOPE_DATA")
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     return Path(given) if given else beside
+
+
+@pytest.fixture(autouse=True)
+def _same_random_state() -> None:
+    """Every test draws the same numbers, whichever tests ran before it in the same process."""
+    torch.manual_seed(0)
+    np.random.seed(0)
 
 
 @pytest.fixture(scope="session")
