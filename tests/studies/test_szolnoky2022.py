@@ -31,6 +31,7 @@ from gapscope.studies.szolnoky2022 import (
     setups,
     tables,
     tuning,
+    watching,
 )
 from gapscope.studies.szolnoky2022.kept import kept
 from gapscope.studies.szolnoky2022.watching import HALF_WIDTH, POINTS, gaps, plane, watch
@@ -348,7 +349,7 @@ def recordings(finals: dict[str, tuple[float, float]]) -> pandas.DataFrame:
                 {"method": method, "seed": seed, "epoch": 4.0, "trace": trace * factor, "logdet": 2.0,
                  "test_accuracy": accuracy * factor},
             ]  # fmt: skip
-    return pandas.DataFrame(rows)
+    return pandas.DataFrame(rows).assign(diverged=False)
 
 
 def test_ends_summary_and_correlation_by_hand() -> None:
@@ -361,6 +362,26 @@ def test_ends_summary_and_correlation_by_hand() -> None:
     assert rows.loc["MGS", "tr K / nC"] == pytest.approx(10 * math.sqrt(1.01))
     correlation, low, high = curves.rank_correlation(found[found["seed"] == 0])
     assert correlation == pytest.approx(-1) and low <= high
+
+
+def test_a_diverged_run_counts_as_guessing_and_has_no_kernel(tmp_path: Path) -> None:
+    setup = setups.circles(Setting(scale="smoke", work=tmp_path, workers=1, say=lambda line: None))
+    seen = {"epoch": 0, "trace": 2.0, "logdet": 1.0}, {"epoch": 2, "trace": 3.0, "logdet": 1.5, "test_accuracy": 0.6}
+    rows = watching._completed({"status": "diverged", "rows": seen}, setup, 2)
+    assert [row["epoch"] for row in rows] == [0, 2, 4, 6]
+    assert [row.get("diverged", False) for row in rows] == [False, False, True, True]
+    assert [row["test_accuracy"] for row in rows[1:]] == [60, 50, 50]
+    assert len(watching._completed({"status": "finished", "rows": seen}, setup, 2)) == 2
+
+    table = recordings({"Unregularised": (1000.0, 40.0), "Weight": (100.0, 60.0), "MGS": (10.0, 90.0)})
+    there = (table["method"] == "MGS") & (table["seed"] == 0) & (table["epoch"] == 4)
+    table.loc[there, ["diverged", "test_accuracy", "trace", "logdet"]] = [True, 10.0, math.nan, math.nan]
+    found = curves.ends(table)
+    summary = curves.summary(found).set_index("method")
+    assert summary.loc["MGS", "final"] == pytest.approx((10 + 90 * 1.01) / 2)
+    assert summary.loc["MGS", "tr K / nC"] == pytest.approx(10.1)
+    assert curves.rank_correlation(found)[0] == curves.rank_correlation(found.drop(index=4))[0] < -0.5
+    assert curves.accuracy_sentence(found).endswith("Runs that diverged, counted as guessing: 1 of MGS.")
 
 
 def test_a_singular_kernel_leaves_a_gap_in_the_line() -> None:

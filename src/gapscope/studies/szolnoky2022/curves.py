@@ -13,6 +13,7 @@ from scipy import stats
 from gapscope.studies.base import Outcome, Setting
 from gapscope.studies.szolnoky2022 import setups, tuning
 from gapscope.studies.szolnoky2022.paper import Table
+from gapscope.studies.szolnoky2022.runs import counted
 from gapscope.studies.szolnoky2022.setups import Setup
 from gapscope.studies.szolnoky2022.watching import gaps, watched
 
@@ -30,8 +31,8 @@ def ends(table: Table) -> Table:
         table: From `watched`.
 
     Returns:
-        One row a run: method, seed, final and best test accuracy, final trace and log determinant, and `growth`, the
-        difference of log tr K between the last recording and the first.
+        One row a run: method, seed, whether it diverged, final and best test accuracy, final trace and log
+        determinant, and `growth`, the difference of log tr K between the last recording and the first.
     """
     import pandas
 
@@ -42,6 +43,7 @@ def ends(table: Table) -> Table:
             {
                 "method": method,
                 "seed": seed,
+                "diverged": bool(run["diverged"].any()),
                 "final": run["test_accuracy"].iloc[-1],
                 "best": run["test_accuracy"].max(),
                 "trace": run["trace"].iloc[-1],
@@ -53,7 +55,7 @@ def ends(table: Table) -> Table:
 
 
 def summary(found: Table) -> Table:
-    """Means over the runs of each method; traces geometrically; log determinants over runs where they are finite."""
+    """Means over the runs of each method; traces geometrically; kernels over runs where their numbers are finite."""
     import pandas
 
     rows = []
@@ -65,6 +67,7 @@ def summary(found: Table) -> Table:
                 "final": group["final"].mean(),
                 "sd": group["final"].std(),
                 "best": group["best"].mean(),
+                "diverged": int(group["diverged"].sum()),
                 "tr K / nC": math.exp(numpy.log(group["trace"]).mean()),
                 "log det K": finite.mean() if len(finite) else -math.inf,
                 "growth of log tr K": group["growth"].mean(),
@@ -74,7 +77,9 @@ def summary(found: Table) -> Table:
 
 
 def rank_correlation(found: Table, *, draws: int = 1000) -> tuple[float, float, float]:
-    """Spearman's correlation of the final accuracy with the final trace over runs, with a 95 % bootstrap interval.
+    """Spearman's correlation of the final accuracy with the final trace, with a 95 % bootstrap interval.
+
+    Over the runs that have a trace: those that did not diverge.
 
     Args:
         found: From `ends`.
@@ -83,7 +88,8 @@ def rank_correlation(found: Table, *, draws: int = 1000) -> tuple[float, float, 
     Returns:
         The correlation (negative where a lower trace goes with a higher accuracy), lower and upper end.
     """
-    groups = [group[["trace", "final"]].to_numpy() for _, group in found.groupby("method", sort=False)]
+    known = found.dropna(subset="trace")
+    groups = [group[["trace", "final"]].to_numpy() for _, group in known.groupby("method", sort=False)]
     random = numpy.random.default_rng(0)
 
     def correlation(parts: list[numpy.ndarray]) -> float:
@@ -109,13 +115,13 @@ def draw_curves(axis: Axes, setup: Setup, table: Table, column: str) -> None:
     for method in setup.methods:
         rows = table[table["method"] == method.name]
         values = numpy.log(rows[column]) if column == "trace" else rows[column]
-        finite = values.where(numpy.isfinite(values))
-        # a single singular run leaves a gap in the mean
-        mean = finite.groupby(rows["epoch"]).agg(lambda part: part.mean(skipna=False))
+        # a diverged run (NaN) leaves the mean to the others; a single singular kernel (-inf) leaves a gap in it
+        mean = values.groupby(rows["epoch"]).mean()
+        mean = mean.where(numpy.isfinite(mean))
         line = numpy.exp(mean) if column == "trace" else mean
         axis.plot(mean.index, line, color=method.colour, lw=1.2, label=method.name)
     axis.set_ylabel(PANELS[column], fontsize=9)
-    axis.tick_params(labelsize=7)
+    axis.tick_params(which="both", labelsize=7)
     if column == "trace":
         axis.set_yscale("log")
 
@@ -149,7 +155,10 @@ def accuracy_sentence(found: Table) -> str:
     """Where the methods end, and how far below their best recordings."""
     table = summary(found).set_index("method")
     parts = [f"{name} {row['final']:.1f} ({row['best']:.1f})" for name, row in table.iterrows()]
-    return f"Final test accuracy in per cent (best recording): {', '.join(parts)}."
+    diverged = table["diverged"][table["diverged"] > 0]
+    lost = ", ".join(f"{count} of {name}" for name, count in diverged.items())
+    said = f" Runs that diverged, counted as guessing: {lost}." if lost else ""
+    return f"Final test accuracy in per cent (best recording): {', '.join(parts)}.{said}"
 
 
 def _masks_sentence(table: Table) -> str:
@@ -161,7 +170,7 @@ def _masks_sentence(table: Table) -> str:
 
 
 def metrics_along_training(
-    setting: Setting, *, make: Callable[[Setting], Setup], every: tuple[int, int, int], said: str
+    setting: Setting, *, make: Callable[[Setting], Setup], every: tuple[int, int, int], network: str
 ) -> Outcome:
     """Watch every method, tuned once, in the middle scenario.
 
@@ -169,7 +178,7 @@ def metrics_along_training(
         setting: Scale, work folder, workers.
         make: Gives the setup.
         every: Epochs between recordings at smoke, small and paper scale.
-        said: What was made smaller than in the paper, at small scale.
+        network: The network at small scale, in words.
 
     Returns:
         Curves, the end of every method, and how trace and accuracy go together.
@@ -186,7 +195,9 @@ def metrics_along_training(
     )
     found = ends(table)
     verdict = [accuracy_sentence(found), metrics_sentence(found), _masks_sentence(table)]
-    verdict += [tuning.description(setup, tuned), *([said] if setting.scale == "small" else [])]
+    verdict.append(tuning.description(setup, tuned))
+    if setting.scale == "small":
+        verdict.append(f"{counted(setup.runs)} of {network} on {setup.base.data.train_size} samples.")
     return Outcome(
         numbers={
             "ends": found.to_dict("records"),
@@ -206,11 +217,11 @@ figure_3 = partial(
     metrics_along_training,
     make=setups.alexnet,
     every=(2, 2, 2),
-    said="Two runs of an AlexNet an eighth as wide on 500 samples.",
+    network="an AlexNet an eighth as wide",
 )
 figure_4 = partial(
     metrics_along_training,
     make=setups.resnet20,
-    every=(2, 2, 2),
-    said="Two runs of a ResNet-20 a quarter as wide on 500 samples.",
+    every=(2, 4, 2),
+    network="a ResNet-20 a quarter as wide",
 )

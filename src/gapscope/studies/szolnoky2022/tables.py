@@ -46,7 +46,7 @@ def curves_figure(setup: Setup, table: Table, label: str) -> Figure:
             mean = numpy.mean([curve[:shortest] for curve in curves], axis=0)
             axis.plot(range(1, shortest + 1), mean, color=method.colour, lw=1.2, label=method.name)
         axis.set_title(f"noise {noise:g}", fontsize=9)
-        axis.tick_params(labelsize=7)
+        axis.tick_params(which="both", labelsize=7)
         if setup.lower_is_better:
             axis.set_yscale("log")
     figure.supxlabel("epoch", fontsize=9)

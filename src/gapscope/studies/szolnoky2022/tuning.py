@@ -136,7 +136,7 @@ def tuning_figure(setup: Setup, table: Table) -> Figure:
         axis.set_xscale("log" if method.logarithmic else "linear")
         axis.set_xticks(rows["strength"].to_list(), [f"{value:g}" for value in rows["strength"]])
         axis.minorticks_off()
-        axis.tick_params(labelsize=7)
+        axis.tick_params(which="both", labelsize=7)
         if len(rows) > 4:
             axis.tick_params(axis="x", rotation=90)
     figure.supxlabel("strength", fontsize=9)

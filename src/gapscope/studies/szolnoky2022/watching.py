@@ -80,6 +80,18 @@ def watch(spec: Spec, every: int, n_samples: int, data_root: str | None) -> dict
     return content
 
 
+def _completed(content: Mapping[str, Any], setup: Setup, every: int) -> list[dict[str, Any]]:
+    """The recordings of a run, with those that it did not live to see; accuracies in per cent."""
+    rows: list[dict[str, Any]] = [{column: float(value) for column, value in row.items()} for row in content["rows"]]
+    for row in rows:
+        row["test_accuracy"] = 100 * row.get("test_accuracy", math.nan)
+    if content["status"] != "finished":
+        left = range(round(rows[-1]["epoch"]) + every, setup.base.training.epochs + 1, every)
+        after = {"diverged": True, "test_accuracy": setup.chance, "trace": math.nan, "logdet": math.nan}
+        rows += [after | {"epoch": float(epoch)} for epoch in left]
+    return rows
+
+
 def watched(
     setting: Setting, setup: Setup, strengths: Mapping[str, float], *, every: int, n_samples: int
 ) -> tuple[Table, dict[str, list[float]]]:
@@ -93,8 +105,9 @@ def watched(
         n_samples: Samples of the kernel.
 
     Returns:
-        One row a recording with its method and seed (accuracies in per cent), and method -> final probabilities on
-        the plane of its first run, where inputs are points of the plane. Runs that diverged end early.
+        One row a recording with its method, seed and whether the run had diverged by then (accuracies in per cent;
+        after it the accuracy is that of guessing, and the kernel's numbers are NaN), and method -> final
+        probabilities on the plane of its first run, where inputs are points of the plane.
     """
     import pandas
 
@@ -106,12 +119,11 @@ def watched(
             jobs[names[method.name, seed]] = (spec, every, n_samples)
     found = kept(setting, "watched", watch, jobs)
     rows = [
-        {"method": method, "seed": seed} | {column: float(value) for column, value in row.items()}
+        {"method": method, "seed": seed, "diverged": False} | row
         for (method, seed), name in names.items()
-        for row in found[name]["rows"]
+        for row in _completed(found[name], setup, every)
     ]
     table = pandas.DataFrame(rows)
-    table["test_accuracy"] *= 100
     planes = {method: found[name]["plane"] for (method, seed), name in names.items()
               if seed == 0 and "plane" in found[name]}  # fmt: skip
     return table, planes
