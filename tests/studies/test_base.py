@@ -72,8 +72,11 @@ def test_does_only_what_is_missing(tmp_path: Path) -> None:
     run_study(study(calls), setting(tmp_path, said), tmp_path / "results")
     assert calls == ["first 1", "second"]
     assert any(line.startswith("one: done already") for line in said)
+    path = tmp_path / "results/toy2000/smoke/one.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": 1000.0}))
     run_study(study(calls), setting(tmp_path, said), tmp_path / "results", again=True)
     assert calls == ["first 1", "second", "first 1", "second"]
+    assert json.loads(path.read_text())["seconds"] >= 1000  # what was spent on it before counts
 
 
 def test_training_resumes_and_says_what_it_did(tmp_path: Path) -> None:

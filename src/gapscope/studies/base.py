@@ -216,7 +216,8 @@ def run_study(
         setting: Scale, work folder, workers, data.
         results: Folder of all results.
         parts: Names of the parts to run; empty runs all.
-        again: Whether to run parts that have a result already (trained networks are kept).
+        again: Whether to run parts that have a result already (trained networks are kept, and the time that the part
+            took before is counted in).
 
     Returns:
         Paths of the JSON files written by this call.
@@ -230,6 +231,7 @@ def run_study(
             setting.say(f"{part.name}: done already ({path})")
             continue
         setting.say(f"{part.name}: {part.title}")
+        spent = read_json(path)["seconds"] if path.exists() else 0.0
         start = time.perf_counter()
         outcome = part.run(setting)
         facts = {
@@ -238,7 +240,7 @@ def run_study(
             "title": part.title,
             "scale": setting.scale,
             "seeds": list(outcome.seeds),
-            "seconds": round(time.perf_counter() - start, 1),
+            "seconds": round(spent + time.perf_counter() - start, 1),
             "workers": setting.workers,
             "environment": environment(),
         }
