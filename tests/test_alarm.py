@@ -61,6 +61,7 @@ def test_own_and_shared_probabilities_by_hand() -> None:
         "alarm.shared_probability": pytest.approx(shared),
         "alarm.support": pytest.approx(shared - 3 * (own - shared)),
         "alarm.fall": 0.0,
+        "alarm.conflict": pytest.approx(2 / 3),  # neighbours of the first and the last say (.4, .6) and (.75, .25)
         "alarm.raised": 0.0,
     }
 
@@ -128,6 +129,16 @@ def test_patience_counts_observations_in_a_row() -> None:
     assert fed(OverfittingAlarm(patience=3), values).raised_at is None
 
 
+@pytest.mark.parametrize(("smallest_conflict", "raised"), [(0.25, 2), (0.26, None)])
+def test_no_alarm_where_labels_agree_with_their_neighbours(smallest_conflict: float, raised: int | None) -> None:
+    labels = torch.tensor([0] * 75 + [1] * 25)  # each has the whole first class as its neighbours
+    neighbours = torch.arange(75).expand(100, 75)
+    alarm = OverfittingAlarm(threshold=3, smallest_conflict=smallest_conflict)
+    alarm.update(torch.tensor([[0.75, 0.25]]).expand(100, 2), labels, neighbours, 1)
+    numbers = alarm.update(torch.eye(2)[labels], labels, neighbours, 2)
+    assert (alarm.raised_at, numbers["alarm.conflict"]) == (raised, 0.25)
+
+
 def test_an_alarm_is_never_taken_back_and_the_peak_follows() -> None:
     alarm = fed(OverfittingAlarm(), rows(0.5, 0.3, 0.6))
     assert (alarm.raised_at, alarm.peak) == (2, 3)
@@ -145,6 +156,7 @@ def test_steady_support_raises_nothing() -> None:
         ({"smallest_fall": -0.1}, r"smallest_fall must lie in \[0, inf\); got -0\.1"),
         ({"threshold": -0.1}, r"threshold must lie in \[0, inf\); got -0\.1"),
         ({"patience": 0}, r"patience must lie in \[1, inf\); got 0"),
+        ({"smallest_conflict": 1.1}, r"smallest_conflict must lie in \[0, 1\]; got 1\.1"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:

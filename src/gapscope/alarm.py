@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -43,11 +45,32 @@ def gradient_neighbours(network: nn.Module, x: Float[Tensor, "n ..."], k: int) -
     return similarity.fill_diagonal_(-torch.inf).topk(k, dim=1).indices
 
 
-def _support(probabilities: Tensor, labels: Tensor, neighbours: Tensor, weight: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return p, q and s of every sample, see `OverfittingAlarm`."""
-    own = probabilities.gather(1, labels[:, None]).squeeze(1)
-    shared = probabilities[neighbours].mean(1).gather(1, labels[:, None]).squeeze(1)
-    return own, shared, shared - weight * (own - shared)
+@dataclass(frozen=True)
+class _Learnt:
+    """What a network gives the classes at each sample [n, C], and on average at the sample's neighbours [n, C]."""
+
+    at_sample: Tensor
+    at_neighbours: Tensor
+    labels: Tensor
+
+    @cached_property
+    def own(self) -> Tensor:
+        """Probability p of every sample's own label, see `OverfittingAlarm`."""
+        return self.at_sample.gather(1, self.labels[:, None]).squeeze(1)
+
+    @cached_property
+    def shared(self) -> Tensor:
+        """Probability q of the same label at its neighbours."""
+        return self.at_neighbours.gather(1, self.labels[:, None]).squeeze(1)
+
+    def support(self, weight: float) -> Tensor:
+        """Difference s = q - w (p - q) of every sample."""
+        return self.shared - weight * (self.own - self.shared)
+
+    @property
+    def conflict(self) -> float:
+        """Share of samples whose label is not the most probable one among their neighbours."""
+        return float((self.at_neighbours.argmax(1) != self.labels).double().mean())
 
 
 class OverfittingAlarm:
@@ -63,7 +86,9 @@ class OverfittingAlarm:
     about single samples raises p alone, and s falls: for w = 2 as soon as less than two thirds of what is newly learnt
     is shared, $\Delta q < \frac{w}{1 + w} \Delta p$. The alarm is raised when s has fallen from its maximum by more
     than `smallest_fall` and by more than `threshold` standard errors (of the mean of the paired differences of $s_i$),
-    for `patience` observations in a row. It is never taken back.
+    for `patience` observations in a row, while at least a share `smallest_conflict` of the samples is in conflict: has
+    a label that is not the most probable one among its neighbours. Where labels agree with their surroundings there is
+    little by whose memorising test accuracy could fall. The alarm is never taken back.
 
     Neighbours are computed anew at the observations 1, 2, 3, 5, 8, 12, 18, ... (each 1.5 times the one before, rounded
     up), because early gradients say little about the problem; any other observation costs one forward pass. Both sides
@@ -75,6 +100,7 @@ class OverfittingAlarm:
         threshold: See above, in standard errors.
         smallest_fall: See above, a probability.
         patience: See above, in observations.
+        smallest_conflict: See above, a fraction of the samples.
 
     Attributes:
         raised_at: Epoch at which the alarm was raised, None before.
@@ -83,11 +109,11 @@ class OverfittingAlarm:
     Raises:
         InvalidInput: An argument is out of range.
 
-    >>> labels = (torch.arange(100) % 4 == 0).long()  # of a hundred alike, a quarter has another label
-    >>> others = (torch.arange(100)[:, None] + torch.arange(1, 21)) % 100
+    >>> labels = (torch.arange(99) % 3 == 0).long()  # of 99 alike, a third has another label
+    >>> others = (torch.arange(99)[:, None] + torch.arange(1, 21)) % 99
     >>> alarm = OverfittingAlarm()
-    >>> for epoch, network in enumerate([(0.5, 0.5), (0.75, 0.25)], start=1):  # learns the common part
-    ...     _ = alarm.update(torch.tensor([network]).expand(100, 2), labels, others, epoch)
+    >>> for epoch, network in enumerate([(0.5, 0.5), (0.67, 0.33)], start=1):  # learns the common part
+    ...     _ = alarm.update(torch.tensor([network]).expand(99, 2), labels, others, epoch)
     >>> alarm.raised_at, alarm.peak
     (None, 2)
     >>> _ = alarm.update(torch.eye(2)[labels], labels, others, 3)  # knows each label by heart
@@ -103,14 +129,17 @@ class OverfittingAlarm:
         threshold: float = 5.0,
         smallest_fall: float = 0.01,
         patience: int = 1,
+        smallest_conflict: float = 0.3,
     ) -> None:
         check_range("weight", weight, 0)
         check_range("neighbours", neighbours, 1)
         check_range("threshold", threshold, 0)
         check_range("smallest_fall", smallest_fall, 0)
         check_range("patience", patience, 1)
+        check_range("smallest_conflict", smallest_conflict, 0, 1)
         self.weight, self.neighbours = weight, neighbours
         self.threshold, self.smallest_fall, self.patience = threshold, smallest_fall, patience
+        self.smallest_conflict = smallest_conflict
         self.raised_at: int | None = None
         self.peak: int | None = None
         self._neighbours: Int[Tensor, "n k"] | None = None
@@ -160,22 +189,24 @@ class OverfittingAlarm:
             epoch: Finished epochs.
 
         Returns:
-            The means of p and q, s, its fall from the maximum, and whether the alarm has been raised (0 or 1), by name.
+            The means of p and q, s, its fall from the maximum, the share of samples in conflict, and whether the alarm
+            has been raised (0 or 1), by name.
         """
-        own, shared, support = _support(probabilities, labels, neighbours, self.weight)
-        best = support if self._best is None else _support(self._best, labels, neighbours, self.weight)[2]
-        fall = best - support
+        best = probabilities if self._best is None else self._best
+        then, now = (_Learnt(given, given[neighbours].mean(1), labels) for given in (best, probabilities))
+        fall = then.support(self.weight) - now.support(self.weight)
         if float(fall.mean()) <= 0:
             self._best, self.peak = probabilities.clone(), epoch
         error = float(fall.std()) / len(fall) ** 0.5
         fallen = float(fall.mean()) > max(self.smallest_fall, self.threshold * error)
-        self._below = self._below + 1 if fallen else 0
+        self._below = self._below + 1 if fallen and now.conflict >= self.smallest_conflict else 0
         if self._below >= self.patience and self.raised_at is None:
             self.raised_at = epoch
         return {
-            "alarm.own_probability": float(own.mean()),
-            "alarm.shared_probability": float(shared.mean()),
-            "alarm.support": float(support.mean()),
+            "alarm.own_probability": float(now.own.mean()),
+            "alarm.shared_probability": float(now.shared.mean()),
+            "alarm.support": float(now.support(self.weight).mean()),
             "alarm.fall": max(0.0, float(fall.mean())),
+            "alarm.conflict": now.conflict,
             "alarm.raised": float(self.raised),
         }

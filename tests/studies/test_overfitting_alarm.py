@@ -29,7 +29,7 @@ def small(tmp_path: Path, scale: str = "small") -> Setting:
 def test_pools_have_nothing_in_common_and_enough_runs(tmp_path: Path) -> None:
     pools = [{case.spec.id for case in cases(small(tmp_path))} for cases in (tuning_cases, judging_cases)]
     assert not pools[0] & pools[1]
-    assert (len(pools[0]), len(pools[1])) == (38, 77)
+    assert (len(pools[0]), len(pools[1])) == (190, 67)
     noises = {case.spec.data.label_noise for case in judging_cases(small(tmp_path))}
     assert noises & {case.spec.data.label_noise for case in tuning_cases(small(tmp_path))} == {0.0}
     assert len({case.spec.id for case in judging_cases(small(tmp_path, "paper"))}) > 300
@@ -120,7 +120,7 @@ def test_statistics_and_cost_by_hand() -> None:
     assert found["kept"] == pytest.approx((0.9 + 0.5 + 0.9) / 3)
     assert found["kept - final"] == pytest.approx((0.5 - 0.4 + 0) / 3)
     assert found["best - kept"] == pytest.approx(0.4 / 3)
-    assert cost(verdicts) == pytest.approx(0.4 / 3 + 0.02 * 0.5)
+    assert cost(verdicts) == pytest.approx(0.4 / 3 + 0.05 * 0.5)
 
 
 def test_tuning_takes_the_setting_of_the_smallest_cost() -> None:
@@ -142,8 +142,10 @@ def test_the_alarm_is_replayed_as_it_ran() -> None:
     run.neighbours.copy_((torch.arange(30)[:, None] + torch.arange(1, 4)) % 30)
     run.probabilities[2:] = torch.tensor([0.7, 0.3])
     run.probabilities[6:] = torch.eye(2, dtype=torch.float64)[labels]
-    assert ALARM.stops_at(run, weight=2.0, threshold=4.0, smallest_fall=0.01) == 6
-    assert ALARM.stops_at(run, weight=2.0, threshold=400.0, smallest_fall=0.01) is None
+    settings = {"weight": 2.0, "threshold": 4.0, "patience": 1, "smallest_conflict": 0.3}
+    assert ALARM.stops_at(run, **settings) == 6
+    assert ALARM.stops_at(run, **settings | {"threshold": 400.0}) is None
+    assert ALARM.stops_at(run, **settings | {"smallest_conflict": 0.4}) is None
 
 
 def tiny() -> tuple[nn.Module, Samples]:

@@ -14,7 +14,7 @@ from gapscope.studies.overfitting_alarm.runs import Run
 
 OVERFITS, STAYS = 0.04, 0.02
 LATER_GAIN = 0.02
-FALSE_ALARM_COST = 0.02
+FALSE_ALARM_COST = 0.05  # about half of what an alarm in time saves where a run overfits
 FINAL = 3
 DEFINITIONS = (
     f"A run overfits if test accuracy ends more than {100 * OVERFITS:g} points below its best recording, and stays if "
@@ -84,7 +84,7 @@ def judge(rule: Rule, settings: Settings, run: Run) -> Verdict:
 
 
 def cost(verdicts: Sequence[Verdict]) -> float:
-    """Accuracy lost against the best, plus two points for each alarm on a run that stays; means over runs."""
+    """Accuracy lost against the best, plus five points for each alarm on a run that stays; means over runs."""
     lost = np.mean([v.best - v.kept for v in verdicts])
     alarms = [v.raised for v in verdicts if v.stays]
     return float(lost + FALSE_ALARM_COST * (np.mean(alarms) if alarms else 0.0))

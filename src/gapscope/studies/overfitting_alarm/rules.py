@@ -123,7 +123,12 @@ ALARM = Rule(
     "shared learning",
     "the OverfittingAlarm: probability of the label at a sample against that at its neighbours in gradient space",
     _support,
-    {"weight": (1.0, 2.0, 3.0), "threshold": (4.0, 5.0, 6.0, 8.0), "smallest_fall": (0.01, 0.02, 0.05)},
+    {
+        "weight": (1.0, 2.0),
+        "threshold": (3.0, 5.0),
+        "patience": (1, 2),
+        "smallest_conflict": (0.0, 0.1, 0.15, 0.2, 0.3),
+    },
 )
 
 RULES = (
