@@ -88,7 +88,8 @@ class OverfittingAlarm:
     than `smallest_fall` and by more than `threshold` standard errors (of the mean of the paired differences of $s_i$),
     for `patience` observations in a row, while at least a share `smallest_conflict` of the samples is in conflict: has
     a label that is not the most probable one among its neighbours. Where labels agree with their surroundings there is
-    little by whose memorising test accuracy could fall. The alarm is never taken back.
+    little by whose memorising test accuracy could fall; so it stays silent where far fewer labels are wrong than that.
+    The alarm is never taken back.
 
     Neighbours are computed anew at the observations 1, 2, 3, 5, 8, 12, 18, ... (each 1.5 times the one before, rounded
     up), because early gradients say little about the problem; any other observation costs one forward pass. Both sides
