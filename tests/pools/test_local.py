@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -52,6 +54,33 @@ def test_leaving_early_ends_the_workers(tmp_path: Path) -> None:
 def test_every_job_is_done_once(tmp_path: Path, workers: int) -> None:
     jobs = [(str(n), str(tmp_path)) for n in range(6)]
     assert sorted(result for _, result, _ in run_local(work, jobs, workers)) == [str(n) for n in range(6)]
+
+
+def test_a_worker_killed_while_it_starts_is_replaced(tmp_path: Path) -> None:
+    killed: list[object] = []
+
+    def kill_the_first() -> None:
+        while not (workers := multiprocessing.active_children()):
+            time.sleep(0.01)
+        workers[0].kill()
+        killed.append(workers[0])
+
+    killer = threading.Thread(target=kill_the_first)
+    killer.start()
+    outcomes = list(run_local(work, [("a", str(tmp_path)), ("b", str(tmp_path))], 2))
+    killer.join()
+    assert killed
+    assert {(result, error) for _, result, error in outcomes} == {("a", None), ("b", None)}
+
+
+def test_a_worker_killed_with_nothing_to_do_is_replaced(tmp_path: Path) -> None:
+    running = run_local(work, [("a", str(tmp_path)), ("b", str(tmp_path))], 1)
+    assert next(running)[1] == "a"
+    [worker] = multiprocessing.active_children()
+    worker.kill()
+    time.sleep(0.5)
+    assert next(running)[1] == "b"
+    assert list(running) == []
 
 
 def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_pools_have_nothing_in_common_and_enough_runs(tmp_path: Path) -> None:
     assert (len(pools[0]), len(pools[1])) == (190, 67)
     noises = {case.spec.data.label_noise for case in judging_cases(small(tmp_path))}
     assert noises & {case.spec.data.label_noise for case in tuning_cases(small(tmp_path))} == {0.0}
-    assert len({case.spec.id for case in judging_cases(small(tmp_path, "paper"))}) > 300
+    assert len({case.spec.id for case in judging_cases(small(tmp_path, "paper"))}) > 250
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

@@ -43,14 +43,19 @@ def _executor(workers: int) -> ProcessPoolExecutor:
 
 def _first_executor(workers: int) -> ProcessPoolExecutor:
     executor = _executor(workers)
-    ready = [executor.submit(int) for _ in range(workers)]
-    done, _ = wait(ready, return_when=FIRST_COMPLETED)
-    if isinstance(done.pop().exception(), BrokenProcessPool):
+    try:
+        done, _ = wait([executor.submit(int) for _ in range(workers)], return_when=FIRST_COMPLETED)
+        done.pop().result()
+        return executor
+    except BrokenProcessPool:
+        started = list(executor._processes.values())
+    executor.shutdown(wait=True)
+    if any(process.exitcode == 1 for process in started):  # an exception; had they been killed, it would be negative
         raise GapscopeError(
             "Worker processes must be able to import the main script; they ended while they did so. Put what starts "
             'the run behind `if __name__ == "__main__":`, in a file.'
         )
-    return executor
+    return _executor(workers)
 
 
 def _terminate(executor: ProcessPoolExecutor) -> None:
@@ -87,12 +92,16 @@ def run_local(
     running: dict[Future[Any], Job] = {}
     try:
         while waiting or suspects or running:
-            if suspects and not running:
-                job = suspects.popleft()
-                running[executor.submit(function, job)] = job
-            while waiting and not suspects and len(running) < workers:
-                job = waiting.popleft()
-                running[executor.submit(function, job)] = job
+            queue, most = (suspects, 1) if suspects else (waiting, workers)
+            try:
+                while queue and len(running) < most:
+                    running[executor.submit(function, queue[0])] = queue[0]
+                    queue.popleft()
+            except BrokenProcessPool:  # a worker was killed that had nothing to do
+                if not running:
+                    executor.shutdown(wait=True)
+                    executor = _executor(workers)
+                    continue
             alone = len(running) == 1
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             broken = [future for future in done if isinstance(future.exception(), BrokenProcessPool)]
