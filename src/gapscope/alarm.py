@@ -67,7 +67,7 @@ class _Learnt:
         """Difference s = q - w (p - q) of every sample."""
         return self.shared - weight * (self.own - self.shared)
 
-    @property
+    @cached_property
     def conflict(self) -> float:
         """Share of samples whose label is not the most probable one among their neighbours."""
         return float((self.at_neighbours.argmax(1) != self.labels).double().mean())
