@@ -10,10 +10,10 @@ READY := $(VENV)/.ready
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml studies/pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(f"gapscope needs Python 3.11 or newer; got {sys.version.split()[0]}. Run: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e studies
 	touch $(READY)
 
 setup: $(READY) ## make the virtual environment and install everything, pinned
@@ -31,7 +31,7 @@ check: $(READY) ## linters, types and the examples in docstrings
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest -q -n 2 --doctest-modules --doctest-ignore-import-errors src
+	$(BIN)/python -m pytest -q -n 2 --doctest-modules --doctest-ignore-import-errors src studies
 
 bench: $(READY) ## time gapscope beside its peers, one thread; needs an idle machine (benchmarks/*/run.py --help)
 	$(BIN)/python benchmarks/gradient_similarity/run.py --task kernel --network lenet

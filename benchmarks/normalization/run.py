@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gapscope.normalization import (
+from gapscope.batch_norm import (
     GhostBatchNorm2d,
     MeanOnlyBatchNorm2d,
     PopulationNorm2d,

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.inspection import network_outputs
+from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.networks import build

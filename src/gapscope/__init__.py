@@ -7,9 +7,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gapscope.advice.batch_norm import advise_batch_norm as advise_batch_norm
-    from gapscope.assessment import measure as measure
-    from gapscope.comparison import compare as compare
+    from gapscope.assessment.compare import compare as compare
+    from gapscope.assessment.measure import measure as measure
+    from gapscope.assessment.rank_architectures import rank_architectures as rank_architectures
+    from gapscope.base.records import Estimate as Estimate
+    from gapscope.base.records import Reading as Reading
+    from gapscope.base.records import Readings as Readings
+    from gapscope.base.records import Record as Record
+    from gapscope.base.samples import Samples as Samples
+    from gapscope.base.specs import DataSpec as DataSpec
+    from gapscope.base.specs import NetworkSpec as NetworkSpec
+    from gapscope.base.specs import PenaltySpec as PenaltySpec
+    from gapscope.base.specs import Spec as Spec
+    from gapscope.base.specs import TrainingSpec as TrainingSpec
+    from gapscope.batch_norm.advice.batch_norm import advise_batch_norm as advise_batch_norm
+    from gapscope.data.sources import load as load
     from gapscope.estimation.gap_estimator import GapEstimator as GapEstimator
     from gapscope.measures.accuracy import accuracy as accuracy
     from gapscope.measures.bias_variance import bias_variance as bias_variance
@@ -30,7 +42,7 @@ if TYPE_CHECKING:
     from gapscope.measures.temperature_scaling import TemperatureScaled as TemperatureScaled
     from gapscope.measures.temperature_scaling import fit_temperature as fit_temperature
     from gapscope.measures.unit_sparsity import unit_sparsity as unit_sparsity
-    from gapscope.monitor import Monitor as Monitor
+    from gapscope.networks.building import build as build
     from gapscope.penalties.gamma_decay import GammaDecayPenalty as GammaDecayPenalty
     from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty as GradientSimilarityPenalty
     from gapscope.penalties.input_jacobian import InputJacobianPenalty as InputJacobianPenalty
@@ -38,26 +50,15 @@ if TYPE_CHECKING:
     from gapscope.penalties.weight import WeightPenalty as WeightPenalty
     from gapscope.pools.grid import Grid as Grid
     from gapscope.pools.pool import Pool as Pool
-    from gapscope.ranking import rank_architectures as rank_architectures
-    from gapscope.records import Estimate as Estimate
-    from gapscope.records import Reading as Reading
-    from gapscope.records import Readings as Readings
-    from gapscope.records import Record as Record
     from gapscope.report.write import write_report as write_report
-    from gapscope.samples import Samples as Samples
-    from gapscope.specs import DataSpec as DataSpec
-    from gapscope.specs import NetworkSpec as NetworkSpec
-    from gapscope.specs import PenaltySpec as PenaltySpec
-    from gapscope.specs import Spec as Spec
-    from gapscope.specs import TrainingSpec as TrainingSpec
-    from gapscope.training import train as train
-
-__version__ = "0.1.0"
+    from gapscope.training.loop import train as train
+    from gapscope.training.monitor import Monitor as Monitor
 
 _PUBLIC = {
-    "advise_batch_norm": "advice.batch_norm",
-    "measure": "assessment",
-    "compare": "comparison",
+    "advise_batch_norm": "batch_norm.advice.batch_norm",
+    "measure": "assessment.measure",
+    "compare": "assessment.compare",
+    "load": "data.sources",
     "GapEstimator": "estimation.gap_estimator",
     "accuracy": "measures.accuracy",
     "bias_variance": "measures.bias_variance",
@@ -76,7 +77,8 @@ _PUBLIC = {
     "TemperatureScaled": "measures.temperature_scaling",
     "fit_temperature": "measures.temperature_scaling",
     "unit_sparsity": "measures.unit_sparsity",
-    "Monitor": "monitor",
+    "Monitor": "training.monitor",
+    "build": "networks.building",
     "GammaDecayPenalty": "penalties.gamma_decay",
     "GradientSimilarityPenalty": "penalties.gradient_similarity",
     "InputJacobianPenalty": "penalties.input_jacobian",
@@ -84,21 +86,27 @@ _PUBLIC = {
     "WeightPenalty": "penalties.weight",
     "Grid": "pools.grid",
     "Pool": "pools.pool",
-    "rank_architectures": "ranking",
-    "Estimate": "records",
-    "Reading": "records",
-    "Readings": "records",
-    "Record": "records",
+    "rank_architectures": "assessment.rank_architectures",
+    "Estimate": "base.records",
+    "Reading": "base.records",
+    "Readings": "base.records",
+    "Record": "base.records",
     "write_report": "report.write",
-    "Samples": "samples",
-    "DataSpec": "specs",
-    "NetworkSpec": "specs",
-    "PenaltySpec": "specs",
-    "Spec": "specs",
-    "TrainingSpec": "specs",
-    "train": "training",
+    "Samples": "base.samples",
+    "DataSpec": "base.specs",
+    "NetworkSpec": "base.specs",
+    "PenaltySpec": "base.specs",
+    "Spec": "base.specs",
+    "TrainingSpec": "base.specs",
+    "train": "training.loop",
 }
-_SUBPACKAGES = ("data", "estimation", "networks", "normalization", "registry", "report", "theory")
+# name -> module; `normalization` and `registry` are the names that these rooms had before they moved
+_SUBPACKAGES = {
+    **{name: name for name in ("batch_norm", "data", "estimation", "integrations", "measures", "networks", "penalties",
+                               "pools", "report", "theory", "training")},
+    "normalization": "batch_norm",
+    "registry": "measures.registry",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -116,9 +124,13 @@ def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         value = getattr(importlib.import_module(f"gapscope.{_PUBLIC[name]}"), name)
     elif name in _SUBPACKAGES:
-        value = importlib.import_module(f"gapscope.{name}")
+        value = importlib.import_module(f"gapscope.{_SUBPACKAGES[name]}")
+    elif name == "__version__":
+        from gapscope.base.version import version
+
+        value = version()
     else:
-        from gapscope.errors import nearest
+        from gapscope.base.errors import nearest
 
         raise AttributeError(f"gapscope has no public name {name!r}.{nearest(name, [*_PUBLIC, *_SUBPACKAGES])}")
     globals()[name] = value

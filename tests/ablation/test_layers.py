@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialised
 from gapscope.ablation.graph import trace
 from gapscope.ablation.layers import default_site, producing_layer, unit_axis_behind
-from gapscope.errors import NotMeasurable
+from gapscope.base.errors import NotMeasurable
 
 
 def default_label(network: nn.Module) -> str:

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from ablation.some_networks import built, initialised, noise
 from gapscope.ablation.margins import boundary_distances, default_layers, moment_features, quartile_features
-from gapscope.errors import NotMeasurable
-from gapscope.samples import Samples
+from gapscope.base.errors import NotMeasurable
+from gapscope.base.samples import Samples
 
 
 def two_layers() -> nn.Sequential:

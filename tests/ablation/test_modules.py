@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gapscope.ablation.modules import calls, kind, module_named, tapped
-from gapscope.errors import InvalidInput, NotMeasurable
+from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.inspection.hooks import calls, kind, module_named, tapped
 
 
 def network() -> nn.Sequential:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.ablation.ranking import class_selectivity, mean_absolute_activation, ranked, weight_norm
-from gapscope.errors import NotMeasurable
+from gapscope.ablation.unit_order import class_selectivity, mean_absolute_activation, ranked, weight_norm
+from gapscope.base.errors import NotMeasurable
 
 
 def test_activations_count_without_their_sign() -> None:

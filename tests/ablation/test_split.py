@@ -10,7 +10,7 @@ from ablation.some_networks import Attention, BareRelu, Block, Functional, Untra
 from gapscope.ablation.graph import trace
 from gapscope.ablation.split import HookedSplit, TracedSplit, split_at
 from gapscope.ablation.summed_tail import SummedTail, tail_of
-from gapscope.errors import InvalidInput, NotMeasurable
+from gapscope.base.errors import InvalidInput, NotMeasurable
 
 
 @pytest.mark.parametrize(

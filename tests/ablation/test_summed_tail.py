@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from ablation.naive import naive_predictions
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialised, noise
 from gapscope.ablation.masked_tail import MaskedTail, rows_within
-from gapscope.ablation.ranking import mean_absolute_activation, ranked
 from gapscope.ablation.split import Split, split_at
 from gapscope.ablation.summed_tail import SummedTail, linear_cut, separates_units, tail_of
+from gapscope.ablation.unit_order import mean_absolute_activation, ranked
 
 SMALL = {"width_multiplier": 0.1}
 IMAGES = (3, 32, 32)

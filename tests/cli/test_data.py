@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
 from gapscope.cli.data import app
-from gapscope.errors import DataNotFound, InvalidInput, UnreadableFile
 from loopback import serving
 
 RUNNER = CliRunner(env={"COLUMNS": "200"})

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from gapscope.base.errors import InvalidInput
 from gapscope.data.augmentation import flip_shift_rotate
-from gapscope.errors import InvalidInput
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, *numbers: float) -> None:

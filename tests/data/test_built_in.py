@@ -4,9 +4,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
 from gapscope.data.built_in import digits, two_circles
-from gapscope.errors import InvalidInput
-from gapscope.samples import Samples
 
 
 def test_digits_are_all_of_scikit_learns_each_once() -> None:

@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from gapscope.base.errors import UnreadableFile
 from gapscope.data import cifar_binary
 from gapscope.data.cifar_binary import read_cifar
-from gapscope.errors import UnreadableFile
 
 
 def records(n: int, labels: list[int]) -> bytes:

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
 from gapscope.data.corruptions import balanced_subset, label_noise, subset, target_noise
-from gapscope.errors import InvalidInput
-from gapscope.samples import Samples
 
 
 def seeded(seed: int = 0) -> torch.Generator:

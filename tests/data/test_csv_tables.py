@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from gapscope.base.errors import UnreadableFile
 from gapscope.data.csv_tables import read_table
-from gapscope.errors import UnreadableFile
 
 COLUMNS = ("size", "price")
 

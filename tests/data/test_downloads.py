@@ -11,10 +11,10 @@ from pathlib import Path
 import pooch
 import pytest
 
+from gapscope.base.errors import GapscopeError, InvalidInput, UnreadableFile
 from gapscope.data import downloads, image_sets
 from gapscope.data.catalogue import SOURCES
 from gapscope.data.downloads import Origin, RemoteFile, download
-from gapscope.errors import GapscopeError, InvalidInput, UnreadableFile
 from loopback import Server, serving
 
 

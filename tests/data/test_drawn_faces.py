@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.data.drawn_faces import draw_faces, drawn_faces, write_csv
 from gapscope.data.facial_keypoints import COORDINATES, HEADER, facial_keypoints, read_facial_keypoints
-from gapscope.errors import GapscopeError, InvalidInput
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.data import facial_keypoints as module
 from gapscope.data.facial_keypoints import COORDINATES, HEADER, facial_keypoints, read_facial_keypoints
-from gapscope.errors import InvalidInput, UnreadableFile
 
 PIXELS = [(7 * i) % 256 for i in range(9216)]
 

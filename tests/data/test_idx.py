@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gapscope.base.errors import UnreadableFile
 from gapscope.data.idx import read_idx
-from gapscope.errors import UnreadableFile
 
 
 def idx_bytes(array: np.ndarray) -> bytes:

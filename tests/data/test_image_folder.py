@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
+from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
 from gapscope.data.image_folder import image_folder
 from gapscope.data.sources import fetch, found, load
-from gapscope.errors import DataNotFound, InvalidInput, UnreadableFile
 
 COLOURS = {"cat": (255, 0, 0), "ant": (0, 255, 0)}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
 from gapscope.data import image_sets
 from gapscope.data.problem import Problem
-from gapscope.errors import DataNotFound, InvalidInput, UnreadableFile
 
 
 def counts(problem: Problem) -> tuple[list[int], list[int]]:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from gapscope.base.errors import DataNotFound
 from gapscope.data.location import Layout, data_root, locate
-from gapscope.errors import DataNotFound
 
 LAYOUT = Layout("toy", ("toy", "toys/raw"), {"a": ("a.bin", "A.bin"), "b": ("b.bin",)}, {"c": ("c.txt",)})
 

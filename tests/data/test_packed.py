@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gapscope.base.errors import DataNotFound, UnreadableFile
 from gapscope.data.packed import check_room, opened, read_bounded
-from gapscope.errors import DataNotFound, UnreadableFile
 
 
 @pytest.mark.parametrize("name", ["file", "file.gz"])

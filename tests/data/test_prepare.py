@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gapscope.base.errors import InvalidInput
+from gapscope.base.specs import DataSpec
 from gapscope.data.prepare import pack_mask, prepare, unpack_mask
 from gapscope.data.problem import Problem
 from gapscope.data.sources import load
-from gapscope.errors import InvalidInput
-from gapscope.specs import DataSpec
 
 
 def targets(problem: Problem) -> torch.Tensor:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
 from gapscope.data.problem import Problem
-from gapscope.errors import InvalidInput
-from gapscope.samples import Samples
 
 IMAGES = Samples(torch.zeros(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]))
 TABLE = Samples(torch.zeros(4, 3), torch.zeros(4, 2))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gapscope.base.errors import DataNotFound
 from gapscope.data.location import Layout
 from gapscope.data.problem import Problem
 from gapscope.data.regression_tables import (
@@ -15,7 +16,6 @@ from gapscope.data.regression_tables import (
     RegressionTable,
     load_table,
 )
-from gapscope.errors import DataNotFound
 
 
 def all_targets(problem: Problem) -> torch.Tensor:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from gapscope.base.errors import DataNotFound, InvalidInput
 from gapscope.data.catalogue import SOURCES
 from gapscope.data.sources import check_options, fetch, found, load, names
-from gapscope.errors import DataNotFound, InvalidInput
 from loopback import serving
 
 

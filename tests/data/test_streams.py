@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from gapscope.data.streams import given_or_fresh, stream
+from gapscope.base.random_streams import given_or_fresh, stream
 
 
 def test_streams_differ_by_seed_and_by_purpose() -> None:

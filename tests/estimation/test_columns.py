@@ -6,10 +6,10 @@ import numpy
 import pandas
 import pytest
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
+from gapscope.base.records import Reading, Readings, Record, records_to_pandas
+from gapscope.base.specs import Spec
 from gapscope.estimation import hyperparameter_columns, reading_columns, reading_directions, usable_rows
-from gapscope.records import Reading, Readings, Record, records_to_pandas
-from gapscope.specs import Spec
 
 
 def _record(seed: int, status: str = "finished", **values: float) -> Record:

@@ -10,7 +10,7 @@ import numpy
 import pandas
 import pytest
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.estimation import conditional_mutual_information
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.estimation import correlations
 
 

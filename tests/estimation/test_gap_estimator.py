@@ -12,7 +12,7 @@ from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from gapscope.errors import InvalidInput, UnreadableFile
+from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.estimation import GapEstimator
 
 

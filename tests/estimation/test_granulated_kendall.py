@@ -10,7 +10,7 @@ import pandas
 import pytest
 from scipy import stats
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.estimation import granulated_kendall
 
 SETTINGS = {"width": [16, 32, 64], "depth": [1, 2], "noise": [0.0, 0.5]}

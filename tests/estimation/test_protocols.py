@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas
 import pytest
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.estimation import compare_protocols
 
 # Kendall's tau, granulated tau, 100 x the competition's score, R squared

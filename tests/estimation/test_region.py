@@ -7,8 +7,8 @@ import json
 import numpy
 import pytest
 
+from gapscope.base.files import to_json
 from gapscope.estimation.region import FittedRegion
-from gapscope.files import to_json
 
 
 def _region(x: numpy.ndarray) -> FittedRegion:

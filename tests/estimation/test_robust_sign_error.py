@@ -9,7 +9,7 @@ import numpy
 import pandas
 import pytest
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.estimation import robust_sign_error
 
 SETTINGS = ["width", "depth"]

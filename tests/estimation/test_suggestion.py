@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
+from gapscope.base.records import Reading, Readings, Record, records_to_pandas
 from gapscope.estimation import suggested_estimator, usable_rows
 from gapscope.estimation.suggestion import SENSITIVITIES
-from gapscope.records import Reading, Readings, Record, records_to_pandas
 from report.synthetic_pool import synthetic_records
 
 

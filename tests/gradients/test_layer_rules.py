@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from gapscope.errors import ReplaceLayer
+from gapscope.base.errors import ReplaceLayer
 from gapscope.gradients import layer_rules
 from gapscope.gradients.contributions import Contribution, Dense
 from gapscope.gradients.layer_rules import Call, layer_rule, rule_of

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.gradients.probes import ProbeSource, draw_probe, probe_scale, stratified_classes
 from gapscope.gradients.recording import recorded
 from gapscope.gradients.traces import every_output, square_norms

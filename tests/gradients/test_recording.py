@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gapscope.errors import NeverSupported, NotMeasurable, ReplaceLayer
+from gapscope.base.errors import NeverSupported, NotMeasurable, ReplaceLayer
 from gapscope.gradients.recording import recorded
 from gapscope.gradients.self_check import verify
 from gapscope.gradients.traces import every_output, per_sample_traces, square_norms

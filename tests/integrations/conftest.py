@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from gapscope.alarm import OverfittingAlarm
+from gapscope.training.alarm import OverfittingAlarm
 
 
 class _RaisedIn(OverfittingAlarm):

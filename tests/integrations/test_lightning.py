@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 pl = pytest.importorskip("lightning.pytorch")
 
 from gapscope.integrations.lightning import MonitorCallback
-from gapscope.monitor import Monitor
+from gapscope.training.monitor import Monitor
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gapscope.errors import MissingExtra
+from gapscope.base.errors import MissingExtra
 
 
 @pytest.mark.parametrize(

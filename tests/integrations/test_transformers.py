@@ -14,8 +14,8 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from gapscope.integrations.transformers import MonitorCallback
-from gapscope.monitor import Monitor
 from gapscope.networks.adapters import LogitsOnly
+from gapscope.training.monitor import Monitor
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),

@@ -10,7 +10,7 @@ import pytest
 
 wandb = pytest.importorskip("wandb")
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.integrations.wandb import WandbSink
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]

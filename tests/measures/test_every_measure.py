@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gapscope.records import Readings
-from gapscope.registry import Measure, measures
-from gapscope.samples import Samples
-from gapscope.specs import TrainingSpec
-from gapscope.training import train
+from gapscope.base.records import Readings
+from gapscope.base.samples import Samples
+from gapscope.base.specs import TrainingSpec
+from gapscope.measures.registry import Measure, measures
+from gapscope.training.loop import train
 
 MEASURES = measures()
 N, CLASSES = 24, 3

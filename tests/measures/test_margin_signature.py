@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ablation.some_networks import built, initialised, noise
-from gapscope.assessment import measure
-from gapscope.errors import InvalidInput, NotMeasurable
+from gapscope.assessment.measure import measure
+from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.measures.margin_signature import FEATURES, TAPS, margin_signature
 
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.ntk_logdet import LogDeterminant, ntk_logdet
 from gapscope.measures.ntk_trace import ntk_trace
-from gapscope.registry import get_measure
-from gapscope.samples import Samples
+from gapscope.measures.registry import get_measure
 
 
 def _network(outputs: int = 3) -> nn.Module:

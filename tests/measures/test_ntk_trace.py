@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
 from gapscope.measures.ntk_trace import ntk_trace
-from gapscope.registry import get_measure
-from gapscope.samples import Samples
+from gapscope.measures.registry import get_measure
 
 
 def _network() -> nn.Module:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.measures.output_sensitivity import output_sensitivity
 
 

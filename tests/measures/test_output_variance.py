@@ -11,13 +11,13 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
+from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.samples import Samples
+from gapscope.base.specs import TrainingSpec
 from gapscope.data import load
-from gapscope.errors import InvalidInput, NotMeasurable
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.output_variance import error_detection, output_variance
-from gapscope.samples import Samples
-from gapscope.specs import TrainingSpec
-from gapscope.training import train
+from gapscope.training.loop import train
 
 
 @pytest.fixture(scope="module")

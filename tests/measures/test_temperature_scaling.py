@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput, NotMeasurable
+from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.temperature_scaling import TemperatureScaled, fit_temperature

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from ablation.naive import naive_predictions
 from ablation.some_networks import BareRelu, Untraceable, initialised, noise
-from gapscope.assessment import measure
-from gapscope.errors import InvalidInput, NotMeasurable
+from gapscope.assessment.measure import measure
+from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.samples import Samples
+from gapscope.base.specs import TrainingSpec
 from gapscope.measures.unit_sparsity import UnitSparsity, unit_sparsity
 from gapscope.networks import build
-from gapscope.samples import Samples
-from gapscope.specs import TrainingSpec
-from gapscope.training import train
+from gapscope.training.loop import train
 
 
 def planted(units_of: list[list[int]], units: int, *, share: float = 0.5) -> tuple[nn.Module, Tensor, Tensor]:

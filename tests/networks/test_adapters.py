@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput, MissingExtra
+from gapscope.base.errors import InvalidInput, MissingExtra
 from gapscope.networks import from_timm, from_torchvision, from_transformers
 from gapscope.networks.adapters import LogitsOnly
 

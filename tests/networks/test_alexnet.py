@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.networks.building import build
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
+from gapscope.base.specs import INITIALIZATIONS
 from gapscope.networks.building import build, check_options, names
-from gapscope.specs import INITIALIZATIONS
 
 _NARROW = {"width_multiplier": 0.125}
 _VGG = (3, 32, 32), {"width_multiplier": 0.0625, "head": "paper", "head_width": 16}

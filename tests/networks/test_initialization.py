@@ -8,9 +8,9 @@ from scipy import stats
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
+from gapscope.base.specs import INITIALIZATIONS
 from gapscope.networks.initialization import generator_or_fresh, initialize
-from gapscope.specs import INITIALIZATIONS
 
 
 def _seeded(seed: int = 0) -> torch.Generator:

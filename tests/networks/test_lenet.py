@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.networks.building import build
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.networks.building import build
 
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.errors import InvalidInput, NotMeasurable
-from gapscope.normalization.decay import gamma_decay
-from gapscope.normalization.refresh import refresh_population
-from gapscope.normalization.swap import replace
+from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.samples import Samples
+from gapscope.base.specs import PenaltySpec, TrainingSpec
+from gapscope.batch_norm.gamma_decay.decay import gamma_decay
+from gapscope.batch_norm.refresh import refresh_population
+from gapscope.batch_norm.replace import replace
 from gapscope.penalties.base import outputs_with_penalties
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
-from gapscope.registry import make_penalty
-from gapscope.samples import Samples
-from gapscope.specs import PenaltySpec, TrainingSpec
-from gapscope.training import train
+from gapscope.penalties.registry import make_penalty
+from gapscope.training.loop import train
 
 
 def some_samples(n: int = 40, seed: int = 0) -> Samples:

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput, NotMeasurable, ReplaceLayer
+from gapscope.base.errors import InvalidInput, NotMeasurable, ReplaceLayer
 from gapscope.penalties.base import outputs_with_penalties
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
+from gapscope.penalties.registry import make_penalty
 from gapscope.penalties.weight import WeightPenalty
-from gapscope.registry import make_penalty
 from gradients.reference import CASES, dense_jacobian, gradient_of
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import jacrev, vmap
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.penalties.input_jacobian import InputJacobianPenalty
-from gapscope.registry import make_penalty
+from gapscope.penalties.registry import make_penalty
 from gradients.reference import CASES, gradient_of
 
 

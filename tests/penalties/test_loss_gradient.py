@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.penalties.base import outputs_with_penalties
 from gapscope.penalties.input_jacobian import InputJacobianPenalty
 from gapscope.penalties.loss_gradient import LossGradientPenalty
-from gapscope.registry import make_penalty
+from gapscope.penalties.registry import make_penalty
 
 
 def _network() -> nn.Module:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gapscope.errors import InvalidInput, UnreadableFile
+from gapscope.base.errors import InvalidInput, UnreadableFile
+from gapscope.base.specs import Spec
 from gapscope.pools import Grid
-from gapscope.specs import Spec
 
 TOML = """
 measures = ["accuracy"]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gapscope.errors import WorkerDied
-from gapscope.pools.local import run_local
+from gapscope.base.errors import WorkerDied
+from gapscope.pools.processes import run_local
 
 
 def work(job: tuple[str, str]) -> str:
@@ -85,7 +85,7 @@ def test_a_worker_killed_with_nothing_to_do_is_replaced(tmp_path: Path) -> None:
 
 def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text("from gapscope.pools.local import run_local\nprint(list(run_local(abs, [-1], 1)))\n")
+    script.write_text("from gapscope.pools.processes import run_local\nprint(list(run_local(abs, [-1], 1)))\n")
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1
     assert ended.stdout == ""

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gapscope.checkpoints import load_tensors, save_tensors
-from gapscope.errors import GapscopeError, InvalidInput, UnreadableFile
+from gapscope.base.errors import GapscopeError, InvalidInput, UnreadableFile
+from gapscope.base.records import Record
+from gapscope.base.specs import Spec
 from gapscope.pools import Grid, Pool, open_pool
-from gapscope.pools.runner import RunOptions, read_network
-from gapscope.records import Record
-from gapscope.specs import Spec
+from gapscope.pools.run import RunOptions, read_network
+from gapscope.training.checkpoints import load_tensors, save_tensors
 
 BASE = {
     "data": {"train_size": 100, "test_size": 50},
@@ -136,10 +136,10 @@ def run_on_a_full_disk(folder: Path) -> str:
     """Run a pool in a process that may write no file larger than 6,000 bytes; return the error's text."""
     script = f"""
 import resource, signal
-from gapscope.errors import NotWritten
-from gapscope.pools.runner import RunOptions, run
+from gapscope.base.errors import NotWritten
+from gapscope.pools.run import RunOptions, run
 from gapscope.pools import Pool
-from gapscope.specs import Spec
+from gapscope.base.specs import Spec
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
 spec = Spec.from_dict({BASE!r})

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy
 
-from gapscope.records import Reading, Readings, Record
-from gapscope.specs import Spec
+from gapscope.base.records import Reading, Readings, Record
+from gapscope.base.specs import Spec
 
 
 def _history(rng: numpy.random.Generator, epochs: int, train: float, test: float) -> list[dict[str, float]]:

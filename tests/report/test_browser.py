@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gapscope.base.records import records_to_pandas
 from gapscope.estimation import GapEstimator, usable_rows
-from gapscope.records import records_to_pandas
 from gapscope.report import write_report
 from report.browser import Browser, browser, missing
 from report.synthetic_pool import synthetic_records

@@ -10,9 +10,9 @@ import numpy
 import pandas
 import pytest
 
-from gapscope.errors import GapscopeError, InvalidInput
+from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.records import Record, records_to_pandas
 from gapscope.estimation import GapEstimator, held_out_predictions, usable_rows
-from gapscope.records import Record, records_to_pandas
 from gapscope.report import write_report
 from report.synthetic_pool import synthetic_records
 

@@ -10,13 +10,14 @@ import pandas
 import pytest
 import torch
 
-from gapscope.inspection import network_outputs
+from gapscope.cli.study import load_study
+from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.output_sensitivity import output_sensitivity
-from gapscope.studies.base import Setting, load_study, run_study
-from gapscope.studies.forouzesh2021 import STUDY, figures, grids, tables
-from gapscope.studies.forouzesh2021.analysis import fitted, left_out, over_predicted, relation
-from gapscope.studies.forouzesh2021.grids import Configuration
-from gapscope.studies.forouzesh2021.runs import measure_run, measured_samples, points, runs, trained_network
+from gapscope_studies.forouzesh2021 import STUDY, figures, grids, tables
+from gapscope_studies.forouzesh2021.analysis import fitted, left_out, over_predicted, relation
+from gapscope_studies.forouzesh2021.grids import Configuration
+from gapscope_studies.forouzesh2021.runs import measure_run, measured_samples, points, runs, trained_network
+from gapscope_studies.kit.study import Setting, run_study
 
 GRIDS = (
     grids.by_depth, grids.figure_1, grids.table_1, grids.initialized, grids.against_convolutions,

@@ -12,17 +12,18 @@ import pytest
 import torch
 from torch import nn
 
+from gapscope.base.errors import NotMeasurable
+from gapscope.base.samples import Samples
+from gapscope.batch_norm import refresh_population
+from gapscope.batch_norm.norm_layers import BATCH_KINDS, BATCH_NORMS
+from gapscope.cli.study import load_study
 from gapscope.data import load
-from gapscope.errors import NotMeasurable
-from gapscope.normalization import refresh_population
-from gapscope.normalization.sites import BATCH_KINDS, BATCH_NORMS
-from gapscope.samples import Samples
-from gapscope.studies.base import Setting, load_study, run_study
-from gapscope.studies.intervals import t_interval
-from gapscope.studies.luo2019 import STUDY, cases, excess, excess_figures, folders, norms, perceptrons, runs, verdicts
-from gapscope.studies.luo2019.claims import Claim, in_words
-from gapscope.studies.luo2019.methods import Method, differences, smaller
-from gapscope.studies.luo2019.training_figures import LAYERS, slope
+from gapscope_studies.kit.claims import Claim, in_words
+from gapscope_studies.kit.statistics import t_interval
+from gapscope_studies.kit.study import Setting, run_study
+from gapscope_studies.luo2019 import STUDY, cases, excess, excess_figures, folders, norms, perceptrons, runs, verdicts
+from gapscope_studies.luo2019.methods import Method, differences, smaller
+from gapscope_studies.luo2019.training_figures import LAYERS, slope
 
 
 def at(scale: str, work: Path = Path()) -> Setting:

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gapscope.studies.base import Setting, run_study
-from gapscope.studies.luo2019 import STUDY, theory_figures
-from gapscope.studies.luo2019.advice_part import Followed
-from gapscope.studies.luo2019.advice_runs import Trial, followed, trials, tried, worlds
-from gapscope.studies.luo2019.theory_dynamics import printed_i2
-from gapscope.studies.luo2019.theory_students import Plan, distance, mean_and_half_width, simulate_point
-from gapscope.studies.luo2019.theory_table import APPROACHES, largest_settling_rate, overlap_rate
 from gapscope.theory import order_parameter_integrals, stability_eigenvalues
+from gapscope_studies.kit.study import Setting, run_study
+from gapscope_studies.luo2019 import STUDY, theory_figures
+from gapscope_studies.luo2019.advice_part import Followed
+from gapscope_studies.luo2019.advice_runs import Trial, followed, trials, tried, worlds
+from gapscope_studies.luo2019.theory_dynamics import printed_i2
+from gapscope_studies.luo2019.theory_students import Plan, distance, mean_and_half_width, simulate_point
+from gapscope_studies.luo2019.theory_table import APPROACHES, largest_settling_rate, overlap_rate
 
 PARTS = ("fig1a", "fig1b", "table1", "dynamics", "advice", "advice_cnn")
 

@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.errors import GapscopeError
-from gapscope.samples import Samples
-from gapscope.specs import Spec
-from gapscope.studies.base import Setting, run_study
-from gapscope.studies.overfitting_alarm import STUDY, runs
-from gapscope.studies.overfitting_alarm.judging import STATISTICS, cost, interval, judge, resampled, tuned
-from gapscope.studies.overfitting_alarm.pools import Case, judging_cases, tuning_cases
-from gapscope.studies.overfitting_alarm.rules import ALARM, RULES, Rule, fallen, flat, growing_again
+from gapscope.base.errors import GapscopeError
+from gapscope.base.samples import Samples
+from gapscope.base.specs import Spec
+from gapscope_studies.kit.study import Setting, run_study
+from gapscope_studies.overfitting_alarm import STUDY, runs
+from gapscope_studies.overfitting_alarm.judging import STATISTICS, cost, interval, judge, resampled, tuned
+from gapscope_studies.overfitting_alarm.pools import Case, judging_cases, tuning_cases
+from gapscope_studies.overfitting_alarm.rules import ALARM, RULES, Rule, fallen, flat, growing_again
 
 
 def small(tmp_path: Path, scale: str = "small") -> Setting:

@@ -13,14 +13,16 @@ import pandas
 import pytest
 import torch
 
-from gapscope.inspection import network_outputs
+from gapscope.base.randomness import stream_seed
+from gapscope.base.records import Record
+from gapscope.cli.study import load_study
+from gapscope.inspection.losses import scores
+from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.ntk_trace import ntk_trace
-from gapscope.pools.runner import build_network, prepared
-from gapscope.records import Record
-from gapscope.scoring import scores
-from gapscope.seeds import stream_seed
-from gapscope.studies.base import Setting, load_study, run_study
-from gapscope.studies.szolnoky2022 import (
+from gapscope.pools.run import build_network, prepared
+from gapscope.training.loop import train
+from gapscope_studies.kit.study import Setting, run_study
+from gapscope_studies.szolnoky2022 import (
     STUDY,
     circles,
     curves,
@@ -33,9 +35,8 @@ from gapscope.studies.szolnoky2022 import (
     tuning,
     watching,
 )
-from gapscope.studies.szolnoky2022.kept import kept
-from gapscope.studies.szolnoky2022.watching import HALF_WIDTH, POINTS, gaps, plane, watch
-from gapscope.training import train
+from gapscope_studies.szolnoky2022.kept import kept
+from gapscope_studies.szolnoky2022.watching import HALF_WIDTH, POINTS, gaps, plane, watch
 
 SETUPS = (
     setups.lenet5, setups.fully_connected, setups.circles, setups.alexnet, setups.resnet20, setups.keypoints_lenet5,
@@ -62,7 +63,7 @@ def run_here(function: Any, jobs: Any, workers: int) -> Any:
 def results(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gapscope.pools.local.run_local", run_here)
+        patch.setattr("gapscope.pools.processes.run_local", run_here)
         written = run_study(STUDY, setting, folder)
     assert len(written) == len(STUDY.parts)
     return folder / "szolnoky2022" / "smoke"

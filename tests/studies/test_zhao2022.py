@@ -13,11 +13,12 @@ import pandas
 import pytest
 import torch
 
+from gapscope.cli.study import load_study
 from gapscope.estimation import GapEstimator
 from gapscope.measures.unit_sparsity import unit_sparsity
-from gapscope.studies.base import Setting, load_study, run_study
-from gapscope.studies.zhao2022 import STUDY, conditions, grids, imagenet, varied
-from gapscope.studies.zhao2022.analysis import (
+from gapscope_studies.kit.study import Setting, run_study
+from gapscope_studies.zhao2022 import STUDY, conditions, grids, imagenet, varied
+from gapscope_studies.zhao2022.analysis import (
     KAPPA,
     MARGINS,
     ZETA,
@@ -28,7 +29,7 @@ from gapscope.studies.zhao2022.analysis import (
     sparsity_model,
     sum_of_squares,
 )
-from gapscope.studies.zhao2022.runs import measure_layers, networks, sparsity, trained_network
+from gapscope_studies.zhao2022.runs import measure_layers, networks, sparsity, trained_network
 
 PAPER, SMALL = (Setting(scale=scale, work=Path()) for scale in ("paper", "small"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.theory.batch_shrinkage import batch_norm_gamma, batch_norm_zeta
 from gapscope.theory.fixed_points import fixed_point
 from gapscope.theory.order_parameters import Student

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.theory.dynamics import Method, learning_dynamics, order_parameter_flow
 from gapscope.theory.fixed_points import fixed_point
 from gapscope.theory.order_parameters import Student, order_parameter_integrals

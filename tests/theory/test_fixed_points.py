@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.theory.dynamics import learning_dynamics, order_parameter_flow
 from gapscope.theory.fixed_points import (
     dynamics_jacobian,

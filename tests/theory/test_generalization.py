@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.theory.generalization import resolvent_trace, student_generalization
 from gapscope.theory.order_parameters import Student
 from gapscope.theory.teacher_students import draw_teacher_task, least_squares_students

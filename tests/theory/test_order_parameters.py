@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.theory.order_parameters import (
     Student,
     correlation_slopes,

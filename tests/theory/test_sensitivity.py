@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.measures.bias_variance import bias_variance
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.theory.sensitivity import (

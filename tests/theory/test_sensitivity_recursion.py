@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.theory.sensitivity import WeightLayer, expected_sensitivity, fully_connected
 from gapscope.theory.sensitivity_recursion import finite_noise_sensitivity
 

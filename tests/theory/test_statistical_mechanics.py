@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.theory.generalization import resolvent_trace, student_generalization
 from gapscope.theory.order_parameters import Student, activity
 from gapscope.theory.statistical_mechanics import equilibrium, free_energy

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.theory.batch_shrinkage import batch_norm_gamma
 from gapscope.theory.generalization import LossScale, student_generalization
 from gapscope.theory.order_parameters import Student

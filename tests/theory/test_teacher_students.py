@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.theory.order_parameters import Student
 from gapscope.theory.teacher_students import (
     StudentWeights,

@@ -11,12 +11,12 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.ablation.masked_tail import rows_within
-from gapscope.ablation.ranking import Attribute, class_selectivity, mean_absolute_activation, ranked, weight_norm
 from gapscope.ablation.split import Activations, Split, split_at
 from gapscope.ablation.summed_tail import tail_of
-from gapscope.errors import InvalidInput
-from gapscope.inspection import ready_inputs
-from gapscope.seeds import stream_seed
+from gapscope.ablation.unit_order import Attribute, class_selectivity, mean_absolute_activation, ranked, weight_norm
+from gapscope.base.errors import InvalidInput
+from gapscope.base.randomness import stream_seed
+from gapscope.inspection.outputs import ready_inputs
 
 
 @dataclass(frozen=True, eq=False)

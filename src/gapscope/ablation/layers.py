@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import fx, nn
 
 from gapscope.ablation.graph import Traced, ancestors, descendants
-from gapscope.ablation.modules import ACTIVATIONS, Weighted, kind
-from gapscope.errors import NotMeasurable
+from gapscope.base.errors import NotMeasurable
+from gapscope.inspection.hooks import ACTIVATIONS, Weighted, kind
 
 _CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d"})
 _GATES = frozenset({"sigmoid", "hardsigmoid"})

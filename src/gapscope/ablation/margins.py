@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gapscope.ablation.modules import Weighted, calls, kind, module_named, tapped
-from gapscope.errors import NotMeasurable
-from gapscope.inspection import checked_outputs, ready_inputs
-from gapscope.samples import Samples, slices
+from gapscope.base.errors import NotMeasurable
+from gapscope.base.samples import Samples, slices
+from gapscope.inspection.hooks import Weighted, calls, kind, module_named, tapped
+from gapscope.inspection.outputs import checked_outputs, ready_inputs
 
 
 class _Variation:

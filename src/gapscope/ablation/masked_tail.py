@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from gapscope.ablation.split import Activations, Split
 from gapscope.ablation.states import States
-from gapscope.samples import slices
+from gapscope.base.samples import slices
 
 
 def _storages(values: Any) -> dict[int, int]:

@@ -13,10 +13,10 @@ from torch import Tensor, fx, nn
 
 from gapscope.ablation.graph import Traced, ancestors, crossing, piece, trace
 from gapscope.ablation.layers import default_site, producing_layer, unit_axis_behind
-from gapscope.ablation.modules import module_named, tapped
-from gapscope.errors import GapscopeError, InvalidInput, NotMeasurable
-from gapscope.inspection import checked_outputs
-from gapscope.samples import slices
+from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
+from gapscope.base.samples import slices
+from gapscope.inspection.hooks import module_named, tapped
+from gapscope.inspection.outputs import checked_outputs
 
 
 @dataclass(frozen=True)

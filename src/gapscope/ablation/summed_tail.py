@@ -12,7 +12,7 @@ from gapscope.ablation.graph import ancestors, descendants, piece
 from gapscope.ablation.masked_tail import MaskedTail, Tail, doubtful, judged, rows_within
 from gapscope.ablation.split import Activations, Split, TracedSplit
 from gapscope.ablation.states import States
-from gapscope.samples import slices
+from gapscope.base.samples import slices
 
 
 @dataclass(frozen=True)

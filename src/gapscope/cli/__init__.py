@@ -21,9 +21,9 @@ app = typer.Typer(
 
 def _show_version(value: bool) -> None:
     if value:
-        from gapscope import __version__
+        from gapscope.base.version import version
 
-        typer.echo(f"gapscope {__version__}")
+        typer.echo(f"gapscope {version()}")
         raise typer.Exit
 
 
@@ -53,7 +53,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 def main() -> None:
     """Run the command line; an error gapscope raises on purpose is one sentence and exit code 1."""
-    from gapscope.errors import GapscopeError
+    from gapscope.base.errors import GapscopeError
 
     signal.signal(signal.SIGTERM, _interrupt)
     try:

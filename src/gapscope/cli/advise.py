@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gapscope.advice.batch_norm import BatchNormAdvice
+    from gapscope.batch_norm.advice.batch_norm import BatchNormAdvice
 
 app = typer.Typer(help="Advice about a stored network, estimated from its training data.", no_args_is_help=True)
 
@@ -63,10 +63,10 @@ def batch_norm(
     import torch
     from rich.console import Console
 
-    from gapscope.advice.batch_norm import advise_batch_norm
-    from gapscope.checkpoints import load_tensors
-    from gapscope.files import to_json
-    from gapscope.pools.runner import load_network
+    from gapscope.base.files import to_json
+    from gapscope.batch_norm.advice.batch_norm import advise_batch_norm
+    from gapscope.pools.run import load_network
+    from gapscope.training.checkpoints import load_tensors
 
     loaded, problem = load_network(network, None if data_root is None else str(data_root))
     train = problem.train

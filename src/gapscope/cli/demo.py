@@ -11,8 +11,8 @@ import typer
 if TYPE_CHECKING:
     import pandas
 
+    from gapscope.base.records import Record
     from gapscope.estimation import GapEstimator
-    from gapscope.records import Record
 
 GRID = Path(__file__).with_name("demo.toml")
 MEASURE_SAMPLES = 400
@@ -57,8 +57,8 @@ def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pan
 
 def _estimate(records: Sequence[Record]) -> tuple[list[Record], pandas.DataFrame, GapEstimator]:
     """Fit on two thirds of the finished networks; return the rest, what is said of them, and the estimator."""
+    from gapscope.base.records import records_to_pandas
     from gapscope.estimation import suggested_estimator, usable_rows
-    from gapscope.records import records_to_pandas
 
     finished = [record for record in records if record.status == "finished"]
     ids = held_out_ids(record.id for record in finished)

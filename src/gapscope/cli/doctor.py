@@ -78,12 +78,12 @@ def doctor(
     from rich.console import Console
     from rich.table import Table
 
-    from gapscope import __version__
+    from gapscope.base.version import version
 
     problem = torchvision_problem(torchvision_build(), torch.__version__)
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
     rows = [
-        ("gapscope", __version__, "ok"),
+        ("gapscope", version(), "ok"),
         ("python", platform.python_version(), "ok"),
         ("torch", f"{torch.__version__}, {torch.get_num_threads()} threads", "ok"),
         ("GPU", gpu, "ok" if gpu != "none" else "not needed"),

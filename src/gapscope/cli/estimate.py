@@ -55,11 +55,11 @@ def predict(
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
 ) -> None:
     """Measure a network on its training data and print its gap, an interval, and whether to trust them."""
-    from gapscope.errors import InvalidInput
+    from gapscope.base.errors import InvalidInput
+    from gapscope.base.records import records_to_pandas
     from gapscope.estimation import GapEstimator
     from gapscope.pools import open_pool
-    from gapscope.pools.runner import RunOptions, read_network
-    from gapscope.records import records_to_pandas
+    from gapscope.pools.run import RunOptions, read_network
 
     path = estimator or pool / "estimator.json"
     if not path.exists():

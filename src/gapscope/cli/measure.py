@@ -18,7 +18,7 @@ def measure(
     data_root: Path | None = ROOT,
 ) -> None:
     """Measure a stored network on the data it was trained on; every number with direction and units."""
-    from gapscope.pools.runner import RunOptions, read_network
+    from gapscope.pools.run import RunOptions, read_network
 
     options = RunOptions(
         measures=tuple(measures) or None,
@@ -40,9 +40,9 @@ def compare(
     """Rank stored networks by every measure on the first one's training data, with intervals and the size beside."""
     from rich.console import Console
 
+    from gapscope.assessment.compare import compare as compare_networks
     from gapscope.cli.tables import table_of
-    from gapscope.comparison import compare as compare_networks
-    from gapscope.pools.runner import load_network
+    from gapscope.pools.run import load_network
 
     loaded = [load_network(path, None if data_root is None else str(data_root)) for path in networks]
     named = {path.parent.name[:8]: network for path, (network, _) in zip(networks, loaded, strict=True)}

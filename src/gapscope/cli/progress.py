@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import typer
 
-from gapscope.records import Record
+from gapscope.base.records import Record
 
 
 def outcome(record: Record) -> str:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from gapscope.records import Record
+    from gapscope.base.records import Record
 
 FEWEST = 12
 
 
 def _estimates(records: Sequence[Record]) -> dict[str, Any]:
     """Estimator and what it says of each network when fitted on all others; nothing where they are too few."""
-    from gapscope.errors import InvalidInput
+    from gapscope.base.errors import InvalidInput
+    from gapscope.base.records import records_to_pandas
     from gapscope.estimation import held_out_predictions, suggested_estimator, usable_rows
-    from gapscope.records import records_to_pandas
 
     if sum(record.status == "finished" for record in records) < FEWEST:
         return {}

@@ -1,19 +1,61 @@
-"""`gapscope study list | run`: the papers' tables and figures, with the paper's numbers beside ours."""
+"""`gapscope study list | run`: the papers' tables and figures, with the paper's numbers beside ours.
+
+The studies are a package of their own, `gapscope-studies`. Any package can add one: an entry point of the group
+`gapscope.studies` that names an object with `title`, `parts` and `run`.
+"""
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
 import typer
 
 app = typer.Typer(help="Reproduce a paper's tables and figures; a stopped study goes on.", no_args_is_help=True)
 
 
+def available() -> dict[str, EntryPoint]:
+    """Name -> entry point of every study that is installed.
+
+    Returns:
+        The entry points.
+
+    Raises:
+        MissingExtra: There is none.
+    """
+    from gapscope.base.errors import MissingExtra
+
+    found = {point.name: point for point in entry_points(group="gapscope.studies")}
+    if not found:
+        raise MissingExtra(
+            "Studies are a package of their own, which is not installed; in a copy of gapscope's source, run: "
+            "pip install -e studies"
+        )
+    return found
+
+
+def load_study(name: str) -> Any:
+    """Load the study of this name.
+
+    Args:
+        name: First author and year.
+
+    Returns:
+        The study.
+
+    Raises:
+        InvalidInput: There is none of this name; the nearest is named.
+    """
+    from gapscope.base.errors import check_choice
+
+    check_choice("study", name, list(available()))
+    return available()[name].load()
+
+
 @app.command("list")
 def list_studies() -> None:
     """Name every study with its parts."""
-    from gapscope.studies.base import available, load_study
-
     for name in available():
         study = load_study(name)
         typer.echo(f"{name}  {study.title}")
@@ -34,16 +76,17 @@ def run(
 ) -> None:
     """Run the parts of a study that have no result yet."""
     from gapscope.cli.progress import stoppable
-    from gapscope.studies.base import Setting, load_study, run_study
 
     study = load_study(name)
-    setting = Setting(
-        scale=scale,
-        work=work / name / scale,
-        workers=workers,
-        data_root=None if data_root is None else str(data_root),
-        say=typer.echo,
-    )
     with stoppable():
-        written = run_study(study, setting, results, parts=only, again=again)
+        written = study.run(
+            results,
+            scale=scale,
+            work=work / name / scale,
+            parts=only,
+            again=again,
+            workers=workers,
+            data_root=None if data_root is None else str(data_root),
+            say=typer.echo,
+        )
     typer.echo(f"{len(written)} parts written to {results / name / scale}")

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 
 LARGEST_ANGLE = 15.0
 LARGEST_SHIFT = 0.1

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from gapscope.base.errors import check_range
+from gapscope.base.samples import Samples
 from gapscope.data.problem import Problem
-from gapscope.errors import check_range
-from gapscope.samples import Samples
 
 _DIGITS_TEST_SIZE = 500
 

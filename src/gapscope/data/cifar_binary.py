@@ -9,8 +9,8 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from gapscope.base.errors import UnreadableFile
 from gapscope.data.packed import read_bounded
-from gapscope.errors import UnreadableFile
 
 _PIXELS = 3 * 32 * 32
 _MOST_RECORDS = 60_000

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from gapscope.data.streams import given_or_fresh
-from gapscope.errors import InvalidInput, check_range
-from gapscope.samples import Samples
+from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.random_streams import given_or_fresh
+from gapscope.base.samples import Samples
 
 
 def label_noise(

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from gapscope.base.errors import UnreadableFile
 from gapscope.data.packed import read_bounded
-from gapscope.errors import UnreadableFile
 
 _MOST_BYTES = 64 * 2**20
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gapscope.errors import GapscopeError, InvalidInput, UnreadableFile
-from gapscope.files import write_atomically
+from gapscope.base.errors import GapscopeError, InvalidInput, UnreadableFile
+from gapscope.base.files import write_atomically
 
 Progress = Callable[[str, int, int | None], None]
 

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float32, UInt8
 from torch import Tensor
 
+from gapscope.base.errors import check_range
+from gapscope.base.files import written_whole
+from gapscope.base.random_streams import given_or_fresh, stream
+from gapscope.base.samples import Samples, slices
 from gapscope.data.facial_keypoints import COORDINATES, HEADER, KEYPOINTS, SIDE
 from gapscope.data.problem import Problem
-from gapscope.data.streams import given_or_fresh, stream
-from gapscope.errors import check_range
-from gapscope.files import written_whole
-from gapscope.samples import Samples, slices
 
 # Lowest and highest value of everything that varies. Lengths are pixels in the frame of an upright face whose
 # middle is the origin, x to the right and y down; grey values lie in [0, 1].

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float32, UInt8
 from torch import Tensor
 
+from gapscope.base.errors import UnreadableFile, check_choice
+from gapscope.base.samples import Samples
 from gapscope.data.location import Layout, locate
 from gapscope.data.packed import opened
 from gapscope.data.problem import Problem
 from gapscope.data.splits import split_indices
-from gapscope.errors import UnreadableFile, check_choice
-from gapscope.samples import Samples
 
 SIDE = 96
 KEYPOINTS = (

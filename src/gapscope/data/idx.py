@@ -10,8 +10,8 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from gapscope.base.errors import UnreadableFile
 from gapscope.data.packed import check_room, opened
-from gapscope.errors import UnreadableFile
 
 _UNSIGNED_BYTES = 0x08
 

@@ -10,10 +10,10 @@ import numpy
 import torch
 from torch import Tensor
 
+from gapscope.base.errors import UnreadableFile, check_range
+from gapscope.base.samples import Samples
 from gapscope.data.location import Layout, locate
 from gapscope.data.problem import Problem
-from gapscope.errors import UnreadableFile, check_range
-from gapscope.samples import Samples
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 _SPLITS = {"train": ("train",), "test": ("val", "test")}

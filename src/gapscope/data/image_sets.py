@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gapscope.base.errors import DataNotFound, UnreadableFile, check_choice
+from gapscope.base.samples import Samples
 from gapscope.data.cifar_binary import read_cifar
 from gapscope.data.idx import read_idx
 from gapscope.data.location import Layout, locate
 from gapscope.data.packed import read_bounded
 from gapscope.data.problem import Problem
-from gapscope.errors import DataNotFound, UnreadableFile, check_choice
-from gapscope.samples import Samples
 
 _IDX_FILES = {
     "train_images": ("train-images-idx3-ubyte", "train-images.idx3-ubyte"),

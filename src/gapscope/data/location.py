@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gapscope.errors import DataNotFound
+from gapscope.base.errors import DataNotFound
 
 
 @dataclass(frozen=True)

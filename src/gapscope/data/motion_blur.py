@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from gapscope.data.streams import given_or_fresh
-from gapscope.errors import InvalidInput, check_range
-from gapscope.samples import slices
+from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.random_streams import given_or_fresh
+from gapscope.base.samples import slices
 
 SEVERITIES = ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0))
 _LARGEST_ANGLE = 45.0

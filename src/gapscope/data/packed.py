@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
-from gapscope.errors import DataNotFound, UnreadableFile
+from gapscope.base.errors import DataNotFound, UnreadableFile
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _LARGEST_DEFLATE_RATIO = 1032

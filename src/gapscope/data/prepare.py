@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from gapscope.base.errors import InvalidInput
+from gapscope.base.random_streams import stream
+from gapscope.base.samples import Samples
+from gapscope.base.specs import DataSpec
 from gapscope.data import corruptions
 from gapscope.data.motion_blur import blur_settings, motion_blur
 from gapscope.data.problem import Problem
 from gapscope.data.sources import load
-from gapscope.data.streams import stream
-from gapscope.errors import InvalidInput
-from gapscope.samples import Samples
-from gapscope.specs import DataSpec
 
 Facts = dict[str, Any]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gapscope.errors import InvalidInput, check_choice, check_range
-from gapscope.inspection import check_labels
-from gapscope.samples import Samples
+from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.samples import Samples
+from gapscope.inspection.outputs import check_labels
 
 Task = Literal["classification", "regression"]
 

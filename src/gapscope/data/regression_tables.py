@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gapscope.base.samples import Samples
 from gapscope.data.csv_tables import read_table
 from gapscope.data.location import Layout, locate
 from gapscope.data.problem import Problem
 from gapscope.data.splits import split_indices
-from gapscope.samples import Samples
 
 
 @dataclass(frozen=True)

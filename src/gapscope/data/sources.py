@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gapscope.base.errors import DataNotFound, InvalidInput, check_choice, nearest
 from gapscope.data.catalogue import SOURCES, Source
 from gapscope.data.downloads import Progress, download
 from gapscope.data.location import data_root, locate
 from gapscope.data.problem import Problem
-from gapscope.errors import DataNotFound, InvalidInput, check_choice, nearest
 
 
 def names() -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from gapscope.errors import InvalidInput, check_range
+from gapscope.base.errors import InvalidInput, check_range
 
 
 def split_indices(

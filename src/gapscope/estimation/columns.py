@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gapscope.errors import InvalidInput, nearest
-from gapscope.records import Direction, Record
+from gapscope.base.errors import InvalidInput, nearest
+from gapscope.base.records import Direction, Record
 
 if TYPE_CHECKING:
     import pandas
@@ -44,7 +44,7 @@ def reading_columns(records: Iterable[Record], *, varying: bool = True) -> list[
     Returns:
         Column names of `records_to_pandas(records)`.
 
-    >>> from gapscope.records import Reading, Readings
+    >>> from gapscope.base.records import Reading, Readings
     >>> def record(value):
     ...     readings = Readings([Reading(measure="norm", number="norm", value=value)])
     ...     return Record(id=str(value), spec={}, status="finished", readings=readings)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy
 from jaxtyping import Float, Int
 
-from gapscope.errors import InvalidInput, check_choice
+from gapscope.base.errors import InvalidInput, check_choice
 from gapscope.estimation.columns import check_columns
 
 if TYPE_CHECKING:

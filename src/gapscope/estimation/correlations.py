@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy
 from jaxtyping import Float, Int
 
-from gapscope.errors import InvalidInput, check_range
+from gapscope.base.errors import InvalidInput, check_range
 from gapscope.estimation.columns import check_columns
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy
 from jaxtyping import Float, Int
 
-from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.estimation.columns import check_columns, usable_rows
 from gapscope.estimation.gap_estimator import GapEstimator
 

@@ -11,12 +11,12 @@ from jaxtyping import Float
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from gapscope.errors import InvalidInput, UnreadableFile, check_choice, check_range
+from gapscope.base.errors import InvalidInput, UnreadableFile, check_choice, check_range
+from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.estimation.columns import check_columns
 from gapscope.estimation.conformal import jackknife_plus, split_conformal
 from gapscope.estimation.fits import KINDS, fit_coefficients
 from gapscope.estimation.region import FittedRegion
-from gapscope.files import read_json, to_json, write_atomically
 
 if TYPE_CHECKING:
     import pandas

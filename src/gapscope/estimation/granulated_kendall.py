@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.estimation.columns import check_columns
 from gapscope.estimation.correlations import kendall_tau
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy
 from jaxtyping import Float
 
-from gapscope.errors import InvalidInput, check_range
+from gapscope.base.errors import InvalidInput, check_range
 from gapscope.estimation.columns import check_columns
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
+from gapscope.base.records import Record
 from gapscope.estimation.columns import reading_columns, reading_directions, usable_rows
-from gapscope.records import Record
 
 if TYPE_CHECKING:
     import pandas
@@ -74,8 +74,8 @@ def suggested_estimator(
     Raises:
         InvalidInput: No reading is there for every finished network.
     """
+    from gapscope.base.records import records_to_pandas
     from gapscope.estimation.gap_estimator import GapEstimator
-    from gapscope.records import records_to_pandas
 
     finished = [record for record in records if record.status == "finished"]
     table = records_to_pandas(finished)

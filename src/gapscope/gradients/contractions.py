@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gapscope.samples import slices
+from gapscope.base.samples import slices
 
 # Floats that a temporary of one contraction may take (128 MiB in float32).
 TEMPORARY = 2**25

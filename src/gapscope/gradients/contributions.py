@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
+from gapscope.base.samples import slices
 from gapscope.gradients.contractions import (
     TEMPORARY,
     Side,
@@ -22,7 +23,6 @@ from gapscope.gradients.contractions import (
 )
 from gapscope.gradients.layouts import Columns, Layout
 from gapscope.gradients.square_norms import jacobian_square_norms
-from gapscope.samples import slices
 
 
 class Contribution(ABC):

@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.errors import check_range
+from gapscope.base.errors import check_range
+from gapscope.base.samples import slices
 from gapscope.gradients.contributions import Contribution, densely_combined
 from gapscope.gradients.recording import recorded
 from gapscope.gradients.self_check import verify
 from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import every_output
-from gapscope.inspection import ready_inputs
-from gapscope.samples import slices
+from gapscope.inspection.outputs import ready_inputs
 
 Contributions = Mapping[tuple[int, ...], Contribution]
 

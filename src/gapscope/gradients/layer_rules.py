@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from gapscope.errors import ReplaceLayer
+from gapscope.base.errors import ReplaceLayer
 from gapscope.gradients.contributions import Contribution
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gapscope.errors import NotMeasurable
+from gapscope.base.errors import NotMeasurable
 from gapscope.gradients.contributions import Contribution
 
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gapscope.errors import check_choice
+from gapscope.base.errors import check_choice
 
 KINDS = ("class", "rademacher", "batch_sum")
 

@@ -13,14 +13,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
 
-from gapscope.errors import ReplaceLayer
+from gapscope.base.errors import ReplaceLayer
 from gapscope.gradients.contributions import Contribution
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.gradients.layer_rules import Call, rule_of
 from gapscope.gradients.rules.attention import attention, can_be_unfolded
 from gapscope.gradients.rules.linear import linear
 from gapscope.gradients.tape import Tape
-from gapscope.inspection import checked_outputs
+from gapscope.inspection.outputs import checked_outputs
 
 
 def check_no_batch_statistics(modules: Mapping[str, nn.Module]) -> None:

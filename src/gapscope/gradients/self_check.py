@@ -17,7 +17,7 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor, nn
 
-from gapscope.errors import NeverSupported, NotMeasurable
+from gapscope.base.errors import NeverSupported, NotMeasurable
 from gapscope.gradients.per_sample import is_repeatable_by_sample
 from gapscope.gradients.tape import Tape
 

@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gapscope.base.samples import slices
 from gapscope.gradients.layouts import Layout
-from gapscope.samples import slices
 
 # Floats of the columns of one part: small enough to stay in a processor's cache between their uses.
 _PART = {"cpu": 2**18, "cuda": 2**25}

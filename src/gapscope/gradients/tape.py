@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils._pytree import tree_flatten
 
-from gapscope.errors import NotMeasurable
+from gapscope.base.errors import NotMeasurable
 from gapscope.gradients.contributions import Contribution, combined
 from gapscope.gradients.layer_rules import Call, Output, Rule, apply_rule, treats_leading_dimensions_alike
 from gapscope.gradients.per_sample import per_sample_jacobian

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gapscope.base.samples import slices
 from gapscope.gradients.recording import recorded
 from gapscope.gradients.self_check import verify
 from gapscope.gradients.tape import Tape
-from gapscope.samples import slices
 
 
 def every_output(outputs: Float[Tensor, "n k"]) -> Float[Tensor, "k n k"]:

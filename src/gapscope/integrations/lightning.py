@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gapscope.errors import require_extra
-from gapscope.monitor import Monitor
+from gapscope.base.errors import require_extra
+from gapscope.training.monitor import Monitor
 
 require_extra("lightning", "lightning")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gapscope.errors import require_extra
+from gapscope.base.errors import require_extra
 
 require_extra("mlflow", "tracking")
 

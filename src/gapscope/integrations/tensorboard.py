@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from gapscope.errors import require_extra
+from gapscope.base.errors import require_extra
 
 require_extra("tensorboard", "tracking")
 

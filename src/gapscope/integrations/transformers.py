@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from gapscope.errors import require_extra
-from gapscope.monitor import Monitor
+from gapscope.base.errors import require_extra
 from gapscope.networks.adapters import LogitsOnly
+from gapscope.training.monitor import Monitor
 
 require_extra("transformers", "hf")
 require_extra("accelerate", "hf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gapscope.errors import InvalidInput, require_extra
+from gapscope.base.errors import InvalidInput, require_extra
 
 require_extra("wandb", "tracking")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from gapscope.records import Estimate
-from gapscope.registry import measure
-from gapscope.samples import Samples
-from gapscope.scoring import scores
+from gapscope.base.records import Estimate
+from gapscope.base.samples import Samples
+from gapscope.inspection.losses import scores
+from gapscope.measures.registry import measure
 
 
 @measure(

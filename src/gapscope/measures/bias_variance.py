@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from gapscope.errors import InvalidInput, check_same_length
-from gapscope.inspection import check_labels
+from gapscope.base.errors import InvalidInput, check_same_length
+from gapscope.inspection.outputs import check_labels
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput
-from gapscope.records import Estimate
-from gapscope.registry import measure
+from gapscope.base.errors import InvalidInput
+from gapscope.base.records import Estimate
+from gapscope.measures.registry import measure
 
 
 @measure(

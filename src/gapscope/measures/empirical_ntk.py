@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gapscope.errors import check_choice
+from gapscope.base.errors import check_choice
 from gapscope.gradients.kernel import in_precision, kernel
-from gapscope.inspection import inspecting
+from gapscope.inspection.outputs import inspecting
 
 
 def empirical_ntk(

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.records import Estimate
+from gapscope.base.samples import slices
 from gapscope.gradients.probes import draw_probe
-from gapscope.inspection import checked_outputs, inspecting, network_outputs
-from gapscope.measures._input_noise import SPACES, Space, continuous_inputs, in_space, random_source
-from gapscope.records import Estimate
-from gapscope.registry import measure
-from gapscope.samples import slices
+from gapscope.inspection.outputs import checked_outputs, inspecting, network_outputs
+from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, in_space, random_source
+from gapscope.measures.registry import measure
 
 
 def number_of_outputs(network: nn.Module, x: Float[Tensor, "n ..."]) -> int:

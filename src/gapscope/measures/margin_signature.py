@@ -12,10 +12,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.ablation.margins import boundary_distances, default_layers, moment_features, quartile_features
-from gapscope.errors import InvalidInput, NotMeasurable, check_choice, check_range
-from gapscope.inspection import check_labels, checked_outputs, inspecting, ready_inputs
-from gapscope.registry import Number, measure
-from gapscope.samples import Samples
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
+from gapscope.base.samples import Samples
+from gapscope.inspection.outputs import check_labels, checked_outputs, inspecting, ready_inputs
+from gapscope.measures.registry import Number, measure
 
 if TYPE_CHECKING:
     import pandas

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gapscope.errors import check_choice
+from gapscope.base.errors import check_choice
+from gapscope.base.records import Estimate
 from gapscope.gradients.kernel import in_precision, kernel
-from gapscope.inspection import inspecting
-from gapscope.records import Estimate
-from gapscope.registry import Number, measure
+from gapscope.inspection.outputs import inspecting
+from gapscope.measures.registry import Number, measure
 
 
 class LogDeterminant(Estimate):

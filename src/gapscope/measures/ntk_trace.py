@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gapscope.errors import check_choice, check_range
+from gapscope.base.errors import check_choice, check_range
+from gapscope.base.records import Estimate
+from gapscope.base.samples import slices
 from gapscope.gradients.probes import draw_probe, probe_scale
 from gapscope.gradients.recording import check_no_batch_statistics
 from gapscope.gradients.traces import per_sample_traces
-from gapscope.inspection import checked_outputs, inspecting, ready_inputs
-from gapscope.records import Estimate
-from gapscope.registry import measure
-from gapscope.samples import slices
+from gapscope.inspection.outputs import checked_outputs, inspecting, ready_inputs
+from gapscope.measures.registry import measure
 
 _GRADIENTS_AT_ONCE = 1024
 

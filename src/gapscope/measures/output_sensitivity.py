@@ -11,17 +11,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput, check_choice, check_range
-from gapscope.inspection import inspecting
-from gapscope.measures._input_noise import SPACES, Space, continuous_inputs, output_shifts
+from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.records import Estimate
+from gapscope.inspection.outputs import inspecting
+from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
 from gapscope.measures.input_jacobian_norm import (
     number_of_outputs,
     random_signs,
     squared_jacobian_norms,
     squared_products,
 )
-from gapscope.records import Estimate
-from gapscope.registry import measure
+from gapscope.measures.registry import measure
 
 BLIND_BELOW = 1e-3
 

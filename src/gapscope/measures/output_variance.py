@@ -12,11 +12,11 @@ from jaxtyping import Float, Int
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from gapscope.errors import NotMeasurable, check_choice, check_range
-from gapscope.inspection import check_labels, inspecting, network_outputs
-from gapscope.measures._input_noise import SPACES, Space, continuous_inputs, output_shifts
-from gapscope.records import Estimate
-from gapscope.samples import Samples
+from gapscope.base.errors import NotMeasurable, check_choice, check_range
+from gapscope.base.records import Estimate
+from gapscope.base.samples import Samples
+from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
+from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from gapscope.records import Estimate
-from gapscope.registry import measure
+from gapscope.base.records import Estimate
+from gapscope.measures.registry import measure
 
 
 @measure(

@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from scipy.optimize import brentq
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput, NotMeasurable, check_range, check_same_length
-from gapscope.inspection import check_labels
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, check_same_length
+from gapscope.inspection.outputs import check_labels
 
 
 def _slope(logits: Tensor, right: Tensor, inverse: float) -> float:

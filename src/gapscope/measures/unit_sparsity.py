@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from gapscope.ablation.class_curves import ClassCurves, class_curves
 from gapscope.ablation.curves import areas, below_chance, reversed_turning_points, turning_points
-from gapscope.ablation.ranking import ATTRIBUTES, Attribute
-from gapscope.errors import InvalidInput, check_choice, check_range
-from gapscope.inspection import check_labels, inspecting, network_outputs
-from gapscope.registry import Number, measure
-from gapscope.samples import Samples
+from gapscope.ablation.unit_order import ATTRIBUTES, Attribute
+from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.samples import Samples
+from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
+from gapscope.measures.registry import Number, measure
 
 if TYPE_CHECKING:
     import pandas

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput, MissingExtra, require_extra
+from gapscope.base.errors import InvalidInput, MissingExtra, require_extra
 from gapscope.networks.initialization import generator_or_fresh, seeded
 
 

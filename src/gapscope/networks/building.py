@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gapscope.errors import InvalidInput, check_choice, check_range, nearest
+from gapscope.base.errors import InvalidInput, check_choice, check_range, nearest
 from gapscope.networks.alexnet import alexnet
 from gapscope.networks.conv6 import conv6
 from gapscope.networks.fully_connected import fully_connected
@@ -85,7 +85,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     >>> check_options("lenet5", {"droput": 0.5})
     Traceback (most recent call last):
     ...
-    gapscope.errors.InvalidInput: Network 'lenet5' has no option 'droput'; it takes width_multiplier, dropout, batch_norm. Did you mean 'dropout'?
+    gapscope.base.errors.InvalidInput: Network 'lenet5' has no option 'droput'; it takes width_multiplier, dropout, batch_norm. Did you mean 'dropout'?
     """  # noqa: E501
     if name not in _FAMILIES:
         raise InvalidInput(f"There is no network {name!r}; known are {', '.join(names())}.{nearest(name, names())}")

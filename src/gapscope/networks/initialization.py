@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from gapscope.errors import InvalidInput, check_choice
-from gapscope.specs import INITIALIZATIONS
+from gapscope.base.errors import InvalidInput, check_choice
+from gapscope.base.specs import INITIALIZATIONS
 
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

@@ -8,7 +8,7 @@ from itertools import count, pairwise
 
 from torch import nn
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,

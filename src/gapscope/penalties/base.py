@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 
 
 class Penalty(ABC):

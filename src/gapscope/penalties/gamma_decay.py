@@ -8,12 +8,12 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput, NotMeasurable, check_choice, check_range
-from gapscope.inspection import checked_outputs
-from gapscope.normalization.decay import Covariance, Metric, gamma_decay
-from gapscope.normalization.layer_decay import quadratic
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
+from gapscope.batch_norm.gamma_decay.decay import Covariance, Metric, gamma_decay
+from gapscope.batch_norm.gamma_decay.layer_decay import quadratic
+from gapscope.inspection.outputs import checked_outputs
 from gapscope.penalties.base import Penalty
-from gapscope.registry import penalty
+from gapscope.penalties.registry import penalty
 
 
 @penalty("gamma_decay")

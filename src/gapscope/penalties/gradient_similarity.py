@@ -10,16 +10,16 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from gapscope.errors import check_choice, check_range
+from gapscope.base.errors import check_choice, check_range
 from gapscope.gradients.log_determinant import log_determinant
 from gapscope.gradients.probes import ProbeSource, probe_scale
 from gapscope.gradients.recording import check_no_batch_statistics, recording
 from gapscope.gradients.self_check import verify
 from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import every_output, square_norms
-from gapscope.inspection import checked_outputs
+from gapscope.inspection.outputs import checked_outputs
 from gapscope.penalties.base import Penalty
-from gapscope.registry import penalty
+from gapscope.penalties.registry import penalty
 
 # How often (in applied steps) a penalty looks whether it has collapsed the network.
 _LOOK_EVERY = 20

@@ -9,13 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.gradients.probes import ProbeSource, probe_scale
 from gapscope.gradients.traces import every_output
-from gapscope.inspection import checked_outputs
+from gapscope.inspection.outputs import checked_outputs
 from gapscope.penalties.base import Penalty
-from gapscope.registry import penalty
+from gapscope.penalties.registry import penalty
 
 
 def differentiable_inputs(inputs: Tensor) -> Tensor:

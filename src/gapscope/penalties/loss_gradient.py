@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.input_jacobian import differentiable_inputs
-from gapscope.registry import penalty
+from gapscope.penalties.registry import penalty
 
 
 def _default_loss(outputs: Tensor, targets: Tensor) -> Tensor:

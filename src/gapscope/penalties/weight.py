@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.errors import check_range
+from gapscope.base.errors import check_range
 from gapscope.penalties.base import Penalty
-from gapscope.registry import penalty
+from gapscope.penalties.registry import penalty
 
 
 @penalty("weight")

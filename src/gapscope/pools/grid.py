@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gapscope.errors import InvalidInput, UnreadableFile, nearest
-from gapscope.specs import Spec, setting_paths
+from gapscope.base.errors import InvalidInput, UnreadableFile, nearest
+from gapscope.base.specs import Spec, setting_paths
 
 _TABLES = ("base", "cases", "axes", "measures")
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapscope.errors import GapscopeError, InvalidInput, UnreadableFile, WorkerDied, check_choice, check_range
-from gapscope.files import read_json, to_json, write_atomically
-from gapscope.records import SCHEMA, Record, records_to_pandas
-from gapscope.specs import Spec
+from gapscope.base.errors import GapscopeError, InvalidInput, UnreadableFile, WorkerDied, check_choice, check_range
+from gapscope.base.files import read_json, to_json, write_atomically
+from gapscope.base.records import SCHEMA, Record, records_to_pandas
+from gapscope.base.specs import Spec
 
 if TYPE_CHECKING:
     import pandas
 
-    from gapscope.pools.runner import RunOptions
+    from gapscope.pools.run import RunOptions
 
 ENGINES = ("local", "ray")
 
@@ -39,7 +39,7 @@ class PoolStatus:
 
 
 def _run_job(job: tuple[Spec, Path, RunOptions]) -> Record:
-    from gapscope.pools.runner import run
+    from gapscope.pools.run import run
 
     return run(*job)
 
@@ -165,7 +165,7 @@ class Pool:
             InvalidInput: A setting of the grid is unknown, before anything is trained.
             GapscopeError: The pool is being run by another process, or a record cannot be written.
         """
-        from gapscope.pools.runner import RunOptions, check_specs
+        from gapscope.pools.run import RunOptions, check_specs
 
         check_range("workers", workers, 1)
         check_choice("engine", engine, ENGINES)
@@ -199,7 +199,7 @@ class Pool:
         if engine == "ray":
             from gapscope.pools.ray_engine import run_ray as run_jobs
         else:
-            from gapscope.pools.local import run_local as run_jobs
+            from gapscope.pools.processes import run_local as run_jobs
         for (spec, folder, _), record, error in run_jobs(_run_job, jobs, min(workers, len(jobs)) or 1):
             if error is not None and not isinstance(error, WorkerDied):
                 raise error

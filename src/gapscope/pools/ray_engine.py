@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from gapscope.errors import WorkerDied, require_extra
+from gapscope.base.errors import WorkerDied, require_extra
 
 Job = TypeVar("Job")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy
 
-from gapscope.records import Record
+from gapscope.base.records import Record
 from gapscope.report.figures import training_curves
 from gapscope.report.numbers import counted, setting_name, setting_value
 from gapscope.report.pool_view import PoolView

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.errors import InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.estimation.columns import check_columns, usable_rows
 from gapscope.estimation.cross_validation import baselines, held_out_predictions
 from gapscope.estimation.gap_estimator import GapEstimator

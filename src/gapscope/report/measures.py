@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy
 
+from gapscope.base.records import Reading
 from gapscope.estimation.correlations import correlations
-from gapscope.records import Reading
 from gapscope.report.figures import correlation_strip, measure_against_gap
 from gapscope.report.numbers import fixed, number
 from gapscope.report.pool_view import BASELINE, PoolView

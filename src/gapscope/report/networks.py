@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gapscope.records import Record
+from gapscope.base.records import Record
 from gapscope.report.numbers import fixed, number, setting_name, setting_value
 from gapscope.report.pool_view import PoolView
 

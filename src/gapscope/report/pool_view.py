@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy
 from jaxtyping import Float
 
+from gapscope.base.records import Reading, Record, records_to_pandas
 from gapscope.estimation.columns import hyperparameter_columns
-from gapscope.records import Reading, Record, records_to_pandas
 from gapscope.report.numbers import setting_name, setting_value
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import jinja2
 from markupsafe import Markup
 
-import gapscope
-from gapscope.errors import InvalidInput
-from gapscope.files import write_atomically
-from gapscope.records import Record
+from gapscope.base.errors import InvalidInput
+from gapscope.base.files import write_atomically
+from gapscope.base.records import Record
+from gapscope.base.version import version
 from gapscope.report.curves import curves
 from gapscope.report.held_out import held_out_section
 from gapscope.report.measures import cards, folded, guide, ranking
@@ -97,7 +97,7 @@ def write_report(
         .get_template("report.html")
         .render(
             title=title,
-            version=gapscope.__version__,
+            version=version(),
             gap_words=view.gap_words,
             overview=overview(view),
             held_out=None if held_out is None else held_out_section(view, held_out, estimator, level),

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.integrate import solve_ivp
 
-from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.theory.order_parameters import Numbers, Student, averages, checked_array, checked_order_parameters
 
 Method = Literal["weight_norm", "sgd"]

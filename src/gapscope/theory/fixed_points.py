@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from gapscope.errors import check_range
+from gapscope.base.errors import check_range
 from gapscope.theory.dynamics import Method, OrderParameters, check_method, start_length
 from gapscope.theory.order_parameters import (
     Numbers,

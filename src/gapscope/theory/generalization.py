@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gapscope.errors import check_choice
+from gapscope.base.errors import check_choice
 from gapscope.theory.order_parameters import Numbers, Student, activity, checked_array
 
 LossScale = Literal["inputs", "samples"]

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from gapscope.errors import check_range
+from gapscope.base.errors import check_range
 from gapscope.theory.dynamics import Method, Trajectory, check_method, checked_times, start_length
 from gapscope.theory.order_parameters import Student, activity, checked_order_parameters
 from gapscope.theory.student_steps import Gains, Weights, activate, pre_activations, steps

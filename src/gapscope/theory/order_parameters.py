@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range
 
 Student = Literal["relu", "linear"]
 if TYPE_CHECKING:

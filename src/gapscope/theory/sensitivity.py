@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range
 
 Slopes = tuple[float, float]
 RELU: Slopes = (1.0, 0.0)

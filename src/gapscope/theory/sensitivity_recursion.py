@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from gapscope.errors import InvalidInput, check_range
+from gapscope.base.errors import InvalidInput, check_range
 from gapscope.theory.sensitivity import RELU, Slopes, WeightLayer, check_layers, gain
 
 Array = Float[np.ndarray, "..."]

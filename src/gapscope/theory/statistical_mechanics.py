@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import root_scalar
 
-from gapscope.errors import InvalidInput, check_range
+from gapscope.base.errors import InvalidInput, check_range
 from gapscope.theory.order_parameters import Student, activity, generalization_error
 
 

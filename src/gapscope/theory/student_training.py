@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from gapscope.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.theory.generalization import LossScale
 from gapscope.theory.order_parameters import Student, activity
 from gapscope.theory.student_steps import (

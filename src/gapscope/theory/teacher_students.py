@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gapscope.errors import check_choice, check_range
+from gapscope.base.errors import check_choice, check_range
 from gapscope.theory.generalization import LossScale
 from gapscope.theory.order_parameters import Student, activity, generalization_error
 

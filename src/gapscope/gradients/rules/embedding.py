@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.errors import ReplaceLayer
+from gapscope.base.errors import ReplaceLayer
 from gapscope.gradients.contributions import Contribution, Lookup
 from gapscope.gradients.layer_rules import Call, layer_rule
 

@@ -1,0 +1,1 @@
+"""What everything stands on: errors, files, samples, records, specs, randomness (imports nothing else of gapscope)."""

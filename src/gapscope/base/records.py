@@ -1,0 +1,297 @@
+"""What measuring yields and what a pool keeps: Estimate, Reading, Readings, Record (plain JSON, never torch)."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gapscope.base.errors import NotMeasurable, UnreadableFile, nearest
+from gapscope.base.files import read_json, read_json_lines, to_json, write_atomically
+
+if TYPE_CHECKING:
+    import pandas
+
+SCHEMA = 1
+Direction = Literal["lower", "higher", "none"]
+Status = Literal["finished", "diverged", "failed"]
+
+
+class Estimate(float):
+    """A number that a measure returned: a plain float that knows its standard error.
+
+    `standard_error` is None where the value is exact (up to rounding).
+
+    >>> trace = Estimate(2.0, standard_error=0.1)
+    >>> trace + 1, trace
+    (3.0, 2 ± 0.1)
+    """
+
+    standard_error: float | None
+
+    def __new__(cls, value: float, standard_error: float | None = None) -> Estimate:
+        """Make the float and attach its standard error."""
+        estimate = super().__new__(cls, value)
+        estimate.standard_error = None if standard_error is None else float(standard_error)
+        return estimate
+
+    @property
+    def exact(self) -> bool:
+        """Whether the value was computed exactly, not estimated."""
+        return self.standard_error is None
+
+    def __repr__(self) -> str:
+        return f"{float(self):.6g}" if self.exact else f"{float(self):.6g} ± {self.standard_error:.2g}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Estimate, (float(self), self.standard_error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One number of one measure, with the facts needed to read it.
+
+    Attributes:
+        measure: Name of the measure in the registry.
+        number: Name of the number among those the measure yields.
+        value: The number itself.
+        standard_error: Standard error where it was estimated, None where it is exact.
+        direction: Which direction goes with a smaller generalization gap: "lower", "higher" or "none" (not known).
+        units: Units of the value.
+        aggregation: Over what it was summed or averaged.
+        reference: Source, with equation number.
+        seconds: Wall time of the whole measure.
+    """
+
+    measure: str
+    number: str
+    value: float
+    standard_error: float | None = None
+    direction: Direction = "none"
+    units: str = ""
+    aggregation: str = ""
+    reference: str = ""
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """`measure`, or `measure.number` where the measure yields several numbers."""
+        return self.measure if self.number == self.measure else f"{self.measure}.{self.number}"
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Reading:
+        """Build from plain JSON (non-finite values arrive as strings)."""
+        known = {item.name for item in fields(cls)}
+        content = {key: value for key, value in content.items() if key in known}
+        error = content.get("standard_error")
+        return cls(
+            **{
+                **content,
+                "value": float(content["value"]),
+                "standard_error": None if error is None else float(error),
+            }
+        )
+
+
+class Readings(tuple[Reading, ...]):
+    """The readings of one network: a tuple that is also indexed by name and shows itself as a table."""
+
+    def __new__(cls, readings: Iterable[Reading] = ()) -> Readings:
+        """Collect the readings."""
+        return super().__new__(cls, tuple(readings))
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return the reading called `key` (a string), or index like a tuple.
+
+        Raises:
+            NotMeasurable: No reading has this name.
+        """
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        for reading in self:
+            if reading.name == key:
+                return reading
+        names = [reading.name for reading in self]
+        raise NotMeasurable(f"The readings hold {', '.join(names) or 'nothing'}; got {key!r}.{nearest(key, names)}")
+
+    def values(self) -> dict[str, float]:
+        """Name -> value."""
+        return {reading.name: reading.value for reading in self}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a reading, indexed by its name."""
+        import pandas
+
+        columns = [item.name for item in fields(Reading)]
+        table = pandas.DataFrame([asdict(reading) for reading in self], columns=columns)
+        table.index = pandas.Index([reading.name for reading in self], name="name")
+        return table
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        arrows = {"lower": "lower is better", "higher": "higher is better", "none": "no direction"}
+        return [
+            (
+                reading.name,
+                f"{reading.value:.6g}",
+                "exact" if reading.standard_error is None else f"± {reading.standard_error:.2g}",
+                arrows[reading.direction],
+                ", ".join(part for part in (reading.units, reading.aggregation) if part),
+            )
+            for reading in self
+        ]
+
+    def to_html(self) -> str:
+        """Return a small table, every text escaped."""
+        head = ("measure", "value", "standard error", "direction", "units")
+        cells = "".join(f"<th>{name}</th>" for name in head)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows()
+        )
+        return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
+
+    _repr_html_ = to_html
+
+    def __repr__(self) -> str:
+        rows = self._rows()
+        widths = [max((len(row[i]) for row in rows), default=0) for i in range(5)]
+        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Everything that is kept of one network, as plain JSON: `record.json` with `history.jsonl` beside it.
+
+    Attributes:
+        id: The run's id, the hash of its spec.
+        spec: The spec as nested plain values.
+        status: "finished", "diverged" (non-finite loss), or "failed" (the message says why).
+        message: What happened, for a network that did not finish.
+        scores: Final train_loss and test_loss (and train_accuracy, test_accuracy for classification), each a mean
+            over the whole split in evaluation mode; train scores are against the training (possibly corrupted) labels.
+        corruption: What was corrupted, as the corruption functions stated it.
+        readings: What was measured.
+        measured_samples: Number of training samples that the readings were taken on.
+        unmeasured: Measure name -> why it has no value for this network.
+        history: One mapping an epoch.
+        environment: Versions and machine.
+        seconds: Wall time of training and measuring.
+        epochs_trained: Number of finished epochs.
+        stopped: Why training ended.
+    """
+
+    id: str
+    spec: Mapping[str, Any]
+    status: Status
+    message: str = ""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    corruption: Mapping[str, Any] = field(default_factory=dict)
+    readings: Readings = field(default_factory=Readings)
+    measured_samples: int | None = None
+    unmeasured: Mapping[str, str] = field(default_factory=dict)
+    history: Sequence[Mapping[str, Any]] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    epochs_trained: int = 0
+    stopped: str = ""
+
+    @property
+    def gap_kind(self) -> str:
+        """What `gap` is made of: "accuracy" (train minus test) or "loss" (test minus train)."""
+        return "accuracy" if "train_accuracy" in self.scores else "loss"
+
+    @property
+    def gap(self) -> float:
+        """Generalization gap: train minus test accuracy, or test minus train loss where there is no accuracy."""
+        if not self.scores:
+            return math.nan
+        if self.gap_kind == "accuracy":
+            return self.scores["train_accuracy"] - self.scores["test_accuracy"]
+        return self.scores["test_loss"] - self.scores["train_loss"]
+
+    def missing_measures(self, names: Iterable[str]) -> list[str]:
+        """Those of the named measures that were neither taken nor tried."""
+        done = {reading.measure for reading in self.readings} | set(self.unmeasured)
+        return [name for name in names if name not in done]
+
+    def write(self, folder: Path) -> None:
+        """Write record.json into `folder`: it exists whole or not at all (the history is written by training)."""
+        content = {"schema": SCHEMA}
+        for item in fields(self):
+            if item.name not in ("history", "readings"):
+                content[item.name] = getattr(self, item.name)
+        content["readings"] = [asdict(reading) for reading in self.readings]  # type: ignore[assignment]
+        write_atomically(folder / "record.json", to_json(content, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Record:
+        """Read the record of one run.
+
+        Args:
+            folder: Folder with record.json and, usually, history.jsonl.
+
+        Returns:
+            The record.
+
+        Raises:
+            UnreadableFile: It was written by a newer gapscope, is truncated, or is no record at all.
+        """
+        path = folder / "record.json"
+        content = read_json(path)
+        if not isinstance(content, dict) or "schema" not in content:
+            raise UnreadableFile(f"{path} must be a gapscope record; it has no 'schema'. Is this a pool folder?")
+        if content["schema"] > SCHEMA:
+            raise UnreadableFile(
+                f"{path} must have schema {SCHEMA} or older; got {content['schema']}, written by a newer gapscope. "
+                "Upgrade gapscope, or use another folder."
+            )
+        known = {item.name for item in fields(cls)}
+        missing = {"id", "spec", "status"} - set(content)
+        if missing:
+            raise UnreadableFile(f"{path} must name {', '.join(sorted(missing))}; the record is damaged. Delete it.")
+        content = {key: value for key, value in content.items() if key in known}
+        content["readings"] = Readings(Reading.from_dict(reading) for reading in content.get("readings", ()))
+        content["scores"] = {key: float(value) for key, value in content.get("scores", {}).items()}
+        content["history"] = tuple(read_json_lines(folder / "history.jsonl"))
+        return cls(**content)
+
+
+def _flattened(prefix: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(value, Mapping):
+            flat.update(_flattened(name, value))
+        elif isinstance(value, list | tuple):
+            flat[name] = to_json(value)
+        else:
+            flat[name] = value
+    return flat
+
+
+def records_to_pandas(records: Iterable[Record]) -> pandas.DataFrame:
+    """One row a network: spec settings, scores, gap and readings as columns, indexed by the run's id.
+
+    Args:
+        records: The records.
+
+    Returns:
+        The table. A reading's column has the reading's name; its standard error, if any, stands in `<name>.se`.
+    """
+    import pandas
+
+    rows = []
+    for record in records:
+        row: dict[str, Any] = {"id": record.id, "status": record.status, **_flattened("", record.spec)}
+        row |= dict(record.scores) | {"gap": record.gap, "gap_kind": record.gap_kind}
+        for reading in record.readings:
+            row[reading.name] = reading.value
+            if reading.standard_error is not None:
+                row[f"{reading.name}.se"] = reading.standard_error
+        rows.append(row | {"epochs_trained": record.epochs_trained, "seconds": record.seconds})
+    if not rows:
+        return pandas.DataFrame(columns=["status", "gap"], index=pandas.Index([], name="id"))
+    return pandas.DataFrame(rows).set_index("id")

@@ -1,0 +1,298 @@
+"""Everything that determines one trained network, as frozen dataclasses whose hash is the run's id (never torch)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar
+
+from gapscope.base.errors import InvalidInput, check_choice, check_range, nearest
+
+OPTIMIZERS = ("sgd", "adam")
+SCHEDULES = ("constant", "step", "exponential", "cyclical")
+AUGMENTATIONS = ("none", "flip_shift_rotate")
+INITIALIZATIONS = ("torch", "standard_normal", "xavier_uniform", "he_uniform", "he_normal")
+PRECISIONS = ("float32", "mixed")
+
+Settings = TypeVar("Settings", bound="_Settings")
+
+
+def _coerced(name: str, value: Any, annotation: Any) -> Any:
+    """Value in the declared type, so that 0 and 0.0 make the same spec; a wrong type is refused by name."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Union or isinstance(annotation, types.UnionType):
+        if value is None:
+            return None
+        annotation = next(part for part in typing.get_args(annotation) if part is not type(None))
+        origin = typing.get_origin(annotation)
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return value if isinstance(value, annotation) else _from_mapping(annotation, value, name)
+    if origin is tuple:
+        item_type = typing.get_args(annotation)[0]
+        if not isinstance(value, list | tuple):
+            raise InvalidInput(f"{name} must be a list; got {value!r}. Write it in square brackets.")
+        return tuple(_coerced(f"{name}[{i}]", item, item_type) for i, item in enumerate(value))
+    if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if annotation is int and isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if origin is not None and isinstance(value, Mapping):
+        return dict(value)
+    plain = origin or annotation
+    if plain in (bool, str) and isinstance(value, plain):
+        return value
+    expected = getattr(annotation, "__name__", str(annotation))
+    raise InvalidInput(f"{name} must be of type {expected}; got {value!r} ({type(value).__name__}).")
+
+
+def _from_mapping(cls: Any, content: Any, where: str) -> Any:
+    if not isinstance(content, Mapping):
+        raise InvalidInput(f"{where} must be a table of settings; got {content!r}.")
+    known = [item.name for item in fields(cls)]
+    for key in content:
+        if key not in known:
+            raise InvalidInput(f"{where} has no setting {key!r}; it knows {', '.join(known)}.{nearest(key, known)}")
+    return cls(**content)
+
+
+class _Settings:
+    """Shared by all specs: coercion to the declared types, plain dictionaries, strict keys."""
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for item in fields(self):  # type: ignore[arg-type]
+            value = _coerced(f"{type(self).__name__}.{item.name}", getattr(self, item.name), hints[item.name])
+            object.__setattr__(self, item.name, value)
+        self._check()
+
+    def _check(self) -> None:
+        """Raise InvalidInput for values out of range."""
+
+    def to_dict(self, *, omit_defaults: bool = False) -> dict[str, Any]:
+        """Return nested plain values; with `omit_defaults` only what differs from the defaults."""
+        content: dict[str, Any] = {}
+        for item in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            default = item.default_factory() if item.default_factory is not MISSING else item.default
+            if omit_defaults and value == default:
+                continue
+            content[item.name] = _plain(value, omit_defaults)
+        return content
+
+    @classmethod
+    def from_dict(cls: type[Settings], content: Mapping[str, Any]) -> Settings:
+        """Build from plain values; an unknown key is refused and the nearest right one named."""
+        return _from_mapping(cls, content, cls.__name__)
+
+
+def _plain(value: Any, omit_defaults: bool) -> Any:
+    if isinstance(value, _Settings):
+        return value.to_dict(omit_defaults=omit_defaults)
+    if isinstance(value, Mapping):
+        return {key: _plain(item, omit_defaults) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, omit_defaults) for item in value]
+    return value
+
+
+def _canonical(value: Any) -> Any:
+    """Whole numbers as integers, so that 1 and 1.0, which are equal, are written alike."""
+    if isinstance(value, Mapping):
+        return {key: _canonical(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec(_Settings):
+    """Which data a network is trained on, and how they were corrupted (training split only, unless said).
+
+    Attributes:
+        name: Name of the data set, as in `gapscope data list`.
+        options: Settings of the data set itself (for example `noise` of the two circles).
+        train_size: Number of training samples drawn without replacement; None takes all.
+        test_size: The same for the test split.
+        balanced: Whether every class gets the same number of training samples.
+        blur_severity: Motion blur of the training images, 1 to 5 as in MNIST-C; 0 is none.
+        label_noise: Fraction of training labels replaced by another class, exactly round(rate * n) of them.
+        label_noise_may_keep_class: Whether the new label is drawn from all classes, the true one included.
+        target_noise: Standard deviation of Gaussian noise on regression targets, in their units.
+        center_targets: Whether the mean of the regression targets that are trained on is subtracted from those of both
+            splits; then a network that starts near 0 starts at the best constant.
+        seed: Seed of the subset and of every corruption.
+    """
+
+    name: str = "digits"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    train_size: int | None = None
+    test_size: int | None = None
+    balanced: bool = False
+    blur_severity: int = 0
+    label_noise: float = 0.0
+    label_noise_may_keep_class: bool = False
+    target_noise: float = 0.0
+    center_targets: bool = False
+    seed: int = 0
+
+    def _check(self) -> None:
+        check_range("data.blur_severity", self.blur_severity, 0, 5)
+        check_range("data.label_noise", self.label_noise, 0, 1)
+        check_range("data.target_noise", self.target_noise, 0)
+        for name in ("train_size", "test_size"):
+            if getattr(self, name) is not None:
+                check_range(f"data.{name}", getattr(self, name), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSpec(_Settings):
+    """Architecture and initialisation.
+
+    Attributes:
+        name: Name of the network, as in `gapscope.networks.names()`.
+        options: Its keyword settings (width, depth, dropout, ...).
+        initialization: "torch" (PyTorch's default), "standard_normal" (biases too), "xavier_uniform", "he_uniform"
+            or "he_normal" (biases zero in the last three).
+    """
+
+    name: str = "fully_connected"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    initialization: str = "torch"
+
+    def _check(self) -> None:
+        check_choice("network.initialization", self.initialization, INITIALIZATIONS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PenaltySpec(_Settings):
+    """One penalty added to the loss: its name in the registry and its keyword settings."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSpec(_Settings):
+    """How a network is trained; `gapscope.training.loop.train` reads nothing else.
+
+    Attributes:
+        optimizer: "sgd" or "adam".
+        learning_rate: Initial (for "cyclical": largest) learning rate.
+        momentum: SGD momentum (0 for Adam).
+        nesterov: Whether SGD uses Nesterov momentum.
+        batch_size: Samples a step; the last, smaller batch of an epoch is used too.
+        epochs: Largest number of epochs.
+        schedule: "constant", "step" (times `schedule_factor` every `schedule_epochs`), "exponential" (times
+            `schedule_factor` an epoch), or "cyclical" (triangular between learning_rate * `schedule_factor` and
+            learning_rate, one cycle lasting 2 * `schedule_epochs` epochs, updated every step).
+        schedule_factor: See schedule.
+        schedule_epochs: See schedule.
+        augmentation: "none" or "flip_shift_rotate" (training images are changed at random in every epoch, see
+            `gapscope.data.augmentation`).
+        penalties: Penalties added to the loss, each by name and options.
+        gradient_clip: Largest L2 norm of the whole gradient; None does not clip.
+        stop_at_train_loss: Training ends when `stop_epochs` epochs in total had a mean batch loss (without penalties,
+            in training mode) of at most this; None never.
+        stop_epochs: See stop_at_train_loss.
+        precision: "float32", or "mixed" (automatic mixed precision, on CUDA only).
+        channels_last: Whether images are kept in channels-last memory format.
+    """
+
+    optimizer: str = "sgd"
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    nesterov: bool = False
+    batch_size: int = 50
+    epochs: int = 20
+    schedule: str = "constant"
+    schedule_factor: float = 0.1
+    schedule_epochs: int = 10
+    augmentation: str = "none"
+    penalties: tuple[PenaltySpec, ...] = ()
+    gradient_clip: float | None = None
+    stop_at_train_loss: float | None = None
+    stop_epochs: int = 1
+    precision: str = "float32"
+    channels_last: bool = False
+
+    def _check(self) -> None:
+        check_choice("training.optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("training.schedule", self.schedule, SCHEDULES)
+        check_choice("training.augmentation", self.augmentation, AUGMENTATIONS)
+        check_choice("training.precision", self.precision, PRECISIONS)
+        check_range("training.learning_rate", self.learning_rate, 0, low_open=True)
+        check_range("training.momentum", self.momentum, 0, 1, high_open=True)
+        check_range("training.batch_size", self.batch_size, 1)
+        check_range("training.epochs", self.epochs, 0)
+        check_range("training.schedule_factor", self.schedule_factor, 0, 1, low_open=True)
+        check_range("training.schedule_epochs", self.schedule_epochs, 1)
+        check_range("training.stop_epochs", self.stop_epochs, 1)
+        if self.gradient_clip is not None:
+            check_range("training.gradient_clip", self.gradient_clip, 0, low_open=True)
+        if self.nesterov and self.momentum == 0:
+            raise InvalidInput("training.nesterov needs a positive momentum; got momentum 0. Set training.momentum.")
+        if self.optimizer == "adam" and self.momentum:
+            raise InvalidInput(
+                f"training.momentum must be 0 with optimizer 'adam'; got {self.momentum}. Use optimizer 'sgd'."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec(_Settings):
+    """Everything that determines one trained network; equal specs have equal ids.
+
+    Attributes:
+        data: Data and corruption.
+        network: Architecture and initialisation.
+        training: Optimisation and penalties.
+        seed: Seed of initial weights, order of samples and dropout masks.
+
+    >>> Spec(seed=1).id == Spec(seed=1).id != Spec(seed=2).id
+    True
+    >>> Spec().replace({"data.label_noise": 0.3}).data.label_noise
+    0.3
+    """
+
+    data: DataSpec = field(default_factory=DataSpec)
+    network: NetworkSpec = field(default_factory=NetworkSpec)
+    training: TrainingSpec = field(default_factory=TrainingSpec)
+    seed: int = 0
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def id(self) -> str:
+        """First 16 hexadecimal digits of the SHA-256 of the settings that differ from their defaults.
+
+        Defaults are left out so that a new setting with a neutral default keeps the ids of older runs.
+        """
+        content = json.dumps(_canonical(self.to_dict(omit_defaults=True)), sort_keys=True, allow_nan=False)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+    def replace(self, changes: Mapping[str, Any]) -> Spec:
+        """Return a copy with some settings changed, each named by its dotted path ("data.label_noise")."""
+        content = self.to_dict()
+        for path, value in changes.items():
+            *tables, key = path.split(".")
+            table = content
+            for name in tables:
+                if not isinstance(table.get(name), dict):
+                    raise InvalidInput(
+                        f"A setting must be named by its path, such as 'data.label_noise'; got {path!r}."
+                        f"{nearest(path, setting_paths())}"
+                    )
+                table = table[name]
+            table[key] = value
+        return Spec.from_dict(content)
+
+
+def setting_paths() -> list[str]:
+    """Dotted paths of all settings of a Spec."""
+    tables = {"data": DataSpec, "network": NetworkSpec, "training": TrainingSpec}
+    paths = [f"{table}.{item.name}" for table, cls in tables.items() for item in fields(cls)]
+    return [*paths, "seed"]

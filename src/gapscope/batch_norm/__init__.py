@@ -1,0 +1,28 @@
+"""Batch normalisation taken apart: layers, population statistics, and the gamma decay that batches amount to."""
+
+from gapscope.batch_norm.gamma_decay.batch_statistics import BatchStatistics as BatchStatistics
+from gapscope.batch_norm.gamma_decay.batch_statistics import batch_statistics as batch_statistics
+from gapscope.batch_norm.gamma_decay.batch_statistics import gaussian_std_moments as gaussian_std_moments
+from gapscope.batch_norm.gamma_decay.decay import gamma_decay as gamma_decay
+from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay as GammaDecay
+from gapscope.batch_norm.gamma_decay.layer_decay import LayerDecay as LayerDecay
+from gapscope.batch_norm.gamma_decay.measured_excess import BatchNormExcess as BatchNormExcess
+from gapscope.batch_norm.gamma_decay.measured_excess import batch_norm_excess as batch_norm_excess
+from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d as GhostBatchNorm1d
+from gapscope.batch_norm.layers.ghost import GhostBatchNorm2d as GhostBatchNorm2d
+from gapscope.batch_norm.layers.ghost import GhostBatchNorm3d as GhostBatchNorm3d
+from gapscope.batch_norm.layers.mean_only import MeanOnlyBatchNorm1d as MeanOnlyBatchNorm1d
+from gapscope.batch_norm.layers.mean_only import MeanOnlyBatchNorm2d as MeanOnlyBatchNorm2d
+from gapscope.batch_norm.layers.mean_only import MeanOnlyBatchNorm3d as MeanOnlyBatchNorm3d
+from gapscope.batch_norm.layers.population import PopulationNorm1d as PopulationNorm1d
+from gapscope.batch_norm.layers.population import PopulationNorm2d as PopulationNorm2d
+from gapscope.batch_norm.layers.population import PopulationNorm3d as PopulationNorm3d
+from gapscope.batch_norm.layers.variance_only import VarianceOnlyBatchNorm1d as VarianceOnlyBatchNorm1d
+from gapscope.batch_norm.layers.variance_only import VarianceOnlyBatchNorm2d as VarianceOnlyBatchNorm2d
+from gapscope.batch_norm.layers.variance_only import VarianceOnlyBatchNorm3d as VarianceOnlyBatchNorm3d
+from gapscope.batch_norm.layers.weight import initialize_from_data as initialize_from_data
+from gapscope.batch_norm.layers.weight import weight_normalize as weight_normalize
+from gapscope.batch_norm.refresh import PopulationRefresh as PopulationRefresh
+from gapscope.batch_norm.refresh import refresh_population as refresh_population
+from gapscope.batch_norm.replace import replace as replace
+from gapscope.inspection.moments import ChannelMoments as ChannelMoments

@@ -1,0 +1,137 @@
+"""What dropout adds to the expected loss of a network as it stands, and the rate that adds a given amount."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from scipy.optimize import brentq
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, nearest
+from gapscope.base.records import Estimate
+from gapscope.base.samples import Samples, slices
+from gapscope.batch_norm.gamma_decay.curvature import loss_for
+from gapscope.batch_norm.norm_layers import LINEAR_LAYERS, hooked
+from gapscope.inspection.outputs import inspecting, ready_inputs
+
+LARGEST_RATE = 0.9
+"""Rates above this are not looked at."""
+
+
+def last_linear_layer(network: nn.Module, samples: Samples) -> str:
+    """Name of the linear or convolutional layer that runs last, whose inputs are where dropout goes by default.
+
+    Args:
+        network: The network.
+        samples: The first of them is passed through.
+
+    Returns:
+        The name.
+
+    Raises:
+        NotMeasurable: There is no such layer.
+    """
+    order: list[str] = []
+    found = {name: module for name, module in network.named_modules() if isinstance(module, LINEAR_LAYERS)}
+    with inspecting(network), hooked(found, lambda name, *_: order.append(name)), torch.no_grad():
+        network(ready_inputs(network, samples.inputs[:1]))
+    if not order:
+        raise NotMeasurable(
+            "The network must run a linear or convolutional layer, before which dropout goes; it has none."
+        )
+    return order[-1]
+
+
+class DropoutLoss:
+    r"""Expected loss under dropout before some layers, minus the loss without, in evaluation mode.
+
+    $\frac1n \sum_j E_m[\ell_j(m)] - \ell_j$, with masks m drawn `draws` times a sample. Inputs of each layer are set
+    to 0 with probability `rate` and divided by 1 - rate, one by one, as `torch.nn.Dropout` does. The same random
+    numbers serve every rate, so that the excess is smooth in it. Unbiased; the standard error is over samples.
+    Cost: `draws` forward passes a rate.
+
+    Args:
+        network: The network; left as it is.
+        samples: Inputs with targets.
+        layers: Names of the layers whose inputs are dropped.
+        draws: Masks a sample.
+        seed: Seed of the masks.
+        chunk_size: Samples a forward pass.
+
+    Raises:
+        InvalidInput: A layer's name is unknown, or there are no targets.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        samples: Samples,
+        layers: Sequence[str],
+        *,
+        draws: int = 4,
+        seed: int = 0,
+        chunk_size: int = 512,
+    ) -> None:
+        if samples.targets is None:
+            raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
+        known = dict(network.named_modules())
+        for name in layers:
+            if name not in known or not name:
+                raise InvalidInput(
+                    f"dropout_before must name layers of the network; got {name!r}.{nearest(name, known)}"
+                )
+        check_range("draws", draws, 1)
+        self.network, self.samples, self.targets = network, samples, samples.targets
+        self.layers = {name: known[name] for name in layers}
+        self.draws, self.seed, self.chunk_size = draws, seed, chunk_size
+        self.plain = self._losses()
+
+    def _losses(self) -> Tensor:
+        loss, parts = loss_for(self.targets), []
+        with inspecting(self.network), torch.no_grad():
+            for part in slices(len(self.samples), self.chunk_size):
+                outputs = self.network(ready_inputs(self.network, self.samples.inputs[part]))
+                parts.append(loss(outputs, self.targets[part].to(outputs.device)).double().cpu())
+        return torch.cat(parts)
+
+    def excess(self, rate: float) -> Estimate:
+        """Return the excess loss at this rate.
+
+        Args:
+            rate: Probability of dropping an input, in [0, 1).
+
+        Returns:
+            The excess, in units of the loss.
+        """
+        check_range("rate", rate, 0, 1, high_open=True)
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def drop(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+            kept = torch.rand(inputs[0].shape, generator=generator) >= rate
+            return inputs[0] * kept.to(inputs[0]) / (1 - rate), *inputs[1:]
+
+        with hooked(self.layers, drop, before=True):
+            dropped = torch.stack([self._losses() for _ in range(self.draws)]).mean(0)
+        gains = dropped - self.plain
+        return Estimate(gains.mean().item(), (gains.std() / len(gains) ** 0.5).item())
+
+    def matching_rate(self, target: Estimate) -> Estimate | None:
+        """Return the rate whose excess loss is `target`, by root finding.
+
+        Args:
+            target: Wanted excess, positive.
+
+        Returns:
+            The rate, its standard error from those of both excesses over the slope between them; None where no rate
+            up to 0.9 adds as much.
+        """
+        if self.excess(LARGEST_RATE) <= target:
+            return None
+        rate = float(brentq(lambda p: float(self.excess(p)) - float(target), 0.0, LARGEST_RATE, xtol=2e-4))  # type: ignore[arg-type]
+        beyond = min(1.2 * rate + 1e-3, 0.95)
+        there = self.excess(rate)
+        slope = (self.excess(beyond) - there) / (beyond - rate)
+        errors = (there.standard_error or 0.0) ** 2 + (target.standard_error or 0.0) ** 2
+        return Estimate(rate, errors**0.5 / slope if slope > 0 else None)

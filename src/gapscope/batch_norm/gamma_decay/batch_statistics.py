@@ -1,0 +1,263 @@
+r"""Batch mean and standard deviation as random variables: closed forms, and a check of them on data.
+
+With $a = (\mu_B-\mu_P)/\sigma_P$ and $s = \sigma_B/\sigma_P - 1$ the paper takes $\mu_B \sim N(\mu_P, \sigma_P^2/M)$
+and $\sigma_B \sim N(\sigma_P, \sigma_P^2 (\rho+2)/4M)$ (the second $\sigma_P^2$ is missing in print), independent.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gapscope.base.errors import check_choice, check_range
+from gapscope.base.samples import Samples, as_samples, slices
+from gapscope.batch_norm.gamma_decay._figures import label_first, panels_over_batch_size
+from gapscope.batch_norm.gamma_decay.curvature import normalised_input
+from gapscope.batch_norm.gamma_decay.measured_excess import random_batches
+from gapscope.batch_norm.norm_layers import batch_norm_layers, hooked
+from gapscope.batch_norm.refresh import refresh_population, seeded
+from gapscope.inspection.moments import ChannelMoments
+from gapscope.inspection.outputs import inspecting, ready_inputs
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+QUANTITIES = {
+    "mean_variance": "Var(a)",
+    "std_variance": "Var(s)",
+    "std_bias": "E[s]",
+    "inverse_std_bias": "E[1/(1+s)] - 1",
+    "covariance": "Cov(a, s)",
+}
+"""Names of the quantities and what they are."""
+
+
+def gaussian_std_moments(batch_size: int) -> tuple[float, float, float]:
+    r"""Exact $E[\sigma_B]$, $E[1/\sigma_B]$, $E[1/\sigma_B^2]$ of a batch of M Gaussian values with sigma_P = 1.
+
+    $M\sigma_B^2$ (biased variance) is chi-squared with M - 1 degrees of freedom, so with $\Gamma$ the gamma function
+    $E[\sigma_B^k] = (2/M)^{k/2}\, \Gamma(\frac{M-1+k}{2}) / \Gamma(\frac{M-1}{2})$; k = -2 gives $M/(M-3)$.
+
+    Reference: Luo et al. 2019, appendix C.3.
+
+    Args:
+        batch_size: M, larger than 3.
+
+    Returns:
+        The three moments.
+
+    Raises:
+        InvalidInput: M is 3 or smaller, where the last moment is infinite.
+
+    >>> [round(value, 8) for value in gaussian_std_moments(16)]
+    [0.95225383, 1.0882901, 1.23076923]
+    """
+    check_range("batch_size", batch_size, 3, low_open=True)
+
+    def moment(k: int) -> float:
+        log_ratio = math.lgamma((batch_size - 1 + k) / 2) - math.lgamma((batch_size - 1) / 2)
+        return (2 / batch_size) ** (k / 2) * math.exp(log_ratio)
+
+    return moment(1), moment(-1), moment(-2)
+
+
+@dataclass(frozen=True)
+class StatisticsRow:
+    """One quantity of one layer at one batch size, channel by channel, without units (in units of sigma_P).
+
+    Attributes:
+        layer: Name of the layer.
+        batch_size: Batch size M.
+        quantity: A key of QUANTITIES.
+        measured: Over random batches [C].
+        standard_error: Of `measured`, over batches [C].
+        predicted: To order 1/M, from the variance over samples of the mean and mean square over positions [C].
+        paper: From 1/M and (rho + 2)/4M [C], with every position taken for a copy; independent mean and deviation.
+    """
+
+    layer: str
+    batch_size: int
+    quantity: str
+    measured: Float[Tensor, " c"]
+    standard_error: Float[Tensor, " c"]
+    predicted: Float[Tensor, " c"]
+    paper: Float[Tensor, " c"]
+
+
+class BatchStatistics(tuple[StatisticsRow, ...]):
+    """The rows of `batch_statistics`, with a table and a figure."""
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a layer, batch size and quantity; means over channels."""
+        import pandas
+
+        rows = [
+            {
+                "layer": row.layer,
+                "batch_size": row.batch_size,
+                "quantity": row.quantity,
+                "measured": float(row.measured.mean()),
+                "standard_error": float(row.standard_error.mean()),
+                "predicted": float(row.predicted.mean()),
+                "paper": float(row.paper.mean()),
+            }
+            for row in self
+        ]
+        return pandas.DataFrame(rows).set_index(["layer", "batch_size", "quantity"])
+
+    def plot(self, quantity: str = "std_variance") -> Figure:
+        """Draw one quantity over the batch size, a panel a layer: measured, predicted, and as in the paper."""
+        check_choice("quantity", quantity, QUANTITIES)
+        table = self.to_pandas().xs(quantity, level="quantity")
+        figure, panels = panels_over_batch_size(row.layer for row in self)
+        for name, panel in panels.items():
+            rows = table.loc[name].sort_index()
+            panel.errorbar(rows.index, rows["measured"], 2 * rows["standard_error"], fmt="o", label="measured")
+            panel.plot(rows.index, rows["predicted"], "-", label="predicted")
+            panel.plot(rows.index, rows["paper"], "--", label="paper")
+        label_first(panels, QUANTITIES[quantity])
+        return figure
+
+    def __repr__(self) -> str:
+        return self.to_pandas().to_string()
+
+
+@dataclass(frozen=True)
+class _Population:
+    """Mean and mean square over positions of u, sample by sample [n, C], and its moments over samples and positions."""
+
+    means: Tensor
+    squares: Tensor
+    moments: ChannelMoments
+
+
+def _populations(
+    network: nn.Module, layers: dict[str, Any], samples: Samples, chunk_size: int
+) -> dict[str, _Population]:
+    means: dict[str, list[Tensor]] = {name: [] for name in layers}
+    squares: dict[str, list[Tensor]] = {name: [] for name in layers}
+    moments = {name: ChannelMoments(order=4) for name in layers}
+
+    def take_in(name: str, layer: Any, inputs: tuple[Tensor, ...]) -> None:
+        u = normalised_input(layer, inputs[0]).double()
+        means[name].append(u.mean(2).cpu())
+        squares[name].append(u.square().mean(2).cpu())
+        moments[name].update(u.cpu())
+
+    with hooked(layers, take_in, before=True), torch.no_grad():
+        for part in slices(len(samples), chunk_size):
+            network(ready_inputs(network, samples.inputs[part]))
+    return {name: _Population(torch.cat(means[name]), torch.cat(squares[name]), moments[name]) for name in layers}
+
+
+def _measured(population: _Population, batch_size: int, passes: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Values over batches [batches, C] whose mean over batches is each quantity."""
+    n = len(population.means)
+    batches = list(random_batches(n, batch_size, passes, n, generator))
+    a = torch.cat([population.means[indices].mean(1) for indices in batches])
+    mean_square = torch.cat([population.squares[indices].mean(1) for indices in batches])
+    # The population's own variance in units of sigma_P^2 + eps; the rest, eps, is part of every batch's.
+    rest = 1 - population.squares.mean(0) + population.means.mean(0).square()
+    s = (mean_square - a.square() + rest).clamp_min(0).sqrt() - 1
+    centred_a, centred_s = a - a.mean(0), s - s.mean(0)
+    return {
+        "mean_variance": centred_a.square(),
+        "std_variance": centred_s.square(),
+        "std_bias": s,
+        "inverse_std_bias": 1 / (1 + s) - 1,
+        "covariance": centred_a * centred_s,
+    }
+
+
+def _predicted(population: _Population, factor: float) -> dict[str, Tensor]:
+    a, q = population.means - population.means.mean(0), population.squares - population.squares.mean(0)
+    v1, v2, v12 = a.square().mean(0), q.square().mean(0), (a * q).mean(0)
+    return {
+        "mean_variance": factor * v1,
+        "std_variance": factor * v2 / 4,
+        "std_bias": -factor * (v1 / 2 + v2 / 8),
+        "inverse_std_bias": factor * (v1 / 2 + 3 * v2 / 8),
+        "covariance": factor * v12 / 2,
+    }
+
+
+def _paper(population: _Population, batch_size: int) -> dict[str, Tensor]:
+    std_variance = (population.moments.excess_kurtosis + 2) / (4 * batch_size)
+    zero = torch.zeros_like(std_variance)
+    return {
+        "mean_variance": zero + 1 / batch_size,
+        "std_variance": std_variance,
+        "std_bias": zero,
+        "inverse_std_bias": std_variance,
+        "covariance": zero,
+    }
+
+
+def batch_statistics(
+    network: nn.Module,
+    data: Any,
+    *,
+    batch_sizes: Sequence[int] = (16, 32, 64, 128),
+    layers: Sequence[str] | None = None,
+    passes: int = 100,
+    chunk_size: int = 512,
+    generator: torch.Generator | None = None,
+) -> BatchStatistics:
+    r"""Moments of the batch mean and standard deviation of each layer, measured on data and as predicted.
+
+    On a copy of the network with exact population statistics, batches of M samples are drawn at random (without
+    replacement). Measured: Var(a), Var(s), E[s], E[1/(1+s)]-1 and Cov(a, s). Predicted, with $V_1, V_2, V_{12}$ the
+    variances and covariance over samples of the mean and mean square over positions of u, and $f = (n-M)/(M(n-1))$:
+    $fV_1$ (exact), $fV_2/4$, $-f(V_1/2+V_2/8)$, $f(V_1/2+3V_2/8)$, $fV_{12}/2$, up to $O(1/M^2)$; without
+    positions $V_1 = 1$, $V_2 = \rho + 2$, $V_{12}$ = skewness. Paper: the priors of its section 2.
+
+    Cost: one forward pass over the data; memory O(n * channels), float64.
+
+    Reference: Luo et al. 2019, section 2.
+
+    Args:
+        network: Network with BatchNorm, PopulationNorm or GhostBatchNorm layers.
+        data: Inputs, taken for the population.
+        batch_sizes: Batch sizes M, each at least 2 and below the number of samples.
+        layers: Names of layers; None for all.
+        passes: How often all samples are dealt into batches.
+        chunk_size: Samples a forward pass.
+        generator: Source of the batches; None for one with seed 0.
+
+    Returns:
+        Rows with numbers and standard errors; `.to_pandas()`, `.plot()`.
+
+    Raises:
+        InvalidInput: A batch size does not fit the data.
+
+    >>> rows = batch_statistics(nn.BatchNorm1d(1), torch.tensor([[0.0], [2.0]]).repeat(500, 1), batch_sizes=(10,))
+    >>> round(10 * rows[0].measured.item(), 1), round(10 * rows[0].predicted.item(), 3)
+    (1.0, 0.991)
+    """
+    samples = as_samples(data)
+    n = len(samples)
+    for size in batch_sizes:
+        check_range("batch_sizes (at least 2, below the number of samples)", size, 2, n - 1)
+    generator = seeded(generator)
+    network = copy.deepcopy(network)
+    names = list(batch_norm_layers(network, layers))
+    refresh_population(network, samples, samples=n, layers=names, chunk_size=chunk_size)
+    with inspecting(network):
+        populations = _populations(network, batch_norm_layers(network, names), samples, chunk_size)
+    rows = []
+    for name, population in populations.items():
+        for size in batch_sizes:
+            measured = _measured(population, size, passes, generator)
+            predicted, paper = _predicted(population, (n - size) / (size * (n - 1))), _paper(population, size)
+            for quantity, values in measured.items():
+                mean, error = values.mean(0), values.std(0) / len(values) ** 0.5
+                rows.append(StatisticsRow(name, size, quantity, mean, error, predicted[quantity], paper[quantity]))
+    return BatchStatistics(rows)

@@ -1,0 +1,203 @@
+r"""Curvature of the loss along gamma and beta of normalisation layers, sample by sample, streamed.
+
+Batch statistics reach the loss as $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, the same at all positions of
+a sample; what a noise of given covariance costs is therefore decided by
+$H_{\gamma\gamma} = \frac1n \sum_j \partial^2 \ell_j / \partial\gamma_i^2$, and by $H_{\beta\beta}$ and
+$H_{\gamma\beta}$, defined alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gapscope.base.errors import InvalidInput
+from gapscope.batch_norm.layers._channel_norm import per_channel
+from gapscope.batch_norm.norm_layers import hooked
+from gapscope.inspection.outputs import checked_outputs
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Loss of each sample [n] from outputs [n, K] and targets."""
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of each sample [n], in nats."""
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Squared error of each sample [n], a mean over outputs."""
+    return (outputs - targets).square().mean(1)
+
+
+def loss_for(targets: Tensor) -> Loss:
+    """Cross-entropy for class labels, squared error for regression targets."""
+    return squared_error if targets.is_floating_point() else cross_entropy
+
+
+def output_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k"]:
+    """Gradient of each sample's loss by its own outputs."""
+    outputs = outputs.detach().requires_grad_()
+    return torch.autograd.grad(_checked_losses(loss, outputs, targets).sum(), outputs)[0]
+
+
+def _checked_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    losses = loss(outputs, targets)
+    if losses.shape != (len(outputs),):
+        raise InvalidInput(
+            f"loss must return one number a sample, shape [{len(outputs)}]; got {list(losses.shape)}. "
+            "Use reduction='none' and, for several outputs, a mean over them."
+        )
+    return losses
+
+
+def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k r"]:
+    r"""F with $F F^\top$ = Hessian of each sample's loss by its own outputs.
+
+    For the cross-entropy $F = [\sqrt{p_k}(e_k - p)]_k$, so that the columns are the scores of the labels weighted by
+    their probability under the model; other losses by eigen-decomposition.
+
+    Args:
+        loss: The loss.
+        outputs: Outputs [n, K].
+        targets: Targets.
+
+    Returns:
+        The factor.
+
+    Raises:
+        InvalidInput: The loss is not convex in the outputs.
+    """
+    outputs = outputs.detach()
+    if loss is cross_entropy:
+        p = outputs.softmax(1)
+        return p.sqrt()[:, None, :] * (torch.eye(p.shape[1], dtype=p.dtype, device=p.device) - p[:, :, None])
+    outputs = outputs.double().requires_grad_()
+    targets = targets.double() if targets.is_floating_point() else targets
+    (gradient,) = torch.autograd.grad(_checked_losses(loss, outputs, targets).sum(), outputs, create_graph=True)
+    columns = [
+        torch.autograd.grad(column.sum(), outputs, retain_graph=True, materialize_grads=True)[0]
+        for column in gradient.unbind(1)
+    ]
+    values, vectors = torch.linalg.eigh(torch.stack(columns, 2))
+    if bool((values < -1e-6 * values.abs().max()).any()):
+        raise InvalidInput(
+            "curvature='gauss_newton' needs a loss convex in the outputs; this one has a negative curvature. "
+            "Use curvature='hessian'."
+        )
+    return vectors * values.clamp_min(0).sqrt()[:, None, :]
+
+
+@dataclass(frozen=True)
+class Tapped:
+    """One normalisation layer in one forward pass.
+
+    Attributes:
+        normalised: u = (h - mu) / sigma, [n, C, positions], before gamma and beta, without gradient.
+        output: gamma u + beta, in the graph.
+    """
+
+    normalised: Tensor
+    output: Tensor
+
+    def derivatives(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Derivatives by gamma and beta, sample by sample [n, C], from the gradient by the output."""
+        g = gradient.flatten(2) if gradient.ndim > 2 else gradient[..., None]
+        return (g * self.normalised).sum(2), g.sum(2)
+
+
+def normalised_input(layer: Any, h: Tensor) -> Tensor:
+    """(h - running_mean) / sqrt(running_var + eps) as [n, C, positions]."""
+    u = (h - per_channel(layer.running_mean, h)) * per_channel((layer.running_var + layer.eps).rsqrt(), h)
+    return u.flatten(2) if u.ndim > 2 else u[..., None]
+
+
+def tapped_forward(network: nn.Module, layers: dict[str, Any], x: Tensor) -> tuple[Tensor, dict[str, Tapped]]:
+    """Outputs [n, K] and what went through each layer.
+
+    Args:
+        network: The network, in evaluation mode.
+        layers: Normalisation layers by name, all of which are called.
+        x: Inputs.
+
+    Returns:
+        Outputs in the graph, and the taps by name.
+    """
+    taps: dict[str, Tapped] = {}
+
+    def tap(name: str, layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        taps[name] = Tapped(normalised_input(layer, inputs[0]).detach(), output)
+        return output.clone()  # the next layer may work in place
+
+    x = x.clone().requires_grad_() if x.is_floating_point() else x
+    with hooked(layers, tap):
+        outputs = checked_outputs(network(x), len(x))
+    return outputs, taps
+
+
+def derivatives_along(
+    outputs: Tensor, taps: dict[str, Tapped], direction: Tensor
+) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+    """Yield (name, derivative by the layer's output, by gamma [n, C], by beta [n, C]) of <outputs, direction>."""
+    at = [tap.output for tap in taps.values()]
+    gradients = torch.autograd.grad(outputs, at, direction.to(outputs.dtype), retain_graph=True, materialize_grads=True)
+    for (name, tap), gradient in zip(taps.items(), gradients, strict=True):
+        yield name, gradient, *tap.derivatives(gradient)
+
+
+def hessian_diagonals(
+    network: nn.Module, layers: dict[str, Any], x: Tensor, y: Tensor, loss: Loss, probes: list[dict[str, Tensor]]
+) -> Iterator[dict[str, Float[Tensor, "3 c"]]]:
+    r"""Yield, for each probe z, estimates z * (H z) of three diagonals of the summed loss's Hessian.
+
+    They are those of $H_{\gamma\gamma}$, $H_{\beta\beta}$ and $H_{\gamma\beta}$. With random signs z the mean over
+    probes is unbiased (Hutchinson); with unit vectors the sum is exact.
+
+    Args:
+        network: The network, in evaluation mode.
+        layers: Normalisation layers by name.
+        x: Inputs.
+        y: Targets.
+        loss: The loss.
+        probes: Name -> z [C].
+
+    Yields:
+        Name -> the three diagonals, in that order.
+    """
+    shifts: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def shift(name: str, layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        zeros = torch.zeros(2, layer.num_features, dtype=output.dtype, device=output.device)
+        by_gamma, by_beta = (part.clone().requires_grad_() for part in zeros)
+        shifts[name] = by_gamma, by_beta
+        u = normalised_input(layer, inputs[0]).view(output.shape)
+        return output + per_channel(by_gamma, output) * u + per_channel(by_beta, output)
+
+    with hooked(layers, shift):
+        total = _checked_losses(loss, checked_outputs(network(x), len(x)), y).sum()
+    ends = [end for pair in shifts.values() for end in pair]
+    gradients = torch.autograd.grad(total, ends, create_graph=True, materialize_grads=True)
+    by_gamma, by_beta = gradients[::2], gradients[1::2]
+    for probe in probes:
+        z = [probe[name].to(total.dtype) for name in shifts]
+        along_gamma = _hessian_product(by_gamma, z, ends)
+        along_beta = _hessian_product(by_beta, z, ends)
+        yield {
+            name: torch.stack(
+                [z[i] * along_gamma[2 * i], z[i] * along_beta[2 * i + 1], z[i] * along_beta[2 * i]]
+            ).double()
+            for i, name in enumerate(shifts)
+        }
+
+
+def _hessian_product(gradients: tuple[Tensor, ...], z: list[Tensor], ends: list[Tensor]) -> tuple[Tensor, ...]:
+    along = torch.stack([(g * v).sum() for g, v in zip(gradients, z, strict=True)]).sum()
+    if not along.requires_grad:
+        return tuple(torch.zeros_like(end) for end in ends)
+    return torch.autograd.grad(along, ends, retain_graph=True, materialize_grads=True)

@@ -1,0 +1,192 @@
+"""What a gamma decay is: of one layer, channel by channel, and of a network, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from jaxtyping import Float
+from torch import Tensor
+
+from gapscope.base.errors import check_range
+from gapscope.base.records import Estimate
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class LayerDecay:
+    r"""What batch statistics of one layer add to the expected loss, channel by channel, in float64.
+
+    With $a = (\mu_B-\mu_P)/\sigma_P$, $s = \sigma_B/\sigma_P - 1$ and u the normalised input:
+
+    Attributes:
+        name: Name of the layer.
+        batch_size: Emulated batch size M.
+        gamma: gamma [C] (1 without affine parameters).
+        length_factor: Ratio of the length whose square is decayed to gamma [C]; 1 for metric="empirical".
+        zeta: Decay rate [C], $\frac12 (v_\sigma H_{\gamma\gamma} + v_\mu H_{\beta\beta}) + c H_{\gamma\beta}$.
+        coupling: Z [C, C] with zeta on its diagonal: noise of different channels is correlated, and so is the
+            curvature. None for covariance="diagonal".
+        first_order: Part that is linear in gamma [C]; it vanishes in expectation for noise from another batch at a
+            stationary point of gamma and beta.
+        gradient_gamma: Mean over samples of the derivative of the loss by gamma [C], at the population statistics.
+        gradient_beta: The same by beta [C].
+        mean_variance: v_mu = Var(a) [C].
+        std_variance: v_sigma = Var(s) [C].
+        covariance: c = Cov(a, s) [C].
+        curvature_gamma: $H_{\gamma\gamma}$ [C], mean over samples.
+        curvature_beta: $H_{\beta\beta}$ [C].
+        curvature_cross: $H_{\gamma\beta}$ [C].
+        excess_kurtosis: rho of u [C], over samples and positions.
+        skewness: Skewness of u [C].
+        standard_error: Standard error of `decay` where the curvature was estimated by draws, None where it is exact.
+        sampled: What drawing the noise gives in the place of `decay`, None where it was not drawn: all even orders.
+    """
+
+    name: str
+    batch_size: int
+    gamma: Float[Tensor, " c"]
+    length_factor: Float[Tensor, " c"]
+    zeta: Float[Tensor, " c"]
+    coupling: Float[Tensor, "c c"] | None
+    first_order: Float[Tensor, " c"]
+    gradient_gamma: Float[Tensor, " c"]
+    gradient_beta: Float[Tensor, " c"]
+    mean_variance: Float[Tensor, " c"]
+    std_variance: Float[Tensor, " c"]
+    covariance: Float[Tensor, " c"]
+    curvature_gamma: Float[Tensor, " c"]
+    curvature_beta: Float[Tensor, " c"]
+    curvature_cross: Float[Tensor, " c"]
+    excess_kurtosis: Float[Tensor, " c"]
+    skewness: Float[Tensor, " c"]
+    standard_error: float | None
+    sampled: Estimate | None = None
+
+    @property
+    def decay(self) -> Estimate:
+        """Sum over channels of zeta gamma^2, with the coupling between channels where it is known; units of loss."""
+        return Estimate(float(quadratic(self.gamma, self.rate)), self.standard_error)
+
+    @property
+    def rate(self) -> Tensor:
+        """Rate r [C] or [C, C] with which the decay is sum_i r_i gamma_i^2, or gamma^T r gamma, whatever the metric."""
+        if self.coupling is None:
+            return self.zeta * self.length_factor.square()
+        return self.coupling * self.length_factor * self.length_factor[:, None]
+
+    @property
+    def predicted(self) -> Estimate:
+        """Expected loss with batch statistics minus loss with population statistics.
+
+        That is the first-order part plus `sampled` or, where no noise was drawn, `decay`.
+        """
+        even = self.decay if self.sampled is None else self.sampled
+        return Estimate(even + float(self.first_order.sum()), even.standard_error)
+
+    def scaled(self, factor: float, batch_size: int) -> LayerDecay:
+        """The same with every variance of the batch statistics times `factor`, and nothing sampled."""
+        names = ("zeta", "coupling", "first_order", "mean_variance", "std_variance", "covariance", "standard_error")
+        values = {name: getattr(self, name) for name in names}
+        return replace(
+            self,
+            batch_size=batch_size,
+            sampled=None,
+            **{name: None if v is None else v * factor for name, v in values.items()},
+        )
+
+
+def quadratic(gamma: Tensor, rate: Tensor) -> Tensor:
+    """Return sum_i rate_i gamma_i^2, or gamma^T rate gamma for a matrix of rates."""
+    return (rate * gamma.square()).sum() if rate.ndim == 1 else gamma @ rate @ gamma
+
+
+def _total(estimates: list[Estimate]) -> Estimate:
+    errors = [estimate.standard_error for estimate in estimates]
+    known = [error for error in errors if error is not None]
+    return Estimate(sum(estimates), sum(error**2 for error in known) ** 0.5 if known else None)
+
+
+class GammaDecay(Mapping[str, LayerDecay]):
+    """The gamma decay of a network: name of layer -> LayerDecay, in forward order.
+
+    Args:
+        layers: The layers.
+        n_samples: Number of samples of the population.
+        replacement: Whether batches are drawn with replacement.
+    """
+
+    def __init__(self, layers: Mapping[str, LayerDecay], n_samples: int, replacement: bool) -> None:
+        self._layers, self.n_samples, self.replacement = dict(layers), n_samples, replacement
+
+    def __getitem__(self, name: str) -> LayerDecay:
+        return self._layers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layers)
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    @property
+    def batch_size(self) -> int:
+        """The emulated batch size M."""
+        return next(iter(self.values())).batch_size
+
+    @property
+    def decay(self) -> Estimate:
+        """Sum of the layers' decay, in units of the loss."""
+        return _total([layer.decay for layer in self.values()])
+
+    @property
+    def predicted(self) -> Estimate:
+        """Predicted loss with batch statistics minus loss with population statistics, summed over the layers."""
+        return _total([layer.predicted for layer in self.values()])
+
+    def at(self, batch_size: int) -> GammaDecay:
+        """Return the same for another batch size, without measuring again.
+
+        Args:
+            batch_size: Emulated batch size M; everything scales with (n - M) / (M (n - 1)), or 1/M with replacement.
+
+        Returns:
+            The decay for that batch size; a sampled part holds for its own batch size alone and is left out.
+        """
+        factor = self.variance_factor(batch_size) / self.variance_factor(self.batch_size)
+        layers = {name: layer.scaled(factor, batch_size) for name, layer in self.items()}
+        return GammaDecay(layers, self.n_samples, self.replacement)
+
+    def variance_factor(self, batch_size: int) -> float:
+        """Variance of a mean over a random batch, in units of the variance of a single sample."""
+        n = self.n_samples
+        if self.replacement:
+            check_range("batch_size", batch_size, 1)
+            return 1 / batch_size
+        check_range("batch_size (below the number of samples, or use replacement=True)", batch_size, 1, n - 1)
+        return (n - batch_size) / (batch_size * (n - 1))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a layer: batch size, mean zeta, mean gamma^2, decay, first-order part, predicted."""
+        import pandas
+
+        rows = [
+            {
+                "layer": layer.name,
+                "batch_size": layer.batch_size,
+                "channels": len(layer.gamma),
+                "mean_zeta": float(layer.zeta.mean()),
+                "mean_gamma_squared": float(layer.gamma.square().mean()),
+                "decay": float(layer.decay),
+                "first_order": float(layer.first_order.sum()),
+                "predicted": float(layer.predicted),
+                "standard_error": layer.standard_error,
+            }
+            for layer in self.values()
+        ]
+        return pandas.DataFrame(rows).set_index("layer")
+
+    def __repr__(self) -> str:
+        return self.to_pandas().to_string()

@@ -1,0 +1,61 @@
+"""The Euclidean length of a normalised layer's weights, beside the empirical one that batch norm decays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import NotMeasurable
+from gapscope.base.samples import Samples, slices
+from gapscope.batch_norm.norm_layers import feeding_layers, hooked
+from gapscope.inspection.moments import ChannelMoments
+from gapscope.inspection.outputs import ready_inputs
+
+
+def euclidean_length_factors(
+    network: nn.Module, layers: dict[str, Any], samples: Samples, chunk_size: int
+) -> dict[str, Tensor]:
+    r"""Ratio $\sqrt{a}\, \lVert w_i \rVert / \sigma_i$ of the Euclidean to the empirical length of each channel.
+
+    $\mathrm{Var}(w_i^\top x) = w_i^\top \Sigma w_i$ is $\sigma_i^2$; with $\Sigma = a I$, a the mean variance of the
+    inputs' coordinates (of the channels of its group, in a convolution, borders left aside), it is $a \lVert w_i
+    \rVert^2$. The ratio is 1 for white inputs.
+
+    Args:
+        network: The network, in evaluation mode.
+        layers: Normalisation layers by name.
+        samples: The population.
+        chunk_size: Samples a forward pass.
+
+    Returns:
+        Name -> ratio [C] in float64.
+
+    Raises:
+        NotMeasurable: A layer is not fed by a linear or convolutional layer alone.
+    """
+    feeders = feeding_layers(network, layers, ready_inputs(network, samples.inputs[:1]))
+    for name in layers:
+        if name not in feeders:
+            raise NotMeasurable(
+                f"metric='euclid' needs the weights before layer '{name}', whose input is not the output of one linear "
+                "or convolutional layer. Leave it out of layers, or use metric='empirical'."
+            )
+    modules = {name: network.get_submodule(source) for name, source in feeders.items()}
+    moments = {name: ChannelMoments() for name in modules}
+
+    def take_in(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        moments[name].update(inputs[0])
+
+    with hooked(modules, take_in, before=True), torch.no_grad():
+        for part in slices(len(samples), chunk_size):
+            network(ready_inputs(network, samples.inputs[part]))
+    return {name: _factor(modules[name], layers[name], moments[name].variance) for name in layers}
+
+
+def _factor(module: Any, layer: Any, input_variance: Tensor) -> Tensor:
+    groups = getattr(module, "groups", 1)
+    variance = input_variance.view(groups, -1).mean(1).repeat_interleave(len(module.weight) // groups)
+    squared_norm = module.weight.detach().double().flatten(1).square().sum(1)
+    return (variance * squared_norm / (layer.running_var.double() + layer.eps)).sqrt()

@@ -1,0 +1,1 @@
+"""Layers that take batch normalisation apart, one idea a file."""

@@ -1,0 +1,140 @@
+"""What the normalisation layers share: affine parameters, running statistics, checks of their input."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput, check_range
+
+_POSITIONS = {2: "", 3: ", length", 4: ", height, width", 5: ", depth, height, width"}
+
+
+class ChannelNorm(nn.Module):
+    """Base of the layers that normalise every channel of [n, C, ...] by statistics over samples and positions.
+
+    Parameters and buffers have the names of torch's BatchNorm: weight (gamma), bias (beta), running_mean, running_var
+    (unbiased), num_batches_tracked. Buffers that a layer does not use are None.
+
+    NaN and infinity are handled as torch's BatchNorm handles them: they reach all outputs of their own channel, and
+    its running statistics, and no other channel.
+
+    Args:
+        num_features: Number of channels C.
+        eps: Added to variances inside the square root.
+        momentum: Weight of the newest batch in the running statistics; None for the plain average of all batches.
+        affine: Whether there are gamma and beta.
+        track_running_stats: Whether running statistics are kept; without them evaluation uses batch statistics.
+        device: Device of parameters and buffers.
+        dtype: Floating-point type of parameters and buffers.
+    """
+
+    _dimensions: ClassVar[tuple[int, ...]] = ()
+    weight: Tensor | None
+    bias: Tensor | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_range(f"num_features of {type(self).__name__}", num_features, 1)
+        check_range(f"eps of {type(self).__name__}", eps, 0)
+        if momentum is not None:
+            check_range(f"momentum of {type(self).__name__}", momentum, 0, 1)
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track_running_stats
+        ones = torch.ones(num_features, device=device, dtype=dtype)
+        self.register_parameter("weight", nn.Parameter(ones.clone()) if affine else None)
+        self.register_parameter("bias", nn.Parameter(torch.zeros_like(ones)) if affine else None)
+        self.register_buffer("running_mean", torch.zeros_like(ones) if track_running_stats else None)
+        self.register_buffer("running_var", ones.clone() if track_running_stats else None)
+        count = torch.zeros((), dtype=torch.long, device=device)
+        self.register_buffer("num_batches_tracked", count if track_running_stats else None)
+
+    @property
+    def uses_batch_statistics(self) -> bool:
+        """Whether the next forward pass takes its statistics from the batch."""
+        return self.training or not self.track_running_stats
+
+    def reset_running_stats(self) -> None:
+        """Set running means to 0, variances to 1 and the count of batches to 0."""
+        for buffer, value in ((self.running_mean, 0), (self.running_var, 1), (self.num_batches_tracked, 0)):
+            if buffer is not None:
+                buffer.fill_(value)
+
+    def reset_parameters(self) -> None:
+        """Reset the running statistics, gamma to 1 and beta to 0."""
+        self.reset_running_stats()
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def extra_repr(self) -> str:
+        """Settings, in the form of torch's BatchNorm."""
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+    def _check_shape(self, h: Tensor) -> None:
+        if h.ndim not in self._dimensions or h.shape[1] != self.num_features:
+            shapes = " or ".join(f"[n, {self.num_features}{_POSITIONS[d]}]" for d in self._dimensions)
+            raise InvalidInput(f"{type(self).__name__} takes inputs of shape {shapes}; got {list(h.shape)}.")
+
+    def _check_batch(self, h: Tensor) -> None:
+        if h.numel() < 2 * self.num_features:
+            raise InvalidInput(
+                f"{type(self).__name__} needs at least 2 values a channel for batch statistics; got an input of shape "
+                f"{list(h.shape)}. Use a larger batch (drop_last=True in the DataLoader), or eval()."
+            )
+
+    def _track(self, mean: Tensor | None, variance: Tensor | None) -> None:
+        """Move the running statistics towards those of a batch."""
+        if self.num_batches_tracked is None:
+            return
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            rate = 1 / self.num_batches_tracked if self.momentum is None else self.momentum
+            for running, newest in ((self.running_mean, mean), (self.running_var, variance)):
+                if running is not None and newest is not None:
+                    running.add_(rate * (newest - running))
+
+
+def per_channel(values: Tensor, like: Tensor) -> Tensor:
+    """View [C] as [1, C, 1, ...] so that it broadcasts against `like` [n, C, ...]."""
+    return values.view(1, -1, *[1] * (like.ndim - 2))
+
+
+def over_channels(h: Tensor) -> list[int]:
+    """Dimensions of [n, C, ...] that statistics of a channel run over."""
+    return [0, *range(2, h.ndim)]
+
+
+def batch_mean_and_variance(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance [C] of a batch, in one fused pass, without gradient.
+
+    Args:
+        h: Batch [n, C, ...].
+        dtype: Floating-point type of the statistics; the sums run in at least that precision.
+
+    Returns:
+        Mean and variance.
+    """
+    with torch.no_grad():
+        unused = h.new_zeros(h.shape[1], dtype=dtype)
+        mean, variance = torch.batch_norm_update_stats(h, unused, unused.clone(), 0.0)
+    return mean, variance

@@ -1,0 +1,130 @@
+"""Ghost batch normalisation: a large batch normalised in small parts, with the regularisation of the small ones."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from gapscope.base.errors import check_range
+from gapscope.batch_norm.layers._channel_norm import ChannelNorm
+
+
+def normalize_parts(
+    h: Tensor, parts: int, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch-normalise `parts` equal parts of a batch, each by itself; sample i belongs to part i mod parts.
+
+    Args:
+        h: Batch [n, C, ...], n a multiple of `parts`.
+        parts: Number of parts.
+        weight: gamma [C].
+        bias: beta [C].
+        eps: Added to the variances.
+
+    Returns:
+        The normalised batch, and the means and unbiased variances [parts, C].
+    """
+    mean, variance = torch.zeros(2, parts * h.shape[1], dtype=(h if weight is None else weight).dtype, device=h.device)
+    weight, bias = (None if t is None else t.repeat(parts) for t in (weight, bias))
+    dealt = h.reshape(len(h) // parts, parts * h.shape[1], *h.shape[2:])
+    y = F.batch_norm(dealt, mean, variance, weight, bias, True, 1.0, eps)
+    return y.view(h.shape), mean.view(parts, -1), variance.view(parts, -1)
+
+
+class GhostBatchNorm(ChannelNorm):
+    r"""Batch normalisation whose statistics come from parts ("ghost batches") of `ghost_size` samples of the batch.
+
+    A batch of n samples is dealt into max(1, n // ghost_size) parts whose sizes differ by at most one, so no part is
+    smaller than `ghost_size` unless the whole batch is. Parts are dealt like cards (with k parts, sample i goes to
+    part i mod k), which costs no copy; batches are in random order anyway. The running statistics move once a step,
+    towards the mean over the parts. Evaluation and state dictionary are those of torch's BatchNorm.
+
+    Reference: Hoffer et al. 2017, algorithm 1.
+
+    Args:
+        num_features: Number of channels.
+        ghost_size: Samples a part.
+        eps: Added to the variance.
+        momentum: Weight of the newest step in the running statistics; None for the plain average.
+        affine: Whether there are gamma and beta.
+        track_running_stats: Whether running statistics are kept for evaluation.
+        device: Device of parameters and buffers.
+        dtype: Floating-point type of parameters and buffers.
+
+    >>> layer = GhostBatchNorm1d(1, ghost_size=2)
+    >>> layer(torch.tensor([[1.0], [10.0], [3.0], [30.0]])).round(decimals=4).flatten().tolist()
+    [-1.0, -1.0, 1.0, 1.0]
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        ghost_size: int = 32,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
+        check_range("ghost_size of GhostBatchNorm", ghost_size, 1)
+        self.ghost_size = ghost_size
+
+    def extra_repr(self) -> str:
+        """Settings that the layer has."""
+        return f"{super().extra_repr()}, ghost_size={self.ghost_size}"
+
+    def forward(self, h: Float[Tensor, "n c *positions"]) -> Float[Tensor, "n c *positions"]:
+        """Normalise a batch.
+
+        Args:
+            h: Batch of pre-activations.
+
+        Returns:
+            The normalised batch, in the type of `h`.
+
+        Raises:
+            InvalidInput: The shape does not fit, or a channel has a single value in a part.
+        """
+        self._check_shape(h)
+        if not self.uses_batch_statistics:
+            return F.batch_norm(h, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+        parts = max(1, len(h) // self.ghost_size)
+        larger = len(h) % parts
+        size = len(h) // parts
+        self._check_batch(h[:size])
+        # equal parts need no cut, whose backward pass would copy the whole gradient
+        blocks = h.tensor_split([larger * (size + 1)]) if larger else [h]
+        counts = [larger, parts - larger] if larger else [parts]
+        normalised = [
+            normalize_parts(block, count, self.weight, self.bias, self.eps)
+            for block, count in zip(blocks, counts, strict=True)
+        ]
+        outputs, means, variances = (list(kind) for kind in zip(*normalised, strict=True))
+        if self.training:
+            self._track(torch.cat(means).mean(0), torch.cat(variances).mean(0))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+class GhostBatchNorm1d(GhostBatchNorm):
+    """GhostBatchNorm of [n, C] or [n, C, length]."""
+
+    _dimensions: ClassVar[tuple[int, ...]] = (2, 3)
+
+
+class GhostBatchNorm2d(GhostBatchNorm):
+    """GhostBatchNorm of [n, C, height, width]."""
+
+    _dimensions: ClassVar[tuple[int, ...]] = (4,)
+
+
+class GhostBatchNorm3d(GhostBatchNorm):
+    """GhostBatchNorm of [n, C, depth, height, width]."""
+
+    _dimensions: ClassVar[tuple[int, ...]] = (5,)

@@ -1,0 +1,131 @@
+"""Weight normalisation by torch's parametrisation, and its initialisation from data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrize import is_parametrized
+
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.batch_norm.layers._channel_norm import per_channel
+from gapscope.batch_norm.norm_layers import LINEAR_LAYERS, chosen, hooked
+from gapscope.inspection.outputs import ready_inputs
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def weight_normalize(network: Network, layers: Sequence[str] | None = None) -> Network:
+    r"""Give linear and convolutional layers the weights $w = g\, v / \lVert v \rVert$, one length g an output channel.
+
+    The function of the network stays as it is (g starts as the norm of w). This is torch's `weight_norm`
+    parametrisation: g is `layer.parametrizations.weight.original0`, v is `original1`.
+
+    Reference: Salimans and Kingma 2016, eq. 2.
+
+    Args:
+        network: The network, changed in place.
+        layers: Names of the layers; None for every linear and convolutional layer.
+
+    Returns:
+        The network.
+
+    Raises:
+        InvalidInput: A name is unknown, or an output channel has only zero weights and thus no direction.
+
+    >>> layer = weight_normalize(nn.Linear(3, 2))
+    >>> layer.parametrizations.weight.original0.shape
+    torch.Size([2, 1])
+    """
+    known = {name: module for name, module in network.named_modules() if isinstance(module, LINEAR_LAYERS)}
+    plain = {
+        name: module
+        for name, module in chosen(known, layers, "linear or convolutional layers").items()
+        if not is_parametrized(module, "weight")
+    }
+    for name, module in plain.items():
+        empty = int((module.weight.flatten(1) == 0).all(1).sum())
+        if empty:
+            raise InvalidInput(
+                f"Weights of layer '{name}' must have a direction; {empty} of its channels are all zero. "
+                "Initialise them at random."
+            )
+    for module in plain.values():
+        weight_norm(module, "weight", dim=0)
+    return network
+
+
+def _normalised_layers(network: nn.Module) -> dict[str, Any]:
+    layers = {
+        name: module
+        for name, module in network.named_modules()
+        if isinstance(module, LINEAR_LAYERS) and is_parametrized(module, "weight")
+    }
+    if not layers:
+        raise NotMeasurable("The network must hold weight-normalised layers; use weight_normalize(network) first.")
+    return layers
+
+
+def _mean_and_deviation(layer: nn.Module, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    by_channel = outputs.flatten(0, -2).T if isinstance(layer, nn.Linear) else outputs.transpose(0, 1).flatten(1)
+    return by_channel.mean(1), by_channel.std(1, unbiased=False)
+
+
+def _broadcast(layer: nn.Module, values: Tensor, outputs: Tensor) -> Tensor:
+    return values if isinstance(layer, nn.Linear) else per_channel(values, outputs)
+
+
+def initialize_from_data(
+    network: Network, x: Shaped[Tensor, "n ..."], *, std: float = 0.05, generator: torch.Generator | None = None
+) -> Network:
+    r"""Draw the directions of weight-normalised layers, and set lengths and biases from one batch.
+
+    $v \sim N(0, \text{std}^2)$; with $t = v x / \lVert v \rVert$ over the batch (and positions), $g = 1/\sigma[t]$ and
+    $b = -\mu[t]/\sigma[t]$, layer after layer in one forward pass, so that every such layer puts out mean 0 and
+    variance 1 a channel. A layer without a bias keeps its mean; a constant channel keeps g = 1.
+
+    Reference: Salimans and Kingma 2016, eq. 5-6; std = 0.05 is theirs.
+
+    Args:
+        network: A network with weight-normalised layers, changed in place.
+        x: A batch of inputs.
+        std: Standard deviation of v; it sets how fast directions turn, not the function.
+        generator: Source of v; None for one with seed 0.
+
+    Returns:
+        The network.
+
+    >>> layer = initialize_from_data(weight_normalize(nn.Linear(2, 1)), torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
+    >>> outputs = layer(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
+    >>> outputs.abs().round(decimals=4).flatten().tolist()
+    [1.0, 1.0]
+    """
+    check_range("std", std, 0, low_open=True)
+    layers = _normalised_layers(network)
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+
+    def set_from_outputs(name: str, layer: Any, inputs: tuple[Any, ...], outputs: Tensor) -> Tensor:
+        mean, deviation = _mean_and_deviation(layer, outputs)
+        deviation = torch.where(deviation > 0, deviation, 1.0)
+        length = layer.parametrizations.weight.original0
+        length.div_(deviation.view_as(length))
+        if layer.bias is None:
+            return outputs / _broadcast(layer, deviation, outputs)
+        layer.bias.copy_(-mean / deviation)
+        return (outputs - _broadcast(layer, mean, outputs)) / _broadcast(layer, deviation, outputs)
+
+    with torch.no_grad():
+        for layer in layers.values():
+            parameters = layer.parametrizations.weight
+            noise = torch.randn(parameters.original1.shape, generator=generator) * std
+            parameters.original1.copy_(noise)
+            parameters.original0.fill_(1.0)
+            if layer.bias is not None:
+                layer.bias.zero_()
+        with hooked(layers, set_from_outputs):
+            network(ready_inputs(network, x))
+    return network

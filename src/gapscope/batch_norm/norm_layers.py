@@ -1,0 +1,153 @@
+"""Where a network normalises: its batch-normalising layers, in the order in which they run, and what feeds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput, NotMeasurable, NotYetSupported, nearest
+from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
+from gapscope.batch_norm.layers.population import PopulationNorm1d, PopulationNorm2d, PopulationNorm3d
+
+BATCH_KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+POPULATION_KINDS = (PopulationNorm1d, PopulationNorm2d, PopulationNorm3d)
+GHOST_KINDS = (GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d)
+BATCH_NORMS = (*BATCH_KINDS, *POPULATION_KINDS, *GHOST_KINDS)
+"""Layers whose evaluation function is gamma (h - running_mean) / sqrt(running_var + eps) + beta, and no subclasses,
+which may do more (an activation, for example)."""
+
+LINEAR_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Layers that may feed a normalisation layer."""
+
+
+def chosen(found: dict[str, Any], names: Sequence[str] | None, what: str) -> dict[str, Any]:
+    """Return the layers of these names, or all.
+
+    Args:
+        found: Layers by name.
+        names: Names as in `network.named_modules()`; None for all.
+        what: What the layers are, for messages.
+
+    Returns:
+        The layers.
+
+    Raises:
+        InvalidInput: A name is unknown.
+        NotMeasurable: There is no layer.
+    """
+    for name in names or ():
+        if name not in found:
+            listed = ", ".join(repr(known) for known in found) or "it has none"
+            raise InvalidInput(f"layers must name {what} of the network: {listed}; got {name!r}.{nearest(name, found)}")
+    if not found or (names is not None and not names):
+        raise NotMeasurable(f"The network must hold {what}; it holds none, or none was named.")
+    return found if names is None else {name: found[name] for name in names}
+
+
+def batch_norm_layers(
+    network: nn.Module, names: Sequence[str] | None = None, kinds: Sequence[type[nn.Module]] = BATCH_NORMS
+) -> dict[str, Any]:
+    """Name -> layer of all layers of some kinds, or of those named.
+
+    Args:
+        network: The network.
+        names: Names as in `network.named_modules()`; None for all.
+        kinds: Classes that count.
+
+    Returns:
+        The layers; each keeps running statistics.
+
+    Raises:
+        InvalidInput: A name is unknown, or a layer keeps no running statistics.
+    """
+    listed = ", ".join(kind.__name__ for kind in kinds)
+    found = {name: module for name, module in network.named_modules() if type(module) in kinds}
+    layers = chosen(found, names, f"normalisation layers ({listed})")
+    for name, layer in layers.items():
+        if layer.running_mean is None:
+            raise InvalidInput(
+                f"Layer '{name}' must keep running statistics; it has track_running_stats=False. Build it with True."
+            )
+    return layers
+
+
+@contextmanager
+def hooked(modules: dict[str, Any], hook: Callable[..., Any], *, before: bool = False) -> Iterator[None]:
+    """Call `hook(name, module, inputs[, outputs])` at every forward pass of the modules while the body runs."""
+    handles = []
+    for name, module in modules.items():
+
+        def call(*arguments: Any, name: str = name) -> Any:
+            return hook(name, *arguments)
+
+        register = module.register_forward_pre_hook if before else module.register_forward_hook
+        handles.append(register(call))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def in_forward_order(network: nn.Module, layers: dict[str, Any], x: Tensor) -> list[str]:
+    """Names of the layers in the order in which a forward pass (evaluation mode, no gradient) calls them.
+
+    Args:
+        network: The network, in evaluation mode.
+        layers: The layers, by name.
+        x: Inputs; one sample is enough.
+
+    Returns:
+        The names.
+
+    Raises:
+        NotYetSupported: A layer is called more than once.
+        NotMeasurable: A layer is not called.
+    """
+    order: list[str] = []
+    with hooked(layers, lambda name, *_: order.append(name)), torch.no_grad():
+        network(x)
+    for name in layers:
+        if order.count(name) > 1:
+            raise NotYetSupported(
+                f"Layer '{name}' must be used once a forward pass; it is used {order.count(name)} times, and its "
+                "population would mix several distributions. Give every use its own layer."
+            )
+        if name not in order:
+            raise NotMeasurable(f"Layer '{name}' must be used in the forward pass; it is not. Leave it out of layers.")
+    return order
+
+
+def feeding_layers(network: nn.Module, layers: dict[str, Any], x: Tensor) -> dict[str, str]:
+    """Norm name -> name of the linear or convolutional layer whose output is, untouched, its input.
+
+    Args:
+        network: The network, in evaluation mode.
+        layers: Normalisation layers by name.
+        x: Inputs; one sample is enough.
+
+    Returns:
+        The feeding layers; normalisation layers fed by anything else (a sum, a pooling, an input) are left out, and
+        so are feeding layers whose output goes through two of the normalisation layers.
+    """
+    made: list[tuple[Tensor, str]] = []
+    fed_by: dict[str, str] = {}
+
+    def remember(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        if not isinstance(module, nn.Linear) or output.ndim == 2:
+            made.append((output, name))
+
+    def look_up(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        sources = [source for tensor, source in made if tensor is inputs[0]]
+        if sources:
+            fed_by[name] = sources[-1]
+
+    linear = {name: module for name, module in network.named_modules() if isinstance(module, LINEAR_LAYERS)}
+    with hooked(linear, remember), hooked(layers, look_up, before=True), torch.no_grad():
+        network(x)
+    sources = list(fed_by.values())
+    return {name: source for name, source in fed_by.items() if sources.count(source) == 1}

@@ -1,0 +1,218 @@
+"""Population statistics: measured by streaming training samples through the network, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.base.samples import as_samples, slices
+from gapscope.batch_norm.layers.population import PopulationNorm
+from gapscope.batch_norm.norm_layers import BATCH_NORMS, POPULATION_KINDS, batch_norm_layers, hooked, in_forward_order
+from gapscope.inspection.moments import ChannelMoments
+from gapscope.inspection.outputs import inspecting, ready_inputs
+
+
+class _Reached(Exception):
+    """The layer whose statistics are wanted was reached; the rest of the forward pass is not needed."""
+
+
+def seeded(generator: torch.Generator | None) -> torch.Generator:
+    """Return the generator given, or a new one with seed 0."""
+    return torch.Generator().manual_seed(0) if generator is None else generator
+
+
+class _Stream:
+    """The same training inputs, chunk by chunk, as often as they are asked for."""
+
+    def __init__(self, data: Any, samples: int, chunk_size: int, generator: torch.Generator | None) -> None:
+        self.limit, self.chunk_size = samples, chunk_size
+        if isinstance(data, DataLoader):
+            self.loader: DataLoader[Any] | None = data
+            self.random_state = torch.get_rng_state()
+            return
+        self.loader = None
+        inputs = as_samples(data).inputs
+        if len(inputs) > samples:
+            inputs = inputs[torch.randperm(len(inputs), generator=seeded(generator))[:samples]]
+        self.inputs = inputs
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if self.loader is None:
+            yield from (self.inputs[part] for part in slices(len(self.inputs), self.chunk_size))
+            return
+        # A shuffling loader draws its order from the global state: the same state gives the same samples again.
+        torch.set_rng_state(self.random_state)
+        seen = 0
+        for batch in self.loader:
+            inputs = batch[0] if isinstance(batch, list | tuple) else batch
+            yield inputs[: self.limit - seen]
+            seen += len(inputs)
+            if seen >= self.limit:
+                return
+
+    @property
+    def is_one_chunk(self) -> bool:
+        return self.loader is None and len(self.inputs) <= self.chunk_size
+
+
+def _write(name: str, layer: Any, moments: ChannelMoments) -> None:
+    mean, variance = moments.mean, moments.variance
+    if not bool((mean.isfinite() & variance.isfinite()).all()):
+        bad = int((~(mean.isfinite() & variance.isfinite())).sum())
+        raise NotMeasurable(
+            f"Population statistics must be finite; {bad} of {len(mean)} channels of layer '{name}' hold NaN or "
+            "infinity. All statistics were left as they were: look at the weights before this layer."
+        )
+    layer.running_mean.copy_(mean)
+    layer.running_var.copy_(variance)
+
+
+def _measure(network: nn.Module, layers: dict[str, Any], stream: _Stream) -> dict[str, tuple[Tensor, Tensor]]:
+    first = next(iter(stream), None)
+    if first is None:
+        raise InvalidInput("data must hold at least one sample; the loader is empty.")
+    order = in_forward_order(network, layers, ready_inputs(network, first[:1]))
+    for group in [order] if stream.is_one_chunk else [[name] for name in order]:
+        moments = {name: ChannelMoments() for name in group}
+
+        def take_in(
+            name: str, layer: nn.Module, inputs: tuple[Any, ...], moments: dict[str, ChannelMoments] = moments
+        ) -> None:
+            moments[name].update(inputs[0])
+            if not stream.is_one_chunk:
+                raise _Reached
+            _write(name, layer, moments[name])
+
+        with hooked({name: layers[name] for name in group}, take_in, before=True), torch.no_grad():
+            for inputs in stream:
+                try:
+                    network(ready_inputs(network, inputs))
+                except _Reached:
+                    continue
+        for name in group:
+            _write(name, layers[name], moments[name])
+    return {name: (layer.running_mean.clone(), layer.running_var.clone()) for name, layer in layers.items()}
+
+
+def refresh_population(
+    network: nn.Module,
+    data: Any,
+    *,
+    samples: int = 10_000,
+    layers: Sequence[str] | None = None,
+    chunk_size: int = 512,
+    generator: torch.Generator | None = None,
+) -> None:
+    r"""Set the mean and variance of population-normalising layers to those of training samples.
+
+    The layers are done in the order in which they run, each with all earlier ones already updated, so that afterwards
+    every layer's statistics are those of the network as it stands. Dropout is off. Statistics are computed in
+    float64, the variance is the biased one, the result does not depend on `chunk_size`. Memory: one chunk and
+    O(channels). Cost: where the samples fit one chunk, one forward pass; else one pass a layer, up to that layer.
+
+    Reference: Luo et al. 2019, section 5 (10 000 samples).
+
+    Args:
+        network: The network; only the statistics of the layers change.
+        data: Training inputs: x, (x, y), Samples, a Dataset, or a DataLoader (streamed, with its own batch size; a
+            shuffling one gives the same samples to each layer, unless it has a generator of its own).
+        samples: Number of samples: a random subset of the data, or the first ones of a DataLoader.
+        layers: Names of layers; BatchNorm and GhostBatchNorm layers can be named too (their running statistics become
+            exact). None for every PopulationNorm.
+        chunk_size: Samples a forward pass.
+        generator: Source of the subset; None for one with seed 0.
+
+    Raises:
+        NotMeasurable: There is no such layer, or statistics are not finite (then nothing is changed).
+
+    >>> from gapscope.batch_norm.layers.population import PopulationNorm1d
+    >>> layer = PopulationNorm1d(1)
+    >>> refresh_population(layer, torch.tensor([[1.0], [5.0]]))
+    >>> layer.running_mean.item(), layer.running_var.item()
+    (3.0, 4.0)
+    """
+    check_range("samples", samples, 1)
+    refreshed = batch_norm_layers(network, layers, BATCH_NORMS if layers is not None else POPULATION_KINDS)
+    stream = _Stream(data, samples, chunk_size, generator)
+    with inspecting(network):
+        statistics = _measure(network, refreshed, stream)
+    with torch.no_grad():
+        for name, (mean, variance) in statistics.items():
+            layer = refreshed[name]
+            layer.running_mean.copy_(mean)
+            layer.running_var.copy_(variance)
+            if isinstance(layer, PopulationNorm):
+                layer.num_batches_tracked.add_(1)
+
+
+class PopulationRefresh:
+    """Refreshes the population statistics of a network on a schedule; call `step()` after every optimiser step.
+
+    The statistics are set once when this is made, and again after every `every` steps.
+
+    Args:
+        network: The network.
+        data: Training data, as for `refresh_population`.
+        every: Steps between refreshes; None for one epoch of a DataLoader.
+        samples: Number of samples a refresh.
+        chunk_size: Samples a forward pass.
+        generator: Source of the random subsets; None for one with seed 0.
+
+    Raises:
+        InvalidInput: `every` is None and the data are no DataLoader.
+
+    >>> from gapscope.batch_norm.layers.population import PopulationNorm1d
+    >>> layer = PopulationNorm1d(1)
+    >>> refresh = PopulationRefresh(layer, torch.tensor([[1.0], [5.0]]), every=2)
+    >>> for _ in range(4):
+    ...     refresh.step()
+    >>> layer.num_batches_tracked.item()
+    3
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        data: Any,
+        *,
+        every: int | None = None,
+        samples: int = 10_000,
+        chunk_size: int = 512,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if every is None:
+            if not isinstance(data, DataLoader):
+                raise InvalidInput(
+                    "every must be a number of steps unless data is a DataLoader, whose epoch is then taken; "
+                    f"got None with {type(data).__name__}. Pass every=len(x) // batch_size for once an epoch."
+                )
+            every = len(data)
+        check_range("every", every, 1)
+        self.network, self.data, self.every, self.steps = network, data, every, 0
+        self.samples, self.chunk_size, self.generator = samples, chunk_size, seeded(generator)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        refresh_population(
+            self.network, self.data, samples=self.samples, chunk_size=self.chunk_size, generator=self.generator
+        )
+
+    def step(self) -> None:
+        """Count one optimiser step, and refresh where it is time."""
+        self.steps += 1
+        if self.steps % self.every == 0:
+            self._refresh()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what is needed to resume: the number of steps and the state of the random subsets."""
+        return {"steps": torch.tensor(self.steps), "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Resume from `state_dict()`; load the network's state after making this object, which refreshed it."""
+        self.steps = int(state["steps"])
+        self.generator.set_state(state["generator"].cpu())

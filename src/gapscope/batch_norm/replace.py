@@ -1,0 +1,233 @@
+"""Swap the batch normalisation of a built network for another kind, keeping its weights and its function."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from gapscope.base.errors import InvalidInput, ReplaceLayer, check_choice, nearest
+from gapscope.batch_norm.layers.mean_only import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d, MeanOnlyBatchNorm3d
+from gapscope.batch_norm.layers.population import PopulationNorm
+from gapscope.batch_norm.layers.variance_only import (
+    VarianceOnlyBatchNorm1d,
+    VarianceOnlyBatchNorm2d,
+    VarianceOnlyBatchNorm3d,
+)
+from gapscope.batch_norm.layers.weight import Network, weight_normalize
+from gapscope.batch_norm.norm_layers import (
+    BATCH_KINDS,
+    BATCH_NORMS,
+    GHOST_KINDS,
+    POPULATION_KINDS,
+    chosen,
+    feeding_layers,
+)
+from gapscope.inspection.outputs import inspecting, ready_inputs
+
+KINDS: dict[str, tuple[type[nn.Module], ...]] = {
+    "batch": BATCH_KINDS,
+    "population": POPULATION_KINDS,
+    "ghost": GHOST_KINDS,
+    "mean_only": (MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d, MeanOnlyBatchNorm3d),
+    "variance_only": (VarianceOnlyBatchNorm1d, VarianceOnlyBatchNorm2d, VarianceOnlyBatchNorm3d),
+    "none": (nn.Identity, nn.Identity, nn.Identity),
+}
+"""What `replace` can put in the place of a batch normalisation, in one, two and three dimensions."""
+
+
+def _obstacle(layer: Any, kind: str, has_feeder: bool, needs_feeder: bool) -> str:
+    """Why a layer cannot be swapped with its function kept; empty where it can."""
+    if type(layer) not in BATCH_NORMS:
+        return f"a {type(layer).__name__} may do more than normalise; put a plain BatchNorm there"
+    if layer.running_mean is None:
+        return "it keeps no running statistics and so has no evaluation function; use track_running_stats=True"
+    if needs_feeder and not has_feeder:
+        return "its input is not the output of one linear or convolutional layer that could be normalised or rescaled"
+    if kind in ("mean_only", "variance_only") and layer.weight is None:
+        return f"it has no gamma and beta, into which '{kind}' puts what it leaves out; use affine=True"
+    return ""
+
+
+def _built(kind: str, layer: Any, options: dict[str, Any]) -> Any:
+    cls = KINDS[kind][BATCH_NORMS.index(type(layer)) % 3]
+    known = inspect.signature(cls).parameters
+    settings = {
+        "eps": layer.eps,
+        "momentum": 0.1 if isinstance(layer, PopulationNorm) else layer.momentum,
+        "affine": layer.weight is not None,
+        "device": layer.running_mean.device,
+        "dtype": layer.running_mean.dtype,
+    }
+    for option in options:
+        if option not in known:
+            raise InvalidInput(f"{cls.__name__} has no option {option!r}.{nearest(option, known)}")
+    return cls(layer.num_features, **{name: v for name, v in settings.items() if name in known} | options)
+
+
+def _evaluation_function(layer: Any) -> tuple[Tensor, Tensor]:
+    """Scale and shift of each channel in evaluation mode, in float64."""
+    scale = (layer.running_var.double() + layer.eps).rsqrt()
+    scale = scale if layer.weight is None else scale * layer.weight.double()
+    shift = -layer.running_mean.double() * scale
+    return scale, shift if layer.bias is None else shift + layer.bias.double()
+
+
+def _carry_state(old: Any, new: Any, kind: str, taken_over: Tensor | None) -> None:
+    """Give `new` the evaluation function of `old`; `taken_over` is the scale that its feeding layer has taken over."""
+    scale, shift = _evaluation_function(old)
+    state: dict[str, Tensor | None] = {
+        "weight": old.weight, "bias": old.bias, "running_mean": old.running_mean, "running_var": old.running_var,
+        "num_batches_tracked": old.num_batches_tracked,
+    }  # fmt: skip
+    if kind == "mean_only":
+        state |= {"weight": scale}
+        if taken_over is not None:
+            state |= {"running_mean": old.running_mean * taken_over}
+    if kind == "variance_only":
+        variance = old.running_var.double() + (old.running_mean.double().square() if new.rms else 0.0)
+        state |= {"weight": scale * (variance + new.eps).sqrt(), "bias": shift, "running_var": variance}
+    for name, value in state.items():
+        target = getattr(new, name)
+        if target is not None and value is not None:
+            target.copy_(value)
+    for name in ("weight", "bias"):
+        if getattr(old, name) is not None and getattr(new, name) is not None:
+            getattr(new, name).requires_grad_(getattr(old, name).requires_grad)
+
+
+def _rescale(feeder: Any, scale: Tensor, shift: Tensor | None) -> None:
+    """Multiply the outputs of a linear layer by `scale` and, unless None, add `shift`."""
+    weight = feeder.parametrizations.weight.original0 if is_parametrized(feeder, "weight") else feeder.weight
+    weight.mul_(scale.view(-1, *[1] * (weight.ndim - 1)).to(weight.dtype))
+    if feeder.bias is not None:
+        feeder.bias.mul_(scale)
+        if shift is not None:
+            feeder.bias.add_(shift)
+    elif shift is not None:
+        feeder.bias = nn.Parameter(shift.to(weight.dtype))
+
+
+def _swapped(old: Any, kind: str, feeder: Any | None, weight_norm: bool, options: dict[str, Any]) -> nn.Module:
+    if feeder is not None and weight_norm:
+        weight_normalize(feeder)
+    if kind == "none":
+        _rescale(feeder, *_evaluation_function(old))
+        return nn.Identity()
+    taken_over = None
+    if kind == "mean_only" and weight_norm:
+        options = {"scale": False} | options
+        taken_over, _ = _evaluation_function(old)
+        _rescale(feeder, taken_over, None)
+    new = _built(kind, old, options)
+    _carry_state(old, new, kind, taken_over)
+    return new.train(old.training)
+
+
+def _outputs(network: nn.Module, x: Tensor) -> Tensor:
+    with inspecting(network), torch.no_grad():
+        return network(ready_inputs(network, x))
+
+
+def replace(
+    network: Network,
+    kind: str,
+    *,
+    weight_norm: bool = False,
+    inputs: Shaped[Tensor, "n ..."] | None = None,
+    layers: Sequence[str] | None = None,
+    strict: bool = True,
+    inplace: bool = False,
+    **options: Any,
+) -> Network:
+    r"""Return the network with its batch normalisation replaced by another kind; its evaluation function is kept.
+
+    Written as $y = s h + t$ in evaluation mode ($s = \gamma/\sigma$, $t = \beta - s\mu$ with the running statistics):
+    "batch", "population" and "ghost" keep every parameter and statistic; "mean_only" gets gamma = s; "variance_only"
+    gets beta = t; "none" gives s and t to the weights and bias of the layer before (as in fine-tuning without batch
+    norm, where the paper forgets the bias). In training mode the kinds differ, which is what they are for.
+
+    Args:
+        network: A network with BatchNorm1d/2d/3d, PopulationNorm or GhostBatchNorm layers.
+        kind: "batch", "population", "ghost", "mean_only", "variance_only" or "none".
+        weight_norm: Whether the linear or convolutional layer before each replaced layer is weight-normalised too.
+            With "mean_only" its length g then takes the place of gamma (Salimans and Kingma 2016).
+        inputs: A few inputs [n, ...]; needed by "none" and by `weight_norm`, which must see which layer comes before.
+        layers: Names of layers to replace; None for all.
+        strict: Whether a layer whose function cannot be kept is an error; else it stays as it is, with a warning.
+        inplace: Whether the network itself is changed rather than a copy. An optimiser made before must be made anew.
+        **options: Settings of the new layers (`ghost_size`, `detach`, `rms`, `momentum`, `eps`, ...).
+
+    Returns:
+        The network.
+
+    Raises:
+        InvalidInput: `kind`, a layer's name or an option is unknown, or `inputs` is missing.
+        ReplaceLayer: The function of a layer cannot be kept; the message says why.
+
+    Reference: Luo et al. 2019, sections 2.1 (eq. 4) and 5; appendix B.2 for "none".
+
+    >>> network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).eval()
+    >>> x = torch.randn(4, 2)
+    >>> torch.equal(replace(network, "population")(x), network(x))
+    True
+    """
+    check_choice("kind", kind, KINDS)
+    needs_feeder = weight_norm or kind == "none"
+    if needs_feeder and inputs is None:
+        raise InvalidInput(
+            f"replace(network, {kind!r}, weight_norm={weight_norm}) must see which layer feeds each normalisation; "
+            "pass a few inputs: inputs=x[:2]."
+        )
+    network = network if inplace else copy.deepcopy(network)
+    kinds = (*BATCH_NORMS, nn.SyncBatchNorm)
+    found = {name: module for name, module in network.named_modules() if isinstance(module, kinds)}
+    found = chosen(found, layers, "batch-normalisation layers")
+    feeders: dict[str, str] = {}
+    if needs_feeder and inputs is not None:
+        before = _outputs(network, inputs)
+        with inspecting(network):
+            feeders = feeding_layers(network, found, ready_inputs(network, inputs))
+    obstacles = {name: _obstacle(layer, kind, name in feeders, needs_feeder) for name, layer in found.items()}
+    _tell(obstacles, kind, strict)
+    with torch.no_grad():
+        for name, layer in found.items():
+            if not obstacles[name]:
+                feeder = network.get_submodule(feeders[name]) if name in feeders else None
+                network = _put(network, name, _swapped(layer, kind, feeder, weight_norm, options))
+    if needs_feeder and inputs is not None:
+        _check_same_function(before, _outputs(network, inputs), kind)
+    return network
+
+
+def _tell(obstacles: dict[str, str], kind: str, strict: bool) -> None:
+    sentences = [f"layer '{name}': {reason}" for name, reason in obstacles.items() if reason]
+    if not sentences:
+        return
+    message = f"Replacing by '{kind}' must keep the evaluation function, which it cannot for {'; '.join(sentences)}."
+    if strict:
+        raise ReplaceLayer(f"{message} With strict=False such layers stay as they are.")
+    warnings.warn(f"{message} These layers stay as they are.", stacklevel=3)
+
+
+def _put(network: Any, name: str, new: nn.Module) -> Any:
+    if not name:
+        return new
+    network.set_submodule(name, new)
+    return network
+
+
+def _check_same_function(before: Tensor, after: Tensor, kind: str) -> None:
+    error = float((after - before).abs().max() / before.abs().max().clamp_min(1e-30))
+    if not error <= 1e-3:
+        raise ReplaceLayer(
+            f"Replacing by '{kind}' must keep the outputs; they changed by {error:.1e} of the largest. The output of a "
+            "layer before a normalisation is probably used elsewhere too: name the layers to replace in `layers`."
+        )

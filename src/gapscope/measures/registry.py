@@ -1,0 +1,214 @@
+"""The registry of measures: a decorator that carries the facts, and look-up by name.
+
+A measure is a function `(network, x[, y][, initial=...], *, options) -> number(s)`. It returns a float, a 0-d tensor
+or an Estimate where it yields one number, and an object with `numbers() -> {name: float | Estimate}` where it yields
+several. Every file in `gapscope.measures` is found by itself; a measure of your own is registered by the decorator.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from gapscope.base.errors import InvalidInput, nearest
+from gapscope.base.importing import import_all
+from gapscope.base.records import Direction, Estimate, Reading, Readings
+from gapscope.base.samples import Samples
+
+NEEDS = ("inputs", "targets", "labels", "initial")
+
+
+@dataclass(frozen=True)
+class Number:
+    """Facts of one number that a measure yields.
+
+    Attributes:
+        units: Units of the number.
+        direction: Which direction goes with a smaller generalization gap: "lower", "higher" or "none".
+        aggregation: Over what it is summed or averaged.
+    """
+
+    units: str
+    direction: Direction = "none"
+    aggregation: str = ""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A registered measure: its function and its facts.
+
+    Attributes:
+        name: Name in the registry.
+        function: The function.
+        needs: What it is given beside the network: "inputs", "targets" (labels or regression targets), "labels"
+            (class labels only), "initial" (the state dictionary before training).
+        numbers: Facts of each number it yields.
+        cost: What it costs, in passes through the network.
+        reference: Source, with equation number.
+        by_default: Whether it is taken when no measures are named.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    needs: tuple[str, ...]
+    numbers: Mapping[str, Number]
+    cost: str
+    reference: str
+    by_default: bool = True
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the keyword options of the function."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "initial")
+
+    def applies_to(self, samples: Samples, *, has_initial: bool) -> bool:
+        """Whether everything that the measure needs is there."""
+        targets_there = samples.targets is not None
+        return (
+            ("targets" not in self.needs or targets_there)
+            and ("labels" not in self.needs or samples.is_classification)
+            and ("initial" not in self.needs or has_initial)
+        )
+
+    def __call__(
+        self, network: nn.Module, samples: Samples, *, initial: Mapping[str, Any] | None = None, **options: Any
+    ) -> Readings:
+        """Measure and return the readings.
+
+        Args:
+            network: The network.
+            samples: Inputs and targets.
+            initial: State dictionary before training, for measures that need it.
+            **options: Keyword options of the measure.
+
+        Returns:
+            One reading a number.
+
+        Raises:
+            InvalidInput: Something that the measure needs is missing, or an option is unknown.
+        """
+        for option in options:
+            if option not in self.options:
+                known = ", ".join(self.options) or "none"
+                raise InvalidInput(f"{self.name} has no option {option!r}; it knows: {known}."
+                                   f"{nearest(option, self.options)}")  # fmt: skip
+        if not self.applies_to(samples, has_initial=initial is not None):
+            raise InvalidInput(
+                f"{self.name} needs {', '.join(self.needs)}; pass data as (x, y)"
+                f"{' and initial=state_dict before training' if 'initial' in self.needs else ''}."
+            )
+        arguments = [samples.inputs] if {"inputs", "targets", "labels"} & set(self.needs) else []
+        if {"targets", "labels"} & set(self.needs):
+            arguments.append(samples.targets)  # type: ignore[arg-type]
+        if "initial" in self.needs:
+            options["initial"] = initial
+        start = time.perf_counter()
+        numbers = _numbers(self.name, self.function(network, *arguments, **options))
+        seconds = time.perf_counter() - start
+        return Readings(self._reading(name, value, seconds) for name, value in numbers.items())
+
+    def _reading(self, name: str, value: Any, seconds: float) -> Reading:
+        facts = self.numbers[name]
+        return Reading(
+            measure=self.name,
+            number=name,
+            value=float(value),
+            standard_error=value.standard_error if isinstance(value, Estimate) else None,
+            direction=facts.direction,
+            units=facts.units,
+            aggregation=facts.aggregation,
+            reference=self.reference,
+            seconds=seconds,
+        )
+
+
+def _numbers(name: str, result: Any) -> dict[str, Any]:
+    if hasattr(result, "numbers"):
+        return dict(result.numbers())
+    if isinstance(result, torch.Tensor):
+        return {name: result.item()}
+    return {name: result}
+
+
+_MEASURES: dict[str, Measure] = {}
+
+
+def measure(
+    name: str,
+    *,
+    needs: tuple[str, ...],
+    cost: str,
+    reference: str,
+    units: str = "",
+    direction: Direction = "none",
+    aggregation: str = "",
+    numbers: Mapping[str, Number] | None = None,
+    by_default: bool = True,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as a measure.
+
+    Args:
+        name: Name in the registry, also the name of its only number unless `numbers` is given.
+        needs: Any of "inputs", "targets", "labels", "initial".
+        cost: What it costs, in passes through the network.
+        reference: Source, with equation number.
+        units: Units of the only number.
+        direction: Direction of the only number that goes with a smaller gap.
+        aggregation: Sum or mean, and over what.
+        numbers: Facts of each number, for a measure that yields several.
+        by_default: Whether it is taken when no measures are named; False for one whose cost grows faster than the
+            number of samples.
+
+    Returns:
+        The decorator; it returns the function unchanged.
+
+    Raises:
+        InvalidInput: The name is taken by another function, or a need is unknown.
+    """
+    for need in needs:
+        if need not in NEEDS:
+            raise InvalidInput(f"needs must name any of {', '.join(NEEDS)}; got {need!r}.{nearest(need, NEEDS)}")
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        taken = _MEASURES.get(name)
+        if taken is not None and (taken.function.__module__, taken.function.__qualname__) != (
+            function.__module__,
+            function.__qualname__,
+        ):
+            raise InvalidInput(f"A measure called {name!r} is registered already; choose another name.")
+        facts = dict(numbers) if numbers else {name: Number(units, direction, aggregation)}
+        _MEASURES[name] = Measure(name, function, needs, facts, cost, reference, by_default)
+        return function
+
+    return register
+
+
+def measures() -> dict[str, Measure]:
+    """All registered measures by name, sorted; those of gapscope are imported first."""
+    import_all("gapscope.measures")
+    return dict(sorted(_MEASURES.items()))
+
+
+def get_measure(name: str) -> Measure:
+    """Look a measure up by name.
+
+    Args:
+        name: Its name.
+
+    Returns:
+        The measure.
+
+    Raises:
+        InvalidInput: There is none of this name; the nearest is named.
+    """
+    known = measures()
+    if name not in known:
+        raise InvalidInput(f"There is no measure {name!r}; known are {', '.join(known)}.{nearest(name, known)}")
+    return known[name]

@@ -1,0 +1,52 @@
+"""The registry of penalties: a decorator, and look-up by name. Every file in `gapscope.penalties` is found."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gapscope.base.errors import InvalidInput, nearest
+from gapscope.base.importing import import_all
+
+_PENALTIES: dict[str, type] = {}
+
+
+def penalty(name: str) -> Callable[[type], type]:
+    """Register the decorated class as a penalty that specs can name."""
+
+    def register(cls: type) -> type:
+        _PENALTIES[name] = cls
+        return cls
+
+    return register
+
+
+def penalties() -> dict[str, type]:
+    """All registered penalties by name, sorted; those of gapscope are imported first."""
+    import_all("gapscope.penalties")
+    return dict(sorted(_PENALTIES.items()))
+
+
+def make_penalty(name: str, options: Mapping[str, Any]) -> Any:
+    """Build a penalty from its name and settings.
+
+    Args:
+        name: Its name in the registry.
+        options: Keyword settings of its class.
+
+    Returns:
+        The penalty.
+
+    Raises:
+        InvalidInput: The name or a setting is unknown; the nearest is named.
+    """
+    known = penalties()
+    if name not in known:
+        raise InvalidInput(f"There is no penalty {name!r}; known are {', '.join(known)}.{nearest(name, known)}")
+    settings = list(inspect.signature(known[name]).parameters)
+    for option in options:
+        if option not in settings:
+            hint = nearest(option, settings)
+            raise InvalidInput(f"Penalty {name!r} has no setting {option!r}; it knows {', '.join(settings)}.{hint}")
+    return known[name](**options)

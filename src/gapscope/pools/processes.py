@@ -1,0 +1,123 @@
+"""The local engine: long-lived spawned worker processes, one thread each, that survive the death of one another."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from gapscope.base.errors import GapscopeError, WorkerDied
+
+Job = TypeVar("Job")
+MAX_DEATHS = 2
+
+
+def _start_worker() -> None:
+    """One thread; interrupts are the parent's business; end as soon as the parent is gone, however it died."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def end_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _executor(workers: int) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+
+
+def _first_executor(workers: int) -> ProcessPoolExecutor:
+    executor = _executor(workers)
+    try:
+        done, _ = wait([executor.submit(int) for _ in range(workers)], return_when=FIRST_COMPLETED)
+        done.pop().result()
+        return executor
+    except BrokenProcessPool:
+        started = list(executor._processes.values())
+    executor.shutdown(wait=True)
+    if any(process.exitcode == 1 for process in started):  # an exception; had they been killed, it would be negative
+        raise GapscopeError(
+            "Worker processes must be able to import the main script; they ended while they did so. Put what starts "
+            'the run behind `if __name__ == "__main__":`, in a file.'
+        )
+    return _executor(workers)
+
+
+def _terminate(executor: ProcessPoolExecutor) -> None:
+    for process in list((executor._processes or {}).values()):
+        process.terminate()
+    executor.shutdown(wait=True, cancel_futures=True)
+
+
+def run_local(
+    function: Callable[[Job], Any], jobs: Iterable[Job], workers: int
+) -> Iterator[tuple[Job, Any, BaseException | None]]:
+    """Run `function` on every job in worker processes and yield (job, result, error) as they end.
+
+    A worker that is killed takes down only what ran at that moment: those jobs run again, each alone, so that the
+    one which kills its worker is found; after `MAX_DEATHS` deaths alone it is yielded with its error. Leaving the
+    iteration early (an exception, Ctrl-C) ends the workers at once.
+
+    Args:
+        function: A picklable function.
+        jobs: Picklable arguments.
+        workers: Number of processes.
+
+    Yields:
+        The job, what the function returned, and None or what it raised.
+
+    Raises:
+        GapscopeError: Workers cannot start, because the main script starts the run when it is imported.
+    """
+    waiting, suspects = deque(jobs), deque()
+    if not waiting:
+        return
+    deaths: Counter[int] = Counter()
+    executor = _first_executor(workers)
+    running: dict[Future[Any], Job] = {}
+    try:
+        while waiting or suspects or running:
+            queue, most = (suspects, 1) if suspects else (waiting, workers)
+            try:
+                while queue and len(running) < most:
+                    running[executor.submit(function, queue[0])] = queue[0]
+                    queue.popleft()
+            except BrokenProcessPool:  # a worker was killed that had nothing to do
+                if not running:
+                    executor.shutdown(wait=True)
+                    executor = _executor(workers)
+                    continue
+            alone = len(running) == 1
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            broken = [future for future in done if isinstance(future.exception(), BrokenProcessPool)]
+            for future in done:
+                if future not in broken:
+                    yield running.pop(future), None if future.exception() else future.result(), future.exception()
+            if broken:
+                error = broken[0].exception()
+                for job in running.values():
+                    deaths[id(job)] += alone
+                    if deaths[id(job)] >= MAX_DEATHS:
+                        yield job, None, WorkerDied(str(error))
+                    else:
+                        suspects.append(job)
+                running.clear()
+                executor.shutdown(wait=True, cancel_futures=True)
+                executor = _executor(workers)
+    finally:
+        _terminate(executor)

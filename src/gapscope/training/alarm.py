@@ -1,0 +1,213 @@
+"""An alarm that says, while a network trains, that its test accuracy has peaked; from training samples alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.samples import Samples
+from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
+from gapscope.measures.empirical_ntk import empirical_ntk
+
+
+def gradient_neighbours(network: nn.Module, x: Float[Tensor, "n ..."], k: int) -> Int[Tensor, "n k"]:
+    r"""Indices of the k samples whose model gradients are most similar to each sample's own, the most similar first.
+
+    The similarity is $K_{ij} / \sqrt{K_{ii} K_{jj}}$ for the kernel $K_{ij} = \sum_c \nabla_\theta f_c(x_i) \cdot
+    \nabla_\theta f_c(x_j)$, in evaluation mode.
+
+    Args:
+        network: The network.
+        x: Inputs.
+        k: Neighbours a sample, smaller than the number of samples.
+
+    Returns:
+        Row i holds the neighbours of sample i, never i itself.
+
+    Raises:
+        InvalidInput: There are not enough samples.
+
+    >>> gradient_neighbours(nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [-1.0], [2.0]]), 1).flatten().tolist()
+    [2, 0, 0]
+    """
+    if k >= len(x):
+        raise InvalidInput(f"neighbours must be fewer than the samples, here {len(x)}; got {k}. Pass more samples.")
+    kernel = empirical_ntk(network, x, outputs="traced").double()
+    # a sample without any gradient has the similarity 0 to all others
+    norms = kernel.diagonal().sqrt().clamp_min(torch.finfo(torch.float64).tiny)
+    similarity = kernel / norms[:, None] / norms
+    return similarity.fill_diagonal_(-torch.inf).topk(k, dim=1).indices
+
+
+@dataclass(frozen=True)
+class _Learnt:
+    """What a network gives the classes at each sample [n, C], and on average at the sample's neighbours [n, C]."""
+
+    at_sample: Tensor
+    at_neighbours: Tensor
+    labels: Tensor
+
+    @cached_property
+    def own(self) -> Tensor:
+        """Probability p of every sample's own label, see `OverfittingAlarm`."""
+        return self.at_sample.gather(1, self.labels[:, None]).squeeze(1)
+
+    @cached_property
+    def shared(self) -> Tensor:
+        """Probability q of the same label at its neighbours."""
+        return self.at_neighbours.gather(1, self.labels[:, None]).squeeze(1)
+
+    def support(self, weight: float) -> Tensor:
+        """Difference s = q - w (p - q) of every sample."""
+        return self.shared - weight * (self.own - self.shared)
+
+    @cached_property
+    def conflict(self) -> float:
+        """Share of samples whose label is not the most probable one among their neighbours."""
+        return float((self.at_neighbours.argmax(1) != self.labels).double().mean())
+
+
+class OverfittingAlarm:
+    r"""Watches whether what a network learns about single samples is shared by similar samples.
+
+    Each sample has `neighbours`: the training samples with the most similar model gradients. With $p_i$ the probability
+    that the network gives the (possibly wrong) training label of sample i, and $q_i$ the mean probability that it gives
+    the same label at the neighbours of i, the alarm follows
+
+    .. math:: s = \frac1n \sum_i s_i, \qquad s_i = q_i - w\, (p_i - q_i).
+
+    While the network learns what samples have in common, p and q rise together and s rises. What it learns by heart
+    about single samples raises p alone, and s falls: for w = 2 as soon as less than two thirds of what is newly learnt
+    is shared, $\Delta q < \frac{w}{1 + w} \Delta p$. The alarm is raised when s has fallen from its maximum by more
+    than `smallest_fall` and by more than `threshold` standard errors (of the mean of the paired differences of $s_i$),
+    for `patience` observations in a row, while at least a share `smallest_conflict` of the samples is in conflict: has
+    a label that is not the most probable one among its neighbours. Where labels agree with their surroundings there is
+    little by whose memorising test accuracy could fall; so it stays silent where far fewer labels are wrong than that.
+    The alarm is never taken back.
+
+    Neighbours are computed anew at the observations 1, 2, 3, 5, 8, 12, 18, ... (each 1.5 times the one before, rounded
+    up), because early gradients say little about the problem; any other observation costs one forward pass. Both sides
+    of a difference are taken with the neighbours of today.
+
+    Args:
+        weight: w, the weight of what is not shared.
+        neighbours: Neighbours a sample; fewer than the samples of a class.
+        threshold: See above, in standard errors.
+        smallest_fall: See above, a probability.
+        patience: See above, in observations.
+        smallest_conflict: See above, a fraction of the samples.
+
+    Attributes:
+        raised_at: Epoch at which the alarm was raised, None before.
+        peak: Epoch of the largest s so far: the alarm's guess of the best epoch, None before the first observation.
+
+    Raises:
+        InvalidInput: An argument is out of range.
+
+    >>> labels = (torch.arange(99) % 3 == 0).long()  # of 99 alike, a third has another label
+    >>> others = (torch.arange(99)[:, None] + torch.arange(1, 21)) % 99
+    >>> alarm = OverfittingAlarm()
+    >>> for epoch, network in enumerate([(0.5, 0.5), (0.67, 0.33)], start=1):  # learns the common part
+    ...     _ = alarm.update(torch.tensor([network]).expand(99, 2), labels, others, epoch)
+    >>> alarm.raised_at, alarm.peak
+    (None, 2)
+    >>> _ = alarm.update(torch.eye(2)[labels], labels, others, 3)  # knows each label by heart
+    >>> alarm.raised_at, alarm.peak
+    (3, 2)
+    """
+
+    def __init__(
+        self,
+        *,
+        weight: float = 2.0,
+        neighbours: int = 20,
+        threshold: float = 5.0,
+        smallest_fall: float = 0.01,
+        patience: int = 1,
+        smallest_conflict: float = 0.3,
+    ) -> None:
+        check_range("weight", weight, 0)
+        check_range("neighbours", neighbours, 1)
+        check_range("threshold", threshold, 0)
+        check_range("smallest_fall", smallest_fall, 0)
+        check_range("patience", patience, 1)
+        check_range("smallest_conflict", smallest_conflict, 0, 1)
+        self.weight, self.neighbours = weight, neighbours
+        self.threshold, self.smallest_fall, self.patience = threshold, smallest_fall, patience
+        self.smallest_conflict = smallest_conflict
+        self.raised_at: int | None = None
+        self.peak: int | None = None
+        self._neighbours: Int[Tensor, "n k"] | None = None
+        self._best: Float[Tensor, "n c"] | None = None
+        self._looks, self._refresh_at, self._below = 0, 1, 0
+
+    @property
+    def raised(self) -> bool:
+        """Whether the alarm has been raised."""
+        return self.raised_at is not None
+
+    def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
+        """Look at the network once; always at the same samples.
+
+        Args:
+            network: The network; it is left as it was.
+            samples: A fixed part of the training samples with their training labels, about 256.
+            epoch: Finished epochs.
+
+        Returns:
+            What `update` returns.
+
+        Raises:
+            InvalidInput: There are no class labels, or too few samples.
+        """
+        if not samples.is_classification:
+            raise InvalidInput("An OverfittingAlarm needs class labels, int64 targets [n]. Pass data as (x, y).")
+        assert samples.targets is not None
+        self._looks += 1
+        if self._neighbours is None or self._looks == self._refresh_at:
+            self._neighbours = gradient_neighbours(network, samples.inputs, self.neighbours).cpu()
+            self._refresh_at = math.ceil(1.5 * self._refresh_at)
+        with inspecting(network):
+            probabilities = network_outputs(network, samples.inputs).double().softmax(1).cpu()
+        check_labels(samples.targets, probabilities.shape[1])
+        return self.update(probabilities, samples.targets.cpu(), self._neighbours, epoch)
+
+    def update(
+        self, probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], neighbours: Int[Tensor, "n k"], epoch: int
+    ) -> dict[str, float]:
+        """Take one observation.
+
+        Args:
+            probabilities: What the network gives the classes at each sample.
+            labels: The training labels.
+            neighbours: Neighbours of each sample.
+            epoch: Finished epochs.
+
+        Returns:
+            The means of p and q, s, its fall from the maximum, the share of samples in conflict, and whether the alarm
+            has been raised (0 or 1), by name.
+        """
+        best = probabilities if self._best is None else self._best
+        then, now = (_Learnt(given, given[neighbours].mean(1), labels) for given in (best, probabilities))
+        fall = then.support(self.weight) - now.support(self.weight)
+        if float(fall.mean()) <= 0:
+            self._best, self.peak = probabilities.clone(), epoch
+        error = float(fall.std()) / len(fall) ** 0.5
+        fallen = float(fall.mean()) > max(self.smallest_fall, self.threshold * error)
+        self._below = self._below + 1 if fallen and now.conflict >= self.smallest_conflict else 0
+        if self._below >= self.patience and self.raised_at is None:
+            self.raised_at = epoch
+        return {
+            "alarm.own_probability": float(now.own.mean()),
+            "alarm.shared_probability": float(now.shared.mean()),
+            "alarm.support": float(now.support(self.weight).mean()),
+            "alarm.fall": max(0.0, float(fall.mean())),
+            "alarm.conflict": now.conflict,
+            "alarm.raised": float(self.raised),
+        }

@@ -1,0 +1,89 @@
+"""Weights and training states as safetensors: never pickle, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from gapscope.base.errors import UnreadableFile
+from gapscope.base.files import write_atomically
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None, *, durable: bool = True
+) -> None:
+    """Write tensors (shared ones once for each name) and JSON facts to one safetensors file, atomically."""
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    write_atomically(path, save(copies, metadata={"facts": json.dumps(facts or {}, sort_keys=True)}), durable=durable)
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save_tensors` wrote.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The tensors (on the CPU) and the facts.
+
+    Raises:
+        UnreadableFile: The file is no safetensors file, or is truncated.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {}).get("facts", "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
+    except (SafetensorError, json.JSONDecodeError, OSError) as error:
+        raise UnreadableFile(
+            f"{path} must be a whole safetensors file; reading it failed: {error}. Name another file, or train "
+            "the network anew."
+        ) from None
+
+
+def load_weights(network: nn.Module, path: Path) -> None:
+    """Load weights and buffers into `network`.
+
+    Args:
+        network: Gets the weights, in place.
+        path: A safetensors file of a state dictionary.
+
+    Raises:
+        UnreadableFile: The file is damaged, or holds the weights of another network.
+    """
+    set_weights(network, load_tensors(path)[0], str(path))
+
+
+def set_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Copy a state dictionary into `network` if names and shapes fit.
+
+    Args:
+        network: Gets the weights, in place.
+        weights: State dictionary.
+        source: Where it came from, for the message.
+
+    Raises:
+        UnreadableFile: Names or shapes differ; the first difference is named.
+    """
+    own = network.state_dict()
+    for name, tensor in own.items():
+        if name not in weights:
+            raise UnreadableFile(f"{source} must fit the network; it lacks '{name}'. Use the spec it was trained with.")
+        if weights[name].shape != tensor.shape:
+            raise UnreadableFile(
+                f"{source} must fit the network; '{name}' has shape {list(weights[name].shape)}, the network needs "
+                f"{list(tensor.shape)}. Use the spec it was trained with."
+            )
+    unknown = sorted(set(weights) - set(own))
+    if unknown:
+        raise UnreadableFile(
+            f"{source} must fit the network; the network has no '{unknown[0]}'. Use the spec it was trained with."
+        )
+    with torch.no_grad():
+        network.load_state_dict(dict(weights))

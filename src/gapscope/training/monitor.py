@@ -1,0 +1,265 @@
+"""Readings of a network on a fixed part of its training data, along its training."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset, Subset
+
+from gapscope.assessment.measure import measure, select_measures
+from gapscope.base.errors import GapscopeError, check_choice, check_range
+from gapscope.base.randomness import stream_seed
+from gapscope.base.records import Readings
+from gapscope.base.samples import Samples, as_samples
+from gapscope.gradients.recording import check_no_batch_statistics
+from gapscope.inspection.outputs import inspecting
+from gapscope.training.alarm import OverfittingAlarm
+
+if TYPE_CHECKING:
+    import pandas
+
+Sink = Callable[[int, Mapping[str, float]], None]
+
+# The kernel of Szolnoky et al. 2022 is n x n, and far cheaper to factorise than the one of all outputs.
+DEFAULT_OPTIONS = {"ntk_logdet": {"outputs": "traced"}}
+# Each call of a sink whose tracker is out of reach may block until the tracker's own time-out.
+GIVE_UP_AFTER = 3
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a monitor has cost so far, in wall time.
+
+    Attributes:
+        recordings: Number of recordings.
+        seconds: All recordings together, sinks included.
+        share: Fraction of the time between the first and the last recording that was spent recording, the last one
+            included; NaN before the second recording.
+    """
+
+    recordings: int
+    seconds: float
+    share: float
+
+    @property
+    def seconds_per_recording(self) -> float:
+        """Mean over the recordings; NaN before the first."""
+        return self.seconds / self.recordings if self.recordings else math.nan
+
+    def __str__(self) -> str:
+        share = "" if math.isnan(self.share) else f", {self.share:.1%} of the time between them"
+        return f"{self.recordings} recordings of {self.seconds_per_recording:.3g} s each{share}"
+
+
+class _KeptMode(nn.Module):
+    """A network whose modules stay in the mode they are in, also for measures, which ask for evaluation mode."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def train(self, mode: bool = True) -> Self:
+        """Leave every mode as it is."""
+        return self
+
+    def forward(self, x: Any) -> Any:
+        """Return what the network returns."""
+        return self.network(x)
+
+
+class _GuardedSink:
+    """A sink that never raises: it warns once, and is left alone after `GIVE_UP_AFTER` failures in a row."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.failures = 0
+        self.warned = False
+
+    def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
+        """Hand the numbers on."""
+        if self.failures >= GIVE_UP_AFTER:
+            return
+        try:
+            self.sink(epoch, numbers)
+            self.failures = 0
+        except Exception as error:  # a tracker must not end a training, whatever it raises
+            self.failures += 1
+            if not self.warned:
+                self.warned = True
+                warnings.warn(
+                    f"{type(self.sink).__name__} could not take the readings of epoch {epoch} ({type(error).__name__}: "
+                    f"{error}). Training goes on and the monitor keeps the readings; this is said once.",
+                    stacklevel=3,
+                )
+
+
+def _subset(data: Any, n_samples: int, seed: int) -> Samples:
+    """A random part of the data in their order; of a Dataset only the chosen samples are read."""
+    generator = torch.Generator().manual_seed(stream_seed(seed, "monitored samples"))
+
+    def drawn(n: int) -> torch.Tensor:
+        return torch.randperm(n, generator=generator)[:n_samples].sort().values
+
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        data = Subset(data, drawn(len(data)).tolist())  # type: ignore[arg-type]
+    # Loaders and random augmentation draw from the global random states, which belong to the training.
+    with inspecting(nn.Identity()):
+        samples = as_samples(data)
+    return samples if len(samples) <= n_samples else samples.subset(drawn(len(samples)))
+
+
+class Monitor:
+    """Takes readings of a network on a fixed random part of its training data, along its training, and keeps them.
+
+    A monitor is called as the `on_epoch` of `gapscope.train`, wrapped by the callbacks of `gapscope.integrations`, or
+    used by hand in any loop: `monitor.record(network, epoch)`. It never touches training: weights, buffers, modes,
+    gradients and all random states are as if it were not there. It never ends training either, but for a first
+    recording that fails (a misspelled option, a network that cannot be measured): later failures, of a measure or of a
+    sink, are warned about once.
+
+    Args:
+        data: Training data: a pair (x, y), inputs alone, Samples, a Dataset or a DataLoader. Of a Dataset only the
+            chosen samples are read; all random transforms are applied once.
+        measures: Names of registered measures; those of Szolnoky et al. 2022 by default.
+        every: Record every so many epochs.
+        n_samples: Samples in the monitored part, chosen once.
+        mode: "eval", or "train" to measure with dropout masks on, drawn anew for each recording; all samples are then
+            measured in one chunk, so that each has one mask. Log determinants have gaps (-inf) where masks make
+            gradients equal (Szolnoky et al. 2022, Sec. 3.3). Networks with BatchNorm cannot be measured so.
+        options: Measure name -> keyword options of that measure; None takes the n x n kernel, summed over outputs, for
+            "ntk_logdet".
+        alarm: Watches the same samples for overfitting, see `OverfittingAlarm`; give it n_samples=256.
+        sinks: Called after each recording with the epoch and the numbers; see `gapscope.integrations`.
+        seed: Seed of the choice of samples and of measures that draw noise.
+
+    Raises:
+        InvalidInput: A measure or an option is unknown, or out of range.
+
+    >>> x, y = torch.eye(4), torch.tensor([0, 1, 0, 1])
+    >>> network, monitor = nn.Linear(4, 2), Monitor((x, y), measures=["ntk_trace"], every=2)
+    >>> for epoch in range(1, 5):
+    ...     monitor(network, {"epoch": epoch})
+    >>> monitor.to_pandas()["ntk_trace"].to_dict()  # 4 samples, 2 outputs, |x|^2 + 1 each
+    {2: 16.0, 4: 16.0}
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        measures: Sequence[str] = ("ntk_trace", "ntk_logdet"),
+        *,
+        every: int = 1,
+        n_samples: int = 128,
+        mode: Literal["eval", "train"] = "eval",
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+        alarm: OverfittingAlarm | None = None,
+        sinks: Sequence[Sink] = (),
+        seed: int = 0,
+    ) -> None:
+        check_range("every", every, 1)
+        check_range("n_samples", n_samples, 1)
+        check_choice("mode", mode, ("eval", "train"))
+        self.samples = _subset(data, n_samples, seed)
+        chosen = select_measures(measures, self.samples, has_initial=False)
+        self.measures = tuple(item.name for item in chosen)
+        self.every, self.mode, self.alarm, self.seed = every, mode, alarm, seed
+        if options is None:
+            options = {name: given for name, given in DEFAULT_OPTIONS.items() if name in self.measures}
+        self.options = {name: dict(given) for name, given in options.items()}
+        if mode == "train":
+            for item in chosen:
+                if "chunk_size" in item.options:
+                    self.options.setdefault(item.name, {}).setdefault("chunk_size", len(self.samples))
+        self.sinks = [_GuardedSink(sink) for sink in sinks]
+        self.epochs: list[int] = []
+        self.readings: list[Readings] = []
+        self.rows: list[dict[str, float]] = []
+        self._spans: list[tuple[float, float]] = []
+        self._warned = False
+
+    def __call__(self, network: nn.Module, row: dict[str, Any]) -> None:
+        """Record if it is time, and extend `row` by the numbers: the `on_epoch` of `gapscope.train`.
+
+        Args:
+            network: The network.
+            row: The epoch's row; its "epoch" counts from 1.
+        """
+        if row["epoch"] % self.every == 0:
+            row.update(self.record(network, row["epoch"]))
+
+    def record(self, network: nn.Module, epoch: int) -> dict[str, float]:
+        """Take the readings now, whatever `every` says, keep them, hand them to the sinks, and return the numbers.
+
+        Args:
+            network: The network, on any device.
+            epoch: Finished epochs (or any other count that grows).
+
+        Returns:
+            Name -> value; NaN where a measure failed that had worked at the first recording.
+
+        Raises:
+            GapscopeError: A measure has no value for this network, at the first recording.
+            RuntimeError: PyTorch cannot run the network on these samples, at the first recording.
+        """
+        start = time.perf_counter()
+        try:
+            # frameworks validate in inference mode, where copies of a network would be of no use to autograd
+            with torch.inference_mode(False):
+                readings = self._measured(network, epoch)
+                numbers = readings.values()
+                if self.alarm is not None:
+                    numbers |= self.alarm.observe(network, self.samples, epoch)
+        except (GapscopeError, RuntimeError) as error:
+            if not self.rows:
+                raise
+            readings, numbers = Readings(), dict.fromkeys(self.rows[0], math.nan)
+            self._warn(epoch, error)
+        self.epochs.append(epoch)
+        self.readings.append(readings)
+        self.rows.append(numbers)
+        for sink in self.sinks:
+            sink(epoch, numbers)
+        self._spans.append((start, time.perf_counter()))
+        return dict(numbers)
+
+    def _measured(self, network: nn.Module, epoch: int) -> Readings:
+        if self.mode == "eval":
+            return measure(network, self.samples, self.measures, options=self.options, seed=self.seed)
+        with inspecting(network, mode="train"):
+            check_no_batch_statistics(dict(network.named_modules()))
+            torch.manual_seed(stream_seed(self.seed, f"masks of epoch {epoch}"))
+            return measure(_KeptMode(network), self.samples, self.measures, options=self.options, seed=self.seed)
+
+    def _warn(self, epoch: int, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"Epoch {epoch} could not be recorded ({type(error).__name__}: {error}). Training goes on, its numbers "
+                "are NaN; this is said once.",
+                stacklevel=3,
+            )
+
+    @property
+    def cost(self) -> Cost:
+        """Recordings, seconds, and share of the training time so far."""
+        seconds = [end - start for start, end in self._spans]
+        share = math.nan
+        if len(seconds) > 1:
+            share = sum(seconds[1:]) / (self._spans[-1][1] - self._spans[0][1])
+        return Cost(len(seconds), sum(seconds), share)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one row a recording, indexed by epoch, one column a number."""
+        import pandas
+
+        return pandas.DataFrame(self.rows, index=pandas.Index(self.epochs, name="epoch"))
+
+    def __repr__(self) -> str:
+        return f"Monitor({', '.join(self.measures)} on {len(self.samples)} samples: {self.cost})"

@@ -1,0 +1,1 @@
+"""What every study is made of: parts, claims, statistics."""

@@ -1,0 +1,44 @@
+"""The front door."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+
+X, Y = torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
+NETWORK = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def test_everything_that_the_data_allow_is_measured() -> None:
+    names = {reading.measure for reading in gs.measure(NETWORK, (X, Y))}
+    assert {"accuracy", "loss", "parameter_count", "parameter_norm"} <= names
+    assert "distance_from_initialization" not in names
+    assert "distance_from_initialization" in {
+        reading.measure for reading in gs.measure(NETWORK, (X, Y), initial=copy.deepcopy(NETWORK.state_dict()))
+    }
+    assert "accuracy" not in {reading.measure for reading in gs.measure(NETWORK, X)}
+    assert "ntk_logdet" not in names  # its cost is not linear in n: only when named
+    assert gs.measure(NETWORK, X, ["ntk_logdet"])["ntk_logdet.rank"].value > 0
+
+
+def test_names_options_and_seeds() -> None:
+    assert gs.measure(NETWORK, X, "parameter_count")["parameter_count"].value == 26  # type: ignore[arg-type]
+    first, second = (gs.measure(NETWORK, X, ["output_sensitivity"], seed=seed) for seed in (0, 0))
+    assert first["output_sensitivity"].value == second["output_sensitivity"].value
+    third = gs.measure(NETWORK, X, ["output_sensitivity"], options={"output_sensitivity": {"noise_std": 0.2}})
+    assert third["output_sensitivity"].value != first["output_sensitivity"].value
+    with pytest.raises(InvalidInput, match="options must be for measures that are taken, loss; got 'accuracy'"):
+        gs.measure(NETWORK, (X, Y), ["loss"], options={"accuracy": {}})
+
+
+def test_an_error_says_what_was_being_measured() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        gs.measure(NETWORK.double(), (X, Y), ["loss"])
+    NETWORK.float()
+    assert "while measuring loss of Sequential on [6, 3]" in caught.value.__notes__

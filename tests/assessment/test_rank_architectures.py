@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from gapscope.assessment.rank_architectures import rank_architectures
+from gapscope.base.errors import InvalidInput
+from gapscope.base.randomness import stream_seed
+from gapscope.base.specs import NetworkSpec
+from gapscope.measures.output_sensitivity import output_sensitivity
+from gapscope.measures.parameter_count import parameter_count
+from gapscope.networks import build
+from gapscope.theory.sensitivity import expected_sensitivity, fully_connected
+
+X = torch.rand(100, 12, generator=torch.Generator().manual_seed(3))
+Y = torch.arange(100) % 4
+
+
+def spec(**options: int) -> NetworkSpec:
+    return NetworkSpec(name="fully_connected", options=options)
+
+
+def test_agrees_with_the_closed_form_for_random_networks() -> None:
+    ranking = rank_architectures({"a": spec(n_hidden=2, width=60)}, (X, Y), n_initializations=60, noise_std=1e-2)
+    theory = expected_sensitivity(fully_connected(12, [60, 60]), 4, noise_std=1e-2)
+    assert ranking[0].sensitivity == pytest.approx(theory, rel=0.15)
+    assert ranking[0].low < theory < ranking[0].high
+
+
+def test_is_the_mean_of_the_measure_over_initialisations() -> None:
+    (found,) = rank_architectures({"a": spec(width=10)}, (X, Y), n_initializations=2, seed=5)
+    values = []
+    for i in range(2):
+        generator = torch.Generator().manual_seed(stream_seed(5, f"initialisation {i}"))
+        network = build(
+            "fully_connected", input_shape=(12,), n_outputs=4, initialization="standard_normal", generator=generator,
+            width=10,
+        )  # fmt: skip
+        values.append(float(output_sensitivity(network, X)))
+    assert found.sensitivity == sum(values) / 2
+    assert found.parameters == parameter_count(network)
+
+
+def test_depth_beats_width_at_equal_products_and_size_disagrees() -> None:
+    # (H / 2)^M: 2 layers of 128 -> 4096, 4 of 12 -> 1296, though S and size order the last two differently
+    candidates = {
+        "wide": spec(n_hidden=2, width=128),
+        "deep": spec(n_hidden=4, width=12),
+        "one": spec(n_hidden=1, width=300),
+    }
+    ranking = rank_architectures(candidates, (X, Y), n_initializations=30)
+    assert [item.name for item in ranking] == ["one", "deep", "wide"]
+    table = ranking.to_pandas()
+    assert table.rank_by_sensitivity.to_dict() == {"one": 1, "deep": 2, "wide": 3}
+    assert table.rank_by_size.to_dict() == {"deep": 1, "one": 2, "wide": 3}
+    assert bool(table.tied_with_best["one"]) and not bool(table.tied_with_best["wide"])
+    assert "wide" in repr(ranking) and "<table" in ranking._repr_html_()
+
+
+def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
+    theory = expected_sensitivity(fully_connected(12, [30]), 4, noise_std=1e-2)
+    inside = 0
+    for seed in range(60):
+        (found,) = rank_architectures({"a": spec(n_hidden=1, width=30)}, X[:40], n_outputs=4, seed=seed, noise_std=1e-2)
+        inside += found.low <= theory <= found.high
+    assert 50 <= inside <= 60
+
+
+def test_modules_are_initialised_anew_and_left_alone() -> None:
+    module = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
+    before = copy.deepcopy(module.state_dict())
+    first, second = (rank_architectures({"m": module}, X, n_initializations=3)[0] for _ in range(2))
+    assert first == second
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+    nn.init.zeros_(module[2].weight)  # type: ignore[arg-type]
+    assert rank_architectures({"m": module}, X, n_initializations=3)[0] == first
+
+
+def test_warns_of_other_initialisations() -> None:
+    with pytest.warns(UserWarning, match="standard normal networks only.*got 'he_normal'"):
+        ranking = rank_architectures(
+            {"a": spec(n_hidden=2, width=64), "b": spec(n_hidden=2, width=256)},
+            (X, Y),
+            initialization="he_normal",
+            n_initializations=10,
+        )
+    assert ranking[1].sensitivity / ranking[0].sensitivity < 1.5  # width, fourfold, hardly matters there
+
+
+def test_warns_of_layers_that_act_in_training_alone() -> None:
+    with pytest.warns(UserWarning, match="cannot see batch normalisation and dropout.*; b have them"):
+        ranking = rank_architectures(
+            {"a": spec(width=10), "b": NetworkSpec(options={"width": 10, "dropout": 0.5})}, (X, Y), n_initializations=2
+        )
+    assert ranking[0].sensitivity == ranking[1].sensitivity
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (({}, X), "candidates must hold one architecture or more; got none"),
+        (({"a": NetworkSpec()}, X), "n_outputs must be given where the data have no targets"),
+    ],
+)
+def test_says_what_is_wrong(arguments: tuple, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        rank_architectures(*arguments)
+
+
+def test_says_which_options_are_wrong() -> None:
+    with pytest.raises(InvalidInput, match=r"n_initializations must lie in \[2, inf\); got 1"):
+        rank_architectures({"a": NetworkSpec()}, (X, Y), n_initializations=1)
+    with pytest.raises(InvalidInput, match="Did you mean 'standard_normal'"):
+        rank_architectures({"a": NetworkSpec()}, (X, Y), initialization="standard_norm")

@@ -1,0 +1,75 @@
+"""Files exist whole or not at all; JSON stays standard."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gapscope.base.errors import NotWritten, UnreadableFile
+from gapscope.base.files import read_json, read_json_lines, to_json, write_atomically
+
+
+def test_non_finite_numbers_survive_in_standard_json() -> None:
+    text = to_json({"a": math.nan, "b": [math.inf, -math.inf, 1.5], "c": True})
+    content = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no standard JSON"))
+    assert math.isnan(float(content["a"])) and [float(b) for b in content["b"]] == [math.inf, -math.inf, 1.5]
+    assert content["c"] is True
+
+
+def test_writing_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for content in ("one", b"two"):
+        write_atomically(path, content)
+    assert path.read_bytes() == b"two"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write_atomically(path, "old")
+    script = f"""
+import resource, signal
+from pathlib import Path
+from gapscope.base.errors import NotWritten
+from gapscope.base.files import write_atomically
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    write_atomically(Path({str(path)!r}), "x" * 5000)
+except NotWritten as error:
+    print(error)
+"""
+    assert resource.RLIMIT_FSIZE is not None and signal.SIGXFSZ
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "could not be written" in done.stdout and "untouched" in done.stdout
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_missing_folder_is_an_error_of_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(NotWritten, match="could not be written"):
+        write_atomically(tmp_path / "absent" / "file", "x")
+
+
+def test_a_missing_or_truncated_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableFile, match="must be a JSON file; there is no such file"):
+        read_json(tmp_path / "absent.json")
+    (tmp_path / "a.json").write_text('{"a": 1')
+    with pytest.raises(UnreadableFile, match="must hold JSON"):
+        read_json(tmp_path / "a.json")
+
+
+def test_a_json_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    assert list(read_json_lines(path)) == []
+    path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
+    assert list(read_json_lines(path)) == [{"a": 1}, {"a": 2}]
+    path.write_text('{"a": 1}\nnonsense\n')
+    with pytest.raises(UnreadableFile, match="one JSON object a line; got 'nonsense"):
+        list(read_json_lines(path))

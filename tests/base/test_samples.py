@@ -1,0 +1,60 @@
+"""Samples are checked once at the door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples, as_samples, slices
+
+X, Y = torch.randn(7, 3), torch.tensor([0, 1, 2, 0, 1, 2, 0])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [(X, Y), [X, Y], Samples(X, Y), TensorDataset(X, Y), DataLoader(TensorDataset(X, Y), batch_size=3)],
+    ids=["pair", "list", "samples", "dataset", "loader"],
+)
+def test_all_forms_of_data_are_the_same_samples(data: Any) -> None:
+    samples = as_samples(data)
+    assert samples.targets is not None
+    assert torch.equal(samples.inputs, X) and torch.equal(samples.targets, Y) and samples.is_classification
+
+
+def test_inputs_alone_are_samples() -> None:
+    assert as_samples(X).targets is None
+    assert len(as_samples(DataLoader(X, batch_size=2))) == 7  # type: ignore[arg-type]
+    assert as_samples(torch.tensor([[1, 2], [3, 4]])).inputs.dtype == torch.int64  # token ids
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (numpy.zeros((3, 2)), "must be a tensor x, a pair"),
+        ((X, Y[:3]), "same length; got 7 and 3"),
+        (X[0], r"shape \[n, ...\] with one row a sample"),
+        (X[:0], "at least one sample"),
+        (torch.full((2, 2), float("nan")), "must be finite; 2 of 2 samples"),
+        (torch.zeros(2, 2, dtype=torch.uint8), "must be floating point"),
+        ((X, Y.int()), "int64 tensor"),
+        ((X, Y[:, None]), "int64 tensor of shape"),
+        ((X, torch.zeros(7)), r"Regression targets must have shape \[n, K\]"),
+        ((X, torch.full((7, 1), float("inf"))), "targets must be finite"),
+        ((X, Y - 1), "must be 0 or larger; got -1"),
+        (DataLoader(TensorDataset(X[:0], Y[:0])), "the loader is empty"),
+    ],
+)
+def test_wrong_data_get_one_sentence(data: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        as_samples(data)
+
+
+def test_slices_cover_everything_once() -> None:
+    assert [list(range(7))[part] for part in slices(7, 3)] == [[0, 1, 2], [3, 4, 5], [6]]
+    with pytest.raises(InvalidInput, match="chunk_size must be at least 1; got 0"):
+        list(slices(7, 0))

@@ -1,0 +1,83 @@
+"""Specs: ids, coercion, strict keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.specs import DataSpec, NetworkSpec, Spec, TrainingSpec, setting_paths
+
+
+def test_equal_settings_have_equal_ids_however_they_were_written() -> None:
+    written = Spec.from_dict({"data": {"label_noise": 0, "name": "digits"}, "training": {"learning_rate": 0.1}})
+    assert written == Spec() and written.id == Spec().id and hash(written) == hash(Spec())
+    assert Spec(training=TrainingSpec(learning_rate=1)).id == Spec(training=TrainingSpec(learning_rate=1.0)).id
+    first, second = (Spec(network=NetworkSpec(options={"width_multiplier": value})) for value in (1, 1.0))
+    assert first == second and first.id == second.id
+
+
+def test_ids_are_stable_across_versions() -> None:
+    assert Spec().id == "44136fa355b3678a"  # of "{}": a new setting with a neutral default must not change it
+    assert Spec(seed=1).id == "a4bbadc1c78966d2"
+
+
+@given(
+    noise=st.floats(0, 1),
+    seed=st.integers(0, 2**40),
+    options=st.dictionaries(st.text(max_size=5), st.integers() | st.floats(allow_nan=False, allow_infinity=False)),
+)
+def test_a_spec_survives_plain_values(noise: float, seed: int, options: dict[str, Any]) -> None:
+    spec = Spec(data=DataSpec(label_noise=noise), network=NetworkSpec(options=options), seed=seed)
+    assert Spec.from_dict(spec.to_dict()) == spec
+    assert Spec.from_dict(spec.to_dict(omit_defaults=True)).id == spec.id
+
+
+def test_every_setting_changes_the_id() -> None:
+    changed = {
+        "data.name": "mnist", "data.options": {"a": 1}, "data.train_size": 5, "data.test_size": 5,
+        "data.balanced": True, "data.blur_severity": 2, "data.label_noise": 0.5,
+        "data.label_noise_may_keep_class": True, "data.target_noise": 1, "data.center_targets": True, "data.seed": 1,
+        "network.name": "lenet5", "network.options": {"width": 3}, "network.initialization": "he_normal",
+        "training.optimizer": "adam", "training.learning_rate": 1, "training.momentum": 0.5,
+        "training.batch_size": 3, "training.epochs": 3, "training.schedule": "step", "training.schedule_factor": 0.5,
+        "training.schedule_epochs": 3, "training.penalties": [{"name": "weight"}], "training.gradient_clip": 1,
+        "training.stop_at_train_loss": 0.1, "training.stop_epochs": 2, "training.precision": "mixed",
+        "training.channels_last": True, "training.augmentation": "flip_shift_rotate", "seed": 1,
+    }  # fmt: skip
+    assert set(changed) | {"training.nesterov"} == set(setting_paths())
+    ids = {Spec().replace({path: value}).id for path, value in changed.items()}
+    assert len(ids | {Spec().id}) == len(changed) + 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"data": {"lable_noise": 0.3}}, "no setting 'lable_noise'.*Did you mean 'label_noise'"),
+        ({"dat": {}}, "no setting 'dat'.*Did you mean 'data'"),
+        ({"data": {"label_noise": "much"}}, "must be of type float; got 'much'"),
+        ({"data": {"label_noise": 1.5}}, r"data.label_noise must lie in \[0, 1\]; got 1.5"),
+        ({"data": {"label_noise": float("nan")}}, "data.label_noise must lie in"),
+        ({"training": {"epochs": True}}, "must be of type int; got True"),
+        ({"training": {"epochs": 2.5}}, "must be of type int; got 2.5"),
+        ({"training": {"optimizer": "sdg"}}, "must be one of 'sgd', 'adam'; got 'sdg'. Did you mean 'sgd'"),
+        ({"training": {"nesterov": True}}, "nesterov needs a positive momentum"),
+        ({"training": {"optimizer": "adam", "momentum": 0.9}}, "momentum must be 0 with optimizer 'adam'"),
+        ({"training": {"penalties": {"name": "weight"}}}, "must be a list"),
+        ({"training": {"penalties": [{"nam": "weight"}]}}, r"penalties\[0\] has no setting 'nam'"),
+        ({"data": 3}, "must be a table of settings; got 3"),
+        ({"network": {"options": 3}}, "NetworkSpec.options must be of type"),
+    ],
+)
+def test_wrong_settings_get_one_sentence(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Spec.from_dict(content)
+
+
+def test_changes_are_named_by_their_path() -> None:
+    assert Spec().replace({"network.options.width": 3}).network.options == {"width": 3}
+    with pytest.raises(InvalidInput, match=r"Did you mean 'data.label_noise'"):
+        Spec().replace({"dta.label_noise": 1})

@@ -1,0 +1,148 @@
+"""Advice on batch norm, on layers whose regularisation is known in closed form, and on a small network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gapscope
+from batch_norm.some_networks import images, plain, warmed_up
+from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
+from gapscope.base.records import Estimate
+from gapscope.base.samples import Samples
+from gapscope.batch_norm import replace
+from gapscope.batch_norm.advice.batch_norm import BatchNormAdvice
+from gapscope.batch_norm.advice.dropout import DropoutLoss, last_linear_layer
+from gapscope.batch_norm.gamma_decay.measured_excess import random_batches
+from gapscope.penalties.gamma_decay import GammaDecayPenalty
+
+N = 2000
+Data = tuple[Tensor, Tensor]
+
+
+def one_layer(gamma: float = 1.0) -> nn.Sequential:
+    """Batch norm and the identity: for u = -1 or 1 and targets u its noise costs gamma^2 a^2, a of variance 1/M."""
+    network = nn.Sequential(nn.BatchNorm1d(1, eps=1e-12), nn.Linear(1, 1, bias=False)).double()
+    with torch.no_grad():
+        network[0].weight.fill_(gamma)  # type: ignore[operator]
+        network[1].weight.fill_(1.0)  # type: ignore[operator]
+    return network.eval()
+
+
+@pytest.fixture(scope="module")
+def signs() -> Data:
+    u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).repeat(N // 2, 1)
+    return u, u
+
+
+@pytest.fixture(scope="module")
+def advice(signs: Data) -> BatchNormAdvice:
+    return gapscope.advise_batch_norm(one_layer(), signs, batch_size=20, new_batch_size=100, passes=30, draws=16)
+
+
+def variance(batch_size: int) -> float:
+    """Variance of the mean of u over a batch drawn without replacement."""
+    return (N - batch_size) / (batch_size * (N - 1))
+
+
+def test_the_regularisation_follows_the_one_over_m_law(advice: BatchNormAdvice) -> None:
+    total = advice.total
+    assert total.gamma_squared == 1 and total.zeta == pytest.approx(variance(20), rel=1e-6)
+    for excess, size in ((total.excess, 20), (total.new_excess, 100)):
+        assert excess.standard_error is not None and excess.standard_error < 0.1 * variance(size)
+        # 1/sigma_B - 1 is of order 1/M here (a two-point distribution): the excess has a further part of order 1/M^2
+        assert float(excess) == pytest.approx(variance(size), abs=4 * excess.standard_error + 2 / size**2)
+    assert advice.missing == pytest.approx(total.excess - total.new_excess)
+
+
+def test_the_dropout_rate_is_that_of_the_closed_form(advice: BatchNormAdvice) -> None:
+    # dropping an input of size 1 costs p / (1 - p)
+    expected = advice.missing / (1 + advice.missing)
+    assert advice.dropout is not None and advice.dropout.standard_error is not None
+    assert float(advice.dropout) == pytest.approx(expected, rel=0.1)
+    assert advice.dropout.standard_error < 0.2 * expected
+
+
+def test_the_advice_does_what_it_says(advice: BatchNormAdvice, signs: Data) -> None:
+    u, y = signs
+    assert advice.ghost_size == 20 and advice.decay_strength is not None
+    ghost = replace(one_layer(), "ghost", ghost_size=20).train()
+    losses = [
+        (ghost(u[batch]) - y[batch]).square().mean().item()
+        for part in random_batches(N, 100, 30, 1, torch.Generator().manual_seed(1))
+        for batch in part
+    ]
+    assert sum(losses) / len(losses) == pytest.approx(float(advice.total.excess), rel=0.08)
+    penalty = GammaDecayPenalty(20, strength=float(advice.decay_strength), batch_norm_size=100, draws=None)
+    assert penalty(one_layer(), u, y).item() == pytest.approx(float(advice.missing), rel=0.01)
+
+
+def test_gammas_of_zero_regularise_nothing(signs: Data) -> None:
+    advice = gapscope.advise_batch_norm(one_layer(gamma=0.0), signs, batch_size=20, new_batch_size=100)
+    assert advice.total.excess == advice.total.decay == advice.missing == 0
+    assert advice.dropout is None and advice.decay_strength is None and not advice.something_is_missing
+    assert "nothing is to be restored" in advice.sentences[1] and len(advice.sentences) == 2
+
+
+def test_smaller_batches_regularise_more_and_nothing_takes_it_away(signs: Data) -> None:
+    advice = gapscope.advise_batch_norm(one_layer(), signs, batch_size=100, new_batch_size=20)
+    assert advice.missing < 0 and advice.ghost_size is None and advice.dropout is None
+    assert "would grow by 0.04" in advice.sentences[1] and "population norm" in advice.sentences[2]
+
+
+def test_without_batch_statistics_all_of_it_is_missing() -> None:
+    network, data = warmed_up(plain()), images(200)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    advice = gapscope.advise_batch_norm(network, data, batch_size=16, passes=4)
+    assert advice.missing == advice.total.excess > 0 and advice.ghost_size is None
+    assert [layer.layer for layer in advice.layers] == ["1", "4", "8"] and advice.dropout_before == ("10",)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+    shown = repr(advice)
+    assert "all layers" in shown and "Without batch statistics all of it is lost" in shown and "Caution" in shown
+    content = advice.to_dict()
+    assert content["missing"]["value"] == float(advice.missing) and len(content["layers"]) == 4
+
+
+def test_says_when_not_to_trust_it() -> None:
+    network, data = warmed_up(plain()), images(40)
+    stale = replace(network, "batch")
+    with torch.no_grad():
+        stale[1].running_mean.add_(5.0)  # type: ignore[operator]
+    advice = gapscope.advise_batch_norm(stale, data, batch_size=8, new_batch_size=32, passes=2)
+    text = " ".join(advice.caveats)
+    assert "running statistics are stale" in text and "large part of the 40 samples" in text
+    assert advice.caveats[-1].startswith("these numbers are of the weights as they are")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 1}, r"batch_size \(at least 2.*got 1"),
+        ({"batch_size": 20, "new_batch_size": N}, r"new_batch_size \(.*got 2000"),
+        ({"batch_size": 20, "new_batch_size": 20}, "must differ from batch_size; got 20 twice"),
+        ({"batch_size": 20, "dropout_before": ["3"]}, "must name layers of the network; got '3'"),
+    ],
+)
+def test_refuses_what_cannot_be_used(options: dict[str, object], message: str, signs: Data) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        gapscope.advise_batch_norm(one_layer(), signs, **options)  # type: ignore[arg-type]
+
+
+def test_refuses_a_network_without_batch_norm(signs: Data) -> None:
+    with pytest.raises(NotMeasurable, match="normalisation layers"):
+        gapscope.advise_batch_norm(nn.Linear(1, 1).double(), signs, batch_size=20)
+    with pytest.raises(GapscopeError, match="data must hold targets"):
+        gapscope.advise_batch_norm(one_layer(), signs[0], batch_size=20)
+    with pytest.raises(NotMeasurable, match="linear or convolutional layer"):
+        last_linear_layer(nn.BatchNorm1d(1).double(), Samples(*signs))
+
+
+def test_dropout_costs_what_the_closed_form_says_and_no_rate_adds_too_much(signs: Data) -> None:
+    dropout = DropoutLoss(one_layer(), Samples(*signs), ["1"], draws=20)
+    for rate in (0.1, 0.5):
+        found = dropout.excess(rate)
+        assert found.standard_error is not None and found.standard_error < 0.02
+        assert float(found) == pytest.approx(rate / (1 - rate), abs=4 * found.standard_error + 1e-9)
+    assert dropout.excess(0.0) == 0
+    assert dropout.matching_rate(Estimate(20.0, 0.0)) is None

@@ -1,0 +1,290 @@
+"""Gamma decay against dense computations on a small network, and its options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from batch_norm.some_networks import Residual, images, plain, warmed_up
+from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.samples import Samples
+from gapscope.batch_norm.gamma_decay.decay import gamma_decay
+from gapscope.batch_norm.gamma_decay.length_factors import euclidean_length_factors
+from gapscope.batch_norm.refresh import refresh_population
+from gapscope.batch_norm.replace import replace
+
+N, M = 30, 8
+FACTOR = (N - M) / (M * (N - 1))
+
+
+@pytest.fixture(scope="module")
+def network() -> Any:
+    network = warmed_up(plain())
+    refresh_population(network, images(N), layers=["1", "4", "8"])
+    return network
+
+
+def normalised(network: Any, name: str) -> Tensor:
+    """u [n, C, positions] of one layer."""
+    kept = []
+    with torch.no_grad():
+        hook = network.get_submodule(name).register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+        network(images(N).inputs)
+        hook.remove()
+    h, layer = kept[0], network.get_submodule(name)
+    h = h.flatten(2) if h.ndim > 2 else h[..., None]
+    return (h - layer.running_mean[:, None]) / (layer.running_var + layer.eps).sqrt()[:, None]
+
+
+def per_sample_derivatives(network: Any, name: str) -> tuple[Tensor, Tensor]:
+    """Jacobian of each sample's outputs [n, K, 2C] and gradient of its loss [n, 2C] by (gamma, beta)."""
+    samples, layer = images(N), network.get_submodule(name)
+    values = torch.cat([layer.weight, layer.bias]).detach()
+    c = len(layer.weight)
+
+    def outputs(values: Tensor, x: Tensor) -> Tensor:
+        changed = {f"{name}.weight": values[:c], f"{name}.bias": values[c:]}
+        return torch.func.functional_call(network, changed, (x[None],))[0]
+
+    jacobian = torch.stack([torch.func.jacrev(outputs)(values, x) for x in samples.inputs])
+    predicted = network(samples.inputs).softmax(1).detach()
+    assert samples.targets is not None
+    score = predicted - nn.functional.one_hot(samples.targets, 3)
+    return jacobian.detach(), torch.einsum("nk,nkc->nc", score, jacobian).detach()
+
+
+def dense(network: Any, name: str) -> dict[str, Tensor]:
+    """Everything about one layer by its definition, over batches of one sample with replacement (M = 1, f = 1)."""
+    u = normalised(network, name)
+    jacobian, gradient = per_sample_derivatives(network, name)
+    p = network(images(N).inputs).softmax(1).detach()
+    by_outputs = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    curvature = torch.einsum("nka,nkl,nlb->ab", jacobian, by_outputs, jacobian) / N
+    noise = torch.cat([-u.square().mean(2) / 2, -u.mean(2)], 1)  # first order of (1/(1+s) - 1, -a) of a batch of one
+    noise = noise - noise.mean(0)
+    gamma = network.get_submodule(name).weight.detach()
+    both = (noise.T @ noise / N) * curvature / 2
+    c = len(gamma)
+    coupling = both[:c, :c] + both[:c, c:] + both[c:, :c] + both[c:, c:]
+    v1, v2, v12 = (
+        noise[:, c:].square().mean(0),
+        4 * noise[:, :c].square().mean(0),
+        2 * (noise[:, c:] * noise[:, :c]).mean(0),
+    )
+    mean = gradient.mean(0)
+    independent = gamma * ((v1 / 2 + 3 * v2 / 8) * mean[:c] + v12 / 2 * mean[c:])
+    own = (noise * (gradient - mean)).mean(0)
+    return {
+        "coupling": coupling, "independent": independent, "in_batch": independent + gamma * (own[:c] + own[c:]),
+        "h_gamma": curvature[:c, :c].diagonal(), "h_beta": curvature[c:, c:].diagonal(), "v1": v1, "v2": v2, "v12": v12,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["1", "4", "8"])
+@pytest.mark.parametrize("chunk_size", [7, 100])
+def test_against_the_definition(network: Any, name: str, chunk_size: int) -> None:
+    found = gamma_decay(network, images(N), batch_size=M, chunk_size=chunk_size)[name]
+    independent = gamma_decay(network, images(N), batch_size=M, form="independent")[name]
+    expected = dense(network, name)
+    torch.testing.assert_close(found.coupling, FACTOR * expected["coupling"])
+    torch.testing.assert_close(found.zeta, FACTOR * expected["coupling"].diagonal())
+    torch.testing.assert_close(found.first_order, FACTOR * expected["in_batch"])
+    torch.testing.assert_close(independent.first_order, FACTOR * expected["independent"])
+    torch.testing.assert_close(found.curvature_gamma, expected["h_gamma"])
+    torch.testing.assert_close(found.curvature_beta, expected["h_beta"])
+    torch.testing.assert_close(found.mean_variance, FACTOR * expected["v1"])
+    torch.testing.assert_close(found.std_variance, FACTOR * expected["v2"] / 4)
+    torch.testing.assert_close(found.covariance, FACTOR * expected["v12"] / 2)
+    gamma = network.get_submodule(name).weight.detach()
+    assert float(found.decay) == pytest.approx(float(FACTOR * gamma @ expected["coupling"] @ gamma))
+    assert found.predicted == pytest.approx(float(found.decay) + float(found.first_order.sum()))
+    assert found.decay.exact and bool((torch.linalg.eigvalsh(found.coupling) > -1e-12).all())
+
+
+def test_full_and_diagonal_have_the_same_zeta(network: Any) -> None:
+    full = gamma_decay(network, images(N), batch_size=M)
+    diagonal = gamma_decay(network, images(N), batch_size=M, covariance="diagonal")
+    for name, layer in diagonal.items():
+        torch.testing.assert_close(layer.zeta, full[name].zeta)
+        torch.testing.assert_close(layer.first_order, full[name].first_order)
+        torch.testing.assert_close(layer.curvature_cross, full[name].curvature_cross)
+        assert layer.coupling is None
+        assert float(layer.decay) == pytest.approx(float((layer.zeta * layer.gamma.square()).sum()))
+
+
+def test_fully_connected_statistics_are_those_of_the_paper(network: Any) -> None:
+    layer = gamma_decay(network, images(N), batch_size=M, replacement=True)["8"]
+    shrunk = network[8].running_var / (network[8].running_var + network[8].eps)
+    torch.testing.assert_close(layer.mean_variance, shrunk / M)
+    torch.testing.assert_close(layer.std_variance, shrunk**2 * (layer.excess_kurtosis + 2) / (4 * M))
+    torch.testing.assert_close(layer.covariance, shrunk**1.5 * layer.skewness / (2 * M))
+    printed = gamma_decay(network, images(N), batch_size=M, replacement=True, analytic=True)["8"]
+    torch.testing.assert_close(printed.zeta, layer.zeta, rtol=1e-3, atol=0)
+    torch.testing.assert_close(printed.first_order, layer.first_order, rtol=1e-2, atol=1e-5)
+
+
+def test_analytic_in_convolutions_takes_a_position_for_a_copy(network: Any) -> None:
+    measured = gamma_decay(network, images(N), batch_size=M, replacement=True, covariance="diagonal")["1"]
+    printed = gamma_decay(
+        network, images(N), batch_size=M, replacement=True, covariance="diagonal", analytic=True, skewness=False
+    )["1"]
+    u = normalised(network, "1").transpose(0, 1).flatten(1)
+    rho = u.pow(4).mean(1) / u.square().mean(1) ** 2 - 3
+    expected = ((rho + 2) / 4 * measured.curvature_gamma + measured.curvature_beta) / (2 * M)
+    torch.testing.assert_close(printed.zeta, expected)
+    assert bool((printed.covariance == 0).all()) and float(printed.decay) > 3 * float(measured.decay)
+
+
+def test_squared_score_is_the_printed_fisher_information(network: Any) -> None:
+    found = gamma_decay(network, images(N), batch_size=M, curvature="squared_score", covariance="diagonal")
+    for name, layer in found.items():
+        _, gradient = per_sample_derivatives(network, name)
+        c = len(layer.gamma)
+        torch.testing.assert_close(layer.curvature_gamma, gradient[:, :c].square().mean(0))
+        torch.testing.assert_close(layer.curvature_beta, gradient[:, c:].square().mean(0))
+        torch.testing.assert_close(layer.curvature_cross, (gradient[:, :c] * gradient[:, c:]).mean(0))
+
+
+def test_hessian_of_a_piecewise_linear_head_is_gauss_newton() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)).double()
+    x = torch.randn(20, 3, dtype=torch.float64)
+    data = (x, torch.arange(20) % 3)
+    network(x)
+    exact = gamma_decay(network, data, batch_size=5, curvature="hessian", covariance="diagonal")["1"]
+    gauss_newton = gamma_decay(network, data, batch_size=5, covariance="diagonal")["1"]
+    torch.testing.assert_close(exact.curvature_gamma, gauss_newton.curvature_gamma)
+    torch.testing.assert_close(exact.zeta, gauss_newton.zeta)
+
+
+def test_hessian_sees_the_curvature_of_the_network(network: Any) -> None:
+    samples = images(N)
+    labels = samples.targets
+    assert labels is not None
+    found = gamma_decay(network, samples, batch_size=M, curvature="hessian", covariance="diagonal", chunk_size=13)["4"]
+
+    def loss(beta: Tensor) -> Tensor:
+        outputs = torch.func.functional_call(network, {"4.bias": beta}, (samples.inputs,))
+        return nn.functional.cross_entropy(outputs, labels)
+
+    dense = torch.autograd.functional.hessian(loss, network[4].bias.detach())
+    assert isinstance(dense, Tensor)
+    torch.testing.assert_close(found.curvature_beta, dense.diagonal())
+
+
+@pytest.mark.parametrize(
+    ("options", "draws"),
+    [({}, 64), ({"covariance": "diagonal"}, 64), ({"curvature": "hessian", "covariance": "diagonal"}, 64)],
+)
+def test_draws_agree_within_their_standard_error(network: Any, options: dict[str, Any], draws: int) -> None:
+    exact = gamma_decay(network, images(N), batch_size=M, **options)
+    drawn = gamma_decay(network, images(N), batch_size=M, draws=draws, **options)
+    for name, layer in drawn.items():
+        error = layer.decay.standard_error
+        assert error is not None and 0 < error < 0.5 * abs(exact[name].decay)
+        assert abs(layer.decay - exact[name].decay) < 4 * error
+    assert drawn.decay.standard_error is not None and exact.decay.standard_error is None
+    assert drawn.predicted.standard_error == pytest.approx(drawn.decay.standard_error)
+
+
+def test_draws_do_not_depend_on_chunks_and_repeat(network: Any) -> None:
+    one = gamma_decay(network, images(N), batch_size=M, draws=3, chunk_size=7)
+    other = gamma_decay(network, images(N), batch_size=M, draws=3, chunk_size=30)
+    third = gamma_decay(network, images(N), batch_size=M, draws=3, generator=torch.Generator().manual_seed(1))
+    assert float(one.decay) == pytest.approx(float(other.decay)) != pytest.approx(float(third.decay))
+
+
+def test_another_batch_size_without_measuring(network: Any) -> None:
+    decay = gamma_decay(network, images(N), batch_size=M)
+    for size in (1, 2, 29):
+        again = gamma_decay(network, images(N), batch_size=size)
+        assert float(decay.at(size).predicted) == pytest.approx(float(again.predicted))
+        assert decay.at(size).batch_size == size
+    replaced = gamma_decay(network, images(N), batch_size=M, replacement=True)
+    assert float(replaced.at(1000).decay) == pytest.approx(float(replaced.decay) * M / 1000)
+    with pytest.raises(InvalidInput, match=r"batch_size \(below the number of samples.*\[1, 29\]; got 30"):
+        decay.at(30)
+
+
+def test_euclidean_metric_scales_the_length(network: Any) -> None:
+    empirical = gamma_decay(network, images(N), batch_size=M)
+    euclid = gamma_decay(network, images(N), batch_size=M, metric="euclid")
+    factors = euclidean_length_factors(network, {n: network[int(n)] for n in ("1", "4", "8")}, images(N), 100)
+    for name, layer in euclid.items():
+        torch.testing.assert_close(layer.zeta, empirical[name].zeta)
+        length = layer.gamma * factors[name]
+        coupling = empirical[name].coupling
+        assert coupling is not None
+        assert float(layer.decay) == pytest.approx(float(length @ coupling @ length))
+
+
+def test_population_and_ghost_networks_decay_alike(network: Any) -> None:
+    reference = gamma_decay(network, images(N), batch_size=M)
+    for kind in ("population", "ghost"):
+        assert float(gamma_decay(replace(network, kind), images(N), batch_size=M).decay) == float(reference.decay)
+
+
+def test_layers_without_affine_parameters_have_gamma_one() -> None:
+    network = nn.Sequential(nn.BatchNorm1d(3, affine=False), nn.Linear(3, 2)).double().eval()
+    x = torch.randn(10, 3, dtype=torch.float64)
+    layer = gamma_decay(network, (x, x[:, :2]), batch_size=5)["0"]
+    assert layer.gamma.tolist() == [1, 1, 1] and layer.decay > 0
+
+
+def test_in_place_activations_and_forward_order() -> None:
+    network: Any = warmed_up(Residual().double())
+    found = gamma_decay(network, images(N), batch_size=M)
+    assert list(found) == ["norm1", "norm2", "last"]
+    network.relu = nn.ReLU()
+    assert float(gamma_decay(network, images(N), batch_size=M).decay) == pytest.approx(float(found.decay))
+
+
+def test_no_trace_is_left(network: Any) -> None:
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    network.train()
+    network.zero_grad()
+    state = torch.get_rng_state()
+    gamma_decay(network, images(N), batch_size=M, draws=2)
+    assert network.training and torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    network.eval()
+
+
+def test_a_frozen_network_and_single_precision(network: Any) -> None:
+    reference = gamma_decay(network, images(N), batch_size=M)
+    frozen = replace(network, "batch").float().requires_grad_(False)
+    samples = images(N)
+    found = gamma_decay(frozen, (samples.inputs.float(), samples.targets), batch_size=M)
+    assert float(found.predicted) == pytest.approx(float(reference.predicted), rel=1e-4)
+
+
+def test_tables(network: Any) -> None:
+    decay = gamma_decay(network, images(N), batch_size=M)
+    table = decay.to_pandas()
+    assert list(table.index) == ["1", "4", "8"]
+    assert table["predicted"].to_numpy().sum() == pytest.approx(float(decay.predicted))
+    assert "mean_zeta" in repr(decay) and len(decay) == 3
+
+
+def test_errors(network: Any) -> None:
+    x = images(N).inputs
+    with pytest.raises(InvalidInput, match="data must hold targets, for the curvature of the loss"):
+        gamma_decay(network, x, batch_size=M)
+    with pytest.raises(InvalidInput, match=r"form must be one of 'in_batch', 'independent'; got 'inbatch'\. Did you"):
+        gamma_decay(network, images(N), batch_size=M, form="inbatch")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="'hessian' has the diagonal alone; use covariance='diagonal'"):
+        gamma_decay(network, images(N), batch_size=M, curvature="hessian")
+    with pytest.raises(InvalidInput, match="'squared_score' is exact and takes no draws"):
+        gamma_decay(network, images(N), batch_size=M, curvature="squared_score", draws=3)
+    with pytest.raises(InvalidInput, match="noise_draws act on the network itself; use metric='empirical'"):
+        gamma_decay(network, images(N), batch_size=M, noise_draws=2, metric="euclid")
+    with pytest.raises(InvalidInput, match="draws must lie in"):
+        gamma_decay(network, images(N), batch_size=M, draws=0)
+    with pytest.raises(InvalidInput, match=r"layers must name.*got '5'"):
+        gamma_decay(network, images(N), batch_size=M, layers=["5"])
+    with pytest.raises(NotMeasurable, match="it holds none"):
+        gamma_decay(nn.Linear(2, 2), Samples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)), batch_size=2)

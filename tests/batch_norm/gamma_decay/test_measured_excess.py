@@ -1,0 +1,199 @@
+"""Batch-norm minus population-norm loss: measured on one-layer models and on a small convolutional network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.special import spence
+from torch import Tensor, nn
+
+from batch_norm.some_networks import images, plain, warmed_up
+from gapscope.base.errors import InvalidInput
+from gapscope.batch_norm.gamma_decay.decay import gamma_decay
+from gapscope.batch_norm.gamma_decay.measured_excess import ALL_LAYERS, ExcessRow, batch_norm_excess, random_batches
+from gapscope.batch_norm.refresh import refresh_population
+
+N = 60_000
+
+
+class _IntegratedSoftplus(torch.autograd.Function):
+    """A(h) = integral of softplus = -Li2(-exp(h)), whose A'' is the sigmoid."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor) -> Tensor:
+        ctx.save_for_backward(h)
+        return torch.from_numpy(-spence(1 + h.detach().exp().numpy()))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * F.softplus(ctx.saved_tensors[0])
+
+
+# Generalised linear models l = A(h) - y h: (A, A')
+MODELS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "logistic": (F.softplus, torch.sigmoid),
+    "softplus": (_IntegratedSoftplus.apply, F.softplus),
+    "linear": (lambda h: h.square() / 2, lambda h: h),
+    "relu": (lambda h: h.relu().square() / 2, F.relu),
+}
+
+
+def population(name: str) -> Tensor:
+    """Values with mean 0 and variance 1."""
+    generator = torch.Generator().manual_seed(0)
+    uniform = torch.rand(N, 1, generator=generator, dtype=torch.float64)
+    u = {
+        "gaussian": lambda: torch.special.ndtri(uniform),
+        "laplace": lambda: torch.sign(uniform - 0.5) * -torch.log1p(-2 * (uniform - 0.5).abs()),
+        "exponential": lambda: -torch.log(uniform),
+    }[name]()
+    return (u - u.mean()) / u.std(unbiased=False)
+
+
+def one_layer(
+    model: str, u: Tensor, gamma: float = 1.5, *, off: float = 1.0
+) -> tuple[nn.Module, tuple[Tensor, Tensor], Any]:
+    """A layer at gamma * off, with targets whose optimum is (gamma, 0.3), and the loss."""
+    integrated, activation = MODELS[model]
+    layer = nn.BatchNorm1d(1, eps=1e-12).double()
+    nn.init.constant_(layer.weight, gamma * off)
+    nn.init.constant_(layer.bias, 0.3)
+    targets = activation(gamma * u + 0.3)  # the loss is linear in y: its mean given u stands for all of its noise
+
+    def loss(h: Tensor, y: Tensor) -> Tensor:
+        return (integrated(h) - y * h).squeeze(1)
+
+    return nn.Sequential(layer), (u, targets), loss
+
+
+def measured(
+    model: str, distribution: str, size: int, *, off: float = 1.0, batches: int = 30_000, **options: Any
+) -> ExcessRow:
+    network, data, loss = one_layer(model, population(distribution), off=off)
+    passes = max(1, round(batches * size / N))
+    return batch_norm_excess(
+        network, data, batch_sizes=(size,), loss=loss, passes=passes, noise_draws=0, chunk_size=N, **options
+    )[0]
+
+
+def check(row: ExcessRow, tolerance: float) -> None:
+    error = (row.measured.standard_error or 0) / abs(row.predicted)
+    assert error < 0.012
+    assert abs(row.ratio - 1) < tolerance + 2 * error, (row.batch_size, row.ratio, error)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_gaussian_at_the_optimum(model: str) -> None:
+    check(measured(model, "gaussian", 16), 0.08)
+    check(measured(model, "gaussian", 32), 0.04)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_gaussian_at_the_optimum_in_large_batches(model: str) -> None:
+    check(measured(model, "gaussian", 128), 0.02)
+
+
+@pytest.mark.parametrize("model", ["logistic", "softplus", "linear"])
+@pytest.mark.parametrize("off", [0.6, 1.5])
+def test_off_the_optimum_the_in_batch_form_holds(model: str, off: float) -> None:
+    check(measured(model, "gaussian", 32, off=off), 0.04)
+    check(measured(model, "gaussian", 128, off=off), 0.02)
+
+
+def test_off_the_optimum_the_other_parts_alone_fail() -> None:
+    row = measured("linear", "gaussian", 32, off=0.6)
+    check(row, 0.04)
+    assert row.measured > 1.3 * row.decay
+    assert abs(measured("linear", "gaussian", 32, off=0.6, batches=2000, form="independent").ratio - 1) > 0.15
+
+
+def test_laplace() -> None:
+    for size, tolerance in {16: 0.06, 32: 0.035, 128: 0.01}.items():
+        check(measured("logistic", "laplace", size), tolerance)
+
+
+def test_exponential_needs_the_skewness() -> None:
+    check(measured("logistic", "exponential", 128), 0.04)
+    without = measured("logistic", "exponential", 128, skewness=False)
+    assert abs(without.ratio - 1) > 0.03 + 2 * (without.measured.standard_error or 0) / without.predicted
+
+
+def test_measured_is_the_definition() -> None:
+    network = warmed_up(plain())
+    samples, size = images(24), 6
+    assert samples.targets is not None
+    x, y = samples.inputs, samples.targets
+    refreshed = copy.deepcopy(network)
+    refresh_population(refreshed, samples, layers=["1", "4", "8"])
+    generator = torch.Generator().manual_seed(4)
+    differences: dict[str, list[float]] = {"1": [], "4": [], "8": [], ALL_LAYERS: []}
+    for name, values in differences.items():
+        noisy: Any = copy.deepcopy(refreshed)
+        for module in [noisy[int(name)]] if name != ALL_LAYERS else [noisy[1], noisy[4], noisy[8]]:
+            module.train()
+        for batches in random_batches(24, size, 2, 2, generator):
+            for batch in batches:
+                batch_norm_loss = F.cross_entropy(noisy(x[batch]), y[batch])
+                values.append((batch_norm_loss - F.cross_entropy(refreshed(x[batch]), y[batch])).item())
+    rows = batch_norm_excess(
+        network, samples, batch_sizes=(size,), passes=2, noise_draws=3, chunk_size=13,
+        generator=torch.Generator().manual_seed(4),
+    )  # fmt: skip
+    assert [row.layer for row in rows] == list(differences)
+    for row in rows:
+        values = torch.tensor(differences[row.layer], dtype=torch.float64)
+        assert row.measured == pytest.approx(float(values.mean()), rel=1e-9)  # every pass deals all samples
+        assert row.batch_size == size and row.measured.standard_error is not None
+    predicted = gamma_decay(refreshed, samples, batch_size=size, noise_draws=3)
+    assert float(rows[0].predicted) == pytest.approx(float(predicted["1"].predicted))
+    assert float(rows[-1].predicted) == pytest.approx(float(predicted.predicted))
+
+
+def test_standard_error_is_the_spread_of_repeats() -> None:
+    network, (u, y), loss = one_layer("linear", population("gaussian"), off=0.6)
+    generator = torch.Generator().manual_seed(7)
+    data = (u[:2016], y[:2016])
+    rows = [
+        batch_norm_excess(network, data, batch_sizes=(32,), loss=loss, passes=2, generator=generator)[0].measured
+        for _ in range(40)
+    ]
+    spread = float(torch.tensor([float(row) for row in rows]).std())
+    stated = sum(row.standard_error or 0 for row in rows) / len(rows)
+    assert 0.7 < spread / stated < 1.4
+
+
+def test_batches_deal_every_sample_at_most_once_a_pass() -> None:
+    batches = torch.cat(list(random_batches(23, 5, 1, 3, torch.Generator().manual_seed(0))))
+    assert batches.shape == (4, 5) and len(batches.unique()) == 20
+
+
+def test_the_network_is_left_alone_and_results_repeat() -> None:
+    network = warmed_up(plain()).train()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    first = batch_norm_excess(network, images(30), batch_sizes=(8,), passes=1, layers=["8"])
+    assert network.training and all(torch.equal(v, before[name]) for name, v in network.state_dict().items())
+    assert first == batch_norm_excess(network, images(30), batch_sizes=(8,), passes=1, layers=["8"])
+
+
+def test_table_and_figure() -> None:
+    rows = batch_norm_excess(warmed_up(plain()), images(40), batch_sizes=(4, 8, 16), passes=1)
+    table = rows.to_pandas()
+    assert table.shape == (12, 5) and "ratio" in repr(rows)
+    figure = rows.plot()
+    assert [panel.get_title() for panel in figure.axes] == ["1", "4", "8", ALL_LAYERS]
+    assert len(figure.axes[0].lines) >= 3
+
+
+def test_errors() -> None:
+    network = warmed_up(plain())
+    with pytest.raises(
+        InvalidInput, match=r"batch_sizes \(at least 2, below the number of samples\) must lie in \[2, 29\]"
+    ):
+        batch_norm_excess(network, images(30), batch_sizes=(30,))
+    with pytest.raises(InvalidInput, match="data must hold targets; got inputs alone"):
+        batch_norm_excess(network, images(30).inputs)

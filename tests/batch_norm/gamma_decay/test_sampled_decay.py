@@ -1,0 +1,86 @@
+"""Expected loss under drawn batch statistics."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from batch_norm.some_networks import images, plain, warmed_up
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
+from gapscope.batch_norm.gamma_decay.curvature import squared_error
+from gapscope.batch_norm.gamma_decay.decay import gamma_decay
+from gapscope.batch_norm.gamma_decay.sampled_decay import even_part, noise_source
+
+
+def test_draws_have_the_covariance_asked_for() -> None:
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    root[5] = root[4]  # singular
+    covariance = root @ root.T
+    blocks = covariance[:3, :3], covariance[3:, 3:], covariance[3:, :3], covariance[:3, 3:]
+    drawn = noise_source(*blocks)(100_000, generator)
+    torch.testing.assert_close(torch.cov(drawn.T), covariance, rtol=0, atol=0.03 * float(covariance.diagonal().max()))
+    diagonals = [block.diagonal() for block in blocks]
+    drawn = noise_source(*diagonals)(100_000, generator)
+    expected = torch.cat(
+        [
+            torch.cat([diagonals[0].diag(), diagonals[3].diag()], 1),
+            torch.cat([diagonals[2].diag(), diagonals[1].diag()], 1),
+        ]
+    )
+    torch.testing.assert_close(torch.cov(drawn.T), expected, rtol=0, atol=0.03 * float(covariance.diagonal().max()))
+
+
+def test_a_constant_channel_has_no_noise() -> None:
+    zero = torch.zeros(1, dtype=torch.float64)
+    assert noise_source(zero, zero, zero, zero)(5, torch.Generator()).abs().max() == 0
+
+
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_quadratic_loss_of_a_linear_network_has_no_other_part_than_the_decay(covariance: str, affine: bool) -> None:
+    network = nn.Sequential(nn.BatchNorm1d(4, affine=affine), nn.Linear(4, 2)).double()
+    x = torch.randn(300, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[:, 1] += x[:, 0]
+    network(x)
+    layer = gamma_decay(network, (x, x[:, :2]), batch_size=10, noise_draws=30, covariance=covariance)["0"]  # type: ignore[arg-type]
+    assert layer.sampled is not None and layer.sampled.standard_error is not None
+    assert 0 < layer.sampled.standard_error < 0.05 * layer.decay
+    assert abs(layer.sampled - layer.decay) < 4 * layer.sampled.standard_error
+    assert float(layer.predicted) == pytest.approx(layer.sampled + float(layer.first_order.sum()))
+    assert layer.predicted.standard_error == layer.sampled.standard_error
+
+
+def test_a_kink_is_seen() -> None:
+    """Loss |h| at targets 0 has no curvature but its kink: E|h + noise| - E|h| = variance * density(0)."""
+    h = torch.linspace(-3, 3, 2001, dtype=torch.float64)[:, None]
+    network = nn.BatchNorm1d(1, eps=0.0).double().eval()
+    assert network.running_mean is not None and network.running_var is not None
+    network.running_var.fill_(1.0)
+
+    def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.abs().squeeze(1)
+
+    only_mean = noise_source(*(torch.tensor([v], dtype=torch.float64) for v in (0.0, 1.0, 0.0, 0.0)))
+    found = even_part(
+        nn.Sequential(network), "0", network, Samples(h, h), h, absolute, only_mean, 0.2, 20, 500,
+        torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    assert found == pytest.approx(0.2**2 / 6, rel=0.1)
+
+
+def test_results_do_not_depend_on_chunks() -> None:
+    network, samples = warmed_up(plain()), images(30)
+    one = gamma_decay(network, samples, batch_size=8, noise_draws=2, chunk_size=7)
+    other = gamma_decay(network, samples, batch_size=8, noise_draws=2, chunk_size=100)
+    for name in one:
+        assert float(one[name].predicted) == pytest.approx(float(other[name].predicted))
+    assert one.at(4)["1"].sampled is None
+
+
+def test_one_draw_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"noise_draws \(0 for none\) must lie in \[2, inf\)"):
+        gamma_decay(warmed_up(plain()), images(30), batch_size=8, noise_draws=1)
+    assert squared_error(torch.ones(2, 2), torch.zeros(2, 2)).tolist() == [1, 1]

@@ -1,0 +1,261 @@
+"""What every normalisation layer must do: shapes, modes, statistics, dtypes, compilation, gradients, odd batches."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.batch_norm.layers._channel_norm import ChannelNorm, batch_mean_and_variance
+from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
+from gapscope.batch_norm.layers.mean_only import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d, MeanOnlyBatchNorm3d
+from gapscope.batch_norm.layers.population import PopulationNorm1d, PopulationNorm2d, PopulationNorm3d
+from gapscope.batch_norm.layers.variance_only import (
+    VarianceOnlyBatchNorm1d,
+    VarianceOnlyBatchNorm2d,
+    VarianceOnlyBatchNorm3d,
+)
+
+KINDS: dict[str, tuple[type[Any], type[Any], type[Any], dict[str, Any]]] = {
+    "population": (PopulationNorm1d, PopulationNorm2d, PopulationNorm3d, {}),
+    "population detached": (PopulationNorm1d, PopulationNorm2d, PopulationNorm3d, {"detach": True}),
+    "mean only": (MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d, MeanOnlyBatchNorm3d, {}),
+    "mean only, no scale": (MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d, MeanOnlyBatchNorm3d, {"scale": False}),
+    "variance only": (VarianceOnlyBatchNorm1d, VarianceOnlyBatchNorm2d, VarianceOnlyBatchNorm3d, {}),
+    "variance only, rms": (VarianceOnlyBatchNorm1d, VarianceOnlyBatchNorm2d, VarianceOnlyBatchNorm3d, {"rms": True}),
+    "ghost": (GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d, {"ghost_size": 3}),
+}
+SHAPES = {0: [(7, 3), (7, 3, 5)], 1: [(7, 3, 2, 5)], 2: [(7, 3, 2, 2, 3)]}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+def made(kind: str, dimensions: int = 2, **options: Any) -> ChannelNorm:
+    """A layer of 3 channels in float64 with random gamma, beta and running statistics."""
+    settings = {key: value for key, value in KINDS[kind][3].items() if options.get("affine", True) or key != "scale"}
+    cls: Any = KINDS[kind][dimensions - 1]
+    layer = cls(3, **settings, **options).double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for tensor in [*layer.parameters(), layer.running_mean, layer.running_var]:
+            if tensor is not None:
+                tensor.copy_(torch.rand(3, generator=generator) + 0.5)
+    return layer
+
+
+def inputs(*shape: int, seed: int = 0) -> Tensor:
+    return 1 + 2 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def function_of(layer: nn.Module) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    names = [name for name, _ in layer.named_parameters()]
+
+    def function(h: Tensor, *values: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (h,))
+
+    return function, [parameter.detach().clone().requires_grad_() for parameter in layer.parameters()]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "population"])
+@pytest.mark.parametrize("affine", [True, False])
+def test_first_and_second_derivatives(kind: str, affine: bool) -> None:
+    options = {} if affine else {"affine": False}
+    layer = made(kind, **options)
+    function, parameters = function_of(layer)
+    h = inputs(5, 3, 2, 2).requires_grad_()
+    assert torch.autograd.gradcheck(function, (h, *parameters))
+    assert torch.autograd.gradgradcheck(function, (h, *parameters))
+
+
+@EVERY_KIND
+def test_fast_and_differentiable_gradients_agree(kind: str) -> None:
+    layer = made(kind)
+    function, parameters = function_of(layer)
+    h, g = inputs(5, 3, 2, 2).requires_grad_(), inputs(5, 3, 2, 2, seed=1)
+    fast = torch.autograd.grad(function(h, *parameters), [h, *parameters], g)
+    slow = torch.autograd.grad(function(h, *parameters), [h, *parameters], g, create_graph=True)
+    for one, other in zip(fast, slow, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+@EVERY_KIND
+def test_gradients_under_function_transforms(kind: str) -> None:
+    layer = made(kind) if "population" in kind else made(kind, track_running_stats=False)
+    h = inputs(5, 3, 2, 2).requires_grad_()
+    by_transform = torch.func.grad(lambda h: layer(h).sin().sum())(h.detach())
+    (by_autograd,) = torch.autograd.grad(layer(h).sin().sum(), h)
+    torch.testing.assert_close(by_transform, by_autograd)
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_one_two_and_three_dimensions_agree(kind: str, dimensions: int) -> None:
+    for shape in SHAPES[dimensions - 1]:
+        h = inputs(*shape)
+        layer, flat = made(kind, dimensions), made(kind, 1)
+        as_row = h[:, :, None] if h.ndim == 2 else h.flatten(2)
+        torch.testing.assert_close(layer(h).view(as_row.shape), flat(as_row))
+        torch.testing.assert_close(layer.eval()(h).view(as_row.shape), flat.eval()(as_row))
+
+
+@EVERY_KIND
+def test_wrong_shapes_are_refused(kind: str) -> None:
+    layer = made(kind)
+    with pytest.raises(InvalidInput, match=r"takes inputs of shape \[n, 3, height, width\]; got \[7, 3\]"):
+        layer(inputs(7, 3))
+    with pytest.raises(InvalidInput, match=r"got \[7, 4, 2, 2\]"):
+        layer(inputs(7, 4, 2, 2))
+    with pytest.raises(InvalidInput, match=r"shape \[n, 3\] or \[n, 3, length\]; got"):
+        made(kind, 1)(inputs(7, 3, 2, 2))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "population detached"])
+def test_a_single_value_a_channel_is_refused_in_training(kind: str) -> None:
+    layer = made(kind, 1)
+    with pytest.raises(InvalidInput, match="at least 2 values a channel"):
+        layer(inputs(1, 3))
+    assert layer.eval()(inputs(1, 3)).isfinite().all()
+
+
+@EVERY_KIND
+def test_a_batch_of_one_image_has_statistics_of_its_own(kind: str) -> None:
+    assert made(kind)(inputs(1, 3, 2, 2)).isfinite().all()
+
+
+@EVERY_KIND
+def test_constant_channels_give_finite_outputs_and_gradients(kind: str) -> None:
+    layer = made(kind)
+    h = inputs(6, 3, 2, 2)
+    h[:, 1] = 4.0
+    h.requires_grad_()
+    y = layer(h)
+    y.square().sum().backward()
+    assert h.grad is not None
+    assert y.isfinite().all() and h.grad.isfinite().all()
+
+
+@EVERY_KIND
+def test_nan_stays_in_its_channel(kind: str) -> None:
+    layer = made(kind)
+    h = inputs(6, 3, 2, 2)
+    clean = layer(h)
+    h[2, 1, 0, 0] = torch.nan
+    y = layer(h)
+    assert y[:, 1].isnan().any()
+    torch.testing.assert_close(y[:, [0, 2]], clean[:, [0, 2]])
+    for running in (layer.running_mean, layer.running_var):
+        assert running is None or not running[[0, 2]].isnan().any()
+
+
+@EVERY_KIND
+def test_automatic_mixed_precision(kind: str) -> None:
+    layer = made(kind).float()
+    h = inputs(8, 3, 4, 4).float().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = layer(nn.functional.conv2d(h, torch.eye(3)[:, :, None, None]))
+    y.float().square().mean().backward()
+    assert y.dtype == torch.bfloat16 and h.grad is not None and h.grad.isfinite().all()
+    exact = made(kind).float()(h.detach().bfloat16().float())
+    torch.testing.assert_close(y.float(), exact, rtol=0.02, atol=0.05)
+    for buffer in (layer.running_mean, layer.running_var):
+        assert buffer is None or buffer.dtype == torch.float32
+
+
+@EVERY_KIND
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler, of its own
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compilation_without_a_graph_break(kind: str, backend: str) -> None:
+    plain = made(kind).float()
+    compiled = torch.compile(copy.deepcopy(plain), backend=backend, fullgraph=True)
+    results = []
+    for layer in (plain, compiled):
+        h = inputs(6, 3, 2, 2).float().requires_grad_()
+        y = layer(h)
+        y.sin().sum().backward()
+        assert h.grad is not None
+        results.append([y.detach(), h.grad, *(p.grad for p in layer.parameters()), *layer.buffers()])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    torch._dynamo.reset()
+
+
+@EVERY_KIND
+def test_channels_last(kind: str) -> None:
+    h = inputs(6, 3, 4, 4)
+    layer, other = made(kind), made(kind)
+    torch.testing.assert_close(layer(h), other(h.contiguous(memory_format=torch.channels_last)))
+
+
+@EVERY_KIND
+def test_copies_and_pickles(kind: str) -> None:
+    layer, h = made(kind), inputs(6, 3, 2, 2)
+    for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(copied(h), made(kind)(h))
+    assert "3" in repr(layer) and "affine=True" in repr(layer)
+
+
+@EVERY_KIND
+def test_state_dictionary_round_trip_and_reset(kind: str) -> None:
+    layer, h = made(kind), inputs(6, 3, 2, 2)
+    layer(h)
+    other = made(kind)
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other.eval()(h), layer.eval()(h))
+    layer.reset_parameters()
+    fresh = type(layer)(3, **KINDS[kind][3]).double()
+    for name, value in fresh.state_dict().items():
+        assert torch.equal(layer.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("kind", ["mean only", "variance only", "variance only, rms", "ghost"])
+def test_momentum_none_is_the_plain_average(kind: str) -> None:
+    layer = made(kind, momentum=None)
+    averaged = {name: [] for name in ("running_mean", "running_var")}
+    for seed in range(4):
+        h = inputs(6, 3, 2, 2, seed=seed)
+        single = made(kind, momentum=1.0)
+        layer(h)
+        single(h)
+        for name, values in averaged.items():
+            values.append(getattr(single, name))
+    for name, values in averaged.items():
+        if values[0] is not None:
+            torch.testing.assert_close(getattr(layer, name), torch.stack(values).mean(0))
+    assert layer.num_batches_tracked == 4
+
+
+@pytest.mark.parametrize("kind", ["mean only", "variance only", "ghost"])
+def test_without_running_statistics_evaluation_uses_the_batch(kind: str) -> None:
+    layer, h = made(kind, track_running_stats=False), inputs(6, 3, 2, 2)
+    assert torch.equal(layer.eval()(h), made(kind)(h))
+    assert not list(layer.buffers())
+
+
+@EVERY_KIND
+def test_evaluation_changes_nothing(kind: str) -> None:
+    layer = made(kind).eval()
+    before = copy.deepcopy(layer.state_dict())
+    layer(inputs(6, 3, 2, 2))
+    assert all(torch.equal(value, layer.state_dict()[name]) for name, value in before.items())
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(InvalidInput, match="num_features of GhostBatchNorm2d must lie in"):
+        GhostBatchNorm2d(0)
+    with pytest.raises(InvalidInput, match="ghost_size of GhostBatchNorm must lie in"):
+        GhostBatchNorm2d(3, ghost_size=0)
+    with pytest.raises(InvalidInput, match="momentum of MeanOnlyBatchNorm1d must lie in"):
+        MeanOnlyBatchNorm1d(3, momentum=1.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_batch_mean_and_variance(dtype: torch.dtype) -> None:
+    h = inputs(50, 3, 7).to(dtype) + 1000
+    mean, variance = batch_mean_and_variance(h, dtype)
+    torch.testing.assert_close(mean, h.double().mean((0, 2)).to(dtype))
+    torch.testing.assert_close(variance, h.double().var((0, 2), unbiased=False).to(dtype), rtol=1e-4, atol=0)

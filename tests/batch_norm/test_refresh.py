@@ -1,0 +1,164 @@
+"""Population statistics by streaming, against a layer-by-layer computation with everything in memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from batch_norm.some_networks import Residual, images, plain, warmed_up
+from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.batch_norm.layers.population import PopulationNorm1d
+from gapscope.batch_norm.refresh import PopulationRefresh, refresh_population
+from gapscope.batch_norm.replace import replace
+
+
+def statistics(network: nn.Module) -> dict[str, Tensor]:
+    return {name: b.clone() for name, b in network.named_buffers() if "running" in name}
+
+
+def by_hand(network: nn.Sequential, x: Tensor) -> list[Tensor]:
+    found = []
+    modules: Any = network
+    for module in modules:
+        if hasattr(module, "running_mean"):
+            over = [0, *range(2, x.ndim)]
+            mean, variance = x.mean(over), x.var(over, unbiased=False)
+            found += [mean, variance]
+            shape = (1, -1, *[1] * (x.ndim - 2))
+            x = (x - mean.view(shape)) / (variance + module.eps).sqrt().view(shape)
+            x = x * module.weight.view(shape) + module.bias.view(shape)
+        else:
+            x = module(x)
+    return [tensor.detach() for tensor in found]
+
+
+@pytest.mark.parametrize("chunk_size", [7, 40])
+def test_layer_by_layer_with_earlier_layers_already_updated(chunk_size: int) -> None:
+    network = replace(warmed_up(plain()), "population")
+    refresh_population(network, images(40, seed=99), chunk_size=chunk_size)
+    expected = by_hand(network, images(40, seed=99).inputs)
+    for one, other in zip(statistics(network).values(), expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_forward_order_not_order_of_registration() -> None:
+    network = replace(warmed_up(Residual().double()), "population")
+    other = copy.deepcopy(network)
+    refresh_population(network, images(30), chunk_size=30)
+    refresh_population(other, images(30), chunk_size=11)
+    for name, value in statistics(network).items():
+        torch.testing.assert_close(statistics(other)[name], value)
+    refreshed = copy.deepcopy(network)
+    refresh_population(refreshed, images(30))  # a fixed point: every layer is consistent with the ones before it
+    for name, value in statistics(network).items():
+        torch.testing.assert_close(statistics(refreshed)[name], value)
+
+
+def test_nothing_else_changes() -> None:
+    network: Any = replace(warmed_up(plain()), "population").train()
+    network[1].eval()
+    before = {name: p.clone() for name, p in network.named_parameters()}
+    modes = [module.training for module in network.modules()]
+    state = torch.get_rng_state()
+    refresh_population(network, images())
+    assert all(torch.equal(p, before[name]) for name, p in network.named_parameters())
+    assert modes == [module.training for module in network.modules()]
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(layer.num_batches_tracked == 11 for layer in network if hasattr(layer, "num_batches_tracked"))
+
+
+def test_a_shuffling_loader_gives_every_layer_the_same_samples() -> None:
+    samples = images(60)
+    loader = DataLoader(TensorDataset(samples.inputs, torch.zeros(60)), batch_size=8, shuffle=True)
+    network = replace(warmed_up(plain()), "population")
+    torch.manual_seed(5)
+    refresh_population(network, loader, samples=20)
+    torch.manual_seed(5)
+    first = torch.cat([batch[0] for batch in loader])[:20]
+    for one, other in zip(statistics(network).values(), by_hand(network, first), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+class Endless(IterableDataset[Tensor]):
+    """More samples than one would want to hold."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        while True:
+            yield torch.randn(3, generator=generator)
+
+
+def test_an_endless_loader_is_read_no_further_than_asked() -> None:
+    layer = PopulationNorm1d(3)
+    refresh_population(layer, DataLoader(Endless(), batch_size=16), samples=50)
+    stream = iter(Endless())
+    expected = torch.stack([next(stream) for _ in range(50)]).double()
+    torch.testing.assert_close(layer.running_mean.double(), expected.mean(0), rtol=1e-6, atol=1e-7)
+
+
+def test_a_random_subset_by_generator() -> None:
+    x = torch.arange(100.0)[:, None]
+    layers = [PopulationNorm1d(1) for _ in range(3)]
+    for layer, seed in zip(layers, (1, 1, 2), strict=True):
+        refresh_population(layer, x, samples=10, generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(layers[0].running_mean, layers[1].running_mean)
+    assert not torch.equal(layers[0].running_mean, layers[2].running_mean)
+
+
+def test_batch_norm_layers_can_be_named() -> None:
+    network = warmed_up(plain())
+    before = statistics(network)
+    refresh_population(network, images(), layers=["4"])
+    changed = [name for name, value in statistics(network).items() if not torch.equal(value, before[name])]
+    assert changed == ["4.running_mean", "4.running_var"]
+    with pytest.raises(NotMeasurable, match=r"must hold normalisation layers \(PopulationNorm1d"):
+        refresh_population(network, images())
+
+
+def test_not_finite_activations_change_nothing() -> None:
+    network: Any = replace(warmed_up(plain()), "population")
+    with torch.no_grad():
+        network[3].weight[2] = torch.inf
+    before = statistics(network)
+    with pytest.raises(NotMeasurable, match="1 of 5 channels of layer '4' hold NaN or infinity"):
+        refresh_population(network, images())
+    assert all(torch.equal(value, before[name]) for name, value in statistics(network).items())
+
+
+def test_a_constant_channel_has_variance_zero() -> None:
+    layer = PopulationNorm1d(2)
+    refresh_population(layer, torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
+    assert layer.running_var.tolist() == [1.0, 0.0]
+    assert layer.train()(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))[:, 1].tolist() == [0.0, 0.0]
+
+
+def test_schedule() -> None:
+    layer, x = PopulationNorm1d(1), torch.zeros(4, 1)
+    refresh = PopulationRefresh(layer, x, every=3)
+    means = []
+    for step in range(7):
+        x.fill_(step + 1.0)
+        refresh.step()
+        means.append(layer.running_mean.item())
+    assert means == [0.0, 0.0, 3.0, 3.0, 3.0, 6.0, 6.0]
+    resumed = PopulationRefresh(layer, x, every=3)
+    resumed.load_state_dict(refresh.state_dict())
+    resumed.step()
+    assert resumed.steps == 8
+    loader = DataLoader(TensorDataset(x), batch_size=2)
+    assert PopulationRefresh(layer, loader).every == 2
+
+
+def test_errors() -> None:
+    with pytest.raises(InvalidInput, match="every must be a number of steps unless data is a DataLoader"):
+        PopulationRefresh(PopulationNorm1d(1), torch.zeros(4, 1))
+    with pytest.raises(InvalidInput, match="samples must lie in"):
+        refresh_population(PopulationNorm1d(1), torch.zeros(4, 1), samples=0)
+    with pytest.raises(InvalidInput, match="the loader is empty"):
+        refresh_population(PopulationNorm1d(1), DataLoader(TensorDataset(torch.zeros(0, 1)), batch_size=2))

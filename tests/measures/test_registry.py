@@ -1,0 +1,61 @@
+"""The registry of measures: look-up, facts, options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.records import Estimate
+from gapscope.base.samples import Samples
+from gapscope.measures import registry
+from gapscope.measures.registry import Number, get_measure, measure, measures
+
+X, Y = torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
+
+
+@pytest.fixture
+def own_measure() -> Iterator[None]:
+    @measure("two_numbers", needs=("inputs",), cost="none", reference="", numbers={"a": Number("m"), "b": Number("s")})
+    def two_numbers(network: nn.Module, x: torch.Tensor, *, scale: float = 1.0) -> object:
+        class Result:
+            def numbers(self) -> dict[str, float]:
+                return {"a": scale * len(x), "b": Estimate(2.0, 0.5)}
+
+        return Result()
+
+    yield
+    del registry._MEASURES["two_numbers"]
+
+
+@pytest.mark.usefixtures("own_measure")
+def test_a_measure_of_the_users_own_yields_readings() -> None:
+    readings = get_measure("two_numbers")(nn.Identity(), Samples(X), scale=2.0)
+    assert readings["two_numbers.a"].value == 10 and readings["two_numbers.a"].units == "m"
+    assert readings["two_numbers.b"].standard_error == 0.5
+    with pytest.raises(InvalidInput, match=r"two_numbers has no option 'scal'; it knows: scale. Did you mean 'scale'"):
+        get_measure("two_numbers")(nn.Identity(), Samples(X), scal=1)
+    with pytest.raises(InvalidInput, match="registered already"):
+        measure("two_numbers", needs=(), cost="", reference="")(lambda network: 0.0)
+
+
+def test_names_and_needs_are_checked() -> None:
+    with pytest.raises(InvalidInput, match=r"no measure 'parameter_cont'.*Did you mean 'parameter_count'"):
+        get_measure("parameter_cont")
+    with pytest.raises(InvalidInput, match="needs must name any of"):
+        measure("x", needs=("input",), cost="", reference="")
+    with pytest.raises(InvalidInput, match="accuracy needs inputs, labels"):
+        get_measure("accuracy")(nn.Identity(), Samples(X))
+    with pytest.raises(InvalidInput, match="initial=state_dict before training"):
+        get_measure("distance_from_initialization")(nn.Identity(), Samples(X))
+
+
+@pytest.mark.parametrize("name", sorted(measures()))
+def test_every_measure_states_its_facts(name: str) -> None:
+    item = measures()[name]
+    assert item.cost and item.numbers and item.function.__doc__
+    for number in item.numbers.values():
+        assert number.units and number.direction in ("lower", "higher", "none")

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas
+import pytest
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.specs import NetworkSpec, Spec, TrainingSpec
+from gapscope.cli.study import available, load_study
+from gapscope_studies.kit.study import Outcome, Part, Setting, Study, run_study
+
+
+def drawn() -> Outcome:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2, 2))
+    figure.subplots().plot([1, 2], [3, 4])
+    table = pandas.DataFrame({"a|b": [1.23456, 2.0], "c": ["x", "y\nz"]})
+    return Outcome(
+        numbers={"rho": 0.5, "gone": float("nan")},
+        tables={"Numbers": table},
+        figures={"line": figure},
+        verdict="It holds: 0.5.",
+        seeds=range(2),
+    )
+
+
+def study(calls: list[str]) -> Study:
+    def first(setting: Setting) -> Outcome:
+        calls.append(f"first {setting.choose(smoke=1, small=2, paper=3)}")
+        return drawn()
+
+    def second(setting: Setting) -> Outcome:
+        calls.append("second")
+        return Outcome(numbers={}, verdict="Nothing.")
+
+    return Study("toy2000", "A toy", "Nobody 2000.", (Part("one", "Part one", first), Part("two", "Part two", second)))
+
+
+def setting(work: Path, said: list[str]) -> Setting:
+    return Setting(scale="smoke", work=work, workers=1, say=said.append)
+
+
+def test_writes_json_page_figure_and_index(tmp_path: Path) -> None:
+    written = run_study(study([]), setting(tmp_path, []), tmp_path / "results")
+    folder = tmp_path / "results" / "toy2000" / "smoke"
+    assert written == [folder / "one.json", folder / "two.json"]
+    content = json.loads(written[0].read_text())
+    assert content["numbers"] == {"rho": 0.5, "gone": "NaN"} and content["seeds"] == [0, 1]
+    assert content["verdict"] == "It holds: 0.5." and content["environment"]["torch"]
+    page = (folder / "one.md").read_text()
+    assert "| a\\|b | c |" in page and "| 1.235 | x |" in page and "| 2 | y z |" in page
+    assert "![line](one-line.svg)" in page
+    assert "- [Part two](two.md): Nothing." in (folder / "README.md").read_text()
+
+
+def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run_study(study([]), setting(tmp_path, []), tmp_path / name, parts=["one"])
+    first, second = ((tmp_path / name / "toy2000/smoke/one-line.svg").read_bytes() for name in ("a", "b"))
+    assert first == second
+    assert b"<text" in first  # text is kept as text, not drawn
+
+
+def test_does_only_what_is_missing(tmp_path: Path) -> None:
+    calls: list[str] = []
+    said: list[str] = []
+    run_study(study(calls), setting(tmp_path, said), tmp_path / "results", parts=["one"])
+    index = (tmp_path / "results/toy2000/smoke/README.md").read_text()
+    assert "- Part two: not run at this scale yet" in index
+    run_study(study(calls), setting(tmp_path, said), tmp_path / "results")
+    assert calls == ["first 1", "second"]
+    assert any(line.startswith("one: done already") for line in said)
+    path = tmp_path / "results/toy2000/smoke/one.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": 1000.0}))
+    run_study(study(calls), setting(tmp_path, said), tmp_path / "results", again=True)
+    assert calls == ["first 1", "second", "first 1", "second"]
+    assert json.loads(path.read_text())["seconds"] >= 1000  # what was spent on it before counts
+
+
+def test_training_resumes_and_says_what_it_did(tmp_path: Path) -> None:
+    said: list[str] = []
+    specs = [
+        Spec(network=NetworkSpec(options={"width": 4}), training=TrainingSpec(epochs=1), seed=seed) for seed in range(2)
+    ]
+    where = setting(tmp_path, said)
+    records = where.train("toy", specs, measures=())
+    assert [record.spec["seed"] for record in records] == [0, 1]
+    assert len(said) == 2 and "toy: 1 more networks trained" in said[0]
+    assert [record.id for record in where.train("toy", specs, measures=())] == [record.id for record in records]
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_study_loads_under_its_name(name: str) -> None:
+    loaded = load_study(name)
+    names = [part.name for part in loaded.parts]
+    assert loaded.name == name and len(set(names)) == len(names) > 0
+
+
+def test_wrong_names_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"study must be one of .*; got 'forouzes'"):
+        load_study("forouzes")
+    with pytest.raises(InvalidInput, match=r"Study toy2000 has no part 'onne'; it has one, two. Did you mean 'one'"):
+        study([]).part("onne")
+    with pytest.raises(InvalidInput, match="scale must be one of"):
+        run_study(study([]), Setting(scale="large", work=Path()), Path())

@@ -1,0 +1,193 @@
+"""The alarm against closed forms, and on real training with and without wrong labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
+from gapscope.base.specs import DataSpec, TrainingSpec
+from gapscope.data import prepare
+from gapscope.networks import build
+from gapscope.training.alarm import OverfittingAlarm, gradient_neighbours
+from gapscope.training.loop import train
+from gapscope.training.monitor import Monitor
+
+
+def test_neighbours_are_the_most_similar_gradients_of_a_dense_computation() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 4, generator=generator)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 3)).eval()
+    parameters = list(network.parameters())
+    rows = []
+    for sample in x:
+        outputs = network(sample[None])[0]
+        gradients = [torch.autograd.grad(output, parameters, retain_graph=True) for output in outputs]
+        rows.append(torch.stack([torch.cat([part.flatten() for part in gradient]) for gradient in gradients]))
+    jacobian = torch.stack(rows).flatten(1).double()
+    similarity = torch.nn.functional.cosine_similarity(jacobian[:, None], jacobian[None], dim=2).fill_diagonal_(-2)
+    assert torch.equal(gradient_neighbours(network.train(), x, 5), similarity.topk(5).indices)
+    assert network.training
+
+
+def test_a_sample_without_a_gradient_is_nobodys_first_neighbour() -> None:
+    network = nn.Linear(2, 1, bias=False)
+    x = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 0.0], [1.0, 0.2]])
+    neighbours = gradient_neighbours(network, x, 2)
+    assert 2 not in neighbours[[0, 1, 3]]
+
+
+def fixed_network(probabilities: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
+    """A network that gives sample i (a unit vector) the probabilities of row i, and the samples."""
+    network = nn.Linear(len(probabilities), probabilities.shape[1], bias=False)
+    with torch.no_grad():
+        network.weight.copy_(probabilities.log().T)
+    return network, torch.eye(len(probabilities))
+
+
+def test_own_and_shared_probabilities_by_hand() -> None:
+    network, x = fixed_network(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]))
+    alarm = OverfittingAlarm(neighbours=2, weight=3.0)  # everybody is everybody's neighbour
+    numbers = alarm.observe(network, Samples(x, torch.tensor([0, 0, 1])), 1)
+    own, shared = (0.9 + 0.6 + 0.8) / 3, (0.4 + 0.55 + 0.25) / 3
+    assert numbers == {
+        "alarm.own_probability": pytest.approx(own),
+        "alarm.shared_probability": pytest.approx(shared),
+        "alarm.support": pytest.approx(shared - 3 * (own - shared)),
+        "alarm.fall": 0.0,
+        "alarm.conflict": pytest.approx(2 / 3),  # neighbours of the first and the last say (.4, .6) and (.75, .25)
+        "alarm.raised": 0.0,
+    }
+
+
+def test_both_sides_of_a_difference_are_taken_with_the_neighbours_of_today() -> None:
+    labels = torch.tensor([0, 0, 1, 1])
+    good, bad = torch.tensor([[1], [0], [3], [2]]), torch.tensor([[2], [3], [0], [1]])
+    sure = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.1, 0.9]], dtype=torch.float64)
+    alarm = OverfittingAlarm(threshold=0)
+    alarm.update(sure, labels, good, 1)
+    numbers = alarm.update(sure, labels, bad, 2)
+    assert (numbers["alarm.support"], numbers["alarm.fall"]) == (pytest.approx(3 * 0.1 - 2 * 0.9), 0.0)
+    assert not alarm.raised
+
+
+def test_neighbours_are_computed_anew_at_growing_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    samples = Samples(torch.randn(30, 4, generator=generator), torch.randint(0, 3, (30,), generator=generator))
+    computed: list[int] = []
+    epoch = 0
+
+    def noted(*arguments: Any) -> torch.Tensor:
+        computed.append(epoch)
+        return gradient_neighbours(*arguments)
+
+    monkeypatch.setattr("gapscope.training.alarm.gradient_neighbours", noted)
+    alarm = OverfittingAlarm(neighbours=3)
+    for epoch in range(1, 20):
+        alarm.observe(nn.Linear(4, 3), samples, epoch)
+    assert computed == [1, 2, 3, 5, 8, 12, 18]
+
+
+def rows(*means: float, n: int = 100, spread: float = 0.1) -> list[torch.Tensor]:
+    """Probabilities [n, 2]; the first column has these means, and scatters in all but the first."""
+    noise = torch.linspace(-1, 1, n, dtype=torch.float64)
+    noise = spread * noise / noise.std()
+    first = [mean + (noise if i else torch.zeros_like(noise)) for i, mean in enumerate(means)]
+    return [torch.stack([values, 1 - values], dim=1) for values in first]
+
+
+def fed(alarm: OverfittingAlarm, values: list[torch.Tensor]) -> OverfittingAlarm:
+    """Every sample is its own neighbour, so that s_i is the probability of its label 0."""
+    n = len(values[0])
+    for epoch, value in enumerate(values, start=1):
+        alarm.update(value, torch.zeros(n, dtype=torch.int64), torch.arange(n)[:, None], epoch)
+    return alarm
+
+
+@pytest.mark.parametrize(("fall", "raised"), [(0.029, None), (0.031, 2)])
+def test_the_threshold_is_in_standard_errors(fall: float, raised: int | None) -> None:
+    # the standard error of the mean difference is 0.1 / sqrt(100) = 0.01
+    alarm = fed(OverfittingAlarm(threshold=3), rows(0.5, 0.5 - fall))
+    assert (alarm.raised_at, alarm.raised, alarm.peak) == (raised, raised is not None, 1)
+
+
+@pytest.mark.parametrize(("fall", "raised"), [(0.019, None), (0.021, 2)])
+def test_small_falls_do_not_count_however_sure(fall: float, raised: int | None) -> None:
+    assert fed(OverfittingAlarm(smallest_fall=0.02), rows(0.5, 0.5 - fall, spread=0)).raised_at == raised
+
+
+def test_patience_counts_observations_in_a_row() -> None:
+    values = rows(0.5, 0.3, 0.499, 0.3, 0.499, 0.3, 0.3, spread=0.01)
+    assert fed(OverfittingAlarm(patience=2), values).raised_at == 7
+    assert fed(OverfittingAlarm(patience=1), values).raised_at == 2
+    assert fed(OverfittingAlarm(patience=3), values).raised_at is None
+
+
+@pytest.mark.parametrize(("smallest_conflict", "raised"), [(0.25, 2), (0.26, None)])
+def test_no_alarm_where_labels_agree_with_their_neighbours(smallest_conflict: float, raised: int | None) -> None:
+    labels = torch.tensor([0] * 75 + [1] * 25)  # each has the whole first class as its neighbours
+    neighbours = torch.arange(75).expand(100, 75)
+    alarm = OverfittingAlarm(threshold=3, smallest_conflict=smallest_conflict)
+    alarm.update(torch.tensor([[0.75, 0.25]]).expand(100, 2), labels, neighbours, 1)
+    numbers = alarm.update(torch.eye(2)[labels], labels, neighbours, 2)
+    assert (alarm.raised_at, numbers["alarm.conflict"]) == (raised, 0.25)
+
+
+def test_an_alarm_is_never_taken_back_and_the_peak_follows() -> None:
+    alarm = fed(OverfittingAlarm(), rows(0.5, 0.3, 0.6))
+    assert (alarm.raised_at, alarm.peak) == (2, 3)
+
+
+def test_steady_support_raises_nothing() -> None:
+    assert not fed(OverfittingAlarm(threshold=0, smallest_fall=0), rows(0.5, 0.5, 0.5, spread=0.0)).raised
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"weight": -1}, r"weight must lie in \[0, inf\); got -1"),
+        ({"neighbours": 0}, r"neighbours must lie in \[1, inf\); got 0"),
+        ({"smallest_fall": -0.1}, r"smallest_fall must lie in \[0, inf\); got -0\.1"),
+        ({"threshold": -0.1}, r"threshold must lie in \[0, inf\); got -0\.1"),
+        ({"patience": 0}, r"patience must lie in \[1, inf\); got 0"),
+        ({"smallest_conflict": 1.1}, r"smallest_conflict must lie in \[0, 1\]; got 1\.1"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        OverfittingAlarm(**settings)
+
+
+def test_wrong_data_are_named() -> None:
+    alarm = OverfittingAlarm(neighbours=5)
+    with pytest.raises(InvalidInput, match=r"neighbours must be fewer than the samples, here 5; got 5"):
+        alarm.observe(nn.Linear(3, 2), Samples(torch.randn(5, 3), torch.zeros(5, dtype=torch.int64)), 1)
+    with pytest.raises(InvalidInput, match="Class labels must be smaller than the network's number of outputs, 2"):
+        alarm.observe(nn.Linear(3, 2), Samples(torch.randn(9, 3), torch.full((9,), 2)), 1)
+    with pytest.raises(InvalidInput, match=r"needs class labels, int64 targets"):
+        alarm.observe(nn.Linear(3, 2), Samples(torch.randn(9, 3), torch.randn(9, 2)), 1)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.4])
+def test_stopping_at_the_alarm_keeps_the_accuracy_on_digits(noise: float) -> None:
+    problem, _ = prepare(DataSpec(train_size=600, label_noise=noise, seed=1))
+    weights = torch.Generator().manual_seed(1)
+    network = build("fully_connected", input_shape=problem.input_shape, n_outputs=10, generator=weights)
+    monitor = Monitor(problem.train, ["accuracy"], every=4, n_samples=256, alarm=(alarm := OverfittingAlarm()))
+    settings = TrainingSpec(epochs=120, optimizer="adam", learning_rate=1e-3)
+    result = train(network, problem.train, settings, test=problem.test, on_epoch=monitor)
+    accuracy = [row["test_accuracy"] for row in result.history]
+    stopped = accuracy[alarm.raised_at - 1] if alarm.raised_at else accuracy[-1]
+    assert stopped > max(accuracy) - 0.05
+    if noise:
+        assert alarm.peak is not None
+        assert accuracy[alarm.peak - 1] > max(accuracy) - 0.05
+        assert stopped > accuracy[-1] + 0.08
+    else:
+        assert not alarm.raised

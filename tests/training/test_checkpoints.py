@@ -1,0 +1,61 @@
+"""Weights as safetensors: round trips, tied weights, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gapscope.base.errors import UnreadableFile
+from gapscope.training.checkpoints import load_tensors, load_weights, save_tensors
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), Tied])
+def test_weights_survive_the_disk(tmp_path: Path, make: type) -> None:
+    first, second = make(), make()
+    save_tensors(tmp_path / "w.safetensors", first.state_dict(), {"seed": 3})
+    load_weights(second, tmp_path / "w.safetensors")
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(tensor, second.state_dict()[name])
+    assert load_tensors(tmp_path / "w.safetensors")[1] == {"seed": 3}
+
+
+def test_channels_last_weights_are_kept(tmp_path: Path) -> None:
+    network = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    save_tensors(tmp_path / "w.safetensors", network.state_dict())
+    assert torch.equal(load_tensors(tmp_path / "w.safetensors")[0]["weight"], network.weight)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (nn.Linear(3, 4), r"'weight' has shape \[2, 3\], the network needs \[4, 3\]"),
+        (nn.Linear(3, 2, bias=False), "the network has no 'bias'"),
+        (nn.Sequential(nn.Linear(3, 2)), "it lacks '0.weight'"),
+    ],
+)
+def test_weights_of_another_network_are_refused(tmp_path: Path, other: nn.Module, message: str) -> None:
+    save_tensors(tmp_path / "w.safetensors", nn.Linear(3, 2).state_dict())
+    before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
+    with pytest.raises(UnreadableFile, match=message):
+        load_weights(other, tmp_path / "w.safetensors")
+    assert all(torch.equal(before[name], tensor) for name, tensor in other.state_dict().items())
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage garbage garbage", b"\x80\x04\x95"])
+def test_foreign_files_are_refused_and_never_unpickled(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(UnreadableFile, match="must be a whole safetensors file"):
+        load_tensors(path)
+    with pytest.raises(UnreadableFile, match="must be a whole safetensors file"):
+        load_tensors(tmp_path / "absent.safetensors")

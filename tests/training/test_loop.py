@@ -1,0 +1,289 @@
+"""The training loop: optimisers against hand computation, resuming bit for bit, divergence as a value."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gapscope.base.errors import GapscopeError, InvalidInput, UnreadableFile
+from gapscope.base.files import read_json_lines
+from gapscope.base.samples import Samples
+from gapscope.base.specs import TrainingSpec
+from gapscope.penalties.weight import WeightPenalty
+from gapscope.training.loop import learning_rate_at, train
+
+
+def some_samples(n: int = 61, classes: int = 3) -> Samples:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(0, classes, (n,), generator=generator)
+    x = torch.randn(n, 4, generator=generator) + 2 * torch.eye(classes, 4)[y]
+    return Samples(x, y)
+
+
+def some_network(*, noisy: bool = True) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        middle = [nn.BatchNorm1d(8), nn.Dropout(0.3)] if noisy else []
+        return nn.Sequential(nn.Linear(4, 8), *middle, nn.ReLU(), nn.Linear(8, 3))
+
+
+def state(network: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+
+def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_one_full_batch_sgd_epoch_is_the_step_by_hand(momentum: float) -> None:
+    samples, network = some_samples(), some_network(noisy=False)
+    start = copy.deepcopy(network)
+    train(network, samples, TrainingSpec(learning_rate=0.1, momentum=momentum, batch_size=61, epochs=2))
+    velocity: list[torch.Tensor] = []
+    for step in range(2):
+        loss = nn.functional.cross_entropy(start(samples.inputs), samples.targets)  # type: ignore[arg-type]
+        gradients = torch.autograd.grad(loss, list(start.parameters()))
+        velocity = [g + (momentum * v if step else 0) for g, v in itertools.zip_longest(gradients, velocity)]
+        with torch.no_grad():
+            for parameter, v in zip(start.parameters(), velocity, strict=True):
+                parameter -= 0.1 * v
+    for mine, theirs in zip(network.parameters(), start.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-6)
+
+
+def test_a_weight_penalty_is_twice_its_strength_of_weight_decay() -> None:
+    samples = some_samples()
+    settings = TrainingSpec(learning_rate=0.1, batch_size=20, epochs=3)
+    mine, theirs = some_network(noisy=False), some_network(noisy=False)
+    train(mine, samples, settings, penalties=[WeightPenalty(0.05)])
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1, weight_decay=0.1)
+    from gapscope.base.randomness import stream_seed
+    from gapscope.training.loop import _batches
+
+    order = torch.Generator().manual_seed(stream_seed(0, "order of samples"))
+    for _ in range(3):
+        for batch in _batches(61, 20, order):
+            assert samples.targets is not None
+            loss = nn.functional.cross_entropy(theirs(samples.inputs[batch]), samples.targets[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    for first, second in zip(mine.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(first, second, atol=1e-6)
+
+
+def test_penalties_are_named_in_the_settings() -> None:
+    penalties = [{"name": "weight", "options": {"strength": 0.05}}]
+    settings = TrainingSpec(epochs=2, penalties=penalties)  # type: ignore[arg-type]
+    first, second = some_network(), some_network()
+    train(first, some_samples(), settings)
+    train(second, some_samples(), TrainingSpec(epochs=2), penalties=[WeightPenalty(0.05)])
+    assert equal(state(first), state(second))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_same_seed_gives_bit_identical_weights_and_leaves_the_global_random_state(optimizer: str) -> None:
+    settings = TrainingSpec(optimizer=optimizer, learning_rate=0.01, epochs=3, batch_size=16)
+    first, second, third = some_network(), some_network(), some_network()
+    before = torch.get_rng_state()
+    train(first, some_samples(), settings, seed=5)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)
+    train(second, some_samples(), settings, seed=5)
+    train(third, some_samples(), settings, seed=6)
+    assert equal(state(first), state(second))
+    assert not equal(state(first), state(third))
+
+
+class _Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("killed_after", [1, 3])
+def test_a_killed_run_goes_on_and_ends_with_the_unbroken_weights(
+    tmp_path: Path, optimizer: str, killed_after: int
+) -> None:
+    momentum = 0.9 if optimizer == "sgd" else 0.0
+    settings = TrainingSpec(
+        optimizer=optimizer, momentum=momentum, learning_rate=0.02, epochs=5, batch_size=16, schedule="cyclical"
+    )
+    unbroken = some_network()
+    expected = train(unbroken, some_samples(), settings, seed=3, test=some_samples(20))
+
+    def kill(network: nn.Module, row: dict[str, Any]) -> None:
+        if row["epoch"] == killed_after + 1:
+            raise _Killed
+
+    with pytest.raises(_Killed):
+        train(some_network(), some_samples(), settings, seed=3, test=some_samples(20), folder=tmp_path, on_epoch=kill)
+    resumed, epochs_run = some_network(), []
+    result = train(
+        resumed,
+        some_samples(),
+        settings,
+        seed=3,
+        test=some_samples(20),
+        folder=tmp_path,
+        on_epoch=lambda network, row: epochs_run.append(row["epoch"]),
+    )
+    assert epochs_run == list(range(killed_after + 1, 6))
+    assert equal(state(resumed), state(unbroken))
+
+    def without_time(rows: Any) -> list[dict[str, Any]]:
+        return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+    assert without_time(result.history) == without_time(expected.history)
+    assert without_time(read_json_lines(tmp_path / "history.jsonl")) == without_time(expected.history)
+
+
+def test_a_history_line_without_its_checkpoint_is_dropped(tmp_path: Path) -> None:
+    settings = TrainingSpec(epochs=2)
+    train(some_network(), some_samples(), settings, folder=tmp_path)
+    with (tmp_path / "history.jsonl").open("a") as file:
+        file.write('{"epoch": 3, "train_loss": 0.0}\n{"epoch": 4, "tra')
+    result = train(some_network(), some_samples(), TrainingSpec(epochs=3), folder=tmp_path)
+    assert [row["epoch"] for row in result.history] == [1, 2, 3]
+    assert result.history[2]["train_loss"] > 0
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_a_clear_result() -> None:
+    network = some_network(noisy=False)
+    result = train(network, some_samples(), TrainingSpec(learning_rate=1e30, epochs=5, batch_size=5))
+    assert result.status == "diverged"
+    assert result.stopped.startswith("loss not finite in epoch")
+    assert len(result.history) < 5
+
+
+def test_training_stops_by_training_loss_in_a_number_of_epochs() -> None:
+    result = train(
+        some_network(noisy=False), some_samples(), TrainingSpec(epochs=50, stop_at_train_loss=0.8, stop_epochs=3)
+    )
+    reached = [row["train_loss"] <= 0.8 for row in result.history]
+    assert sum(reached) == 3 and reached[-1] and "training loss" in result.stopped
+    assert train(some_network(), some_samples(), TrainingSpec(epochs=0)).stopped == "0 epochs"
+
+
+def test_the_gradient_is_clipped() -> None:
+    settings = TrainingSpec(learning_rate=1.0, epochs=1, batch_size=61, gradient_clip=0.01)
+    network = some_network(noisy=False)
+    before = torch.cat([parameter.detach().flatten().clone() for parameter in network.parameters()])
+    train(network, some_samples(), settings)
+    after = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+    assert (after - before).norm().item() == pytest.approx(0.01, rel=1e-4)
+
+
+def test_schedules() -> None:
+    step = TrainingSpec(learning_rate=1.0, schedule="step", schedule_factor=0.5, schedule_epochs=2)
+    assert [learning_rate_at(step, epochs) for epochs in (0, 1.9, 2, 4)] == [1, 1, 0.5, 0.25]
+    exponential = TrainingSpec(learning_rate=1.0, schedule="exponential", schedule_factor=0.5)
+    assert [learning_rate_at(exponential, epochs) for epochs in (0, 0.9, 1, 3)] == [1, 1, 0.5, 0.125]
+    cyclical = TrainingSpec(learning_rate=1.0, schedule="cyclical", schedule_factor=0.2, schedule_epochs=2)
+    assert [learning_rate_at(cyclical, epochs) for epochs in (0, 1, 2, 3, 4)] == pytest.approx([0.2, 0.6, 1, 0.6, 0.2])
+    constant = TrainingSpec(learning_rate=0.3)
+    assert learning_rate_at(constant, 7.5) == 0.3
+
+
+def test_a_last_batch_of_one_sample_joins_its_neighbour() -> None:
+    result = train(some_network(), some_samples(61), TrainingSpec(batch_size=20, epochs=1))
+    assert result.status == "finished"
+
+
+def test_regression_trains_on_the_mean_squared_error() -> None:
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    samples = Samples(x, x @ torch.tensor([[1.0], [2.0], [-1.0]]))
+    network = nn.Linear(3, 1)
+    result = train(network, samples, TrainingSpec(epochs=60, batch_size=10), test=samples)
+    assert result.history[-1]["test_loss"] < 1e-6
+    assert "train_accuracy" not in result.history[0]
+
+
+def test_channels_last_trains_the_same_network_up_to_rounding() -> None:
+    generator = torch.Generator().manual_seed(0)
+    samples = Samples(torch.randn(20, 3, 8, 8, generator=generator), torch.randint(0, 2, (20,), generator=generator))
+    networks = []
+    for channels_last in (False, True):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+        train(network, samples, TrainingSpec(epochs=2, batch_size=5, channels_last=channels_last))
+        networks.append(network)
+    for first, second in zip(networks[0].parameters(), networks[1].parameters(), strict=True):
+        assert torch.allclose(first, second, atol=1e-5)
+
+
+def test_a_network_that_leaves_mixed_precision_to_cuda() -> None:
+    with pytest.raises(InvalidInput, match="'mixed' needs a CUDA device"):
+        train(some_network(), some_samples(), TrainingSpec(precision="mixed"))
+
+
+@pytest.mark.gpu
+def test_mixed_precision_trains_on_cuda() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    network = some_network().cuda()
+    result = train(network, some_samples(), TrainingSpec(precision="mixed", epochs=5), test=some_samples())
+    assert result.status == "finished" and result.history[-1]["train_loss"] < result.history[0]["train_loss"]
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
+    train(some_network(), some_samples(), TrainingSpec(epochs=1), folder=tmp_path)
+    with pytest.raises(UnreadableFile, match=r"must fit the network; '0.weight' has shape"):
+        other = nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3), nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+        train(other, some_samples(), TrainingSpec(epochs=2), folder=tmp_path)
+
+
+def test_a_truncated_checkpoint_is_refused(tmp_path: Path) -> None:
+    train(some_network(), some_samples(), TrainingSpec(epochs=1), folder=tmp_path)
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UnreadableFile, match="must be a whole safetensors file"):
+        train(some_network(), some_samples(), TrainingSpec(epochs=2), folder=tmp_path)
+
+
+def test_a_missing_history_is_refused(tmp_path: Path) -> None:
+    train(some_network(), some_samples(), TrainingSpec(epochs=1), folder=tmp_path)
+    (tmp_path / "history.jsonl").unlink()
+    with pytest.raises(GapscopeError, match="must hold the 1 epochs of the checkpoint; got 0"):
+        train(some_network(), some_samples(), TrainingSpec(epochs=2), folder=tmp_path)
+
+
+def test_wrong_samples_get_one_sentence() -> None:
+    x = torch.randn(6, 4)
+    with pytest.raises(InvalidInput, match="Training needs targets"):
+        train(some_network(), Samples(x), TrainingSpec())
+    with pytest.raises(InvalidInput, match="smaller than the network's number of outputs, 3; got 7"):
+        train(some_network(), Samples(x, torch.tensor([0, 1, 2, 7, 1, 0])), TrainingSpec())
+    with pytest.raises(InvalidInput, match="must have the shape of the outputs"):
+        train(some_network(), Samples(x, torch.randn(6, 2)), TrainingSpec())
+    with pytest.raises(InvalidInput, match="must have trainable parameters"):
+        train(nn.Flatten(), Samples(torch.randn(6, 3), torch.zeros(6).long()), TrainingSpec())
+
+
+def test_augmentation_changes_training_images_alone_and_is_reproducible() -> None:
+    generator = torch.Generator().manual_seed(0)
+    samples = Samples(torch.rand(20, 1, 6, 6, generator=generator), torch.arange(20) % 2)
+    before, weights = samples.inputs.clone(), []
+    for augmentation in ("none", "flip_shift_rotate", "flip_shift_rotate"):
+        last = nn.Linear(36, 2)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        network = nn.Sequential(nn.Flatten(), last)
+        train(network, samples, TrainingSpec(epochs=2, batch_size=10, augmentation=augmentation))
+        weights.append(last.weight.detach())
+    assert torch.equal(samples.inputs, before)
+    assert torch.equal(weights[1], weights[2]) and not torch.allclose(weights[0], weights[1])
+
+
+def test_augmentation_needs_images() -> None:
+    with pytest.raises(InvalidInput, match="Augmentation needs images"):
+        train(some_network(), some_samples(), TrainingSpec(augmentation="flip_shift_rotate"))
+    with pytest.raises(InvalidInput, match=r"training.augmentation"):
+        TrainingSpec(augmentation="flip")

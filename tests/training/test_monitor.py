@@ -1,0 +1,298 @@
+"""The monitor: no trace left in training, failures that do not end it, cost, and the gaps of dropout."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import re
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from gapscope.assessment.measure import measure
+from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer
+from gapscope.base.samples import Samples
+from gapscope.base.specs import TrainingSpec
+from gapscope.measures.ntk_logdet import ntk_logdet
+from gapscope.training.alarm import OverfittingAlarm
+from gapscope.training.loop import train
+from gapscope.training.monitor import GIVE_UP_AFTER, Monitor
+
+
+def make_samples(n: int = 60) -> Samples:
+    generator = torch.Generator().manual_seed(0)
+    return Samples(torch.randn(n, 6, generator=generator), torch.randint(0, 3, (n,), generator=generator))
+
+
+def make_network(*, batch_norm: bool = True, dropout: float = 0.5, width: int = 16) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        norm = [nn.BatchNorm1d(width)] if batch_norm else []
+        return nn.Sequential(nn.Linear(6, width), *norm, nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, 3))
+
+
+def trained(on_epoch: Callable[..., None] | None, **settings: Any) -> tuple[nn.Module, Any]:
+    network = make_network(**settings)
+    result = train(network, make_samples(), TrainingSpec(epochs=4, batch_size=16), on_epoch=on_epoch)
+    return network, result
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("every", [1, 2])
+def test_weights_are_bit_identical_with_and_without_a_monitor(mode: Any, every: int) -> None:
+    batch_norm = mode == "eval"
+    alarm = OverfittingAlarm(neighbours=5)
+    monitor = Monitor(make_samples(), every=every, n_samples=20, mode=mode, alarm=alarm)
+    plain, _ = trained(None, batch_norm=batch_norm)
+    monitored, result = trained(monitor, batch_norm=batch_norm)
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(tensor, monitored.state_dict()[name]), name
+    assert monitor.epochs == list(range(every, 5, every))
+    assert ["ntk_logdet.rank" in row for row in result.history] == [e % every == 0 for e in range(1, 5)]
+
+
+def test_the_test_of_identity_can_fail() -> None:
+    def drawing(network: nn.Module, row: Mapping[str, Any]) -> None:
+        torch.rand(1)
+
+    plain, monitored = trained(None)[0], trained(drawing)[0]
+    assert not torch.equal(plain.get_parameter("0.weight"), monitored.get_parameter("0.weight"))
+
+
+def test_the_numbers_are_those_of_the_measures_on_the_chosen_samples() -> None:
+    network, monitor = make_network(), Monitor(make_samples(), ("ntk_trace", "loss", "accuracy"), n_samples=20)
+    numbers = monitor.record(network, 3)
+    assert numbers == measure(network, monitor.samples, ["ntk_trace", "loss", "accuracy"]).values()
+    assert monitor.readings[0]["ntk_trace"].units == "squared output / squared weight"
+    table = monitor.to_pandas()
+    assert (table.index.name, list(table.index), list(table.columns)) == ("epoch", [3], list(numbers))
+
+
+def test_the_log_determinant_is_that_of_the_small_kernel_unless_asked_otherwise() -> None:
+    network, samples = make_network(), make_samples(12)
+    small = Monitor(samples, ["ntk_logdet"]).record(network, 1)
+    full = Monitor(samples, ["ntk_logdet"], options={}).record(network, 1)
+    assert small["ntk_logdet"] == pytest.approx(float(ntk_logdet(network, samples.inputs, outputs="traced")))
+    assert (small["ntk_logdet.rank"], full["ntk_logdet.rank"]) == (12, 36)
+
+
+def test_options_reach_their_measure() -> None:
+    network, options = make_network(), {"ntk_trace": {"reduction": "mean"}}
+    mean = Monitor(make_samples(), ["ntk_trace"], n_samples=20, options=options).record(network, 1)["ntk_trace"]
+    total = Monitor(make_samples(), ["ntk_trace"], n_samples=20).record(network, 1)["ntk_trace"]
+    assert mean * 60 == pytest.approx(total)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_samples_are_fixed_by_the_seed_and_the_same_for_every_form_of_data(seed: int) -> None:
+    samples = make_samples()
+    assert samples.targets is not None
+    dataset = TensorDataset(samples.inputs, samples.targets)
+    forms = [samples, (samples.inputs, samples.targets), dataset, DataLoader(dataset, batch_size=7)]
+    chosen = [Monitor(form, ["loss"], n_samples=20, seed=seed).samples for form in forms]
+    for other in chosen:
+        assert torch.equal(other.inputs, chosen[0].inputs)
+    rows = (samples.inputs[:, None] == chosen[0].inputs).all(2).nonzero()[:, 0]
+    assert len(rows) == 20
+    assert rows.tolist() == sorted(rows.tolist()) != list(range(20))
+    assert not torch.equal(Monitor(samples, ["loss"], n_samples=20, seed=seed + 5).samples.inputs, chosen[0].inputs)
+
+
+def test_fewer_samples_than_asked_are_all_taken() -> None:
+    assert torch.equal(Monitor(make_samples(9), ["loss"]).samples.inputs, make_samples(9).inputs)
+
+
+class Augmented(Dataset):
+    """Samples read one by one, with all three kinds of randomness."""
+
+    def __init__(self) -> None:
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        self.read.append(index)
+        return torch.rand(6) + random.random() + float(np.random.rand()), index % 3
+
+
+def test_of_a_dataset_only_the_chosen_samples_are_read_and_no_random_state_is_touched() -> None:
+    dataset = Augmented()
+    before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
+    monitor = Monitor(dataset, ["loss"], n_samples=20)
+    assert len(dataset.read) == len(monitor.samples) == 20
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert str(np.random.get_state()) == before[2]
+    Monitor(DataLoader(Augmented(), batch_size=100, shuffle=True), ["loss"], n_samples=20)
+    assert torch.equal(torch.get_rng_state(), before[0])
+
+
+def test_dropout_masks_open_gaps_in_the_log_determinant_that_evaluation_mode_does_not_have() -> None:
+    monitors = [Monitor(make_samples(), ["ntk_logdet"], n_samples=10, mode=mode) for mode in ("eval", "train")]
+
+    def both(network: nn.Module, row: dict[str, Any]) -> None:
+        for monitor in monitors:
+            monitor.record(network, row["epoch"])
+
+    network = make_network(batch_norm=False, dropout=0.6, width=10)
+    train(network, make_samples(), TrainingSpec(epochs=12, batch_size=16), on_epoch=both)
+    evaluation, training = ([row["ntk_logdet"] for row in monitor.rows] for monitor in monitors)
+    assert all(map(math.isfinite, evaluation))
+    gaps = [value == -math.inf for value in training]
+    assert any(gaps)
+    assert not all(gaps)
+
+
+def test_masks_depend_on_seed_and_epoch_alone() -> None:
+    network = make_network(batch_norm=False)
+    monitor = Monitor(make_samples(), ["ntk_trace"], n_samples=20, mode="train")
+    first = monitor.record(network, 1)
+    torch.rand(5)
+    assert monitor.record(network, 1) == first != monitor.record(network, 2)
+    assert first != Monitor(make_samples(), ["ntk_trace"], n_samples=20).record(network, 1)
+
+
+def test_the_network_may_be_in_any_mode_and_stays_in_it() -> None:
+    for monitor in (Monitor(make_samples(), n_samples=20), Monitor(make_samples(), ["loss"], mode="train")):
+        network = make_network(batch_norm=False)
+        network[2].eval()
+        monitor.record(network, 1)
+        assert [module.training for module in network] == [True, True, False, True]
+
+
+def test_a_first_recording_that_fails_says_so() -> None:
+    monitor = Monitor(make_samples(), ["ntk_trace"], n_samples=20, mode="train")
+    with pytest.raises(ReplaceLayer, match="BatchNorm must not mix the samples"):
+        monitor.record(make_network(), 1)
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        Monitor(make_samples(), ["loss"]).record(nn.Linear(5, 3), 1)
+
+
+def test_later_failures_are_said_once_and_leave_nan() -> None:
+    monitor = Monitor(make_samples(), ["ntk_trace", "loss"], n_samples=20)
+    monitor.record(make_network(), 1)
+    with pytest.warns(UserWarning, match=r"Epoch 2 could not be recorded \(RuntimeError: .*Training goes on"):
+        broken = monitor.record(nn.Linear(5, 3), 2)
+    assert all(map(math.isnan, broken.values()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        monitor.record(nn.Linear(5, 3), 3)
+    assert math.isfinite(monitor.record(make_network(), 4)["loss"])
+    assert (monitor.epochs, len(monitor.readings), len(monitor.readings[1])) == ([1, 2, 3, 4], 4, 0)
+
+
+class Tracker:
+    """A sink that fails in the given calls."""
+
+    def __init__(self, failing: set[int]) -> None:
+        self.failing, self.calls, self.taken = failing, 0, []
+
+    def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
+        self.calls += 1
+        if self.calls in self.failing:
+            raise ConnectionError("no route to host")
+        self.taken.append((epoch, dict(numbers)))
+
+
+def test_a_sink_that_fails_is_said_once_and_tried_again() -> None:
+    flaky, good = Tracker({1, 3}), Tracker(set())
+    monitor, network = Monitor(make_samples(), ["loss"], sinks=[flaky, good]), make_network()
+    said = r"^Tracker could not take the readings of epoch 1 \(ConnectionError: no route to host\)\. Training goes on"
+    with pytest.warns(UserWarning, match=said) as caught:
+        for epoch in range(1, 5):
+            monitor.record(network, epoch)
+    assert len(caught) == 1
+    assert [epoch for epoch, _ in flaky.taken] == [2, 4]
+    assert [epoch for epoch, _ in good.taken] == [1, 2, 3, 4]
+    assert good.taken[0][1] == monitor.rows[0]
+
+
+def test_a_sink_that_never_works_is_given_up() -> None:
+    dead = Tracker(set(range(1, 100)))
+    monitor, network = Monitor(make_samples(), ["loss"], sinks=[dead]), make_network()
+    with pytest.warns(UserWarning, match="this is said once"):
+        for epoch in range(1, 9):
+            monitor.record(network, epoch)
+    assert dead.calls == GIVE_UP_AFTER
+    assert len(monitor.rows) == 8
+
+
+def test_what_is_handed_out_does_not_change_what_is_kept() -> None:
+    monitor, network = Monitor(make_samples(), ["loss"]), make_network()
+    row = {"epoch": 1, "train_loss": 2.0}
+    monitor(network, row)
+    row["loss"] = -1.0
+    assert monitor.rows[0]["loss"] > 0
+
+
+def test_the_cost_is_stated() -> None:
+    monitor, network = Monitor(make_samples(), ["loss"]), make_network()
+    assert math.isnan(monitor.cost.seconds_per_recording)
+    monitor.record(network, 1)
+    assert math.isnan(monitor.cost.share)
+    slow = Monitor(make_samples(), ["loss"], sinks=[lambda epoch, numbers: time.sleep(0.06)])
+    for epoch in range(1, 5):
+        slow.record(network, epoch)
+        time.sleep(0.02)
+    cost = slow.cost
+    assert (cost.recordings, cost.seconds) == (4, pytest.approx(4 * cost.seconds_per_recording))
+    assert cost.seconds_per_recording >= 0.06
+    assert 0.5 < cost.share < 1
+    assert re.fullmatch(r"4 recordings of 0\.\d+ s each, \d\d\.\d% of the time between them", str(cost))
+    assert re.fullmatch(r"Monitor\(loss on 60 samples: 4 recordings .*\)", repr(slow))
+
+
+def test_a_monitored_training_goes_on_after_an_interruption(tmp_path: Any) -> None:
+    class Stop(Exception):
+        pass
+
+    def interrupted(network: nn.Module, row: dict[str, Any]) -> None:
+        Monitor(make_samples(), ["loss"], n_samples=20)(network, row)
+        if row["epoch"] == 3:
+            raise Stop
+
+    settings = TrainingSpec(epochs=4, batch_size=16)
+    with pytest.raises(Stop):
+        train(make_network(), make_samples(), settings, folder=tmp_path, on_epoch=interrupted)
+    monitor, network = Monitor(make_samples(), ["loss"], n_samples=20), make_network()
+    result = train(network, make_samples(), settings, folder=tmp_path, on_epoch=monitor)
+    assert monitor.epochs == [3, 4]
+    assert [math.isfinite(row["loss"]) for row in result.history] == [True] * 4
+    unbroken, _ = trained(None)
+    assert torch.equal(network.get_parameter("0.weight"), unbroken.get_parameter("0.weight"))
+
+
+def test_a_monitor_can_be_copied_with_its_readings() -> None:
+    monitor = Monitor(make_samples(), ["loss"])
+    monitor.record(make_network(), 1)
+    assert copy.deepcopy(monitor).rows == monitor.rows
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"every": 0}, r"every must lie in \[1, inf\); got 0"),
+        ({"n_samples": 0}, r"n_samples must lie in \[1, inf\); got 0"),
+        ({"mode": "training"}, r"mode must be one of 'eval', 'train'; got 'training'\. Did you mean 'train'\?"),
+        ({"measures": ["ntk_trase"]}, "Did you mean 'ntk_trace'"),
+        ({"measures": ["loss"], "options": {"ntk_trace": {}}}, "options must be for measures that are taken, loss"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Monitor(make_samples(), **settings).record(make_network(), 1)
+
+
+def test_an_alarm_needs_labels() -> None:
+    monitor = Monitor(make_samples().inputs, ["ntk_trace"], alarm=OverfittingAlarm(neighbours=3))
+    with pytest.raises(GapscopeError, match=r"needs class labels, int64 targets \[n\]\. Pass data as \(x, y\)"):
+        monitor.record(make_network(), 1)
