@@ -14,7 +14,8 @@ from gapscope.base.errors import GapscopeError, InvalidInput, UnreadableFile
 from gapscope.base.records import Record
 from gapscope.base.specs import Spec
 from gapscope.pools import Grid, Pool, open_pool
-from gapscope.pools.run import RunOptions, read_network
+from gapscope.pools.readings import RunOptions
+from gapscope.pools.stored import read_network
 from gapscope.training.checkpoints import load_tensors, save_tensors
 
 BASE = {
@@ -137,7 +138,8 @@ def run_on_a_full_disk(folder: Path) -> str:
     script = f"""
 import resource, signal
 from gapscope.base.errors import NotWritten
-from gapscope.pools.run import RunOptions, run
+from gapscope.pools.readings import RunOptions
+from gapscope.pools.run import run
 from gapscope.pools import Pool
 from gapscope.base.specs import Spec
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -19,7 +19,7 @@ from gapscope.cli.study import load_study
 from gapscope.inspection.losses import scores
 from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.ntk_trace import ntk_trace
-from gapscope.pools.run import build_network, prepared
+from gapscope.pools.from_spec import build_network, prepared
 from gapscope.training.loop import train
 from gapscope_studies.kit.study import Setting, run_study
 from gapscope_studies.szolnoky2022 import (

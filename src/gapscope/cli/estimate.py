@@ -59,7 +59,8 @@ def predict(
     from gapscope.base.records import records_to_pandas
     from gapscope.estimation import GapEstimator
     from gapscope.pools import open_pool
-    from gapscope.pools.run import RunOptions, read_network
+    from gapscope.pools.readings import RunOptions
+    from gapscope.pools.stored import read_network
 
     path = estimator or pool / "estimator.json"
     if not path.exists():

@@ -18,7 +18,8 @@ def measure(
     data_root: Path | None = ROOT,
 ) -> None:
     """Measure a stored network on the data it was trained on; every number with direction and units."""
-    from gapscope.pools.run import RunOptions, read_network
+    from gapscope.pools.readings import RunOptions
+    from gapscope.pools.stored import read_network
 
     options = RunOptions(
         measures=tuple(measures) or None,
@@ -42,7 +43,7 @@ def compare(
 
     from gapscope.assessment.compare import compare as compare_networks
     from gapscope.cli.tables import table_of
-    from gapscope.pools.run import load_network
+    from gapscope.pools.stored import load_network
 
     loaded = [load_network(path, None if data_root is None else str(data_root)) for path in networks]
     named = {path.parent.name[:8]: network for path, (network, _) in zip(networks, loaded, strict=True)}

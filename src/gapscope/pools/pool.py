@@ -17,7 +17,7 @@ from gapscope.base.specs import Spec
 if TYPE_CHECKING:
     import pandas
 
-    from gapscope.pools.run import RunOptions
+    from gapscope.pools.readings import RunOptions
 
 ENGINES = ("local", "ray")
 
@@ -165,7 +165,8 @@ class Pool:
             InvalidInput: A setting of the grid is unknown, before anything is trained.
             GapscopeError: The pool is being run by another process, or a record cannot be written.
         """
-        from gapscope.pools.run import RunOptions, check_specs
+        from gapscope.pools.readings import RunOptions
+        from gapscope.pools.run import check_specs
 
         check_range("workers", workers, 1)
         check_choice("engine", engine, ENGINES)

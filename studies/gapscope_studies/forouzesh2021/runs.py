@@ -23,8 +23,8 @@ from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameter_count import parameter_count
 from gapscope.measures.temperature_scaling import fit_temperature
 from gapscope.pools import Pool
+from gapscope.pools.from_spec import build_network, prepared
 from gapscope.pools.processes import run_local
-from gapscope.pools.run import build_network, prepared
 from gapscope.training.checkpoints import load_weights
 from gapscope_studies.forouzesh2021.analysis import Table
 from gapscope_studies.forouzesh2021.grids import Configuration

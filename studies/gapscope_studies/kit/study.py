@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gapscope.base.environment import environment
 from gapscope.base.errors import InvalidInput, check_choice, nearest
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.records import Record
 from gapscope.base.specs import Spec
-from gapscope.base.version import version
 from gapscope.pools import Pool
 
 if TYPE_CHECKING:
@@ -119,21 +118,6 @@ class Study:
     ) -> list[Path]:
         """Run the parts that have no result yet; see `run_study`. `options` are further fields of Setting."""
         return run_study(self, Setting(scale=scale, work=work, **options), results, parts=parts, again=again)
-
-
-def environment() -> dict[str, Any]:
-    """Versions and machine, for the results."""
-    import numpy
-    import torch
-
-    return {
-        "gapscope": version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": platform.machine(),
-    }
 
 
 def _markdown_table(table: pandas.DataFrame) -> str:

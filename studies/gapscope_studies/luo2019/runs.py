@@ -23,8 +23,8 @@ from gapscope.data.problem import Problem
 from gapscope.inspection.losses import scores
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
+from gapscope.pools.from_spec import build_network, prepared
 from gapscope.pools.processes import run_local
-from gapscope.pools.run import build_network, prepared
 from gapscope.training.checkpoints import load_weights, save_tensors
 from gapscope.training.loop import train
 from gapscope_studies.kit.study import Setting

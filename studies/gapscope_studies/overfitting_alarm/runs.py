@@ -17,8 +17,8 @@ from gapscope.base.samples import Samples
 from gapscope.inspection.losses import scores
 from gapscope.inspection.outputs import inspecting, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
+from gapscope.pools.from_spec import build_network, prepared
 from gapscope.pools.processes import run_local
-from gapscope.pools.run import build_network, prepared
 from gapscope.training.alarm import OverfittingAlarm
 from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.loop import train

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.pools.run import prepared
+from gapscope.pools.from_spec import prepared
 from gapscope_studies.kit.study import Outcome, Setting
 from gapscope_studies.szolnoky2022 import setups, tuning
 from gapscope_studies.szolnoky2022.curves import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.inspection.losses import loss_of
-from gapscope.pools.run import prepared
+from gapscope.pools.from_spec import prepared
 from gapscope_studies.kit.study import Outcome, Setting
 from gapscope_studies.szolnoky2022 import paper, setups, tuning
 from gapscope_studies.szolnoky2022.paper import Table

@@ -12,7 +12,7 @@ import torch
 from gapscope.base.randomness import stream_seed
 from gapscope.base.specs import Spec
 from gapscope.inspection.losses import scores
-from gapscope.pools.run import build_network, prepared
+from gapscope.pools.from_spec import build_network, prepared
 from gapscope.training.loop import train
 from gapscope_studies.kit.study import Setting
 from gapscope_studies.szolnoky2022.kept import kept

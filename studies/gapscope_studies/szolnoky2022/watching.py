@@ -11,7 +11,7 @@ from torch import nn
 
 from gapscope.base.specs import Spec
 from gapscope.inspection.outputs import inspecting, network_outputs
-from gapscope.pools.run import build_network, prepared
+from gapscope.pools.from_spec import build_network, prepared
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
 from gapscope_studies.kit.study import Setting

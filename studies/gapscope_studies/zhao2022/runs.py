@@ -17,8 +17,8 @@ from gapscope.base.specs import Spec
 from gapscope.data.problem import Problem
 from gapscope.measures.unit_sparsity import FITTED_FROM, UnitSparsity, unit_sparsity
 from gapscope.pools import Pool
+from gapscope.pools.from_spec import build_network, prepared
 from gapscope.pools.processes import run_local
-from gapscope.pools.run import build_network, prepared
 from gapscope.training.checkpoints import load_tensors, load_weights
 from gapscope_studies.kit.study import Setting
 from gapscope_studies.zhao2022.analysis import Table

@@ -1,0 +1,71 @@
+"""What a run is asked to measure, and a record with those readings. Failure is a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.assessment.measure import measure, select_measures
+from gapscope.base.errors import GapscopeError
+from gapscope.base.records import Readings, Record
+from gapscope.data import Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What a run is given beside its spec; none of it changes the trained weights.
+
+    Attributes:
+        measures: Names of measures; None takes all that apply.
+        measure_options: Measure name -> its keyword options.
+        measure_samples: Number of training samples that are measured (the first ones); None takes all.
+        data_root: Where the data lie; None looks in the usual places.
+        device: Torch device.
+    """
+
+    measures: tuple[str, ...] | None = None
+    measure_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    measure_samples: int | None = None
+    data_root: str | None = None
+    device: str = "cpu"
+
+
+def with_readings(
+    record: Record, network: nn.Module, initial: Mapping[str, Tensor], problem: Problem, options: RunOptions
+) -> Record:
+    """Return the record with all asked measures: those that it has already, and the missing ones.
+
+    Args:
+        record: What is known of the network.
+        network: The network.
+        initial: Its state dictionary before training.
+        problem: The data it was trained on.
+        options: Which measures, on how many samples.
+
+    Returns:
+        The record; a measure that has no value stands in `unmeasured` with the reason.
+    """
+    samples = problem.train
+    if options.measure_samples is not None and options.measure_samples < len(samples):
+        samples = samples.subset(torch.arange(options.measure_samples))
+    names = [item.name for item in select_measures(options.measures, samples, has_initial=True)]
+    readings, unmeasured = list(record.readings), dict(record.unmeasured)
+    for name in record.missing_measures(names):
+        chosen = {name: options.measure_options[name]} if name in options.measure_options else {}
+        try:
+            readings.extend(measure(network, samples, [name], initial=initial, options=chosen))
+        except (GapscopeError, RuntimeError) as error:
+            unmeasured[name] = failure_message(error)
+    return replace(record, readings=Readings(readings), unmeasured=unmeasured, measured_samples=len(samples))
+
+
+def failure_message(error: BaseException) -> str:
+    """One line about an error, as records keep it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in str(error):
+        return "out of memory: use a smaller batch, network or chunk size"
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}"
