@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test slow check format bench clean
+.PHONY: help setup demo test slow check format bench docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -33,6 +33,10 @@ check: $(READY) ## linters, types and the examples in docstrings
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q -n 2 --doctest-modules --doctest-ignore-import-errors src studies
 
+docs: $(READY) ## the documentation site in site/: guides, API, executed examples, results
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html"
+
 bench: $(READY) ## time gapscope beside its peers, one thread; needs an idle machine (benchmarks/*/run.py --help)
 	$(BIN)/python benchmarks/gradient_similarity/run.py --task kernel --network lenet
 	$(BIN)/python benchmarks/gradient_similarity/run.py --task penalty --network lenet
@@ -45,4 +49,4 @@ format: $(READY) ## format the code and mend what the linter can mend
 	$(BIN)/ruff check --fix .
 
 clean: ## remove the virtual environment and the demo's pool
-	rm -rf $(VENV) gapscope-demo
+	rm -rf $(VENV) gapscope-demo site

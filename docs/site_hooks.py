@@ -1,0 +1,142 @@
+"""What mkdocs needs beside the pages in this folder: the README as start page, API pages, results, and the gallery.
+
+API pages are made from the public names, so that no page is forgotten; the gallery runs every example and shows what
+it printed and drew.
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent
+TOP_PAGES = {"README.md": "index.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
+ROOMS = {
+    "assessment": "Measure, compare and rank networks",
+    "measures": "Measures",
+    "penalties": "Penalties",
+    "training": "Train and watch",
+    "batch_norm": "Batch normalisation",
+    "pools": "Many networks",
+    "estimation": "Estimate the gap",
+    "report": "Report",
+    "networks": "Networks",
+    "data": "Data",
+    "base": "Samples, readings, records, specs",
+    "theory": "Theory",
+    "integrations": "Integrations",
+}
+
+
+def _public_names() -> dict[str, list[tuple[str, str]]]:
+    """Room -> (public name, path of the object), from the lazy names of the package and of its rooms."""
+    import gapscope
+
+    rooms: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, module in gapscope._PUBLIC.items():
+        rooms[module.split(".")[0]][name] = f"gapscope.{module}.{name}"
+    for room in ROOMS:
+        tree = ast.parse((ROOT / "src/gapscope" / room / "__init__.py").read_text())
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    rooms[room].setdefault(alias.asname or alias.name, f"{node.module}.{alias.name}")
+    return {room: sorted(names.items(), key=lambda item: item[0].lower()) for room, names in rooms.items()}
+
+
+def _api_pages() -> dict[str, str]:
+    found = _public_names()
+    pages, index = {}, ["# API", ""]
+    for room, title in ROOMS.items():
+        if not found.get(room):
+            continue
+        pages[f"api/{room}.md"] = "\n".join([f"# {title}", "", *(f"::: {path}\n" for _, path in found[room])])
+        index += [f"## [{title}]({room}.md)", "", ", ".join(f"`{name}`" for name, _ in found[room]), ""]
+    return {"api/index.md": "\n".join(index), **pages}
+
+
+def _example_page(path: Path, figures: Path) -> str:
+    """Docstring, code, what the example printed; its figure where it writes one (`--output`)."""
+    source = path.read_text()
+    docstring = ast.get_docstring(ast.parse(source)) or ""
+    figure = figures / f"{path.stem}.svg"
+    arguments = ["--output", str(figure)] if "--output" in source else []
+    with tempfile.TemporaryDirectory() as empty:
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg"}
+        done = subprocess.run(
+            [sys.executable, str(path), *arguments], capture_output=True, text=True, cwd=empty, env=environment
+        )
+    if done.returncode:
+        raise RuntimeError(f"The example {path.name} failed:\n{done.stderr}")
+    lines = [f"# {path.stem.replace('_', ' ')}", "", docstring, ""]
+    lines += ["```text", done.stdout.rstrip(), "```", ""] if done.stdout.strip() else []
+    lines += [f"![{path.stem}]({figure.name})", ""] if figure.exists() else []
+    return "\n".join([*lines, f"```python\n{source}```", ""])
+
+
+def _gallery(files: Files, config: MkDocsConfig) -> None:
+    figures = Path(tempfile.mkdtemp())
+    index = ["# Examples", "", "Every example was run when these pages were made.", ""]
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        text = _example_page(path, figures)
+        files.append(File.generated(config, f"examples/{path.stem}.md", content=text))
+        summary = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].replace("\n", " ")
+        index.append(f"- [{path.stem.replace('_', ' ')}]({path.stem}.md): {summary}")
+    for figure in sorted(figures.iterdir()):
+        files.append(File.generated(config, f"examples/{figure.name}", content=figure.read_bytes()))
+    files.append(File.generated(config, "examples/index.md", content="\n".join(index)))
+
+
+def _root_page(name: str) -> str:
+    """A page of the repository's top, with its links as they are on the site."""
+    text = (ROOT / name).read_text()
+    text = text.replace("](docs/", "](").replace("](results/)", "](results/README.md)")
+    return re.sub(
+        r"\]\((LICENSE|examples/[^)]*|src/[^)]*|tests/[^)]*)\)", "]", text.replace("](README.md", "](index.md")
+    )
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are not in this folder."""
+    for name, target in TOP_PAGES.items():
+        files.append(File.generated(config, target, content=_root_page(name)))
+    for path in sorted((ROOT / "results").rglob("*")):
+        if path.suffix in {".md", ".svg", ".html"}:
+            uri = path.relative_to(ROOT).as_posix()
+            content = path.read_bytes() if path.suffix == ".html" else path.read_text()
+            files.append(File.generated(config, uri, content=content))
+    for uri, content in _api_pages().items():
+        files.append(File.generated(config, uri, content=content))
+    _gallery(files, config)
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links from docs/ to results/ leave the folder in the repository, but not on the site."""
+    if page.file.src_uri.startswith("results/"):
+        return re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", markdown)
+    return re.sub(r"\]\(\.\./((?:\.\./)*)results/", r"](\1results/", markdown)
+
+
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\([(\[])(.*?)\\[)\]]\s*</\1>', re.DOTALL)
+
+
+def _mathml(match: re.Match[str]) -> str:
+    return convert(html.unescape(match[3]).strip(), display="block" if match[2] == "[" else "inline")
+
+
+def on_page_content(content: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Formulas become MathML here, so that the reader's browser loads no script for them."""
+    return FORMULA.sub(_mathml, content)
