@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, log_loss, mean_squared_error
-from torch import nn
+from torch import Tensor, nn
 
+import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.inspection.losses import loss_of, scores
+from gapscope.base.specs import TrainingSpec
+from gapscope.batch_norm.advice.dropout import DropoutLoss
+from gapscope.batch_norm.gamma_decay.decay import gamma_decay
+from gapscope.batch_norm.gamma_decay.measured_excess import batch_norm_excess
+from gapscope.inspection.losses import loss_of, sample_losses, scores
 
 
 def test_classification_agrees_with_scikit_learn() -> None:
@@ -35,7 +43,76 @@ def test_regression_agrees_with_scikit_learn() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(InvalidInput, match="Scores need targets"):
         scores(nn.Identity(), Samples(torch.zeros(3, 2)))
-    with pytest.raises(InvalidInput, match=r"shape of the outputs, \[3, 2\]; got \[3, 1\]"):
-        loss_of(torch.zeros(3, 2), torch.zeros(3, 1))
     with pytest.raises(InvalidInput, match="number of outputs, 2; got 2"):
         scores(nn.Identity(), Samples(torch.zeros(3, 2), torch.tensor([0, 1, 2])))
+
+
+@pytest.mark.parametrize("loss", [loss_of, sample_losses])
+def test_regression_targets_are_never_broadcast(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    for outputs, targets in (((3, 2), (3, 1)), ((3, 2), (3,)), ((3, 1), (3, 2)), ((3,), (3, 2)), ((3, 1), (1,))):
+        with pytest.raises(InvalidInput, match=r"Regression targets must have the shape of the outputs, \[3.*; got \["):
+            loss(torch.zeros(outputs), torch.zeros(targets))
+
+
+@pytest.mark.parametrize("outputs_shape", [(3,), (3, 1)])
+@pytest.mark.parametrize("targets_shape", [(3,), (3, 1)])
+def test_one_number_a_sample_may_come_with_or_without_its_axis(
+    outputs_shape: tuple[int, ...], targets_shape: tuple[int, ...]
+) -> None:
+    outputs, targets = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
+    outputs, targets = outputs.view(outputs_shape), targets.view(targets_shape)
+    assert sample_losses(outputs, targets).tolist() == [0, 4, 9]
+    assert loss_of(outputs, targets).item() == pytest.approx(13 / 3)
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (6, 4, 5)])
+@pytest.mark.parametrize("labels", [True, False])
+def test_the_losses_of_samples_have_the_loss_as_their_mean(shape: tuple[int, ...], labels: bool) -> None:
+    outputs = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    targets = outputs.roll(1, 1)
+    if labels:
+        targets = targets.argmax(1)
+    each = sample_losses(outputs, targets)
+    assert each.shape == (6,)
+    torch.testing.assert_close(each.mean(), loss_of(outputs, targets))
+    torch.testing.assert_close(each[2:3], sample_losses(outputs[2:3], targets[2:3]))
+
+
+def test_labels_that_do_not_fit_are_refused() -> None:
+    outputs = torch.zeros(3, 2)
+    with pytest.raises(InvalidInput, match=r"Class labels must be smaller than .* number of outputs, 2; got 5"):
+        loss_of(outputs, torch.tensor([0, 5, 1]))
+    with pytest.raises(InvalidInput, match=r"int64 of shape \[3\].*; got torch.int64 of shape \[3, 1\]"):
+        loss_of(outputs, torch.zeros(3, 1, dtype=torch.int64))
+    with pytest.raises(InvalidInput, match=r"int64 of shape \[3\].*; got torch.int32 of shape \[3\]. Use"):
+        sample_losses(outputs, torch.zeros(3, dtype=torch.int32))
+
+
+CALLERS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
+    "loss": gs.loss,
+    "train": lambda network, x, y: gs.train(network, Samples(x, y), TrainingSpec(epochs=1)),
+    "by the weights": lambda network, x, y: gs.LossGradientPenalty(1.0)(network, x, y),
+    "by the inputs": lambda network, x, y: gs.LossGradientPenalty(1.0, wrt="inputs")(network, x, y),
+    "gamma decay": lambda network, x, y: gamma_decay(network, (x, y), batch_size=2),
+    "gamma decay penalty": lambda network, x, y: gs.GammaDecayPenalty(2)(network, x, y),
+    "batch norm excess": lambda network, x, y: batch_norm_excess(network, (x, y), batch_sizes=(2,)),
+    "advice": lambda network, x, y: gs.advise_batch_norm(network, (x, y), batch_size=2),
+    "dropout": lambda network, x, y: DropoutLoss(network, Samples(x, y), ["1"]),
+}
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize(("outputs", "columns"), [(2, 1), (1, 2)])
+def test_every_caller_refuses_targets_of_another_width(caller: str, outputs: int, columns: int) -> None:
+    network = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, outputs))
+    x, y = torch.randn(8, 3), torch.randn(8, columns)
+    sentence = rf"Regression targets must have the shape of the outputs, \[\d, {outputs}\]; got \[\d, {columns}\]"
+    with pytest.raises(InvalidInput, match=sentence):
+        CALLERS[caller](network, x, y)
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_every_caller_refuses_a_label_without_an_output(caller: str) -> None:
+    network = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    with pytest.raises(InvalidInput, match="number of outputs, 2; got 4"):
+        CALLERS[caller](network, torch.randn(5, 3), torch.arange(5))

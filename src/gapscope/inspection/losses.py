@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Shaped
@@ -11,28 +13,75 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
 
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""A loss of each sample [n] from outputs [n, K] and targets; `sample_losses` is the one that is used by default."""
 
-def loss_of(outputs: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ..."]) -> Float[Tensor, ""]:
-    """Return the mean cross-entropy (nats) for class labels, the mean squared error for float targets [n, k].
+
+def _cross_entropy(outputs: Tensor, labels: Tensor, reduction: str) -> Tensor:
+    if labels.dtype != torch.int64 or labels.shape != (len(outputs), *outputs.shape[2:]):
+        raise InvalidInput(
+            f"Class labels must be int64 of shape {[len(outputs), *outputs.shape[2:]]}, one a row of outputs; "
+            f"got {labels.dtype} of shape {list(labels.shape)}. Use y.long(), or float targets for regression."
+        )
+    try:
+        return F.cross_entropy(outputs, labels, reduction=reduction)
+    except IndexError:  # a label without an output; asked only now, since looking costs a wait for the device
+        check_labels(labels, outputs.shape[1])
+        raise
+
+
+def _regression_targets(outputs: Tensor, targets: Tensor) -> Tensor:
+    # One number a sample may come as [n] or as [n, 1]: nothing else is reshaped, so that nothing broadcasts.
+    one_each = {(len(outputs),), (len(outputs), 1)}
+    if {tuple(outputs.shape), tuple(targets.shape)} <= one_each:
+        targets = targets.view_as(outputs)
+    if outputs.shape != targets.shape:
+        raise InvalidInput(
+            f"Regression targets must have the shape of the outputs, {list(outputs.shape)}; got {list(targets.shape)}. "
+            f"Build the network with {targets.shape[1] if targets.ndim > 1 else 1} outputs, or mend the targets."
+        )
+    return targets.to(outputs.dtype)
+
+
+def loss_of(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]) -> Float[Tensor, ""]:
+    """Return the mean cross-entropy (nats) for class labels, the mean squared error for float targets.
+
+    This is the loss of everything in this library that is given none: training, penalties, gamma decay, scores.
 
     Args:
-        outputs: Raw outputs, for classification logits.
-        targets: Class labels [n] or regression targets [n, k]; the squared error is a mean over n and k.
+        outputs: Raw outputs [n, K], for classification logits.
+        targets: Class labels [n] or regression targets [n, K], where [n] and [n, 1] are the same; the squared error is
+            a mean over n and K. Nothing is broadcast.
 
     Returns:
         The loss, differentiable by `outputs`.
 
     Raises:
-        InvalidInput: Regression targets have another number of columns than the outputs.
+        InvalidInput: Regression targets have another shape than the outputs, or labels do not fit.
     """
     if not targets.is_floating_point():
-        return F.cross_entropy(outputs, targets)
-    if outputs.shape != targets.shape:
-        raise InvalidInput(
-            f"Regression targets must have the shape of the outputs, {list(outputs.shape)}; got {list(targets.shape)}. "
-            f"Build the network with {targets.shape[1]} outputs."
-        )
-    return F.mse_loss(outputs, targets.to(outputs.dtype))
+        return _cross_entropy(outputs, targets, "mean")
+    return F.mse_loss(outputs, _regression_targets(outputs, targets))
+
+
+def sample_losses(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]) -> Float[Tensor, " n"]:
+    """Return the loss of each sample, whose mean is `loss_of`.
+
+    Args:
+        outputs: Raw outputs [n, K].
+        targets: As for `loss_of`.
+
+    Returns:
+        The losses, differentiable by `outputs`.
+
+    Raises:
+        InvalidInput: Targets do not fit, as for `loss_of`.
+    """
+    if not targets.is_floating_point():
+        losses = _cross_entropy(outputs, targets, "none")
+    else:
+        losses = (outputs - _regression_targets(outputs, targets)).square()
+    return losses.reshape(len(outputs), -1).mean(1)
 
 
 def scores(network: nn.Module, samples: Samples, *, chunk_size: int = 512) -> dict[str, float]:

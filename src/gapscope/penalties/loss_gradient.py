@@ -7,19 +7,15 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.gradients.double_backward import differentiable_kernels
+from gapscope.inspection.losses import loss_of
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.input_jacobian import differentiable_inputs
 from gapscope.penalties.registry import penalty
-
-
-def _default_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.mse_loss(outputs, targets) if targets.is_floating_point() else F.cross_entropy(outputs, targets)
 
 
 def _joint_square(gradient: Tensor, network: DistributedDataParallel) -> Tensor:
@@ -48,7 +44,7 @@ class LossGradientPenalty(Penalty):
         wrt: "parameters" or "inputs".
         every: Apply it at every k-th call only, beginning with the first, with k times the strength.
         loss: The loss of (outputs, targets), a mean over samples; None for cross-entropy with class labels and mean
-            squared error with floating-point targets.
+            squared error with floating-point targets of the shape of the outputs.
 
     >>> network = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(network.weight, 3.0)
@@ -72,7 +68,7 @@ class LossGradientPenalty(Penalty):
         check_range("every", every, 1)
         self.strength, self.wrt, self.every = strength, wrt, every
         self._calls = 0
-        self.loss = _default_loss if loss is None else loss
+        self.loss = loss_of if loss is None else loss
 
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:

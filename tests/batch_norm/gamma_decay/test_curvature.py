@@ -9,28 +9,31 @@ from torch import Tensor, nn
 from batch_norm.some_networks import Residual, images, plain, warmed_up
 from gapscope.base.errors import InvalidInput
 from gapscope.batch_norm.gamma_decay.curvature import (
-    Loss,
-    cross_entropy,
     derivatives_along,
     hessian_diagonals,
-    loss_for,
     normalised_input,
     output_gradient,
     output_hessian_factor,
-    squared_error,
     tapped_forward,
 )
 from gapscope.batch_norm.norm_layers import batch_norm_layers
+from gapscope.inspection.losses import Loss, sample_losses
 
 
 def quartic(outputs: Tensor, targets: Tensor) -> Tensor:
     return ((outputs - targets) ** 4).mean(1) + outputs[:, 0] * outputs[:, 1] + outputs.square().sum(1)
 
 
-@pytest.mark.parametrize("loss", [cross_entropy, squared_error, quartic])
-def test_factor_of_the_hessian_by_outputs(loss: Loss) -> None:
+def own_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels"), [(sample_losses, True), (sample_losses, False), (own_cross_entropy, True), (quartic, False)]
+)
+def test_factor_of_the_hessian_by_outputs(loss: Loss, labels: bool) -> None:
     outputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    targets = torch.randint(0, 3, (6,)) if loss is cross_entropy else torch.randn(6, 3, dtype=torch.float64)
+    targets = torch.randint(0, 3, (6,)) if labels else torch.randn(6, 3, dtype=torch.float64)
     factor = output_hessian_factor(loss, outputs, targets)
     for i in range(6):
         dense = torch.autograd.functional.hessian(lambda o, i=i: loss(o[None], targets[i : i + 1])[0], outputs[i])
@@ -45,7 +48,6 @@ def test_losses_are_checked() -> None:
         output_gradient(lambda o, t: (o - t).square().mean(), outputs, targets)
     with pytest.raises(InvalidInput, match="needs a loss convex in the outputs"):
         output_hessian_factor(lambda o, t: o.cos().sum(1), torch.zeros(4, 2), targets)
-    assert loss_for(targets) is squared_error and loss_for(torch.tensor([0, 1])) is cross_entropy
 
 
 @pytest.mark.parametrize("make", [plain, Residual])
@@ -77,7 +79,7 @@ def test_hessian_diagonals_with_unit_vectors_are_exact() -> None:
         for i in range(other.num_features)
     ]
     found = {name: torch.zeros(3, layer.num_features, dtype=torch.float64) for name, layer in layers.items()}
-    for diagonals in hessian_diagonals(network, layers, samples.inputs, labels, cross_entropy, probes):
+    for diagonals in hessian_diagonals(network, layers, samples.inputs, labels, sample_losses, probes):
         for name, diagonal in diagonals.items():
             found[name] += diagonal
     for name, layer in layers.items():
@@ -101,7 +103,7 @@ def test_random_signs_are_unbiased() -> None:
     layers = {"8": batch_norm_layers(network)["8"]}
     signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 6)  # all of them: the mean is exact
     probes = [{"8": row} for row in signs]
-    arguments = (network, layers, samples.inputs, samples.targets, cross_entropy)
+    arguments = (network, layers, samples.inputs, samples.targets, sample_losses)
     mean = torch.stack([d["8"] for d in hessian_diagonals(*arguments, probes)]).mean(0)
     exact = sum(d["8"] for d in hessian_diagonals(*arguments, [{"8": row} for row in torch.eye(6)]))
     torch.testing.assert_close(mean, exact)

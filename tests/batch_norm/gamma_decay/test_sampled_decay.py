@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from batch_norm.some_networks import images, plain, warmed_up
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.batch_norm.gamma_decay.curvature import squared_error
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.gamma_decay.sampled_decay import even_part, noise_source
 
@@ -83,4 +82,3 @@ def test_results_do_not_depend_on_chunks() -> None:
 def test_one_draw_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"noise_draws \(0 for none\) must lie in \[2, inf\)"):
         gamma_decay(warmed_up(plain()), images(30), batch_size=8, noise_draws=1)
-    assert squared_error(torch.ones(2, 2), torch.zeros(2, 2)).tolist() == [1, 1]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, nearest
 from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples, slices
-from gapscope.batch_norm.gamma_decay.curvature import loss_for
 from gapscope.batch_norm.norm_layers import LINEAR_LAYERS, hooked
+from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import inspecting, ready_inputs
 
 LARGEST_RATE = 0.9
@@ -89,11 +89,11 @@ class DropoutLoss:
         self.plain = self._losses()
 
     def _losses(self) -> Tensor:
-        loss, parts = loss_for(self.targets), []
+        parts = []
         with inspecting(self.network), torch.no_grad():
             for part in slices(len(self.samples), self.chunk_size):
                 outputs = self.network(ready_inputs(self.network, self.samples.inputs[part]))
-                parts.append(loss(outputs, self.targets[part].to(outputs.device)).double().cpu())
+                parts.append(sample_losses(outputs, self.targets[part].to(outputs.device)).double().cpu())
         return torch.cat(parts)
 
     def excess(self, rate: float) -> Estimate:

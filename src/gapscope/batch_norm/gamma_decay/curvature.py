@@ -8,37 +8,19 @@ $H_{\gamma\beta}$, defined alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gapscope.base.errors import InvalidInput
 from gapscope.batch_norm.layers._channel_norm import per_channel
 from gapscope.batch_norm.norm_layers import hooked
+from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import checked_outputs
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""Loss of each sample [n] from outputs [n, K] and targets."""
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of each sample [n], in nats."""
-    return F.cross_entropy(outputs, targets, reduction="none")
-
-
-def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared error of each sample [n], a mean over outputs."""
-    return (outputs - targets).square().mean(1)
-
-
-def loss_for(targets: Tensor) -> Loss:
-    """Cross-entropy for class labels, squared error for regression targets."""
-    return squared_error if targets.is_floating_point() else cross_entropy
 
 
 def output_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k"]:
@@ -60,8 +42,8 @@ def _checked_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
 def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k r"]:
     r"""F with $F F^\top$ = Hessian of each sample's loss by its own outputs.
 
-    For the cross-entropy $F = [\sqrt{p_k}(e_k - p)]_k$, so that the columns are the scores of the labels weighted by
-    their probability under the model; other losses by eigen-decomposition.
+    For the default cross-entropy $F = [\sqrt{p_k}(e_k - p)]_k$, so that the columns are the scores of the labels
+    weighted by their probability under the model; other losses by eigen-decomposition.
 
     Args:
         loss: The loss.
@@ -75,7 +57,7 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
         InvalidInput: The loss is not convex in the outputs.
     """
     outputs = outputs.detach()
-    if loss is cross_entropy:
+    if loss is sample_losses and not targets.is_floating_point():
         p = outputs.softmax(1)
         return p.sqrt()[:, None, :] * (torch.eye(p.shape[1], dtype=p.dtype, device=p.device) - p[:, :, None])
     outputs = outputs.double().requires_grad_()

@@ -13,10 +13,8 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.gamma_decay.curvature import (
-    Loss,
     derivatives_along,
     hessian_diagonals,
-    loss_for,
     output_gradient,
     output_hessian_factor,
     tapped_forward,
@@ -27,6 +25,7 @@ from gapscope.batch_norm.gamma_decay.sampled_decay import even_part, noise_sourc
 from gapscope.batch_norm.gamma_decay.sums import LayerSums
 from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order
 from gapscope.batch_norm.refresh import seeded
+from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import device_of, inspecting, ready_inputs
 
 Form = Literal["in_batch", "independent"]
@@ -235,7 +234,7 @@ def gamma_decay(
         first = ready_inputs(network, samples.inputs[:1])
         ordered = {name: found[name] for name in in_forward_order(network, found, first)}
         measurement = _Measurement(
-            network, ordered, samples, samples.targets, loss or loss_for(samples.targets), curvature, covariance,
+            network, ordered, samples, samples.targets, loss or sample_losses, curvature, covariance,
             analytic, draws, generator,
         )  # fmt: skip
         measurement.run(chunk_size)

@@ -14,12 +14,13 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.gamma_decay._figures import label_first, panels_over_batch_size
-from gapscope.batch_norm.gamma_decay.curvature import Loss, loss_for, tapped_forward
+from gapscope.batch_norm.gamma_decay.curvature import tapped_forward
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay
 from gapscope.batch_norm.layers.ghost import normalize_parts
 from gapscope.batch_norm.norm_layers import batch_norm_layers, hooked
 from gapscope.batch_norm.refresh import refresh_population, seeded
+from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import inspecting, ready_inputs
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ def batch_norm_excess(
         raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
     for size in batch_sizes:
         check_range("batch_sizes (at least 2, below the number of samples)", size, 2, len(samples) - 1)
-    generator, loss = seeded(generator), loss or loss_for(samples.targets)
+    generator, loss = seeded(generator), loss or sample_losses
     network = copy.deepcopy(network)
     names = list(batch_norm_layers(network, layers))
     refresh_population(network, samples, samples=len(samples), layers=names, chunk_size=chunk_size)
