@@ -41,6 +41,8 @@ def test_every_setting_changes_the_id() -> None:
         "data.name": "mnist", "data.options": {"a": 1}, "data.train_size": 5, "data.test_size": 5,
         "data.balanced": True, "data.blur_severity": 2, "data.label_noise": 0.5,
         "data.label_noise_may_keep_class": True, "data.target_noise": 1, "data.center_targets": True, "data.seed": 1,
+        "data.pixels_averaged": 2, "normalization.kind": "none", "normalization.weight_norm": True,
+        "normalization.only_in": "norm1", "normalization.population_samples": 9, "normalization.directions_std": 0.1,
         "network.name": "lenet5", "network.options": {"width": 3}, "network.initialization": "he_normal",
         "training.optimizer": "adam", "training.learning_rate": 1, "training.momentum": 0.5,
         "training.batch_size": 3, "training.epochs": 3, "training.schedule": "step", "training.schedule_factor": 0.5,
@@ -48,7 +50,8 @@ def test_every_setting_changes_the_id() -> None:
         "training.stop_at_train_loss": 0.1, "training.stop_epochs": 2, "training.precision": "mixed",
         "training.channels_last": True, "training.augmentation": "flip_shift_rotate", "seed": 1,
     }  # fmt: skip
-    assert set(changed) | {"training.nesterov"} == set(setting_paths())
+    needs_others = {"training.nesterov", "normalization.emulated_size"}
+    assert set(changed) | needs_others == set(setting_paths())
     ids = {Spec().replace({path: value}).id for path, value in changed.items()}
     assert len(ids | {Spec().id}) == len(changed) + 1
 
@@ -81,3 +84,27 @@ def test_changes_are_named_by_their_path() -> None:
     assert Spec().replace({"network.options.width": 3}).network.options == {"width": 3}
     with pytest.raises(InvalidInput, match=r"Did you mean 'data.label_noise'"):
         Spec().replace({"dta.label_noise": 1})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"kind": "gost"}, "normalization.kind must be one of .*; got 'gost'. Did you mean 'ghost'"),
+        ({"kind": "ghost"}, "emulated_size must be the size of a ghost batch, 2 or more; got 0"),
+        ({"emulated_size": 4}, "emulated_size must be 0 for kind 'batch'; got 4. Use kind 'ghost' or 'population'"),
+        ({"population_samples": 1}, "normalization.population_samples must lie in"),
+        ({"directions_std": 0}, "normalization.directions_std must lie in"),
+    ],
+)
+def test_wrong_normalizations_get_one_sentence(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Spec.from_dict({"normalization": content})
+
+
+def test_a_neutral_normalization_keeps_the_ids_of_older_runs() -> None:
+    older = Spec(network=NetworkSpec(name="lenet5"), seed=3)
+    written = older.to_dict()
+    del written["normalization"]  # as a record of an older version has it
+    assert Spec.from_dict(written) == older and Spec.from_dict(written).id == older.id
+    assert older.replace({"normalization.kind": "batch"}).id == older.id
+    assert older.replace({"normalization.kind": "none"}).id != older.id

@@ -123,6 +123,14 @@ def test_blurred_faces_with_target_noise() -> None:
     assert problem.n_outputs == 30
 
 
+def test_averaged_pixels_keep_the_mean_of_both_splits() -> None:
+    whole, halved = (prepare(DataSpec(train_size=50, pixels_averaged=side))[0] for side in (1, 2))
+    assert halved.input_shape == (1, 4, 4)
+    for before, after in ((whole.train, halved.train), (whole.test, halved.test)):
+        torch.testing.assert_close(after.inputs.mean((1, 2, 3)), before.inputs.mean((1, 2, 3)))
+        assert float(after.inputs[0, 0, 1, 2]) == pytest.approx(float(before.inputs[0, 0, 2:4, 4:6].mean()))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -134,6 +142,8 @@ def test_blurred_faces_with_target_noise() -> None:
         ({"name": "concrete", "balanced": True}, "data.balanced needs class labels.*Leave it out"),
         ({"name": "concrete", "blur_severity": 1}, r"needs images .*'concrete' have shape \['n', 8\]. Set it to 0"),
         ({"name": "two_circles", "blur_severity": 1}, r"have shape \['n', 2\]"),
+        ({"name": "two_circles", "pixels_averaged": 2}, r"pixels_averaged needs images.*Set it to 1"),
+        ({"pixels_averaged": 9}, "pixels_averaged must be at most the images' smaller side, 8; got 9"),
         ({"name": "two_circles", "options": {"nois": 1}}, "Did you mean 'noise'"),
     ],
 )

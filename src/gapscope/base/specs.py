@@ -17,6 +17,7 @@ SCHEDULES = ("constant", "step", "exponential", "cyclical")
 AUGMENTATIONS = ("none", "flip_shift_rotate")
 INITIALIZATIONS = ("torch", "standard_normal", "xavier_uniform", "he_uniform", "he_normal")
 PRECISIONS = ("float32", "mixed")
+NORMALIZATIONS = ("batch", "ghost", "population", "mean_only", "variance_only", "none")
 
 Settings = TypeVar("Settings", bound="_Settings")
 
@@ -124,6 +125,7 @@ class DataSpec(_Settings):
         target_noise: Standard deviation of Gaussian noise on regression targets, in their units.
         center_targets: Whether the mean of the regression targets that are trained on is subtracted from those of both
             splits; then a network that starts near 0 starts at the best constant.
+        pixels_averaged: Side of the squares of pixels that are averaged to one, in both splits; 1 keeps the images.
         seed: Seed of the subset and of every corruption.
     """
 
@@ -137,12 +139,14 @@ class DataSpec(_Settings):
     label_noise_may_keep_class: bool = False
     target_noise: float = 0.0
     center_targets: bool = False
+    pixels_averaged: int = 1
     seed: int = 0
 
     def _check(self) -> None:
         check_range("data.blur_severity", self.blur_severity, 0, 5)
         check_range("data.label_noise", self.label_noise, 0, 1)
         check_range("data.target_noise", self.target_noise, 0)
+        check_range("data.pixels_averaged", self.pixels_averaged, 1)
         for name in ("train_size", "test_size"):
             if getattr(self, name) is not None:
                 check_range(f"data.{name}", getattr(self, name), 1)
@@ -165,6 +169,45 @@ class NetworkSpec(_Settings):
 
     def _check(self) -> None:
         check_choice("network.initialization", self.initialization, INITIALIZATIONS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormalizationSpec(_Settings):
+    """What takes the place of the architecture's batch normalisation; the default leaves the network as it is.
+
+    Attributes:
+        kind: "batch", "ghost", "population" (statistics of training samples, measured anew before every step),
+            "mean_only", "variance_only" or "none", as in `gapscope.batch_norm.replace`.
+        weight_norm: Whether all linear and convolutional layers are weight-normalised, with directions drawn and
+            lengths set from data (Salimans and Kingma 2016).
+        emulated_size: Of "ghost": samples a ghost batch. Of "population": the batch size whose gamma decay is added to
+            the loss, 0 for none.
+        only_in: Name of the one layer that is normalised (the others are removed); "" for all.
+        population_samples: Training samples on which the statistics of "population" and its decay are measured.
+        directions_std: Standard deviation of the directions of weight normalisation; it sets how fast they turn.
+    """
+
+    kind: str = "batch"
+    weight_norm: bool = False
+    emulated_size: int = 0
+    only_in: str = ""
+    population_samples: int = 10_000
+    directions_std: float = 0.05
+
+    def _check(self) -> None:
+        check_choice("normalization.kind", self.kind, NORMALIZATIONS)
+        check_range("normalization.emulated_size", self.emulated_size, 0)
+        check_range("normalization.population_samples", self.population_samples, 2)
+        check_range("normalization.directions_std", self.directions_std, 0, low_open=True)
+        if self.kind == "ghost" and self.emulated_size < 2:
+            raise InvalidInput(
+                f"normalization.emulated_size must be the size of a ghost batch, 2 or more; got {self.emulated_size}."
+            )
+        if self.emulated_size and self.kind not in ("ghost", "population"):
+            raise InvalidInput(
+                f"normalization.emulated_size must be 0 for kind {self.kind!r}; got {self.emulated_size}. "
+                "Use kind 'ghost' or 'population'."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +291,7 @@ class Spec(_Settings):
     Attributes:
         data: Data and corruption.
         network: Architecture and initialisation.
+        normalization: What takes the place of batch normalisation.
         training: Optimisation and penalties.
         seed: Seed of initial weights, order of samples and dropout masks.
 
@@ -259,6 +303,7 @@ class Spec(_Settings):
 
     data: DataSpec = field(default_factory=DataSpec)
     network: NetworkSpec = field(default_factory=NetworkSpec)
+    normalization: NormalizationSpec = field(default_factory=NormalizationSpec)
     training: TrainingSpec = field(default_factory=TrainingSpec)
     seed: int = 0
 
@@ -293,6 +338,6 @@ class Spec(_Settings):
 
 def setting_paths() -> list[str]:
     """Dotted paths of all settings of a Spec."""
-    tables = {"data": DataSpec, "network": NetworkSpec, "training": TrainingSpec}
+    tables = {"data": DataSpec, "network": NetworkSpec, "normalization": NormalizationSpec, "training": TrainingSpec}
     paths = [f"{table}.{item.name}" for table, cls in tables.items() for item in fields(cls)]
     return [*paths, "seed"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
@@ -67,10 +68,16 @@ def _check_sense(spec: DataSpec, problem: Problem) -> None:
         raise InvalidInput(
             f"data.center_targets needs a regression problem; '{spec.name}' is a classification problem. Leave it out."
         )
-    if spec.blur_severity and problem.train.inputs.ndim != 4:
+    for setting, neutral in (("blur_severity", 0), ("pixels_averaged", 1)):
+        if getattr(spec, setting) != neutral and problem.train.inputs.ndim != 4:
+            raise InvalidInput(
+                f"data.{setting} needs images [n, channels, height, width]; the inputs of '{spec.name}' have shape "
+                f"{['n', *problem.input_shape]}. Set it to {neutral}."
+            )
+    if spec.pixels_averaged > 1 and spec.pixels_averaged > min(problem.input_shape[-2:]):
         raise InvalidInput(
-            f"data.blur_severity needs images [n, channels, height, width]; the inputs of '{spec.name}' have shape "
-            f"{['n', *problem.input_shape]}. Set it to 0."
+            f"data.pixels_averaged must be at most the images' smaller side, {min(problem.input_shape[-2:])}; got "
+            f"{spec.pixels_averaged}."
         )
 
 
@@ -126,9 +133,10 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
     """Return the problem that `spec` describes, and plain JSON facts of what was taken and corrupted.
 
     First the subsets are drawn, then the training images blurred, labels replaced, noise added to the targets, the
-    targets centred; the test split stays clean. Every step draws from a generator of its own that depends on spec.seed
-    alone: changing one setting leaves the draws of the others as they are. A larger train_size keeps the samples of a
-    smaller one and their blur, a larger label_noise keeps the wrong labels of a smaller one.
+    targets centred; the test split stays clean. Last, the pixels of both splits are averaged. Every step draws from a
+    generator of its own that depends on spec.seed alone: changing one setting leaves the draws of the others as they
+    are. A larger train_size keeps the samples of a smaller one and their blur, a larger label_noise keeps the wrong
+    labels of a smaller one.
 
     Args:
         spec: Data and corruptions.
@@ -166,4 +174,6 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         train, facts["target_noise"] = _disturb(spec, train)
     if spec.center_targets:
         train, test, facts["center_targets"] = _center(train, test)
+    if spec.pixels_averaged > 1:
+        train, test = (replace(part, inputs=F.avg_pool2d(part.inputs, spec.pixels_averaged)) for part in (train, test))
     return replace(problem, train=train, test=test), facts

@@ -14,6 +14,7 @@ from gapscope.base.randomness import stream_seed
 from gapscope.base.specs import DataSpec, Spec
 from gapscope.data import Problem, prepare
 from gapscope.networks import build
+from gapscope.pools.normalization import normalized
 
 
 @lru_cache(maxsize=2)
@@ -29,7 +30,7 @@ def prepared(spec: Spec, root: str | None) -> tuple[Problem, dict[str, Any]]:
 
 def build_network(spec: Spec, problem: Problem) -> nn.Module:
     """Return the untrained network of a spec: always the same weights for the same spec."""
-    return build(
+    network = build(
         spec.network.name,
         input_shape=problem.input_shape,
         n_outputs=problem.n_outputs,
@@ -37,3 +38,4 @@ def build_network(spec: Spec, problem: Problem) -> nn.Module:
         generator=torch.Generator().manual_seed(stream_seed(spec.seed, "initial weights")),
         **spec.network.options,
     )
+    return normalized(network, spec, problem)

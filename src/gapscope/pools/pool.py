@@ -16,7 +16,9 @@ from gapscope.base.specs import Spec
 
 if TYPE_CHECKING:
     import pandas
+    from torch import nn
 
+    from gapscope.data import Problem
     from gapscope.pools.readings import RunOptions
 
 ENGINES = ("local", "ray")
@@ -143,6 +145,7 @@ class Pool:
         device: str = "cpu",
         retry_failed: bool = False,
         on_record: Callable[[Record], None] | None = None,
+        on_epoch: Callable[[nn.Module, Problem, dict[str, Any]], None] | None = None,
     ) -> list[Record]:
         """Train, score and measure what is missing of `grid`, and return the records of all its specs.
 
@@ -157,6 +160,8 @@ class Pool:
             device: Torch device of every network.
             retry_failed: Whether to run failed networks again.
             on_record: Called in this process with each record as it is finished.
+            on_epoch: Called in the worker after every epoch with the network, its problem and the row of the history,
+                which it may extend with numbers; a picklable function of a module.
 
         Returns:
             One record a spec, in the order of the grid.
@@ -178,6 +183,7 @@ class Pool:
             measure_samples=measure_samples,
             data_root=None if data_root is None else str(data_root),
             device=device,
+            on_epoch=on_epoch,
         )
         check_specs(specs, options)
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,8 @@ class RunOptions:
         measure_samples: Number of training samples that are measured (the first ones); None takes all.
         data_root: Where the data lie; None looks in the usual places.
         device: Torch device.
+        on_epoch: Called in the process of the run after every epoch with the network (evaluation mode), its problem
+            and the epoch's row of the history, which it may extend with numbers; picklable.
     """
 
     measures: tuple[str, ...] | None = None
@@ -32,6 +34,7 @@ class RunOptions:
     measure_samples: int | None = None
     data_root: str | None = None
     device: str = "cpu"
+    on_epoch: Callable[[nn.Module, Problem, dict[str, Any]], None] | None = None
 
 
 def with_readings(

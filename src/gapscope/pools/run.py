@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -20,10 +21,11 @@ from gapscope.measures.registry import get_measure
 from gapscope.networks import check_options
 from gapscope.penalties.registry import make_penalty
 from gapscope.pools.from_spec import build_network, prepared
+from gapscope.pools.normalization import PopulationStatistics, penalties_of
 from gapscope.pools.readings import RunOptions, failure_message, with_readings
 from gapscope.pools.stored import read_network
 from gapscope.training.checkpoints import save_tensors
-from gapscope.training.loop import train
+from gapscope.training.loop import TrainingResult, train
 
 
 def check_specs(specs: Sequence[Spec], options: RunOptions) -> None:
@@ -44,12 +46,29 @@ def _final_scores(network: nn.Module, problem: Problem) -> dict[str, float]:
     return {f"train_{k}": v for k, v in train_scores.items()} | {f"test_{k}": v for k, v in test_scores.items()}
 
 
+def _train(network: nn.Module, spec: Spec, problem: Problem, folder: Path, options: RunOptions) -> TrainingResult:
+    statistics = PopulationStatistics(network, spec, problem)
+
+    def after_epoch(network: nn.Module, row: dict[str, Any]) -> None:
+        # population statistics are those before the last step: the scores are of the weights as they stand now
+        statistics.refresh()
+        row |= {f"test_{name}": value for name, value in scores(network, problem.test).items()}
+        if options.on_epoch is not None:
+            options.on_epoch(network, problem, row)
+
+    with statistics.before_every_step():
+        return train(
+            network, problem.train, spec.training, seed=spec.seed, folder=folder,
+            penalties=penalties_of(spec, problem), on_epoch=after_epoch,
+        )  # fmt: skip
+
+
 def _trained_record(spec: Spec, folder: Path, options: RunOptions) -> Record:
     start = time.perf_counter()
     problem, corruption = prepared(spec, options.data_root)
     network = build_network(spec, problem).to(options.device)
     initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
-    result = train(network, problem.train, spec.training, seed=spec.seed, test=problem.test, folder=folder)
+    result = _train(network, spec, problem, folder, options)
     record = Record(
         id=spec.id,
         spec=spec.to_dict(),

@@ -1,0 +1,126 @@
+"""The normalisation of a spec, put into its network and kept in step along the training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.specs import DataSpec, NetworkSpec, Spec, TrainingSpec
+from gapscope.batch_norm import refresh_population
+from gapscope.batch_norm.norm_layers import BATCH_NORMS
+from gapscope.data import Problem, prepare
+from gapscope.pools import Pool
+from gapscope.pools.from_spec import build_network
+from gapscope.pools.normalization import PopulationStatistics, penalties_of, population
+from gapscope.pools.readings import RunOptions
+from gapscope.pools.run import run
+from gapscope.pools.stored import load_network
+
+BASE = Spec(
+    data=DataSpec(train_size=60, test_size=40),
+    network=NetworkSpec(name="conv6", options={"width_multiplier": 1 / 16}, initialization="he_normal"),
+    training=TrainingSpec(learning_rate=0.05, momentum=0.9, batch_size=10, epochs=2),
+)
+POPULATION = {"normalization.kind": "population", "normalization.population_samples": 24}
+DECAY = POPULATION | {"normalization.emulated_size": 4}
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return prepare(BASE.data)[0]
+
+
+def spec(**changes: Any) -> Spec:
+    return BASE.replace({f"normalization.{name}": value for name, value in changes.items()})
+
+
+def test_kinds_of_batch_statistics_start_from_the_same_network(problem: Problem) -> None:
+    batch, ghost, population_norm = (
+        build_network(made, problem)
+        for made in (BASE, spec(kind="ghost", emulated_size=5), spec(kind="population", emulated_size=5))
+    )
+    weights = {name: value for name, value in batch.state_dict().items() if name.endswith("weight")}
+    for other in (ghost, population_norm):
+        assert all(torch.equal(value, other.state_dict()[name]) for name, value in weights.items())
+    assert isinstance(batch.get_submodule("conv1_norm"), nn.BatchNorm2d)
+    assert (ghost.get_submodule("conv1_norm").ghost_size, type(population_norm.get_submodule("fc1_norm")).__name__) == (
+        5, "PopulationNorm1d",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["batch", "mean_only", "variance_only"])
+def test_weight_normalised_networks_start_with_standardised_outputs(problem: Problem, kind: str) -> None:
+    made = spec(kind=kind, weight_norm=True)
+    made = made.replace({"network.options.normalization": "none"}) if kind == "batch" else made
+    network = build_network(made, problem)
+    assert not any(isinstance(layer, BATCH_NORMS) for layer in network.modules())
+    outputs = network.eval()(problem.train.inputs)
+    torch.testing.assert_close(outputs.std(0, unbiased=False), torch.ones(10), atol=1e-3, rtol=0)
+    torch.testing.assert_close(outputs.mean(0), torch.zeros(10), atol=1e-3, rtol=0)
+
+
+def test_batch_norm_in_one_layer_alone(problem: Problem) -> None:
+    network = build_network(spec(only_in="conv3_norm"), problem)
+    assert [name for name, layer in network.named_modules() if isinstance(layer, BATCH_NORMS)] == ["conv3_norm"]
+    x = problem.train.inputs[:3]
+    torch.testing.assert_close(network.eval()(x), build_network(BASE, problem).eval()(x), atol=1e-4, rtol=1e-4)
+    with pytest.raises(InvalidInput, match=r"must name a batch-norm layer.*got 'conv3'. Did you mean 'conv3_norm'"):
+        build_network(spec(only_in="conv3"), problem)
+
+
+def test_population_statistics_are_exact_after_training_and_measured_before_every_step(tmp_path: Path) -> None:
+    made = BASE.replace(DECAY)
+    record = run(made, tmp_path / "run", RunOptions(measures=()))
+    assert record.status == "finished" and all(row["penalty"] > 0 for row in record.history)
+    network, problem = load_network(tmp_path / "run" / "weights.safetensors")
+    kept = {name: value.clone() for name, value in network.state_dict().items() if "running" in name}
+    samples = population(made, problem.train)
+    refresh_population(network, samples, samples=len(samples))
+    for name, value in kept.items():
+        torch.testing.assert_close(network.state_dict()[name], value, atol=1e-6, rtol=1e-5)
+    # 2 epochs of 60 samples in batches of 10, once more for the scores of each epoch, and once here
+    assert int(network.get_submodule("conv1_norm").num_batches_tracked) == 2 * (6 + 1) + 1  # type: ignore[arg-type]
+
+
+def test_statistics_of_other_kinds_are_left_alone(problem: Problem) -> None:
+    network = build_network(BASE, problem)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    statistics = PopulationStatistics(network, BASE, problem)
+    with statistics.before_every_step():
+        statistics.refresh()
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert not network._forward_pre_hooks
+
+
+def test_the_population_is_a_random_part_of_the_training_samples(problem: Problem) -> None:
+    samples = population(BASE.replace(POPULATION), problem.train)
+    assert len(samples) == 24 and not torch.equal(samples.inputs, problem.train.inputs[:24])
+    assert len(population(spec(kind="population"), problem.train)) == 60
+
+
+def test_decay_comes_beside_the_penalties_of_the_recipe(problem: Problem) -> None:
+    weight = {"training.penalties": [{"name": "weight", "options": {"strength": 0.1}}]}
+    kinds = [type(item).__name__ for item in penalties_of(BASE.replace(DECAY | weight), problem)]
+    assert kinds == ["WeightPenalty", "GammaDecayPenalty"]
+    assert penalties_of(BASE.replace(POPULATION), problem) == []
+
+
+def counted(network: nn.Module, problem: Problem, row: dict[str, Any]) -> None:
+    """Called in the worker: what it adds stands in the history."""
+    assert not network.training and "test_loss" in row
+    row["weights"] = float(sum(parameter.numel() for parameter in network.parameters()))
+    row["samples"] = len(problem.train)
+
+
+def test_a_function_can_look_at_every_epoch(tmp_path: Path) -> None:
+    small = Spec.from_dict(
+        {"data": {"train_size": 30}, "training": {"epochs": 2}, "network": {"options": {"width": 4}}}
+    )
+    [record] = Pool(tmp_path / "pool").run([small], workers=1, measures=(), on_epoch=counted)
+    assert [(row["epoch"], row["samples"]) for row in record.history] == [(1, 30), (2, 30)]
+    assert {row["weights"] for row in record.history} == {float(64 * 4 + 4 + 4 * 4 + 4 + 4 * 10 + 10)}
