@@ -12,29 +12,8 @@ from torch import Tensor, nn
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices
 from gapscope.inspection.hooks import Weighted, calls, kind, module_named, tapped
+from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import checked_outputs, ready_inputs
-
-
-class _Variation:
-    """Sum over coordinates of their variance over samples, from one chunk of samples after the other, in float64."""
-
-    def __init__(self) -> None:
-        self.n = 0
-        self.mean: Tensor | float = 0.0
-        self.squares: Tensor | float = 0.0
-
-    def add(self, values: Float[Tensor, "n d"]) -> None:
-        values, n = values.detach().double(), len(values)
-        mean, total = values.mean(0), self.n + n
-        shift = mean - self.mean
-        # squares about two means add up with the square of the distance between these means
-        self.squares += (values - mean).square().sum() + (shift.square() * self.n * n / total).sum()
-        self.mean += shift * n / total
-        self.n = total
-
-    @property
-    def value(self) -> Tensor:
-        return torch.as_tensor(self.squares / self.n).cpu()
 
 
 def default_layers(network: nn.Module, x: Tensor) -> list[str]:
@@ -83,7 +62,7 @@ def boundary_distances(
         Distances, and for each layer the sum over coordinates of their variance over samples; float64, on the CPU.
     """
     modules = {name: module_named(network, name) for name in layers if name != "input"}
-    variations = {name: _Variation() for name in layers}
+    moments = {name: ChannelMoments() for name in layers}
     distances = []
     for part in slices(len(samples), chunk_size):
         x = ready_inputs(network, samples.inputs[part])
@@ -96,8 +75,8 @@ def boundary_distances(
         squares = torch.stack([gradient.double().flatten(1).square().sum(1) for gradient in gradients])
         distances.append((difference.detach().double() / (epsilon + squares).sqrt()).cpu())
         for name in layers:
-            variations[name].add(seen[name].flatten(1))
-    return torch.cat(distances, 1), torch.stack([variations[name].value for name in layers])
+            moments[name].update(seen[name].flatten(1))
+    return torch.cat(distances, 1), torch.stack([moments[name].variance.sum().cpu() for name in layers])
 
 
 def _difference(outputs: Float[Tensor, "n k"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, NotYetSupported, nearest
 from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
 from gapscope.batch_norm.layers.population import PopulationNorm1d, PopulationNorm2d, PopulationNorm3d
+from gapscope.inspection.hooks import Weighted, hooked
 
 BATCH_KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 POPULATION_KINDS = (PopulationNorm1d, PopulationNorm2d, PopulationNorm3d)
@@ -19,9 +19,6 @@ GHOST_KINDS = (GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d)
 BATCH_NORMS = (*BATCH_KINDS, *POPULATION_KINDS, *GHOST_KINDS)
 """Layers whose evaluation function is gamma (h - running_mean) / sqrt(running_var + eps) + beta, and no subclasses,
 which may do more (an activation, for example)."""
-
-LINEAR_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""Layers that may feed a normalisation layer."""
 
 
 def chosen(found: dict[str, Any], names: Sequence[str] | None, what: str) -> dict[str, Any]:
@@ -73,24 +70,6 @@ def batch_norm_layers(
                 f"Layer '{name}' must keep running statistics; it has track_running_stats=False. Build it with True."
             )
     return layers
-
-
-@contextmanager
-def hooked(modules: dict[str, Any], hook: Callable[..., Any], *, before: bool = False) -> Iterator[None]:
-    """Call `hook(name, module, inputs[, outputs])` at every forward pass of the modules while the body runs."""
-    handles = []
-    for name, module in modules.items():
-
-        def call(*arguments: Any, name: str = name) -> Any:
-            return hook(name, *arguments)
-
-        register = module.register_forward_pre_hook if before else module.register_forward_hook
-        handles.append(register(call))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def in_forward_order(network: nn.Module, layers: dict[str, Any], x: Tensor) -> list[str]:
@@ -146,7 +125,7 @@ def feeding_layers(network: nn.Module, layers: dict[str, Any], x: Tensor) -> dic
         if sources:
             fed_by[name] = sources[-1]
 
-    linear = {name: module for name, module in network.named_modules() if isinstance(module, LINEAR_LAYERS)}
+    linear = {name: module for name, module in network.named_modules() if isinstance(module, Weighted)}
     with hooked(linear, remember), hooked(layers, look_up, before=True), torch.no_grad():
         network(x)
     sources = list(fed_by.values())

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.samples import as_samples, slices
 from gapscope.batch_norm.layers.population import PopulationNorm
-from gapscope.batch_norm.norm_layers import BATCH_NORMS, POPULATION_KINDS, batch_norm_layers, hooked, in_forward_order
+from gapscope.batch_norm.norm_layers import BATCH_NORMS, POPULATION_KINDS, batch_norm_layers, in_forward_order
+from gapscope.inspection.hooks import hooked
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import inspecting, ready_inputs
 

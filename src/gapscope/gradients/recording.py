@@ -97,6 +97,8 @@ def recording(network: nn.Module, inputs: Tensor) -> Iterator[Tape]:
                 stack.enter_context(_unfolded_attention(module, name, tape))
                 inside.add(module.out_proj)
                 parameters = {}
+            # Not inspection.hooks.hooked: this hook runs before the user's own, whose change of the output is not the
+            # layer's, and sees keyword arguments.
             if parameters or module is network:
                 note = partial(tape.add, name, parameters, rule_of(module, parameters))
                 stack.callback(module.register_forward_hook(note, prepend=True, with_kwargs=True).remove)

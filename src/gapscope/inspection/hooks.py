@@ -1,10 +1,12 @@
-"""Modules of a network: by name, by kind, and in the order in which one forward pass calls them."""
+"""Modules of a network: by name, by kind, and watched while a forward pass calls them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, nearest
 
 Weighted = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
+"""Linear and convolutional layers."""
 
 ACTIVATIONS = frozenset({
     "relu", "relu6", "leakyrelu", "prelu", "elu", "selu", "celu", "gelu", "silu", "swish", "mish", "softplus",
@@ -27,16 +30,6 @@ def kind(name: str) -> str:
     True
     """
     return name.lower().replace("_", "")
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of a module that has no children, or is a convolution or linear layer, in one forward pass."""
-
-    name: str
-    module: nn.Module
-    input: Any
-    output: Any
 
 
 def module_named(network: nn.Module, name: str) -> nn.Module:
@@ -62,7 +55,41 @@ def module_named(network: nn.Module, name: str) -> nn.Module:
     return known[name]
 
 
-def calls(network: nn.Module, x: Tensor) -> list[Call]:
+@contextmanager
+def hooked(modules: Mapping[str, nn.Module], hook: Callable[..., Any], *, before: bool = False) -> Iterator[None]:
+    """Call `hook(name, module, inputs[, output])` at every forward pass of the modules while the body runs.
+
+    What the hook returns takes the place of the inputs (`before`) or of the output, unless it is None.
+
+    Args:
+        modules: The modules by the names that the hook gets.
+        hook: The hook.
+        before: Whether it is called before the module, and thus without an output.
+
+    Yields:
+        Nothing.
+    """
+    with ExitStack() as stack:
+        # Code that torch.compile made before knows no hooks and would pass them by. Without dynamo nothing is compiled.
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for name, module in modules.items():
+            register = module.register_forward_pre_hook if before else module.register_forward_hook
+            stack.callback(register(partial(hook, name)).remove)
+        yield
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """One call of a module that has no children, or is a convolution or linear layer, in one forward pass."""
+
+    name: str
+    module: nn.Module
+    input: Any
+    output: Any
+
+
+def calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
     """Return the calls of the network's innermost modules in one forward pass, in their order.
 
     Args:
@@ -72,22 +99,18 @@ def calls(network: nn.Module, x: Tensor) -> list[Call]:
     Returns:
         One entry a call.
     """
-    made: list[Call] = []
+    made: list[ModuleCall] = []
 
-    def record(name: str) -> Any:
-        return lambda module, args, output: made.append(Call(name, module, args[0] if args else None, output))
+    def record(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        made.append(ModuleCall(name, module, inputs[0] if inputs else None, output))
 
-    handles = [
-        module.register_forward_hook(record(name))
+    innermost = {
+        name: module
         for name, module in network.named_modules()
         if isinstance(module, Weighted) or next(module.children(), None) is None
-    ]
-    try:
-        with torch.no_grad():
-            network(x)
-    finally:
-        for handle in handles:
-            handle.remove()
+    }
+    with hooked(innermost, record), torch.no_grad():
+        network(x)
     return made
 
 
@@ -110,25 +133,18 @@ def tapped(modules: dict[str, nn.Module], *, replacement: Tensor | None = None) 
     """
     seen: dict[str, Tensor] = {}
 
-    def hook(name: str) -> Any:
-        def keep(module: nn.Module, args: Any, output: Any) -> Tensor:
-            if name in seen:
-                raise NotMeasurable(
-                    f"Layer '{name}' must be called once in a forward pass; it is called again. "
-                    "Name a module around it that is called once, or give each call a module of its own."
-                )
-            if not isinstance(output, Tensor):
-                raise NotMeasurable(
-                    f"Layer '{name}' must return one tensor; got {type(output).__name__}. Name another layer."
-                )
-            seen[name] = output
-            return output.clone() if replacement is None else replacement
+    def keep(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Tensor:
+        if name in seen:
+            raise NotMeasurable(
+                f"Layer '{name}' must be called once in a forward pass; it is called again. "
+                "Name a module around it that is called once, or give each call a module of its own."
+            )
+        if not isinstance(output, Tensor):
+            raise NotMeasurable(
+                f"Layer '{name}' must return one tensor; got {type(output).__name__}. Name another layer."
+            )
+        seen[name] = output
+        return output.clone() if replacement is None else replacement
 
-        return keep
-
-    handles = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
-    try:
+    with hooked(modules, keep):
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()

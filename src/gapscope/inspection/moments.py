@@ -37,25 +37,25 @@ class ChannelMoments:
     def update(self, h: Float[Tensor, "n c *positions"]) -> None:
         """Take in one chunk [n, C, ...]; every position of every sample counts as one value."""
         values = h.detach().transpose(0, 1).flatten(1).double()  # (C, n * positions)
-        n = values.shape[1]
+        a, b = self.count, values.shape[1]
         mean = values.mean(1)
         deviation = values - mean[:, None]
         square = deviation.square()
         m2 = square.sum(1)
-        m3 = m4 = torch.zeros_like(m2)
+        nothing = torch.zeros_like(mean)
+        if a == 0:
+            self._mean, self._m2, self._m3, self._m4 = mean, nothing, nothing, nothing
+        total, delta = a + b, mean - self._mean if a else nothing
         if self.order == 4:
+            # third and fourth order need the lower sums as they were: highest order first
             m3, m4 = (deviation * square).sum(1), square.square().sum(1)
-        if self.count == 0:
-            self.count, self._mean, self._m2, self._m3, self._m4 = n, mean, m2, m3, m4
-            return
-        a, b, total = self.count, n, self.count + n
-        delta = mean - self._mean
-        self._m4 = (
-            self._m4 + m4 + delta**4 * (a * b * (a * a - a * b + b * b) / total**3)
-            + 6 * delta**2 * (a * a * m2 + b * b * self._m2) / total**2
-            + 4 * delta * (a * m3 - b * self._m3) / total
-        )  # fmt: skip
-        self._m3 = self._m3 + m3 + delta**3 * (a * b * (a - b) / total**2) + 3 * delta * (a * m2 - b * self._m2) / total
+            self._m4 = (
+                self._m4 + m4 + delta**4 * (a * b * (a * a - a * b + b * b) / total**3)
+                + 6 * delta**2 * (a * a * m2 + b * b * self._m2) / total**2
+                + 4 * delta * (a * m3 - b * self._m3) / total
+            )  # fmt: skip
+            cross = 3 * delta * (a * m2 - b * self._m2) / total
+            self._m3 = self._m3 + m3 + delta**3 * (a * b * (a - b) / total**2) + cross
         self._m2 = self._m2 + m2 + delta**2 * (a * b / total)
         self._mean = self._mean + delta * (b / total)
         self.count = total

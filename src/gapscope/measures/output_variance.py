@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import NotMeasurable, check_choice, check_range
 from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples
+from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
 from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
 
@@ -39,12 +40,13 @@ class ErrorDetection:
 
 
 def _unbiased_variance(shifts: Iterable[Float[Tensor, "n k"]]) -> Float[Tensor, " n"]:
-    """Return the variance over draws, averaged over outputs; the shifts are small, so plain sums lose nothing."""
-    total = squares = torch.zeros(())
-    draws = 0
+    """Return the variance over draws, averaged over outputs."""
+    moments = ChannelMoments()
+    shape: tuple[int, ...] = ()
     for shift in shifts:
-        total, squares, draws = total + shift, squares + shift.square(), draws + 1
-    return ((squares - total.square() / draws) / (draws - 1)).clamp(min=0).mean(1)
+        shape = shift.shape
+        moments.update(shift.reshape(1, -1))  # a draw is one sample whose channels are the outputs of all inputs
+    return (moments.variance * (moments.count / (moments.count - 1))).view(shape).mean(1)
 
 
 def output_variance(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, nearest
 from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples, slices
-from gapscope.batch_norm.norm_layers import LINEAR_LAYERS, hooked
+from gapscope.inspection.hooks import Weighted, hooked
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import inspecting, ready_inputs
 
@@ -34,7 +34,7 @@ def last_linear_layer(network: nn.Module, samples: Samples) -> str:
         NotMeasurable: There is no such layer.
     """
     order: list[str] = []
-    found = {name: module for name, module in network.named_modules() if isinstance(module, LINEAR_LAYERS)}
+    found = {name: module for name, module in network.named_modules() if isinstance(module, Weighted)}
     with inspecting(network), hooked(found, lambda name, *_: order.append(name)), torch.no_grad():
         network(ready_inputs(network, samples.inputs[:1]))
     if not order:

@@ -21,8 +21,9 @@ from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.gamma_decay._figures import label_first, panels_over_batch_size
 from gapscope.batch_norm.gamma_decay.curvature import normalised_input
 from gapscope.batch_norm.gamma_decay.measured_excess import random_batches
-from gapscope.batch_norm.norm_layers import batch_norm_layers, hooked
+from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population, seeded
+from gapscope.inspection.hooks import hooked
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import inspecting, ready_inputs
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.batch_norm.layers._channel_norm import per_channel
-from gapscope.batch_norm.norm_layers import hooked
+from gapscope.inspection.hooks import hooked
 from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import checked_outputs
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices
-from gapscope.batch_norm.norm_layers import feeding_layers, hooked
+from gapscope.batch_norm.norm_layers import feeding_layers
+from gapscope.inspection.hooks import hooked
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import ready_inputs
 

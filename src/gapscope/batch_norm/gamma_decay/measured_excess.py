@@ -18,8 +18,9 @@ from gapscope.batch_norm.gamma_decay.curvature import tapped_forward
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay
 from gapscope.batch_norm.layers.ghost import normalize_parts
-from gapscope.batch_norm.norm_layers import batch_norm_layers, hooked
+from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population, seeded
+from gapscope.inspection.hooks import hooked
 from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import inspecting, ready_inputs
 

@@ -12,7 +12,7 @@ from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples, slices
 from gapscope.batch_norm.gamma_decay.curvature import normalised_input
 from gapscope.batch_norm.layers._channel_norm import per_channel
-from gapscope.batch_norm.norm_layers import hooked
+from gapscope.inspection.hooks import hooked
 from gapscope.inspection.losses import Loss
 from gapscope.inspection.outputs import checked_outputs, ready_inputs
 

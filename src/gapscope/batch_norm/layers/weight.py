@@ -13,7 +13,8 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.batch_norm.layers._channel_norm import per_channel
-from gapscope.batch_norm.norm_layers import LINEAR_LAYERS, chosen, hooked
+from gapscope.batch_norm.norm_layers import chosen
+from gapscope.inspection.hooks import Weighted, hooked
 from gapscope.inspection.outputs import ready_inputs
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -41,7 +42,7 @@ def weight_normalize(network: Network, layers: Sequence[str] | None = None) -> N
     >>> layer.parametrizations.weight.original0.shape
     torch.Size([2, 1])
     """
-    known = {name: module for name, module in network.named_modules() if isinstance(module, LINEAR_LAYERS)}
+    known = {name: module for name, module in network.named_modules() if isinstance(module, Weighted)}
     plain = {
         name: module
         for name, module in chosen(known, layers, "linear or convolutional layers").items()
@@ -63,7 +64,7 @@ def _normalised_layers(network: nn.Module) -> dict[str, Any]:
     layers = {
         name: module
         for name, module in network.named_modules()
-        if isinstance(module, LINEAR_LAYERS) and is_parametrized(module, "weight")
+        if isinstance(module, Weighted) and is_parametrized(module, "weight")
     }
     if not layers:
         raise NotMeasurable("The network must hold weight-normalised layers; use weight_normalize(network) first.")

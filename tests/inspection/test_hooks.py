@@ -1,3 +1,5 @@
+"""Modules by name and kind, and hooks that leave nothing behind."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import gapscope as gs
 from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.inspection.hooks import calls, kind, module_named, tapped
+from gapscope.inspection.hooks import calls, hooked, kind, module_named, tapped
 
 
 def network() -> nn.Sequential:
@@ -73,3 +76,45 @@ def test_a_module_that_returns_no_tensor_is_refused() -> None:
     x = torch.ones(1, 3, 4)
     with pytest.raises(NotMeasurable, match="Layer 'a' must return one tensor; got tuple"), tapped({"a": attention}):
         attention(x, x, x)
+
+
+def test_a_hook_may_change_what_goes_in_and_what_comes_out() -> None:
+    net, x = network(), torch.ones(2, 2)
+    with hooked({"1": net[1], "2": net[2]}, lambda name, module, inputs, output: output * 2):
+        outputs = net(x)
+    assert torch.equal(outputs, 2 * net[2](2 * net[1](net[0](x))))
+    with hooked({"0": net[0]}, lambda name, module, inputs: (inputs[0] + 1,), before=True):
+        outputs = net(x)
+    assert torch.equal(outputs, net(x + 1))
+
+
+def test_hooks_are_removed_where_the_pass_fails() -> None:
+    net = network()
+    with pytest.raises(RuntimeError), hooked({"0": net[0]}, print, before=True), hooked({"2": net[2]}, print):
+        net(torch.ones(2, 7))
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_compiled_network_is_watched_too(in_place: bool) -> None:
+    net: Any = network()
+    x = torch.randn(5, 2)
+    compiled: Any = net if in_place else torch.compile(net, backend="eager")
+    if in_place:
+        net.compile(backend="eager")
+    compiled(x)
+    assert [type(call.module) for call in calls(compiled, x)] == [nn.Linear, nn.ReLU, nn.Linear]
+    with tapped({"1": net[1]}, replacement=torch.zeros(5, 3)):
+        outputs = compiled(x)
+    assert torch.equal(outputs, net[2].bias.expand(5, 2))
+
+
+def test_margins_of_a_compiled_network_are_those_of_the_network() -> None:
+    net, x = network(), torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    y = net(x).argmax(1)
+    expected = gs.margin_signature(net, x, y)
+    compiled = torch.compile(net, backend="eager")
+    compiled(x)
+    found = gs.margin_signature(compiled, x, y)  # type: ignore[arg-type]
+    assert len(found.layers) == len(expected.layers)
+    torch.testing.assert_close(found.signature, expected.signature)
