@@ -29,7 +29,9 @@ if TYPE_CHECKING:
         distance_from_initialization as distance_from_initialization,
     )
     from gapscope.measures.empirical_ntk import empirical_ntk as empirical_ntk
+    from gapscope.measures.gradient_neighbours import gradient_neighbours as gradient_neighbours
     from gapscope.measures.input_jacobian_norm import input_jacobian_norm as input_jacobian_norm
+    from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out as kernel_leave_one_out
     from gapscope.measures.loss import loss as loss
     from gapscope.measures.margin_signature import margin_signature as margin_signature
     from gapscope.measures.ntk_logdet import ntk_logdet as ntk_logdet
@@ -64,7 +66,9 @@ _PUBLIC = {
     "bias_variance": "measures.bias_variance",
     "distance_from_initialization": "measures.distance_from_initialization",
     "empirical_ntk": "measures.empirical_ntk",
+    "gradient_neighbours": "measures.gradient_neighbours",
     "input_jacobian_norm": "measures.input_jacobian_norm",
+    "kernel_leave_one_out": "measures.kernel_leave_one_out",
     "loss": "measures.loss",
     "margin_signature": "measures.margin_signature",
     "ntk_logdet": "measures.ntk_logdet",

@@ -12,35 +12,11 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.specs import DataSpec, TrainingSpec
 from gapscope.data import prepare
+from gapscope.gradients.neighbours import most_similar
 from gapscope.networks import build
-from gapscope.training.alarm import OverfittingAlarm, gradient_neighbours
+from gapscope.training.alarm import OverfittingAlarm
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
-
-
-def test_neighbours_are_the_most_similar_gradients_of_a_dense_computation() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(20, 4, generator=generator)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 3)).eval()
-    parameters = list(network.parameters())
-    rows = []
-    for sample in x:
-        outputs = network(sample[None])[0]
-        gradients = [torch.autograd.grad(output, parameters, retain_graph=True) for output in outputs]
-        rows.append(torch.stack([torch.cat([part.flatten() for part in gradient]) for gradient in gradients]))
-    jacobian = torch.stack(rows).flatten(1).double()
-    similarity = torch.nn.functional.cosine_similarity(jacobian[:, None], jacobian[None], dim=2).fill_diagonal_(-2)
-    assert torch.equal(gradient_neighbours(network.train(), x, 5), similarity.topk(5).indices)
-    assert network.training
-
-
-def test_a_sample_without_a_gradient_is_nobodys_first_neighbour() -> None:
-    network = nn.Linear(2, 1, bias=False)
-    x = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 0.0], [1.0, 0.2]])
-    neighbours = gradient_neighbours(network, x, 2)
-    assert 2 not in neighbours[[0, 1, 3]]
 
 
 def fixed_network(probabilities: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
@@ -85,9 +61,9 @@ def test_neighbours_are_computed_anew_at_growing_distances(monkeypatch: pytest.M
 
     def noted(*arguments: Any) -> torch.Tensor:
         computed.append(epoch)
-        return gradient_neighbours(*arguments)
+        return most_similar(*arguments)
 
-    monkeypatch.setattr("gapscope.training.alarm.gradient_neighbours", noted)
+    monkeypatch.setattr("gapscope.training.alarm.most_similar", noted)
     alarm = OverfittingAlarm(neighbours=3)
     for epoch in range(1, 20):
         alarm.observe(nn.Linear(4, 3), samples, epoch)

@@ -6,43 +6,15 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples
+from gapscope.gradients.neighbours import most_similar
 from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
-
-
-def gradient_neighbours(network: nn.Module, x: Float[Tensor, "n ..."], k: int) -> Int[Tensor, "n k"]:
-    r"""Indices of the k samples whose model gradients are most similar to each sample's own, the most similar first.
-
-    The similarity is $K_{ij} / \sqrt{K_{ii} K_{jj}}$ for the kernel $K_{ij} = \sum_c \nabla_\theta f_c(x_i) \cdot
-    \nabla_\theta f_c(x_j)$, in evaluation mode.
-
-    Args:
-        network: The network.
-        x: Inputs.
-        k: Neighbours a sample, smaller than the number of samples.
-
-    Returns:
-        Row i holds the neighbours of sample i, never i itself.
-
-    Raises:
-        InvalidInput: There are not enough samples.
-
-    >>> gradient_neighbours(nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [-1.0], [2.0]]), 1).flatten().tolist()
-    [2, 0, 0]
-    """
-    if k >= len(x):
-        raise InvalidInput(f"neighbours must be fewer than the samples, here {len(x)}; got {k}. Pass more samples.")
-    kernel = empirical_ntk(network, x, outputs="traced").double()
-    # a sample without any gradient has the similarity 0 to all others
-    norms = kernel.diagonal().sqrt().clamp_min(torch.finfo(torch.float64).tiny)
-    similarity = kernel / norms[:, None] / norms
-    return similarity.fill_diagonal_(-torch.inf).topk(k, dim=1).indices
+from gapscope.measures.gradient_neighbours import share_in_conflict
 
 
 @dataclass(frozen=True)
@@ -70,7 +42,7 @@ class _Learnt:
     @cached_property
     def conflict(self) -> float:
         """Share of samples whose label is not the most probable one among their neighbours."""
-        return float((self.at_neighbours.argmax(1) != self.labels).double().mean())
+        return share_in_conflict(self.at_neighbours, self.labels)
 
 
 class OverfittingAlarm:
@@ -171,7 +143,8 @@ class OverfittingAlarm:
         assert samples.targets is not None
         self._looks += 1
         if self._neighbours is None or self._looks == self._refresh_at:
-            self._neighbours = gradient_neighbours(network, samples.inputs, self.neighbours).cpu()
+            kernel = empirical_ntk(network, samples.inputs, outputs="traced")
+            self._neighbours = most_similar(kernel, self.neighbours).cpu()
             self._refresh_at = math.ceil(1.5 * self._refresh_at)
         with inspecting(network):
             probabilities = network_outputs(network, samples.inputs).double().softmax(1).cpu()

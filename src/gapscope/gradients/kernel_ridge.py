@@ -1,0 +1,144 @@
+r"""Ridge regression with a kernel and a free intercept, and its left-out predictions in closed form.
+
+The fit minimises $\sum_i \lVert b_i - f(x_i) - a \rVert^2 + \lambda \lVert f \rVert_K^2$ over f and the intercept a.
+With $R = \lambda (K + \lambda I)^{-1}$ and 1 the vector of ones, its residuals are $\tilde R b$,
+
+$$\tilde R = R - \frac{R 1\, 1^\top R}{1^\top R 1},$$
+
+and for any penalised least squares the residual at sample i of the fit to all *other* samples is
+$(\tilde R b)_i / \tilde R_{ii}$: exact, without a single refit, for every $\lambda$ from one decomposition of K. The
+intercept takes the class frequencies (or the mean target) of those that are left, so that unequal classes need nothing
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+# Left-out residuals are divided by how little a sample determines its own prediction; below this all is rounding.
+_LEAST_FREEDOM = 1e-9
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    r"""A kernel of n samples as $U \mathrm{diag}(w) U^\top$ with r orthonormal columns; r < n where approximate.
+
+    Attributes:
+        vectors: U, float64.
+        values: w, not negative, float64.
+    """
+
+    vectors: Float[Tensor, "n r"]
+    values: Float[Tensor, " r"]
+
+    @property
+    def mean(self) -> float:
+        """Mean of all n eigenvalues, the unit in which ridges are given."""
+        return float(self.values.sum()) / len(self.vectors)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What one ridge leaves out.
+
+    Attributes:
+        predictions: Prediction at every sample by the fit to all others, [n, k].
+        squared_error: Mean over samples, sum over the k targets, of the squared left-out residual.
+        generalized_cross_validation: The same with the mean of the freedoms in place of each sample's own.
+        effective_dimension: Trace of the matrix that maps targets to fitted values, the intercept's 1 included.
+        largest_leverage: Largest weight of a sample's own target in its fitted value.
+    """
+
+    predictions: Float[Tensor, "n k"]
+    squared_error: float
+    generalized_cross_validation: float
+    effective_dimension: float
+    largest_leverage: float
+
+
+def spectrum(kernel: Float[Tensor, "n n"]) -> Spectrum:
+    """Decompose a kernel of all pairs; exact."""
+    values, vectors = torch.linalg.eigh(kernel.double())
+    return Spectrum(vectors, values.clamp_min(0.0))
+
+
+def nystroem_spectrum(columns: Float[Tensor, "n m"], landmarks: Float[Tensor, "m m"]) -> Spectrum:
+    r"""Decompose the Nystroem approximation $K_{nm} K_{mm}^{+} K_{mn}$ (Williams and Seeger 2001).
+
+    Args:
+        columns: Kernel of all samples with the landmarks.
+        landmarks: Kernel of the landmarks with each other.
+
+    Returns:
+        Its spectrum, of the numerical rank of the landmarks' kernel.
+    """
+    values, vectors = torch.linalg.eigh(landmarks.double())
+    # eigenvalues below the rounding of the (usually float32) kernel would be blown up by the inverse square root
+    kept = values > values[-1] * len(values) * torch.finfo(landmarks.dtype).eps
+    features = columns.double() @ (vectors[:, kept] / values[kept].sqrt())
+    # the spectrum of F F^T from that of the small F^T F
+    squares, directions = torch.linalg.eigh(features.T @ features)
+    positive = squares > squares[-1] * len(squares) * torch.finfo(torch.float64).eps
+    return Spectrum(features @ (directions[:, positive] / squares[positive].sqrt()), squares[positive])
+
+
+def left_out(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: float) -> LeftOut:
+    r"""Left-out predictions for one ridge.
+
+    Args:
+        kernel: The kernel's spectrum.
+        targets: b, in float64.
+        ridge: $\lambda$, in the units of the kernel; positive.
+
+    Returns:
+        Predictions and errors.
+    """
+    vectors, n = kernel.vectors, len(kernel.vectors)
+    kept = ridge / (kernel.values + ridge)
+
+    def residual_maker(b: Tensor) -> Tensor:
+        """R b: what lies outside the r columns is not fitted at all."""
+        inside = vectors.T @ b
+        return vectors @ (kept[:, None] * inside) + (b - vectors @ inside if vectors.shape[1] < n else 0.0)
+
+    square = vectors.square()
+    freedom = square @ kept + ((1 - square.sum(1)).clamp_min(0.0) if vectors.shape[1] < n else 0.0)  # R_ii
+    of_ones = residual_maker(torch.ones(n, 1, dtype=torch.float64, device=vectors.device))
+    total = of_ones.sum()
+    residuals = residual_maker(targets) - of_ones * (of_ones.T @ targets) / total
+    freedom = (freedom - of_ones.squeeze(1).square() / total).clamp_min(_LEAST_FREEDOM)
+    left = residuals / freedom[:, None]
+    return LeftOut(
+        predictions=targets - left,
+        squared_error=float(left.square().sum(1).mean()),
+        generalized_cross_validation=float(residuals.square().sum(1).mean() / freedom.mean() ** 2),
+        effective_dimension=float(n - freedom.sum()),
+        largest_leverage=float(1 - freedom.min()),
+    )
+
+
+def best_left_out(
+    kernel: Spectrum,
+    targets: Float[Tensor, "n k"],
+    ridges: tuple[float, ...],
+    error: Callable[[LeftOut], float] = lambda found: found.squared_error,
+) -> tuple[float, LeftOut]:
+    """The ridge of the smallest left-out error, and what it leaves out.
+
+    Args:
+        kernel: The kernel's spectrum.
+        targets: Targets, in float64.
+        ridges: Ridges to choose from, in units of the mean eigenvalue.
+        error: What is to be small; the left-out squared error by default.
+
+    Returns:
+        The chosen ridge, in units of the mean eigenvalue, and its predictions and errors.
+    """
+    unit = kernel.mean or 1.0
+    found = [(ridge, left_out(kernel, targets, ridge * unit)) for ridge in ridges]
+    return min(found, key=lambda item: error(item[1]))

@@ -1,0 +1,114 @@
+"""Left-out predictions in gradient space against refits on dense gradients, in float64, and on real digits."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.data import load
+from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out, kernel_leave_one_out_at_both_weights
+from gapscope.networks import build
+
+
+def network_of(seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+
+def dense_gradients(network: nn.Module, x: Tensor) -> Tensor:
+    """[n, outputs * weights]; inner products of its rows are the traced kernel."""
+    parameters, rows = list(network.parameters()), []
+    for sample in x:
+        outputs = network(sample[None])[0]
+        gradients = [torch.autograd.grad(output, parameters, retain_graph=True) for output in outputs]
+        rows.append(torch.cat([part.flatten() for gradient in gradients for part in gradient]))
+    return torch.stack(rows)
+
+
+def refitted(features: Tensor, targets: Tensor, ridge: float) -> Tensor:
+    """Primal ridge regression with a free intercept on all but one sample, solved by centring; one a sample."""
+    predictions = []
+    for i in range(len(features)):
+        keep = [j for j in range(len(features)) if j != i]
+        centre, mean = features[keep].mean(0), targets[keep].mean(0)
+        z, b = features[keep] - centre, targets[keep] - mean
+        weights = torch.linalg.solve(z.T @ z + ridge * torch.eye(z.shape[1], dtype=z.dtype), z.T @ b)
+        predictions.append((features[i] - centre) @ weights + mean)
+    return torch.stack(predictions)
+
+
+@pytest.mark.parametrize("task", ["classes", "regression"])
+def test_equals_refits_without_each_sample(task: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(14, 4, dtype=torch.float64, generator=generator)
+    # classes of unequal sizes
+    y = torch.tensor([0] * 8 + [1] * 4 + [2] * 2) if task == "classes" else x[:, :2].square()
+    network = network_of()
+    found = kernel_leave_one_out(network, x, y, ridges=(0.3,))
+    features = dense_gradients(network, x)
+    targets = torch.nn.functional.one_hot(y).double() if task == "classes" else y
+    ridge = 0.3 * float(features.square().sum()) / len(x)
+    expected = refitted(features, targets, ridge)
+    torch.testing.assert_close(found.predictions, expected, rtol=1e-7, atol=1e-7)
+    assert found.squared_error == pytest.approx(float((targets - expected).square().sum(1).mean()))
+    constant = torch.stack([targets[[j for j in range(14) if j != i]].mean(0) for i in range(14)])
+    assert found.explained == pytest.approx(
+        1 - found.squared_error / float((targets - constant).square().sum(1).mean())
+    )
+    if task == "classes":
+        assert found.accuracy == float((expected.argmax(1) == y).double().mean())
+    else:
+        assert found.accuracy != found.accuracy and "accuracy" not in found.numbers()
+
+
+def test_says_before_training_what_the_data_allow() -> None:
+    digits = load("digits")
+    samples = digits.train.subset(torch.arange(300))
+    network = build("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=64,
+                    generator=torch.Generator().manual_seed(0))  # fmt: skip
+    found = kernel_leave_one_out(network, samples.inputs, samples.targets)
+    assert 0.85 < found.accuracy < 1  # fully connected networks trained on 300 of these digits reach .90 to .95
+    shuffled = samples.targets[torch.randperm(300, generator=torch.Generator().manual_seed(1))]  # type: ignore[index]
+    nothing = kernel_leave_one_out(network, samples.inputs, shuffled)
+    assert nothing.accuracy < 0.2 and nothing.explained < 0.05  # labels without meaning are not learnt
+
+
+def test_landmarks_are_near_the_exact_answer() -> None:
+    digits = load("digits")
+    samples = digits.train.subset(torch.arange(400))
+    network = build("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=64,
+                    generator=torch.Generator().manual_seed(0))  # fmt: skip
+    exact = kernel_leave_one_out(network, samples.inputs, samples.targets)
+    near = kernel_leave_one_out(network, samples.inputs, samples.targets, max_exact=100, landmarks=200)
+    assert near.landmarks == 200 and exact.landmarks is None
+    assert near.accuracy == pytest.approx(exact.accuracy, abs=0.03)
+
+
+def test_at_both_weights_leaves_the_network_alone() -> None:
+    network = network_of()
+    initial = copy.deepcopy(network.state_dict())
+    x = torch.randn(20, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    y = torch.arange(20) % 3
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(1.5)
+    before = copy.deepcopy(network.state_dict())
+    both = kernel_leave_one_out_at_both_weights(network, x, y, initial=initial)
+    assert all(torch.equal(network.state_dict()[name], value) for name, value in before.items())
+    first = network_of()
+    assert both.initial.numbers() == kernel_leave_one_out(first, x, y).numbers()
+    assert both.trained.numbers() == kernel_leave_one_out(network, x, y).numbers()
+    assert both.numbers()["memorised"] == both.trained.accuracy - both.initial.accuracy
+
+
+def test_wrong_options_are_refused() -> None:
+    network, x = network_of(), torch.zeros(4, 4, dtype=torch.float64)
+    with pytest.raises(InvalidInput, match="needs three samples or more; got 2"):
+        kernel_leave_one_out(network, x[:2], torch.tensor([0, 1]))
+    with pytest.raises(InvalidInput, match=r"ridges must be positive numbers, one or more; got \(0.0,\)"):
+        kernel_leave_one_out(network, x, torch.tensor([0, 1, 0, 1]), ridges=(0.0,))
