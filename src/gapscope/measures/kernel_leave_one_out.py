@@ -250,8 +250,9 @@ def kernel_leave_one_out_at_both_weights(
     Raises:
         InvalidInput: As for `kernel_leave_one_out`.
     """
-    before = copy.deepcopy(network)
-    before.load_state_dict(dict(initial))
+    with torch.inference_mode(False):
+        before = copy.deepcopy(network)
+        before.load_state_dict(dict(initial))
     # the same landmarks for both
     state = None if generator is None else generator.get_state()
     found = []
