@@ -91,11 +91,11 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     with torch.no_grad():
         label = int(network(x).argmax(1).mode().values)
     y = torch.full((options.samples,), label)
-    units = unit_sparsity(network, x, y, max_bytes=options.max_bytes).n_units
+    units = unit_sparsity(network, x, y, chunk_size=options.chunk_size).n_units
     some = range(0, units + 1, max(1, units // options.naive_steps))
     more = range(0, units + 1, max(1, units // options.cached_steps))
     candidates: dict[str, tuple[Callable[[], Tensor], range]] = {
-        "gapscope": (lambda: _curves(network, x, y, options.max_bytes), range(units + 1)),
+        "gapscope": (lambda: _curves(network, x, y, options.chunk_size), range(units + 1)),
         "cached loop": (lambda: cached(body, tail, x, label, more), more),
         "naive loop": (lambda: naive(body, tail, x, label, some), some),
     }
@@ -121,8 +121,8 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _curves(network: nn.Module, x: Tensor, y: Tensor, max_bytes: int) -> Tensor:
-    found = unit_sparsity(network, x, y, max_bytes=max_bytes)
+def _curves(network: nn.Module, x: Tensor, y: Tensor, chunk_size: int) -> Tensor:
+    found = unit_sparsity(network, x, y, chunk_size=chunk_size)
     return torch.stack([found.curves[0], found.reversed_curves[0]])
 
 
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--naive-steps", type=int, default=6)
     parser.add_argument("--cached-steps", type=int, default=32)
-    parser.add_argument("--max-bytes", type=int, default=2**28)
+    parser.add_argument("--chunk-size", type=int)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

@@ -57,13 +57,13 @@ def test_a_last_convolution_is_the_head() -> None:
 
 
 def test_it_must_be_plain_which_activation_is_meant() -> None:
-    with pytest.raises(NotMeasurable, match=r"could not be found by itself.*pass layer="):
+    with pytest.raises(NotMeasurable, match=r"could not be found by itself.*pass layers="):
         default_site(trace(initialised(Untraceable)))
     with pytest.raises(NotMeasurable, match="needs a hidden layer"):
         default_label(nn.Sequential(nn.Flatten(), nn.Linear(2, 2)))
     with pytest.raises(NotMeasurable, match="needs a hidden layer"):
         default_label(nn.Sequential(nn.Flatten()))
-    with pytest.raises(NotMeasurable, match=r"No activation follows the last hidden layer '0'.*layer='0'"):
+    with pytest.raises(NotMeasurable, match=r"No activation follows the last hidden layer '0'.*layers='0'"):
         default_label(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)))
     assert default_label(initialised(Attention)) == "relu"
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ablation.naive import naive_predictions
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialised, noise
-from gapscope.ablation.masked_tail import MaskedTail, rows_within
+from gapscope.ablation.masked_tail import MaskedTail
 from gapscope.ablation.split import Split, split_at
 from gapscope.ablation.summed_tail import SummedTail, linear_cut, separates_units, tail_of
 from gapscope.ablation.unit_order import mean_absolute_activation, ranked
@@ -76,22 +76,22 @@ def test_predictions_are_those_of_the_naive_loop_at_every_step(case: str, dtype:
     network, split, x, ranking = prepared(case, dtype)
     _, layer, _, axis, sums = CASES[case]
     expected = naive_predictions(network, layer, x, ranking, unit_axis=axis)
-    source, tail = split.all_activations(x, 4), tail_of(split, x, 2**20)
+    source, tail = split.all_activations(x, 4), tail_of(split, x, None)
     assert isinstance(tail, SummedTail if sums else MaskedTail)
     assert torch.equal(tail.predictions(source, ranking), expected)
-    assert torch.equal(MaskedTail(split, 2**20).predictions(source, ranking), expected)
+    assert torch.equal(MaskedTail(split, None).predictions(source, ranking), expected)
     assert len(expected.unique()) > 1, "the case shows nothing"
 
 
 @pytest.mark.parametrize("case", ["VGG, linear tail", "VGG, deep tail", "LeNet, flattened maps", "functional, first"])
 @torch.no_grad()
-def test_the_memory_budget_has_no_effect(case: str) -> None:
+def test_the_chunk_size_has_no_effect(case: str) -> None:
     _, split, x, ranking = prepared(case, torch.float64)
     source = split.activations(x)
-    expected = tail_of(split, x, 2**30).predictions(source, ranking)
-    for budget in (1, 2**12, 2**15, 2**18):
-        assert torch.equal(tail_of(split, x, budget).predictions(source, ranking), expected)
-        assert torch.equal(split.all_activations(x, 1 + budget % 5).values, source.values)
+    expected = tail_of(split, x, None).predictions(source, ranking)
+    for rows in (1, 2, 5, 40):
+        assert torch.equal(tail_of(split, x, rows).predictions(source, ranking), expected)
+        assert torch.equal(split.all_activations(x, 1 + rows % 5).values, source.values)
 
 
 @torch.no_grad()
@@ -105,11 +105,11 @@ def test_rows_that_tie_are_those_of_the_masked_forward_pass() -> None:
     split = split_at(network, x, "1", None)
     source = split.activations(x)
     ranking = ranked(mean_absolute_activation(split.units_first(source.values)))
-    tail = tail_of(split, x, 2**20)
+    tail = tail_of(split, x, None)
     assert isinstance(tail, SummedTail)
     found = tail.predictions(source, ranking)
     assert torch.equal(found, naive_predictions(network, "1", x, ranking))
-    assert torch.equal(MaskedTail(split, 2**20).predictions(source, ranking), found)
+    assert torch.equal(MaskedTail(split, None).predictions(source, ranking), found)
 
 
 @torch.no_grad()
@@ -123,9 +123,9 @@ def test_near_ties_are_settled_by_the_masked_forward_pass(monkeypatch: pytest.Mo
     split = split_at(network, x, "1", None)
     source = split.activations(x)
     ranking = ranked(mean_absolute_activation(split.units_first(source.values)))
-    tail = tail_of(split, x, 2**20)
+    tail = tail_of(split, x, None)
     assert isinstance(tail, SummedTail)
-    masked = MaskedTail(split, 2**20).predictions(source, ranking)
+    masked = MaskedTail(split, None).predictions(source, ranking)
     assert torch.equal(tail.predictions(source, ranking), masked)
     monkeypatch.setattr("gapscope.ablation.summed_tail.doubtful", lambda outputs, tolerance: outputs[:, 0].isnan())
     assert not torch.equal(tail.predictions(source, ranking), masked), "the case shows nothing"
@@ -144,7 +144,7 @@ def test_zero_units_cost_nothing() -> None:
     active = int((source.values != 0).sum())
     assert 0 < active < source.values.numel() / 2
     ranking = ranked(mean_absolute_activation(split.units_first(source.values)))
-    for tail in (tail_of(split, x, 2**24), MaskedTail(split, 2**24)):
+    for tail in (tail_of(split, x, None), MaskedTail(split, None)):
         rows.clear()
         tail.predictions(source, ranking)
         assert sum(rows) <= 2 * active + len(x) + 10
@@ -157,8 +157,8 @@ def test_a_dead_layer_has_one_prediction() -> None:
     split = split_at(network, x, "1", None)
     source, ranking = split.activations(x), torch.arange(5)
     expected = network(x).argmax(1)[None, :, None].expand(2, 6, 6)
-    assert torch.equal(tail_of(split, x, 2**20).predictions(source, ranking), expected)
-    assert torch.equal(MaskedTail(split, 2**20).predictions(source, ranking), expected)
+    assert torch.equal(tail_of(split, x, None).predictions(source, ranking), expected)
+    assert torch.equal(MaskedTail(split, None).predictions(source, ranking), expected)
 
 
 @torch.no_grad()
@@ -190,20 +190,14 @@ def test_a_linear_layer_that_something_passes_by_is_no_cut() -> None:
     split = split_at(network, x, "inner", None)
     cut = linear_cut(split)  # type: ignore[arg-type]
     assert cut is not None and cut.linear is network.head
-    assert isinstance(tail_of(split, x, 2**20), MaskedTail)
-
-
-def test_rows_within_a_budget() -> None:
-    assert rows_within(1000, lambda: torch.zeros(10) + 1) == 12  # two tensors of 40 bytes
-    assert rows_within(10, lambda: torch.zeros(10)) == 1
-    assert rows_within(10, lambda: None) == 10
+    assert isinstance(tail_of(split, x, None), MaskedTail)
 
 
 def test_one_class_is_predicted_always() -> None:
     network, x = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), noise(2, 2)
     with torch.no_grad():
         split = split_at(network, x, "1", None)
-        assert not tail_of(split, x, 2**20).predictions(split.activations(x), torch.arange(3)).any()
+        assert not tail_of(split, x, None).predictions(split.activations(x), torch.arange(3)).any()
 
 
 def test_functional_activation_as_default_layer() -> None:
@@ -212,7 +206,7 @@ def test_functional_activation_as_default_layer() -> None:
         split = split_at(network, x, None, None)
         source = split.activations(x)
         ranking = ranked(mean_absolute_activation(split.units_first(source.values)))
-        tail = tail_of(split, x, 2**20)
+        tail = tail_of(split, x, None)
         assert isinstance(tail, SummedTail)
         # zero before the ReLU is zero behind it
         assert torch.equal(tail.predictions(source, ranking), naive_predictions(network, "norm", x, ranking))

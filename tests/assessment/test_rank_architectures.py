@@ -24,14 +24,14 @@ def spec(**options: int) -> NetworkSpec:
 
 
 def test_agrees_with_the_closed_form_for_random_networks() -> None:
-    ranking = rank_architectures({"a": spec(n_hidden=2, width=60)}, (X, Y), n_initializations=60, noise_std=1e-2)
+    ranking = rank_architectures({"a": spec(n_hidden=2, width=60)}, (X, Y), initializations=60, noise_std=1e-2)
     theory = expected_sensitivity(fully_connected(12, [60, 60]), 4, noise_std=1e-2)
     assert ranking[0].sensitivity == pytest.approx(theory, rel=0.15)
     assert ranking[0].low < theory < ranking[0].high
 
 
 def test_is_the_mean_of_the_measure_over_initialisations() -> None:
-    (found,) = rank_architectures({"a": spec(width=10)}, (X, Y), n_initializations=2, seed=5)
+    (found,) = rank_architectures({"a": spec(width=10)}, (X, Y), initializations=2, seed=5)
     values = []
     for i in range(2):
         generator = torch.Generator().manual_seed(stream_seed(5, f"initialisation {i}"))
@@ -51,7 +51,7 @@ def test_depth_beats_width_at_equal_products_and_size_disagrees() -> None:
         "deep": spec(n_hidden=4, width=12),
         "one": spec(n_hidden=1, width=300),
     }
-    ranking = rank_architectures(candidates, (X, Y), n_initializations=30)
+    ranking = rank_architectures(candidates, (X, Y), initializations=30)
     assert [item.name for item in ranking] == ["one", "deep", "wide"]
     table = ranking.to_pandas()
     assert table.rank_by_sensitivity.to_dict() == {"one": 1, "deep": 2, "wide": 3}
@@ -72,11 +72,11 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
 def test_modules_are_initialised_anew_and_left_alone() -> None:
     module = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
     before = copy.deepcopy(module.state_dict())
-    first, second = (rank_architectures({"m": module}, X, n_initializations=3)[0] for _ in range(2))
+    first, second = (rank_architectures({"m": module}, X, initializations=3)[0] for _ in range(2))
     assert first == second
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
     nn.init.zeros_(module[2].weight)  # type: ignore[arg-type]
-    assert rank_architectures({"m": module}, X, n_initializations=3)[0] == first
+    assert rank_architectures({"m": module}, X, initializations=3)[0] == first
 
 
 def test_warns_of_other_initialisations() -> None:
@@ -85,7 +85,7 @@ def test_warns_of_other_initialisations() -> None:
             {"a": spec(n_hidden=2, width=64), "b": spec(n_hidden=2, width=256)},
             (X, Y),
             initialization="he_normal",
-            n_initializations=10,
+            initializations=10,
         )
     assert ranking[1].sensitivity / ranking[0].sensitivity < 1.5  # width, fourfold, hardly matters there
 
@@ -93,7 +93,7 @@ def test_warns_of_other_initialisations() -> None:
 def test_warns_of_layers_that_act_in_training_alone() -> None:
     with pytest.warns(UserWarning, match="cannot see batch normalisation and dropout.*; b have them"):
         ranking = rank_architectures(
-            {"a": spec(width=10), "b": NetworkSpec(options={"width": 10, "dropout": 0.5})}, (X, Y), n_initializations=2
+            {"a": spec(width=10), "b": NetworkSpec(options={"width": 10, "dropout": 0.5})}, (X, Y), initializations=2
         )
     assert ranking[0].sensitivity == ranking[1].sensitivity
 
@@ -111,7 +111,7 @@ def test_says_what_is_wrong(arguments: tuple, message: str) -> None:
 
 
 def test_says_which_options_are_wrong() -> None:
-    with pytest.raises(InvalidInput, match=r"n_initializations must lie in \[2, inf\); got 1"):
-        rank_architectures({"a": NetworkSpec()}, (X, Y), n_initializations=1)
+    with pytest.raises(InvalidInput, match=r"initializations must lie in \[2, inf\); got 1"):
+        rank_architectures({"a": NetworkSpec()}, (X, Y), initializations=1)
     with pytest.raises(InvalidInput, match="Did you mean 'standard_normal'"):
         rank_architectures({"a": NetworkSpec()}, (X, Y), initialization="standard_norm")

@@ -29,9 +29,9 @@ def test_kernel_and_penalties_are_those_of_the_cpu(name: str) -> None:
 
 def test_the_same_probes_are_drawn_on_either_device() -> None:
     network, x = CASES["conv stack"].make()
-    on_cpu = ntk_trace(network, x, method="probe", probes=3)
+    on_cpu = ntk_trace(network, x, method="probe", draws=3)
     state = torch.cuda.get_rng_state()
-    on_gpu = ntk_trace(network.cuda(), x.cuda(), method="probe", probes=3)
+    on_gpu = ntk_trace(network.cuda(), x.cuda(), method="probe", draws=3)
     assert on_gpu == pytest.approx(on_cpu, rel=1e-9)
     assert torch.equal(torch.cuda.get_rng_state(), state)
 

@@ -64,7 +64,7 @@ def test_equals_the_dense_jacobian(network, x, space):
     assert squared == pytest.approx(norms.square().mean().item(), rel=1e-12)
 
 
-@pytest.mark.parametrize("options", [{}, {"squared": True, "method": "probe", "probes": 3}])
+@pytest.mark.parametrize("options", [{}, {"squared": True, "method": "probe", "draws": 3}])
 def test_chunk_size_changes_nothing(network, x, options):
     values = [input_jacobian_norm(network, x, chunk_size=size, **options) for size in (1, 4, 999)]
     assert values == pytest.approx([values[0]] * 3, rel=1e-12)
@@ -80,7 +80,7 @@ def test_probes_are_unbiased_and_their_standard_error_is_their_spread(network, x
             space=space,
             squared=True,
             method="probe",
-            probes=4,
+            draws=4,
             generator=torch.Generator().manual_seed(seed),
         )
         for seed in range(200)
@@ -131,7 +131,7 @@ def test_a_probe_of_the_norm_itself_is_refused(network, x):
         InvalidInput, match=r"method must be one of 'exact', 'probe'; got 'probes'\. Did you mean 'probe'"
     ):
         input_jacobian_norm(network, x, method="probes")
-    with pytest.raises(InvalidInput, match=r"probes must lie in \[1, inf\); got 0"):
-        input_jacobian_norm(network, x, squared=True, method="probe", probes=0)
+    with pytest.raises(InvalidInput, match=r"draws must lie in \[1, inf\); got 0"):
+        input_jacobian_norm(network, x, squared=True, method="probe", draws=0)
     with pytest.raises(InvalidInput, match="space must be one of 'logits', 'probabilities'"):
         input_jacobian_norm(network, x, space="softmax")  # type: ignore[arg-type]

@@ -50,12 +50,12 @@ def test_closed_form_of_a_relu_network() -> None:
 def test_probes_converge_to_the_trace_as_their_standard_error_says(probe: str) -> None:
     network, x = _network(), _inputs()
     exact = ntk_trace(network, x)
-    estimate = ntk_trace(network, x, method="probe", probe=probe, probes=400)  # type: ignore[arg-type]
+    estimate = ntk_trace(network, x, method="probe", probe=probe, draws=400)  # type: ignore[arg-type]
     assert estimate.standard_error is not None
     assert abs(estimate - exact) < 4 * estimate.standard_error
     assert estimate.standard_error < 0.05 * exact
     draws = [
-        ntk_trace(network, x, method="probe", probe=probe, probes=4, generator=torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
+        ntk_trace(network, x, method="probe", probe=probe, draws=4, generator=torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
         for seed in range(200)
     ]
     spread = torch.tensor(draws).std()
@@ -83,7 +83,7 @@ def test_a_single_sample_has_an_error_too() -> None:
         assert estimate.standard_error is not None and math.isfinite(estimate.standard_error)
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "probe", "probes": 3}, {"method": "probe", "probe": "batch_sum"}])
+@pytest.mark.parametrize("options", [{}, {"method": "probe", "draws": 3}, {"method": "probe", "probe": "batch_sum"}])
 def test_chunks_do_not_matter(options: dict[str, object]) -> None:
     network, x = _network(), _inputs()
     whole = ntk_trace(network, x, **options)  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def test_wrong_options_are_named() -> None:
         ntk_trace(network, x, method="prob")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="probe must be one of"):
         ntk_trace(network, x, method="probe", probe="gauss")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match=r"probes must lie in \[1, inf\); got 0"):
-        ntk_trace(network, x, method="probe", probes=0)
+    with pytest.raises(InvalidInput, match=r"draws must lie in \[1, inf\); got 0"):
+        ntk_trace(network, x, method="probe", draws=0)
     with pytest.raises(InvalidInput, match="same dtype"):
         ntk_trace(network, x.float())

@@ -119,7 +119,7 @@ def test_curves_of_a_trained_network_are_those_of_the_naive_loop(
     network, x, y = trained
     network, x = copy.deepcopy(network).to(dtype), x.to(dtype)
     for layer in ("conv3_relu", "conv2_relu", "fc1_relu"):
-        found = unit_sparsity(network, x, y, layer=layer)
+        found = unit_sparsity(network, x, y, layers=layer)
         expected = naive_curves(network, layer, x, y)
         assert torch.equal(torch.stack([found.curves, found.reversed_curves]), expected), layer
     assert found.accuracy > 0.97 and not [c for c in found.cautions if "0.97" in c]
@@ -129,7 +129,7 @@ def test_by_default_it_is_the_last_convolution(trained: tuple[nn.Module, Tensor,
     network, x, y = trained
     found = unit_sparsity(network, x, y)
     assert found.layer == "conv3_relu" and found.n_units == 16
-    both = unit_sparsity(network, x, y, layer=["conv3_relu", "fc1_relu"])
+    both = unit_sparsity(network, x, y, layers=["conv3_relu", "fc1_relu"])
     assert list(both) == ["conv3_relu", "fc1_relu"]
     assert torch.equal(both["conv3_relu"].curves, found.curves)
     assert 0 < found.zeta < 1 and 0 < found.kappa < 1
@@ -172,11 +172,11 @@ def test_conventions(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
     assert bool((half.turning_points <= found.turning_points).all()) and half.n_classes == 2
 
 
-def test_the_memory_budget_has_no_effect(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
+def test_the_chunk_size_has_no_effect(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
     network, x, y = trained
     expected = unit_sparsity(network, x[:60], y[:60])
-    for budget in (1, 10**5, 10**7):
-        found = unit_sparsity(network, x[:60], y[:60], max_bytes=budget)
+    for rows in (1, 7, 10**4):
+        found = unit_sparsity(network, x[:60], y[:60], chunk_size=rows)
         assert torch.equal(found.curves, expected.curves)
         assert torch.equal(found.reversed_curves, expected.reversed_curves)
 
@@ -208,12 +208,12 @@ def test_functional_and_untraceable_networks() -> None:
     assert found.layer == "relu" and torch.equal(found.curves[:, 0], torch.ones(len(found.classes)).double())
     odd, x = initialised(Untraceable), noise(12, 6)
     y = odd(x).argmax(1)
-    with pytest.raises(NotMeasurable, match="pass layer="):
+    with pytest.raises(NotMeasurable, match="pass layers="):
         unit_sparsity(odd, x, y)
-    found = unit_sparsity(odd, x, y, layer="body")
+    found = unit_sparsity(odd, x, y, layers="body")
     assert torch.equal(torch.stack([found.curves, found.reversed_curves]), naive_curves(odd, "body", x, y))
     with pytest.raises(NotMeasurable, match="attribute='weight_norm' needs the layer with weights"):
-        unit_sparsity(odd, x, y, layer="body", attribute="weight_norm")
+        unit_sparsity(odd, x, y, layers="body", attribute="weight_norm")
 
 
 def test_tables_and_readings(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
@@ -277,8 +277,8 @@ def test_wrong_input() -> None:
         unit_sparsity(network, x, y, attribute="random_")
     with pytest.raises(InvalidInput, match="unit_sparsity needs class labels, an int64 tensor"):
         unit_sparsity(network, x, y[:, None].float())
-    with pytest.raises(InvalidInput, match=r"max_bytes must lie in \[1, inf\); got 0"):
-        unit_sparsity(network, x, y, max_bytes=0)
+    with pytest.raises(InvalidInput, match=r"chunk_size must lie in \[1, inf\); got 0"):
+        unit_sparsity(network, x, y, chunk_size=0)
     with pytest.raises(InvalidInput, match="smaller than the network's number of outputs, 3; got 7"):
         unit_sparsity(network, x, y + 6)
     with pytest.raises(

@@ -46,7 +46,7 @@ def some_network() -> Any:
 @pytest.mark.parametrize("options", [{}, {"covariance": "diagonal"}, {"metric": "euclid"}, {"draws": 2, "seed": 5}])
 def test_value_is_the_decay_of_the_layers_with_gamma(options: dict[str, Any]) -> None:
     network, samples = some_network(), some_samples()
-    penalty = GammaDecayPenalty(16, 0.5, **options)
+    penalty = GammaDecayPenalty(0.5, batch_size=16, **options)
     value = penalty(network, samples.inputs, samples.targets)
     seed = options.pop("seed", 0)
     decay = gamma_decay(
@@ -58,7 +58,7 @@ def test_value_is_the_decay_of_the_layers_with_gamma(options: dict[str, Any]) ->
 
 def test_gradient_reaches_gamma_alone_with_zeta_held_constant() -> None:
     network, samples = some_network(), some_samples()
-    value = GammaDecayPenalty(16, covariance="diagonal")(network, samples.inputs, samples.targets)
+    value = GammaDecayPenalty(batch_size=16, covariance="diagonal")(network, samples.inputs, samples.targets)
     named = dict(network.named_parameters())
     gradients = torch.autograd.grad(value, list(named.values()), allow_unused=True)
     zeta = gamma_decay(network, samples, batch_size=16, replacement=True, covariance="diagonal")["1"].zeta
@@ -70,7 +70,7 @@ def test_gradient_reaches_gamma_alone_with_zeta_held_constant() -> None:
 
 def test_full_covariance_has_the_gradient_of_a_quadratic_form() -> None:
     network, samples = some_network(), some_samples()
-    value = GammaDecayPenalty(16)(network, samples.inputs, samples.targets)
+    value = GammaDecayPenalty(batch_size=16)(network, samples.inputs, samples.targets)
     (gradient,) = torch.autograd.grad(value, network[1].weight)
     coupling = gamma_decay(network, samples, batch_size=16, replacement=True)["1"].coupling
     assert coupling is not None
@@ -81,17 +81,17 @@ def test_full_covariance_has_the_gradient_of_a_quadratic_form() -> None:
 
 def test_measured_on_a_schedule_and_smoothed() -> None:
     network = some_network()
-    penalty = GammaDecayPenalty(16, every=2, smoothing=0.25)
+    penalty = GammaDecayPenalty(batch_size=16, every=2, smoothing=0.25)
     batches = [some_samples(seed=seed) for seed in range(4)]
     values = [penalty(network, batch.inputs, batch.targets).item() for batch in batches]
-    alone = [GammaDecayPenalty(16)(network, batch.inputs, batch.targets).item() for batch in batches]
+    alone = [GammaDecayPenalty(batch_size=16)(network, batch.inputs, batch.targets).item() for batch in batches]
     assert values[0] == values[1] == pytest.approx(alone[0], rel=1e-6)
     assert values[2] == values[3] == pytest.approx(0.75 * alone[2] + 0.25 * alone[0], rel=1e-5)
 
 
 def test_gamma_moves_between_measurements() -> None:
     network, samples = some_network(), some_samples()
-    penalty = GammaDecayPenalty(16, every=10)
+    penalty = GammaDecayPenalty(batch_size=16, every=10)
     first = penalty(network, samples.inputs, samples.targets).item()
     with torch.no_grad():
         network[1].weight.mul_(2)
@@ -101,23 +101,25 @@ def test_gamma_moves_between_measurements() -> None:
 
 def test_what_is_missing_beyond_the_batch_size_at_hand() -> None:
     network, samples = some_network(), some_samples()
-    whole = GammaDecayPenalty(16)(network, samples.inputs, samples.targets)
-    missing = GammaDecayPenalty(16, batch_norm_size=64)(network, samples.inputs, samples.targets)
+    whole = GammaDecayPenalty(batch_size=16)(network, samples.inputs, samples.targets)
+    missing = GammaDecayPenalty(batch_size=16, batch_norm_size=64)(network, samples.inputs, samples.targets)
     assert missing.item() == pytest.approx(0.75 * whole.item(), rel=1e-6)
 
 
 def test_data_in_place_of_mini_batches() -> None:
     network, samples = some_network(), some_samples(200, seed=9)
     batch = some_samples(8)
-    value = GammaDecayPenalty(16, data=samples)(network, batch.inputs)
-    expected = GammaDecayPenalty(16)(network, samples.inputs, samples.targets)
+    value = GammaDecayPenalty(batch_size=16, data=samples)(network, batch.inputs)
+    expected = GammaDecayPenalty(batch_size=16)(network, samples.inputs, samples.targets)
     assert value.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_one_forward_pass_is_shared_and_nothing_else_changes() -> None:
     network, samples = some_network(), some_samples()
     before = copy.deepcopy(network.state_dict())
-    outputs, value = outputs_with_penalties(network, samples.inputs, samples.targets, [GammaDecayPenalty(16)])
+    outputs, value = outputs_with_penalties(
+        network, samples.inputs, samples.targets, [GammaDecayPenalty(batch_size=16)]
+    )
     torch.testing.assert_close(outputs, network(samples.inputs))
     (nn.functional.cross_entropy(outputs, samples.targets) + value).backward()  # type: ignore[arg-type]
     assert network.training and all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
@@ -127,12 +129,12 @@ def test_one_forward_pass_is_shared_and_nothing_else_changes() -> None:
 def test_state_resumes() -> None:
     network = some_network()
     batches = [some_samples(seed=seed) for seed in range(5)]
-    unbroken = GammaDecayPenalty(16, every=2, draws=1)
+    unbroken = GammaDecayPenalty(batch_size=16, every=2, draws=1)
     values = [unbroken(network, batch.inputs, batch.targets).item() for batch in batches]
-    first = GammaDecayPenalty(16, every=2, draws=1)
+    first = GammaDecayPenalty(batch_size=16, every=2, draws=1)
     for batch in batches[:3]:
         first(network, batch.inputs, batch.targets)
-    second = GammaDecayPenalty(16, every=2, draws=1)
+    second = GammaDecayPenalty(batch_size=16, every=2, draws=1)
     second.load_state_dict(first.state_dict())
     resumed = [second(network, batch.inputs, batch.targets).item() for batch in batches[3:]]
     assert resumed == pytest.approx(values[3:], rel=1e-12)
@@ -140,9 +142,9 @@ def test_state_resumes() -> None:
 
 def test_under_automatic_mixed_precision() -> None:
     network, samples = some_network(), some_samples()
-    plain = GammaDecayPenalty(16)(network, samples.inputs, samples.targets)
+    plain = GammaDecayPenalty(batch_size=16)(network, samples.inputs, samples.targets)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = GammaDecayPenalty(16)(network, samples.inputs, samples.targets)
+        mixed = GammaDecayPenalty(batch_size=16)(network, samples.inputs, samples.targets)
     assert mixed.item() == pytest.approx(plain.item(), rel=0.02)
 
 
@@ -162,15 +164,15 @@ def test_named_in_a_training_spec() -> None:
 def test_errors() -> None:
     samples = some_samples()
     with pytest.raises(InvalidInput, match="needs targets, for the curvature of the loss; got inputs alone"):
-        GammaDecayPenalty(16)(some_network(), samples.inputs)
+        GammaDecayPenalty(batch_size=16)(some_network(), samples.inputs)
     with pytest.raises(
         InvalidInput, match=r"batch_norm_size \(larger than batch_size\) must lie in \(16, inf\); got 8"
     ):
-        GammaDecayPenalty(16, batch_norm_size=8)
+        GammaDecayPenalty(batch_size=16, batch_norm_size=8)
     with pytest.raises(InvalidInput, match=r"metric must be one of .*; got 'euclidean'\. Did you mean 'euclid'"):
-        GammaDecayPenalty(16, metric="euclidean")  # type: ignore[arg-type]
+        GammaDecayPenalty(batch_size=16, metric="euclidean")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"smoothing must lie in \[0, 1\)"):
-        GammaDecayPenalty(16, smoothing=1.0)
+        GammaDecayPenalty(batch_size=16, smoothing=1.0)
     without = nn.Sequential(nn.BatchNorm1d(6, affine=False), nn.Linear(6, 3))
     with pytest.raises(NotMeasurable, match="needs normalisation layers with gamma"):
-        GammaDecayPenalty(16)(without, samples.inputs, samples.targets)
+        GammaDecayPenalty(batch_size=16)(without, samples.inputs, samples.targets)

@@ -212,8 +212,8 @@ def test_other_layers_are_measured_by_name(setting: Setting, results: Path) -> N
     network, problem = trained_network(setting, "digits", spec)
     assert problem.train.targets is not None
     x, y = problem.train.inputs[:60], problem.train.targets[:60]
-    assert found["zeta, fully connected"] == unit_sparsity(network, x, y, layer="fc1_relu").zeta
-    assert found["kappa, first third"] == unit_sparsity(network, x, y, layer="conv1_relu").kappa
+    assert found["zeta, fully connected"] == unit_sparsity(network, x, y, layers="fc1_relu").zeta
+    assert found["kappa, first third"] == unit_sparsity(network, x, y, layers="conv1_relu").kappa
     assert found["zeta, last convolution"] == unit_sparsity(network, x, y).zeta
     assert len({round(value, 12) for value in found.values()}) > 4
 

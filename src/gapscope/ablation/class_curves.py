@@ -10,12 +10,11 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.ablation.masked_tail import rows_within
 from gapscope.ablation.split import Activations, Split, split_at
 from gapscope.ablation.summed_tail import tail_of
 from gapscope.ablation.unit_order import Attribute, class_selectivity, mean_absolute_activation, ranked, weight_norm
 from gapscope.base.errors import InvalidInput
-from gapscope.base.randomness import stream_seed
+from gapscope.base.random_streams import given_or_repeatable
 from gapscope.inspection.outputs import ready_inputs
 
 
@@ -37,7 +36,7 @@ class _Ranking:
         self, split: Split, attribute: Attribute, generator: torch.Generator | None, per_class: Iterable[Activations]
     ) -> None:
         self.split, self.attribute = split, attribute
-        self.generator = generator or torch.Generator().manual_seed(stream_seed(0, "unit ablation"))
+        self.generator = given_or_repeatable(generator, "unit ablation")
         if attribute == "class_selectivity":
             self.selectivity = class_selectivity(torch.stack([self._means(source) for source in per_class]))
 
@@ -87,7 +86,7 @@ def class_curves(
     layer: str | None,
     unit_axis: int | None,
     attribute: Attribute,
-    max_bytes: int,
+    chunk_size: int | None,
     generator: torch.Generator | None,
     progress: bool,
 ) -> ClassCurves:
@@ -100,7 +99,7 @@ def class_curves(
         layer: Name of the layer, None for the default one.
         unit_axis: Axis of the layer's output that counts units, None to find it.
         attribute: By what the units are ranked.
-        max_bytes: About how much memory a batch may take.
+        chunk_size: Rows a pass, see `Tail`; None for as many as memory allows.
         generator: For the random ranking.
         progress: Whether a terminal shows a bar.
 
@@ -109,7 +108,8 @@ def class_curves(
     """
     first = ready_inputs(network, x[:2])
     split = split_at(network, first, layer, unit_axis)
-    tail, rows = tail_of(split, first, max_bytes), rows_within(max_bytes, lambda: split.activations(first[:1]))
+    tail = tail_of(split, first, chunk_size)
+    rows = tail.rows_of(lambda: split.activations(first[:1]), first.device)
     classes = y.unique().tolist()
 
     def source(label: int) -> Activations:

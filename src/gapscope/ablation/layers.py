@@ -53,13 +53,13 @@ def default_site(traced: Traced | None) -> fx.Node:
     if traced is None:
         raise NotMeasurable(
             "The layer to ablate could not be found by itself, because the network's forward cannot be traced; "
-            "pass layer= with the name of the activation behind its last convolution."
+            "pass layers= with the name of the activation behind its last convolution."
         )
     *hidden, _ = _weighted(traced) or [traced.input]
     if not hidden:
         raise NotMeasurable(
             "Unit ablation needs a hidden layer before the network's last layer; found none. "
-            "Pass layer= with the name of the module whose units are to be ablated."
+            "Pass layers= with the name of the module whose units are to be ablated."
         )
     convolutions = [node for node in hidden if _kind(traced, node) in _CONVOLUTIONS]
     last = (convolutions or hidden)[-1]
@@ -69,7 +69,7 @@ def default_site(traced: Traced | None) -> fx.Node:
             return node
     raise NotMeasurable(
         f"No activation follows the last hidden layer '{traced.label(last)}' before the next layer with weights, so it "
-        f"is not plain which units are meant; pass layer= with a module's name (layer='{traced.label(last)}' ablates "
+        f"is not plain which units are meant; pass layers= with a module's name (layers='{traced.label(last)}' ablates "
         "what that layer returns)."
     )
 

@@ -13,7 +13,7 @@ from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices
 from gapscope.inspection.hooks import Weighted, calls, kind, module_named, tapped
 from gapscope.inspection.moments import ChannelMoments
-from gapscope.inspection.outputs import checked_outputs, ready_inputs
+from gapscope.inspection.outputs import checked_outputs, ready_inputs, samples_per_pass
 
 
 def default_layers(network: nn.Module, x: Tensor) -> list[str]:
@@ -47,7 +47,7 @@ def boundary_distances(
     layers: Sequence[str],
     *,
     epsilon: float,
-    chunk_size: int,
+    chunk_size: int | None,
 ) -> tuple[Float[Tensor, "l n"], Float[Tensor, " l"]]:
     """Return the signed distance of every sample to its nearest other class at every layer, and total variations.
 
@@ -56,12 +56,13 @@ def boundary_distances(
         samples: Inputs with class labels.
         layers: Names of modules, and "input".
         epsilon: Keeps the root of the squared gradient norm from 0.
-        chunk_size: Samples a pass.
+        chunk_size: Samples a pass; None for as many as memory allows.
 
     Returns:
         Distances, and for each layer the sum over coordinates of their variance over samples; float64, on the CPU.
     """
     modules = {name: module_named(network, name) for name in layers if name != "input"}
+    chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
     moments = {name: ChannelMoments() for name in layers}
     distances = []
     for part in slices(len(samples), chunk_size):

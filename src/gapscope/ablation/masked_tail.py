@@ -9,49 +9,14 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from gapscope.ablation.split import Activations, Split
 from gapscope.ablation.states import States
 from gapscope.base.samples import slices
+from gapscope.inspection.chunking import rows_per_pass
 
-
-def _storages(values: Any) -> dict[int, int]:
-    """Return address -> size of the memory behind the tensors among these values."""
-    storages = [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
-    return {storage.data_ptr(): storage.nbytes() for storage in storages}
-
-
-class _CountBytes(TorchDispatchMode):
-    """Sums the sizes of all tensors that are computed in its context; views take no memory of their own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given = _storages((args, kwargs))
-        self.total += sum(size for address, size in _storages(result).items() if address not in given)
-        return result
-
-
-def rows_within(max_bytes: int, one_row: Callable[[], Any]) -> int:
-    """Return how many rows fit into `max_bytes`, at least one, when all that is computed for one row is counted.
-
-    Values that are freed on the way are counted too, so that less memory than `max_bytes` is held.
-
-    Args:
-        max_bytes: The budget.
-        one_row: Does the work for one row.
-
-    Returns:
-        The number of rows.
-    """
-    with _CountBytes() as counted:
-        one_row()
-    return max(1, max_bytes // max(1, counted.total))
+# Bytes of masked activations a pass: more of them leave the caches of a CPU and make nothing faster.
+PASS_BYTES = 2**28
 
 
 TIE_ULPS = 64
@@ -80,11 +45,15 @@ class Tail(ABC):
 
     Args:
         split: The network cut at the layer.
-        max_bytes: About how much memory a batch may take.
+        chunk_size: Rows a pass, each a sample with some units masked; None for as many as memory allows.
     """
 
-    def __init__(self, split: Split, max_bytes: int) -> None:
-        self.split, self.max_bytes = split, max_bytes
+    def __init__(self, split: Split, chunk_size: int | None) -> None:
+        self.split, self.chunk_size = split, chunk_size
+
+    def rows_of(self, one_row: Callable[[], Any], device: torch.device) -> int:
+        """Return how many rows a pass may hold that does `one_row` to each of them."""
+        return rows_per_pass(self.chunk_size, one_row, device, bytes_at_most=PASS_BYTES)
 
     def predictions(self, source: Activations, ranking: Int[Tensor, " m"]) -> Int[Tensor, "2 s n"]:
         """Return the class that the network predicts for each sample after each number n = 0..M of removed units.
@@ -121,7 +90,7 @@ class Tail(ABC):
             return self.split.outputs(values, source, samples).argmax(1)
 
         every = torch.arange(len(source), device=order.device)
-        rows = rows_within(self.max_bytes, lambda: predicted(every[:1]))
+        rows = self.rows_of(lambda: predicted(every[:1]), every.device)
         return torch.cat([predicted(every[part]) for part in slices(len(source), rows)])
 
 
@@ -140,6 +109,6 @@ class MaskedTail(Tail):
             return judged(self.split.outputs(values, source, samples))
 
         every = torch.arange(states.total, device=ranking.device)
-        rows = rows_within(self.max_bytes, lambda: evaluated(every[:1]))
+        rows = self.rows_of(lambda: evaluated(every[:1]), every.device)
         predicted, tied = torch.cat([evaluated(every[part]) for part in slices(states.total, rows)], 1)
         return states, predicted, tied.bool()

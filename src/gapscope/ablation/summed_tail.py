@@ -9,10 +9,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, fx, nn
 
 from gapscope.ablation.graph import ancestors, descendants, piece
-from gapscope.ablation.masked_tail import MaskedTail, Tail, doubtful, judged, rows_within
+from gapscope.ablation.masked_tail import PASS_BYTES, MaskedTail, Tail, doubtful, judged
 from gapscope.ablation.split import Activations, Split, TracedSplit
 from gapscope.ablation.states import States
 from gapscope.base.samples import slices
+from gapscope.inspection.chunking import memory_budget
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,11 @@ class SummedTail(Tail):
     Args:
         split: The network cut at the ablated layer.
         cut: Its rest, for which `separates_units` holds.
-        max_bytes: About how much memory a batch may take.
+        chunk_size: Rows a pass, each a sample with some units masked; None for as many as memory allows.
     """
 
-    def __init__(self, split: Split, cut: LinearCut, max_bytes: int) -> None:
-        super().__init__(split, max_bytes)
+    def __init__(self, split: Split, cut: LinearCut, chunk_size: int | None) -> None:
+        super().__init__(split, chunk_size)
         self.cut = cut
         self.weights = cut.linear.weight.T.contiguous()  # (f, h)
 
@@ -135,7 +136,7 @@ class _Ablation:
     """One class's ablation: the features of its samples, and their states under one ranking."""
 
     def __init__(self, tail: SummedTail, source: Activations, ranking: Int[Tensor, " m"]) -> None:
-        self.cut, self.source, self.max_bytes, self.ranking = tail.cut, source, tail.max_bytes, ranking
+        self.cut, self.source, self.tail, self.ranking = tail.cut, source, tail, ranking
         units, every = len(ranking), torch.arange(len(source), device=ranking.device)
 
         def features(samples: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,7 +145,7 @@ class _Ablation:
             there, resting = (self.cut.features_of(v, source, samples).unflatten(1, (units, -1)) for v in both)
             return there, resting
 
-        rows = rows_within(self.max_bytes, lambda: features(every[:1]))
+        rows = tail.rows_of(lambda: features(every[:1]), every.device)
         parts = [features(every[part]) for part in slices(len(every), rows)]
         self.features: Float[Tensor, "s m p"] = torch.cat([there for there, _ in parts])
         self.resting: Float[Tensor, "s m p"] = torch.cat([resting for _, resting in parts])
@@ -152,13 +153,15 @@ class _Ablation:
         self.states = States(self.active)
         self.weights: Float[Tensor, "m p h"] = tail.weights.unflatten(0, (units, -1))
         self.tolerance = torch.finfo(self.features.dtype).eps ** 0.5
-        self.rows = rows_within(self.max_bytes, lambda: self._masked_forward(every[:1]))
+        self.rows = tail.rows_of(lambda: self._masked_forward(every[:1]), every.device)
 
     def evaluated(self) -> Int[Tensor, "2 t"]:
         """Return for every state the predicted class, and whether the largest two outputs tie."""
         active, hidden = int(self.states.counts.max()), self.weights.shape[2]
         # of each active unit: its weights, its term, a row of either running sum, and about as many rows chosen
-        group = max(1, self.max_bytes // (6 * self.features.element_size() * max(1, active) * hidden))
+        bytes_a_sample = 6 * self.features.element_size() * max(1, active) * hidden
+        budget = memory_budget(self.features.device, PASS_BYTES)
+        group = self.tail.chunk_size or max(1, budget // bytes_a_sample)
         return torch.cat([self._group(part, active) for part in slices(len(self.source), group)], 1)
 
     def _group(self, samples: slice, active: int) -> Int[Tensor, "2 r"]:
@@ -215,18 +218,18 @@ class _Ablation:
         return judged(self.cut.outputs_of(self.cut.linear(features), self.source, samples))
 
 
-def tail_of(split: Split, x: Tensor, max_bytes: int) -> Tail:
+def tail_of(split: Split, x: Tensor, chunk_size: int | None) -> Tail:
     """Return the fastest exact way to evaluate the ablations of a layer.
 
     Args:
         split: The network cut at the layer.
         x: Inputs; the first two are used to see what the rest of the network allows.
-        max_bytes: About how much memory a batch may take.
+        chunk_size: Rows a pass, each a sample with some units masked; None for as many as memory allows.
 
     Returns:
         Sums over ranked units where the rest allows it, masks otherwise.
     """
     cut = linear_cut(split) if isinstance(split, TracedSplit) else None
     if cut is not None and separates_units(split, cut, split.activations(x[:2])):
-        return SummedTail(split, cut, max_bytes)
-    return MaskedTail(split, max_bytes)
+        return SummedTail(split, cut, chunk_size)
+    return MaskedTail(split, chunk_size)

@@ -150,21 +150,21 @@ def rank_architectures(
     candidates: Mapping[str, NetworkSpec | nn.Module],
     data: Any,
     *,
-    n_initializations: int = 10,
+    initializations: int = 10,
     initialization: str = "standard_normal",
     n_outputs: int | None = None,
     noise_std: float = 0.1,
     draws: int = 1,
     level: float = 0.95,
     seed: int = 0,
-    chunk_size: int = 256,
+    chunk_size: int | None = None,
 ) -> ArchitectureRanking:
     r"""Rank architectures before training by $S_\mathrm{before}$, with intervals, and by size beside it.
 
     .. math:: S_\mathrm{before} = E_\theta \, \mathrm{Var}_{x, \varepsilon}\Big[ \frac1K \sum_k
               \big( f_k(x + \varepsilon) - f_k(x) \big) \Big]
 
-    The mean over `n_initializations` draws of the weights of `output_sensitivity`, in squared output units; a smaller
+    The mean over `initializations` draws of the weights of `output_sensitivity`, in squared output units; a smaller
     one predicts a smaller test loss (Forouzesh, Salehi and Thiran 2021, section V-D and Fig. 4). Every candidate sees
     the same inputs and the same noise. Labels are not used. Estimated: the interval is Student's for the mean over
     initialisations, on the scale of logarithms; it does not cover the choice of inputs.
@@ -185,14 +185,14 @@ def rank_architectures(
     Args:
         candidates: Name -> NetworkSpec (its own `initialization` is not used), or a module, which stays as it is.
         data: Inputs alone, (x, y), or whatever `as_samples` takes.
-        n_initializations: Draws of the weights, 2 or more (the paper's: 10).
+        initializations: Draws of the weights, 2 or more (the paper's: 10).
         initialization: How weights are drawn.
         n_outputs: Outputs of networks given by spec; None takes it from the targets.
         noise_std: Standard deviation of the noise on every input entry.
         draws: Draws of noise a sample.
         level: Nominal coverage of the intervals.
         seed: Seed of the weights; initialisation i has the same seed for every candidate.
-        chunk_size: Samples a forward pass; without effect beyond rounding.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The candidates, smallest S first.
@@ -208,10 +208,10 @@ def rank_architectures(
     if not candidates:
         raise InvalidInput("candidates must hold one architecture or more; got none. Pass {name: NetworkSpec(...)}.")
     check_choice("initialization", initialization, INITIALIZATIONS)
-    check_range("n_initializations", n_initializations, 2)
+    check_range("initializations", initializations, 2)
     check_range("level", level, 0, 1, low_open=True, high_open=True)
     samples = as_samples(data)
-    seeds = [stream_seed(seed, f"initialisation {i}") for i in range(n_initializations)]
+    seeds = [stream_seed(seed, f"initialisation {i}") for i in range(initializations)]
     options = {"noise_std": noise_std, "draws": draws, "chunk_size": chunk_size}
     measured = {
         name: _sensitivities(candidate, samples, seeds, initialization=initialization, n_outputs=n_outputs, **options)

@@ -16,9 +16,27 @@ def stream(seed: int, purpose: str) -> torch.Generator:
     return torch.Generator().manual_seed(stream_seed(seed, purpose))
 
 
-def given_or_fresh(generator: torch.Generator | None) -> torch.Generator:
-    """Return `generator`, or a new one with a seed from the operating system where it is None."""
-    if generator is None:
-        generator = torch.Generator()
-        generator.seed()
-    return generator
+def given_or_repeatable(
+    generator: torch.Generator | None, purpose: str = "", device: torch.device | str = "cpu"
+) -> torch.Generator:
+    """Return `generator`, or where it is None a new one with a fixed seed: the one meaning of `generator=None`.
+
+    The same call gives the same numbers, always: no function of gapscope draws from the global random state or from
+    the operating system. Whoever wants other numbers passes a generator, or a seed to a front door (`measure`,
+    `compare`, `rank_architectures`, `advise_batch_norm`, `train`, a monitor or a penalty); one that was seeded by
+    `generator.seed()` gives fresh ones.
+
+    Args:
+        generator: What the caller passed.
+        purpose: What is drawn, so that draws for one purpose never repeat those for another; seed 0 itself if empty.
+        device: Where a new generator draws.
+
+    Returns:
+        The generator.
+
+    >>> given_or_repeatable(None, "blur").initial_seed() == given_or_repeatable(None, "blur").initial_seed()
+    True
+    """
+    if generator is not None:
+        return generator
+    return torch.Generator(device).manual_seed(stream_seed(0, purpose) if purpose else 0)

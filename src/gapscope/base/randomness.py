@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def stream_seed(seed: int, purpose: str) -> int:
@@ -13,3 +17,10 @@ def stream_seed(seed: int, purpose: str) -> int:
     """
     digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def numpy_given_or_repeatable(generator: np.random.Generator | None) -> np.random.Generator:
+    """Return `generator`, or where it is None a new one with seed 0; see `random_streams.given_or_repeatable`."""
+    import numpy as np
+
+    return np.random.default_rng(0) if generator is None else generator

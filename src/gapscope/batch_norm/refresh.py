@@ -10,28 +10,26 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import as_samples, slices
 from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.batch_norm.norm_layers import BATCH_NORMS, POPULATION_KINDS, batch_norm_layers, in_forward_order
 from gapscope.inspection.hooks import hooked
 from gapscope.inspection.moments import ChannelMoments
-from gapscope.inspection.outputs import inspecting, ready_inputs
+from gapscope.inspection.outputs import inspecting, ready_inputs, samples_per_pass
 
 
 class _Reached(Exception):
     """The layer whose statistics are wanted was reached; the rest of the forward pass is not needed."""
 
 
-def seeded(generator: torch.Generator | None) -> torch.Generator:
-    """Return the generator given, or a new one with seed 0."""
-    return torch.Generator().manual_seed(0) if generator is None else generator
-
-
 class _Stream:
     """The same training inputs, chunk by chunk, as often as they are asked for."""
 
-    def __init__(self, data: Any, samples: int, chunk_size: int, generator: torch.Generator | None) -> None:
-        self.limit, self.chunk_size = samples, chunk_size
+    def __init__(
+        self, network: nn.Module, data: Any, samples: int, chunk_size: int | None, generator: torch.Generator | None
+    ) -> None:
+        self.limit = samples
         if isinstance(data, DataLoader):
             self.loader: DataLoader[Any] | None = data
             self.random_state = torch.get_rng_state()
@@ -39,8 +37,8 @@ class _Stream:
         self.loader = None
         inputs = as_samples(data).inputs
         if len(inputs) > samples:
-            inputs = inputs[torch.randperm(len(inputs), generator=seeded(generator))[:samples]]
-        self.inputs = inputs
+            inputs = inputs[torch.randperm(len(inputs), generator=given_or_repeatable(generator))[:samples]]
+        self.inputs, self.chunk_size = inputs, samples_per_pass(network, inputs, chunk_size)
 
     def __iter__(self) -> Iterator[Tensor]:
         if self.loader is None:
@@ -106,7 +104,7 @@ def refresh_population(
     *,
     samples: int = 10_000,
     layers: Sequence[str] | None = None,
-    chunk_size: int = 512,
+    chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> None:
     r"""Set the mean and variance of population-normalising layers to those of training samples.
@@ -125,8 +123,8 @@ def refresh_population(
         samples: Number of samples: a random subset of the data, or the first ones of a DataLoader.
         layers: Names of layers; BatchNorm and GhostBatchNorm layers can be named too (their running statistics become
             exact). None for every PopulationNorm.
-        chunk_size: Samples a forward pass.
-        generator: Source of the subset; None for one with seed 0.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        generator: Source of the subset; None for the same draws at every call.
 
     Raises:
         NotMeasurable: There is no such layer, or statistics are not finite (then nothing is changed).
@@ -139,8 +137,8 @@ def refresh_population(
     """
     check_range("samples", samples, 1)
     refreshed = batch_norm_layers(network, layers, BATCH_NORMS if layers is not None else POPULATION_KINDS)
-    stream = _Stream(data, samples, chunk_size, generator)
     with inspecting(network):
+        stream = _Stream(network, data, samples, chunk_size, generator)
         statistics = _measure(network, refreshed, stream)
     with torch.no_grad():
         for name, (mean, variance) in statistics.items():
@@ -161,8 +159,8 @@ class PopulationRefresh:
         data: Training data, as for `refresh_population`.
         every: Steps between refreshes; None for one epoch of a DataLoader.
         samples: Number of samples a refresh.
-        chunk_size: Samples a forward pass.
-        generator: Source of the random subsets; None for one with seed 0.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        generator: Source of the random subsets; None for the same draws at every call.
 
     Raises:
         InvalidInput: `every` is None and the data are no DataLoader.
@@ -183,7 +181,7 @@ class PopulationRefresh:
         *,
         every: int | None = None,
         samples: int = 10_000,
-        chunk_size: int = 512,
+        chunk_size: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         if every is None:
@@ -195,7 +193,7 @@ class PopulationRefresh:
             every = len(data)
         check_range("every", every, 1)
         self.network, self.data, self.every, self.steps = network, data, every, 0
-        self.samples, self.chunk_size, self.generator = samples, chunk_size, seeded(generator)
+        self.samples, self.chunk_size, self.generator = samples, chunk_size, given_or_repeatable(generator)
         self._refresh()
 
     def _refresh(self) -> None:

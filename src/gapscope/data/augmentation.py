@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gapscope.base.errors import InvalidInput
+from gapscope.base.random_streams import given_or_repeatable
 
 LARGEST_ANGLE = 15.0
 LARGEST_SHIFT = 0.1
@@ -25,7 +26,8 @@ def flip_shift_rotate(
 
     Args:
         images: Images; they are not changed.
-        generator: Source of randomness on the CPU; None draws from torch's global state.
+        generator: Source of randomness on the CPU; None for the same draws at every call; training passes
+            torch's global one, `torch.default_generator`, under a seed of its own.
 
     Returns:
         New images of the same shape, on the same device.
@@ -41,7 +43,7 @@ def flip_shift_rotate(
             f"Augmentation needs images [n, channels, height, width]; got {list(images.shape)}. Set it to 'none'."
         )
     n, _, height, width = images.shape
-    flip, angle, across, down = torch.rand(4, n, generator=generator)
+    flip, angle, across, down = torch.rand(4, n, generator=given_or_repeatable(generator, "augmentation"))
     mirror = torch.where(flip < 0.5, -1.0, 1.0)
     angle = math.radians(LARGEST_ANGLE) * (2 * angle - 1)
     cosine, sine = angle.cos(), angle.sin()

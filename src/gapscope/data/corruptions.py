@@ -7,7 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.random_streams import given_or_fresh
+from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import Samples
 
 
@@ -28,7 +28,7 @@ def label_noise(
         labels: Class labels, 0 to n_classes - 1; not changed.
         rate: Fraction that is replaced, 0 to 1.
         n_classes: Number of classes, at least 2.
-        generator: Source of randomness; None draws a fresh seed.
+        generator: Source of randomness; None for the same draws at every call.
         may_keep_class: Whether a label may be replaced by itself. If not (the default), every replaced label is
             wrong, uniformly among the other classes; else it is right with probability 1 / n_classes.
 
@@ -46,7 +46,7 @@ def label_noise(
     check_range("n_classes of label_noise", n_classes, 2)
     if len(labels) and int(labels.max()) >= n_classes:
         raise InvalidInput(f"Labels must be smaller than n_classes = {n_classes}; got {int(labels.max())}.")
-    generator = given_or_fresh(generator)
+    generator = given_or_repeatable(generator, "label noise")
     n = len(labels)
     chosen = torch.randperm(n, generator=generator)[: round(rate * n)]
     steps = torch.randint(0 if may_keep_class else 1, n_classes, (n,), generator=generator)
@@ -63,7 +63,7 @@ def target_noise(
     Args:
         targets: Regression targets; not changed.
         std: Standard deviation in the targets' units, 0 or larger.
-        generator: Source of randomness; None draws a fresh seed.
+        generator: Source of randomness; None for the same draws at every call.
 
     Returns:
         New targets.
@@ -75,7 +75,7 @@ def target_noise(
     [[1.0], [1.0]]
     """
     check_range("std of target_noise", std, 0)
-    noise = torch.randn(targets.shape, generator=given_or_fresh(generator), dtype=targets.dtype)
+    noise = torch.randn(targets.shape, generator=given_or_repeatable(generator, "target noise"), dtype=targets.dtype)
     return targets + std * noise.to(targets.device)
 
 
@@ -87,7 +87,7 @@ def subset(samples: Samples, n: int, generator: torch.Generator | None = None) -
     Args:
         samples: The samples.
         n: How many, 1 to len(samples).
-        generator: Source of randomness; None draws a fresh seed.
+        generator: Source of randomness; None for the same draws at every call.
 
     Returns:
         The samples drawn.
@@ -99,7 +99,7 @@ def subset(samples: Samples, n: int, generator: torch.Generator | None = None) -
     3
     """
     check_range("n of subset", n, 1, len(samples))
-    return samples.subset(torch.randperm(len(samples), generator=given_or_fresh(generator))[:n])
+    return samples.subset(torch.randperm(len(samples), generator=given_or_repeatable(generator, "training subset"))[:n])
 
 
 def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.Generator | None = None) -> Samples:
@@ -109,7 +109,7 @@ def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.G
         samples: Samples with class labels.
         n: How many, a multiple of n_classes.
         n_classes: Number of classes.
-        generator: Source of randomness; None draws a fresh seed.
+        generator: Source of randomness; None for the same draws at every call.
 
     Returns:
         The samples drawn.
@@ -135,7 +135,7 @@ def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.G
             f"Every class must have {n // n_classes} samples for a balanced subset of {n}; "
             f"class {int(counts.argmin())} has {int(counts.min())}. Use at most {int(counts.min()) * n_classes}."
         )
-    order = torch.randperm(len(samples), generator=given_or_fresh(generator))
+    order = torch.randperm(len(samples), generator=given_or_repeatable(generator, "training subset"))
     labels = samples.targets[order]
     drawn = torch.zeros(len(order), dtype=torch.bool)
     for label in range(n_classes):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gapscope.base.errors import check_range
 from gapscope.base.files import written_whole
-from gapscope.base.random_streams import given_or_fresh, stream
+from gapscope.base.random_streams import given_or_repeatable, stream
 from gapscope.base.samples import Samples, slices
 from gapscope.data.facial_keypoints import COORDINATES, HEADER, KEYPOINTS, SIDE
 from gapscope.data.problem import Problem
@@ -181,7 +181,7 @@ def draw_faces(
 
     Args:
         n: How many.
-        generator: Source of randomness; None draws a fresh seed.
+        generator: Source of randomness; None for the same draws at every call.
 
     Returns:
         Pixels 0 to 255, and coordinates as `gapscope.data.facial_keypoints.read_facial_keypoints` returns them.
@@ -194,7 +194,7 @@ def draw_faces(
     (torch.Size([2, 1, 96, 96]), torch.Size([2, 30]))
     """
     check_range("n of draw_faces", n, 1)
-    images, keypoints = zip(*_drawn(n, given_or_fresh(generator)), strict=True)
+    images, keypoints = zip(*_drawn(n, given_or_repeatable(generator, "drawn faces")), strict=True)
     return torch.cat(images), torch.cat(keypoints)
 
 
@@ -221,7 +221,7 @@ def write_csv(
     Args:
         path: The file to write, about 31 kB a face.
         n: How many faces; Kaggle's file has 7,049.
-        generator: Source of randomness; None draws a fresh seed.
+        generator: Source of randomness; None for the same draws at every call.
         complete_fraction: Exactly round(complete_fraction * n) rows, drawn at random, have all 15 keypoints; the
             others only the eyes' centres, the tip of the nose and the lower lip, as most incomplete rows of Kaggle's
             file, where 2,140 of 7,049 (0.304) are complete.
@@ -232,7 +232,7 @@ def write_csv(
     """
     check_range("n of write_csv", n, 1)
     check_range("complete_fraction of write_csv", complete_fraction, 0, 1)
-    path, generator = Path(path), given_or_fresh(generator)
+    path, generator = Path(path), given_or_repeatable(generator, "drawn faces")
     known = iter(_known(n, complete_fraction, generator).tolist())
     with written_whole(path) as file:
         file.write(f"{HEADER}\n".encode())

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.random_streams import given_or_fresh
+from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import slices
 
 SEVERITIES = ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0))
@@ -97,7 +97,7 @@ def motion_blur(
     Args:
         images: Images in [0, 1]; not changed.
         severity: 1 (the default of MNIST-C) to 5.
-        generator: Source of the angles; None draws a fresh seed.
+        generator: Source of the angles; None for the same draws at every call.
 
     Returns:
         New images.
@@ -116,7 +116,8 @@ def motion_blur(
             f"of shape {list(images.shape)}."
         )
     kernel = _kernel(*blur_settings(severity, min(images.shape[-2:])))
-    turns = 2 * torch.rand(len(images), generator=given_or_fresh(generator), dtype=torch.float64) - 1
+    generator = given_or_repeatable(generator, "motion blur")
+    turns = 2 * torch.rand(len(images), generator=generator, dtype=torch.float64) - 1
     angles = turns * math.radians(_LARGEST_ANGLE)
     order = angles.argsort()
     blurred = torch.empty_like(images)

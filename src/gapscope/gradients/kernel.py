@@ -16,6 +16,7 @@ from gapscope.gradients.recording import recorded
 from gapscope.gradients.self_check import verify
 from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import every_output
+from gapscope.inspection.chunking import memory_budget
 from gapscope.inspection.outputs import ready_inputs
 
 Contributions = Mapping[tuple[int, ...], Contribution]
@@ -74,7 +75,7 @@ def kernel(
     x2: Float[Tensor, "m ..."] | None,
     *,
     traced: bool,
-    max_bytes: int,
+    max_bytes: int | None,
     chunk_size: int | None,
 ) -> Tensor:
     """Inner products of the gradients of all outputs at all samples, see `gapscope.measures.empirical_ntk`.
@@ -84,14 +85,15 @@ def kernel(
         x: Inputs of the rows.
         x2: Inputs of the columns; None for those of the rows, of which only half the blocks are computed.
         traced: Whether to sum over equal outputs.
-        max_bytes: Bytes for factors and temporaries.
+        max_bytes: Bytes for factors and temporaries; None for a quarter of the free memory, at most 1 GiB.
         chunk_size: Samples a chunk; None for as many as `max_bytes` allows.
 
     Returns:
         [n, C, m, C], or [n, m] where traced.
     """
-    check_range("max_bytes", max_bytes, 1)
     x = ready_inputs(network, x)
+    max_bytes = memory_budget(x.device, 2**30) if max_bytes is None else max_bytes
+    check_range("max_bytes", max_bytes, 1)
     others = x if x2 is None else ready_inputs(network, x2)
     first_pass = recorded(network, x if len(x) <= _SMALL else x[:1])
     if chunk_size is None:

@@ -68,11 +68,11 @@ class ProbeSource:
         seed: Seed of the generator; with several processes the rank is added, so that they draw different probes.
     """
 
-    def __init__(self, kind: str, seed: int = 0, generator: torch.Generator | None = None) -> None:
+    def __init__(self, kind: str, seed: int = 0) -> None:
         check_choice("probe", kind, KINDS)
         self.kind = kind
         self.seed = seed
-        self._generator = generator
+        self._generator: torch.Generator | None = None
 
     @property
     def generator(self) -> torch.Generator:

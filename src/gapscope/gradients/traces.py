@@ -10,6 +10,7 @@ from gapscope.base.samples import slices
 from gapscope.gradients.recording import recorded
 from gapscope.gradients.self_check import verify
 from gapscope.gradients.tape import Tape
+from gapscope.inspection.outputs import AT_MOST, samples_per_pass
 
 
 def every_output(outputs: Float[Tensor, "n k"]) -> Float[Tensor, "k n k"]:
@@ -41,7 +42,12 @@ def square_norms(
 
 
 def per_sample_traces(
-    network: nn.Module, x: Float[Tensor, "n ..."], probes: Float[Tensor, "p n k"] | None, *, chunk_size: int
+    network: nn.Module,
+    x: Float[Tensor, "n ..."],
+    probes: Float[Tensor, "p n k"] | None,
+    *,
+    chunk_size: int | None,
+    at_most: int = AT_MOST,
 ) -> Float[Tensor, "p n"]:
     """Trace of every sample's kernel block, exactly or by probes, in float64.
 
@@ -49,14 +55,23 @@ def per_sample_traces(
         network: The network, in the mode in which it is to be looked at.
         x: Inputs.
         probes: One row of results a probe; None for the exact traces, as one row.
-        chunk_size: Samples a pass.
+        chunk_size: Samples a pass; None for as many as memory allows, `at_most` at the most.
+        at_most: The most samples a pass where `chunk_size` is None.
 
     Returns:
         Unscaled squared norms.
     """
-    parts = []
-    for part in slices(len(x), chunk_size):
-        tape, outputs = recorded(network, x[part])
+
+    def traces(x: Tensor, part: slice) -> Tensor:
+        tape, outputs = recorded(network, x)
         weightings = [every_output(outputs)] if probes is None else [probe[None, part] for probe in probes.to(outputs)]
-        parts.append(torch.stack([square_norms(tape, outputs, weighting).double() for weighting in weightings]))
-    return torch.cat(parts, dim=1)
+        return torch.stack([square_norms(tape, outputs, weighting).double() for weighting in weightings])
+
+    chunk_size = samples_per_pass(
+        network,
+        x,
+        chunk_size,
+        one_pass=lambda first: traces(first, slice(1)),
+        at_most=at_most,
+    )
+    return torch.cat([traces(x[part], part) for part in slices(len(x), chunk_size)], dim=1)

@@ -84,13 +84,13 @@ def sample_losses(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..
     return losses.reshape(len(outputs), -1).mean(1)
 
 
-def scores(network: nn.Module, samples: Samples, *, chunk_size: int = 512) -> dict[str, float]:
+def scores(network: nn.Module, samples: Samples, *, chunk_size: int | None = None) -> dict[str, float]:
     """Return {"loss", "accuracy"} in evaluation mode over all samples; regression has no accuracy. Exact.
 
     Args:
         network: The network.
         samples: Inputs with targets.
-        chunk_size: Samples a forward pass; without effect on the result beyond rounding.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         Mean loss (see `loss_of`, accumulated in float64) and the fraction of right predictions.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -13,6 +13,12 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import slices
+from gapscope.inspection.chunking import rows_per_pass
+
+# Samples a pass beyond which a forward pass gets no faster, on CPUs and GPUs alike.
+AT_MOST = 512
+# Entries of inputs (or token ids) that are too few to be worth a trial.
+_FEW_ENTRIES, _FEW_TOKENS = 2**18, 2**8
 
 
 @contextmanager
@@ -117,13 +123,51 @@ def ready_inputs(network: nn.Module, x: Tensor) -> Tensor:
     return x.to(device_of(network))
 
 
-def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int = 512) -> Tensor:
+def samples_per_pass(
+    network: nn.Module,
+    x: Tensor,
+    chunk_size: int | None,
+    *,
+    one_pass: Callable[[Tensor], Any] | None = None,
+    at_most: int = AT_MOST,
+) -> int:
+    """Return `chunk_size`, or where it is None as many samples as memory allows.
+
+    A pass of the first sample alone shows how much memory a sample takes; few small inputs are spared that trial.
+
+    Args:
+        network: The network, in the mode in which it will run.
+        x: Inputs [n, ...].
+        chunk_size: What the caller asks for.
+        one_pass: Does what a pass does to the first sample; None for a forward pass without gradients.
+        at_most: The most samples a pass.
+
+    Returns:
+        Samples a pass: `at_most`, or the largest power of two below it that fits.
+    """
+    if chunk_size is not None:
+        return chunk_size
+    if x.numel() <= (_FEW_ENTRIES if x.is_floating_point() else _FEW_TOKENS):
+        return at_most
+    # a network may change its input in place
+    first = ready_inputs(network, x[:1]).clone()
+
+    def trial() -> Any:
+        if one_pass is not None:
+            return one_pass(first)
+        with torch.no_grad():
+            return network(first)
+
+    return rows_per_pass(None, trial, first.device, at_most=at_most)
+
+
+def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = None) -> Tensor:
     """Return the raw outputs [n, K] of a network in the mode it is in, without gradients, chunk by chunk.
 
     Args:
         network: The network.
         x: Inputs [n, ...].
-        chunk_size: Samples a forward pass.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         Outputs [n, K] on the network's device.
@@ -132,6 +176,7 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int = 512) -> 
         InvalidInput: The network does not return one row of K numbers a sample.
     """
     x = ready_inputs(network, x)
+    chunk_size = samples_per_pass(network, x, chunk_size)
     with torch.no_grad():
         parts = [checked_outputs(network(x[part]), part.stop - part.start) for part in slices(len(x), chunk_size)]
     return torch.cat(parts)

@@ -10,12 +10,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.randomness import stream_seed
+from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import as_samples
-from gapscope.inspection.outputs import network_outputs, ready_inputs
+from gapscope.inspection.outputs import network_outputs, ready_inputs, samples_per_pass
 
 Space = Literal["logits", "probabilities"]
 SPACES = ("logits", "probabilities")
+# Purpose of the draws. Inputs are hardly ever drawn from this stream: noise that repeats them would only rescale them.
+NOISE = "input noise"
 
 
 def continuous_inputs(network: nn.Module, x: Tensor) -> Tensor:
@@ -45,14 +47,6 @@ def in_space(outputs: Tensor, space: Space) -> Tensor:
     return outputs.softmax(1) if space == "probabilities" else outputs
 
 
-def random_source(generator: torch.Generator | None, device: torch.device) -> torch.Generator:
-    """Return `generator`, or a fresh one with a fixed seed: the same noise for every network that is compared.
-
-    The seed is none that inputs are likely to be drawn with: noise that repeats the inputs would only rescale them.
-    """
-    return torch.Generator(device).manual_seed(stream_seed(0, "input noise")) if generator is None else generator
-
-
 def output_shifts(
     network: nn.Module,
     x: Float[Tensor, "n ..."],
@@ -61,7 +55,7 @@ def output_shifts(
     draws: int,
     space: Space,
     generator: torch.Generator | None,
-    chunk_size: int,
+    chunk_size: int | None,
 ) -> Iterator[Float[Tensor, "n k"]]:
     """Yield f(x + noise) - f(x) for one draw of noise after the other, in float64 on the CPU.
 
@@ -74,16 +68,17 @@ def output_shifts(
         draws: Number of draws.
         space: What f is: raw outputs or probabilities.
         generator: Source of the noise.
-        chunk_size: Samples a forward pass.
+        chunk_size: Samples a pass; None for as many as memory allows.
 
     Yields:
         The shifts of one draw.
     """
+    chunk_size = samples_per_pass(network, x, chunk_size, at_most=256)
 
     def outputs(inputs: Tensor) -> Tensor:
         return in_space(network_outputs(network, inputs, chunk_size=chunk_size).cpu().double(), space)
 
-    source = random_source(generator, x.device)
+    source = given_or_repeatable(generator, NOISE, x.device)
     clean = outputs(x)
     for _ in range(draws):
         noise = torch.randn(x.shape, generator=source, device=source.device, dtype=x.dtype)

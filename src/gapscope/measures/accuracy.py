@@ -21,7 +21,7 @@ from gapscope.measures.registry import measure
     reference="",
 )
 def accuracy(
-    network: nn.Module, x: Float[Tensor, "n ..."], y: Int64[Tensor, " n"], *, chunk_size: int = 512
+    network: nn.Module, x: Float[Tensor, "n ..."], y: Int64[Tensor, " n"], *, chunk_size: int | None = None
 ) -> Estimate:
     r"""Fraction of samples whose largest output is the labelled class, $\frac1n \sum_i 1[\arg\max_c f_c(x_i) = y_i]$.
 
@@ -31,7 +31,7 @@ def accuracy(
         network: Classifier that returns logits [n, K].
         x: Inputs.
         y: Class labels.
-        chunk_size: Samples a forward pass; without effect on the result.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         A number in [0, 1].

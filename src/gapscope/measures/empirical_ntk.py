@@ -19,8 +19,8 @@ def empirical_ntk(
     x2: Float[Tensor, "m ..."] | Int[Tensor, "m ..."] | None = None,
     *,
     outputs: Literal["full", "traced"] = "full",
-    max_bytes: int = 2**30,
     chunk_size: int | None = None,
+    max_bytes: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> Float[Tensor, "n c m c"] | Float[Tensor, "n m"]:
     r"""Kernel of model gradients: how much learning one sample moves the outputs of another.
@@ -39,9 +39,11 @@ def empirical_ntk(
         x: Inputs of the rows.
         x2: Inputs of the columns; None for the rows' own.
         outputs: "full" or "traced".
-        max_bytes: Bytes that factors, temporaries and the backward pass may take beside weights and result; a single
-            sample a chunk is the least that is done. A small budget costs passes, not accuracy.
-        chunk_size: Samples a chunk in place of `max_bytes`; the result does not depend on it.
+        chunk_size: Samples a pass, of the rows as of the columns, without effect beyond rounding; None for as many as
+            `max_bytes` allows.
+        max_bytes: Bytes that factors, temporaries and the backward pass may take beside weights and result, among them
+            the blocks in which the contributions of a layer are contracted, which hold no whole sample; None for a
+            quarter of the free memory, at most 1 GiB. A small budget costs passes, not accuracy.
         dtype: Floating-point type in which everything is computed, on a copy of the network; None for the network's.
 
     Returns:

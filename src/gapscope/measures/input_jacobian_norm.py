@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.records import Estimate
 from gapscope.base.samples import slices
 from gapscope.gradients.probes import draw_probe
-from gapscope.inspection.outputs import checked_outputs, inspecting, network_outputs
-from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, in_space, random_source
+from gapscope.inspection.outputs import checked_outputs, inspecting, network_outputs, samples_per_pass
+from gapscope.measures._noisy_outputs import NOISE, SPACES, Space, continuous_inputs, in_space
 from gapscope.measures.registry import measure
 
 
@@ -29,7 +30,7 @@ def squared_products(
     cotangents: Float[Tensor, "m _ k"],
     *,
     space: Space,
-    chunk_size: int,
+    chunk_size: int | None,
 ) -> Float[Tensor, "m n"]:
     r"""Return $\lVert J_i^\top v_{ji} \rVert^2$ for every cotangent j and sample i, J_i = df/dx at sample i.
 
@@ -41,13 +42,18 @@ def squared_products(
         x: Inputs that went through `continuous_inputs`.
         cotangents: v, one a sample ([m, n, k]) or the same for all samples ([m, 1, k]).
         space: What f is: raw outputs or probabilities.
-        chunk_size: Samples a forward pass.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The squared norms in float64, on the CPU.
     """
     m, rows, k = cotangents.shape
     products = torch.zeros(m, len(x), dtype=torch.float64)
+
+    def one_pass(first: Tensor) -> Any:
+        return squared_products(network, first, cotangents[:1, :1], space=space, chunk_size=1)
+
+    chunk_size = samples_per_pass(network, x, chunk_size, one_pass=one_pass, at_most=128)
     for part in slices(len(x), chunk_size):
         inputs = x[part].clone().requires_grad_()
         outputs = in_space(checked_outputs(network(inputs), len(inputs)).double(), space)
@@ -59,7 +65,7 @@ def squared_products(
 
 
 def squared_jacobian_norms(
-    network: nn.Module, x: Float[Tensor, "n ..."], *, space: Space, chunk_size: int
+    network: nn.Module, x: Float[Tensor, "n ..."], *, space: Space, chunk_size: int | None
 ) -> Float[Tensor, " n"]:
     """Return the squared Frobenius norm of every sample's Jacobian, exactly: one backward pass an output."""
     k = number_of_outputs(network, x)
@@ -68,11 +74,11 @@ def squared_jacobian_norms(
 
 
 def random_signs(
-    probes: int, n: int, n_outputs: int, generator: torch.Generator | None, device: torch.device
+    draws: int, n: int, n_outputs: int, generator: torch.Generator | None, device: torch.device
 ) -> Float[Tensor, "m n k"]:
-    """Return `probes` independent draws of random signs, each for all samples and outputs."""
-    source = random_source(generator, device)
-    return torch.stack([draw_probe("rademacher", n, n_outputs, source) for _ in range(probes)])
+    """Return `draws` independent draws of random signs, each for all samples and outputs."""
+    source = given_or_repeatable(generator, NOISE, device)
+    return torch.stack([draw_probe("rademacher", n, n_outputs, source) for _ in range(draws)])
 
 
 def _mean_of_probes(squares: Float[Tensor, "m n"]) -> Estimate:
@@ -100,9 +106,9 @@ def input_jacobian_norm(
     space: Space = "logits",
     squared: bool = False,
     method: Literal["exact", "probe"] = "exact",
-    probes: int = 1,
+    draws: int = 1,
     generator: torch.Generator | None = None,
-    chunk_size: int = 128,
+    chunk_size: int | None = None,
 ) -> Estimate:
     r"""Mean norm of the input Jacobian, $J = \frac1n \sum_i \lVert \partial f(x_i) / \partial x \rVert_F$.
 
@@ -121,9 +127,9 @@ def input_jacobian_norm(
         space: "logits" before the softmax, "probabilities" behind it.
         squared: Whether to average the squared norm.
         method: "exact", or "probe" together with `squared=True`.
-        probes: Number of probes.
+        draws: Number of draws of the signs, one backward pass each.
         generator: Source of the probes; None draws the same ones for every network.
-        chunk_size: Samples a forward pass; without effect beyond rounding.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The mean norm, or mean squared norm, with a standard error where it was probed.
@@ -138,7 +144,7 @@ def input_jacobian_norm(
     """
     check_choice("space", space, SPACES)
     check_choice("method", method, ("exact", "probe"))
-    check_range("probes", probes, 1)
+    check_range("draws", draws, 1)
     if method == "probe" and not squared:
         raise InvalidInput(
             "method='probe' needs squared=True, because the probe of the norm itself is biased; got squared=False. "
@@ -147,7 +153,7 @@ def input_jacobian_norm(
     with inspecting(network):
         x = continuous_inputs(network, x)
         if method == "probe":
-            signs = random_signs(probes, len(x), number_of_outputs(network, x), generator, x.device)
+            signs = random_signs(draws, len(x), number_of_outputs(network, x), generator, x.device)
             return _mean_of_probes(squared_products(network, x, signs, space=space, chunk_size=chunk_size))
         squares = squared_jacobian_norms(network, x, space=space, chunk_size=chunk_size)
     return Estimate((squares if squared else squares.sqrt()).mean().item())

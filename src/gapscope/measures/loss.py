@@ -21,7 +21,7 @@ from gapscope.measures.registry import measure
     reference="",
 )
 def loss(
-    network: nn.Module, x: Float[Tensor, "n ..."], y: Shaped[Tensor, "n ..."], *, chunk_size: int = 512
+    network: nn.Module, x: Float[Tensor, "n ..."], y: Shaped[Tensor, "n ..."], *, chunk_size: int | None = None
 ) -> Estimate:
     r"""Mean cross-entropy $-\frac1n \sum_i \log \mathrm{softmax}(f(x_i))_{y_i}$, or mean squared error (regression).
 
@@ -31,7 +31,7 @@ def loss(
         network: Network that returns raw outputs [n, K].
         x: Inputs.
         y: Class labels [n], or regression targets [n, K].
-        chunk_size: Samples a forward pass; without effect beyond rounding.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The loss, 0 or larger.

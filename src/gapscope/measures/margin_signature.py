@@ -114,7 +114,7 @@ def margin_signature(
     features: Literal["quartiles", "moments"] = "quartiles",
     log: bool = True,
     epsilon: float = 1e-6,
-    chunk_size: int = 256,
+    chunk_size: int | None = None,
 ) -> MarginSignature:
     r"""Five features of the normalised margins at the input and at hidden layers; exact, to first order a distance.
 
@@ -145,7 +145,7 @@ def margin_signature(
         features: "quartiles" or "moments".
         log: Whether features are natural logarithms, which predict the gap best in the paper.
         epsilon: Keeps the root from 0; 0 is allowed.
-        chunk_size: Samples a pass; without effect beyond rounding.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The signature, and the margins from which it comes.

@@ -79,8 +79,8 @@ def ntk_logdet(
     x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
     *,
     outputs: Literal["full", "traced"] = "full",
-    max_bytes: int = 2**30,
     chunk_size: int | None = None,
+    max_bytes: int | None = None,
     dtype: torch.dtype | None = torch.float64,
 ) -> LogDeterminant:
     r"""Log determinant of the kernel of model gradients, $\log\det K = \sum_i \log \lambda_i$.
@@ -93,8 +93,8 @@ def ntk_logdet(
         network: The network.
         x: Inputs.
         outputs: "full" for all nC rows, or "traced" for the n x n kernel summed over outputs. The two differ.
-        max_bytes: As for `empirical_ntk`.
         chunk_size: As for `empirical_ntk`.
+        max_bytes: As for `empirical_ntk`.
         dtype: Floating-point type of gradients and kernel, on a copy of the network; None for the network's own,
             which is faster and raises the threshold. The factorisation is in float64 always.
 

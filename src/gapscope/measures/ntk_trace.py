@@ -9,21 +9,24 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice, check_range
+from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.records import Estimate
 from gapscope.base.samples import slices
 from gapscope.gradients.probes import draw_probe, probe_scale
 from gapscope.gradients.recording import check_no_batch_statistics
 from gapscope.gradients.traces import per_sample_traces
-from gapscope.inspection.outputs import checked_outputs, inspecting, ready_inputs
+from gapscope.inspection.outputs import checked_outputs, inspecting, ready_inputs, samples_per_pass
 from gapscope.measures.registry import measure
 
+# Gradients of single outputs that are held at once.
 _GRADIENTS_AT_ONCE = 1024
 
 
-def _batch_sums(network: nn.Module, x: Tensor, probes: Tensor, chunk_size: int) -> Tensor:
+def _batch_sums(network: nn.Module, x: Tensor, probes: Tensor, chunk_size: int | None) -> Tensor:
     """Squared norm [P, 1] of the gradient of all weighted outputs together, for each probe."""
     check_no_batch_statistics(dict(network.named_modules()))
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    chunk_size = samples_per_pass(network, x, chunk_size, one_pass=network, at_most=_GRADIENTS_AT_ONCE)
     squares = []
     for probe in probes:
         sums = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
@@ -61,7 +64,7 @@ def ntk_trace(
     x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
     *,
     method: Literal["exact", "probe"] = "exact",
-    probes: int = 1,
+    draws: int = 1,
     reduction: Literal["sum", "mean"] = "sum",
     probe: Literal["class", "rademacher", "batch_sum"] = "class",
     generator: torch.Generator | None = None,
@@ -86,12 +89,11 @@ def ntk_trace(
         network: The network.
         x: Inputs.
         method: "exact", or "probe" for an estimate with its standard error.
-        probes: Number of probes, each drawn for all samples at once before anything is computed.
+        draws: Number of draws of the probe, each for all samples at once before anything is computed.
         reduction: "sum" over samples and outputs, or "mean" (the sum divided by N C).
         probe: Kind of probe.
-        generator: Source of the probes; None for a new one with seed 0, so that the same call gives the same number.
-        chunk_size: Samples a pass; the result does not depend on it. None for as many as make
-            1024 gradients of outputs.
+        generator: Source of the probes; None for the same ones at every call.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The trace, in squared output / squared weight. The standard error of probes is the spread among them; with one
@@ -109,19 +111,20 @@ def ntk_trace(
     """
     check_choice("method", method, ("exact", "probe"))
     check_choice("reduction", reduction, ("sum", "mean"))
-    check_range("probes", probes, 1)
+    check_range("draws", draws, 1)
     with inspecting(network):
         x = ready_inputs(network, x)
         n, n_outputs = len(x), checked_outputs(network(x[:1]), 1).shape[1]
         scale = 1 / (n * n_outputs) if reduction == "mean" else 1.0
-        if chunk_size is None:
-            chunk_size = max(1, _GRADIENTS_AT_ONCE // (n_outputs if method == "exact" else 1))
         if method == "exact":
-            return Estimate(float(per_sample_traces(network, x, None, chunk_size=chunk_size).sum()) * scale)
-        generator = torch.Generator().manual_seed(0) if generator is None else generator
-        drawn = torch.stack([draw_probe(probe, n, n_outputs, generator) for _ in range(probes)]).to(x.device)
+            at_most = max(1, _GRADIENTS_AT_ONCE // n_outputs)
+            traces = per_sample_traces(network, x, None, chunk_size=chunk_size, at_most=at_most)
+            return Estimate(float(traces.sum()) * scale)
+        generator = given_or_repeatable(generator)
+        drawn = torch.stack([draw_probe(probe, n, n_outputs, generator) for _ in range(draws)]).to(x.device)
         if probe == "batch_sum":
             values = _batch_sums(network, x, drawn, chunk_size)
         else:
-            values = per_sample_traces(network, x, drawn, chunk_size=chunk_size) * probe_scale(probe, n_outputs)
+            squares = per_sample_traces(network, x, drawn, chunk_size=chunk_size, at_most=_GRADIENTS_AT_ONCE)
+            values = squares * probe_scale(probe, n_outputs)
     return Estimate(float(values.sum(1).mean()) * scale, _standard_error(values, probe, n_outputs) * scale)

@@ -58,7 +58,7 @@ def _sampled(shifts: Iterable[Float[Tensor, "n k"]], *, per_output: bool) -> Est
     return _joint_variance(torch.stack(kept))
 
 
-def _zero_noise(network: nn.Module, x: Tensor, *, space: Space, per_output: bool, chunk_size: int) -> float:
+def _zero_noise(network: nn.Module, x: Tensor, *, space: Space, per_output: bool, chunk_size: int | None) -> float:
     """Return the limit of S / noise_std^2 for vanishing noise."""
     k = number_of_outputs(network, x)
     if per_output:
@@ -89,7 +89,7 @@ def output_sensitivity(
     per_output: bool = False,
     method: Literal["sampled", "zero_noise"] = "sampled",
     generator: torch.Generator | None = None,
-    chunk_size: int = 256,
+    chunk_size: int | None = None,
 ) -> Estimate:
     r"""Variance S of the mean output's shift under input noise; estimated, with its standard error.
 
@@ -125,7 +125,7 @@ def output_sensitivity(
         method: "sampled", or "zero_noise" for the exact limit of vanishing noise; `draws` has no effect there.
         generator: Source of the noise; None draws the same noise for every network, so that differences between
             networks are not differences of noise.
-        chunk_size: Samples a forward pass; without effect beyond rounding.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         S, 0 or larger; without a standard error for `method="zero_noise"`.

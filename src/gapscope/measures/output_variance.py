@@ -57,7 +57,7 @@ def output_variance(
     draws: int = 10,
     space: Space = "probabilities",
     generator: torch.Generator | None = None,
-    chunk_size: int = 256,
+    chunk_size: int | None = None,
 ) -> Float[Tensor, " n"]:
     r"""Output variance of every input under noise, $\frac1K \sum_k \mathrm{Var}_\varepsilon f_k(x + \varepsilon)$.
 
@@ -76,7 +76,7 @@ def output_variance(
         draws: Noise draws an input, 2 or more; each costs a forward pass.
         space: "probabilities" or "logits".
         generator: Source of the noise; None draws the same noise for every network.
-        chunk_size: Samples a forward pass; without effect beyond rounding.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         One variance an input, in squared output units, float64 on the CPU.
@@ -135,7 +135,7 @@ def error_detection(
     draws: int = 10,
     space: Space = "probabilities",
     generator: torch.Generator | None = None,
-    chunk_size: int = 256,
+    chunk_size: int | None = None,
 ) -> ErrorDetection:
     """How well the output variance of an input tells that its prediction is wrong, beside the largest probability.
 
@@ -152,7 +152,7 @@ def error_detection(
         draws: Noise draws an input.
         space: "probabilities" or "logits", whose variance is judged.
         generator: Source of the noise.
-        chunk_size: Samples a forward pass; without effect beyond rounding.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         Both areas, their difference, and the number of wrong predictions.

@@ -147,13 +147,13 @@ def _sparsity(
 
 @overload
 def unit_sparsity(
-    network: nn.Module, x: Tensor, y: Tensor, *, layer: str | None = None, **options: Any
+    network: nn.Module, x: Tensor, y: Tensor, *, layers: str | None = None, **options: Any
 ) -> UnitSparsity: ...
 
 
 @overload
 def unit_sparsity(
-    network: nn.Module, x: Tensor, y: Tensor, *, layer: Sequence[str], **options: Any
+    network: nn.Module, x: Tensor, y: Tensor, *, layers: Sequence[str], **options: Any
 ) -> dict[str, UnitSparsity]: ...
 
 
@@ -172,7 +172,7 @@ def unit_sparsity(
     x: Shaped[Tensor, "n ..."],
     y: Int[Tensor, " n"],
     *,
-    layer: str | Sequence[str] | None = None,
+    layers: str | Sequence[str] | None = None,
     unit_axis: int | None = None,
     attribute: Attribute = "mean_absolute_activation",
     order: Literal["descending", "ascending"] = "descending",
@@ -180,7 +180,7 @@ def unit_sparsity(
     area: Literal["absolute", "signed"] = "absolute",
     include_all_ablated: bool = False,
     n_classes: int | None = None,
-    max_bytes: int = 2**28,
+    chunk_size: int | None = None,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> UnitSparsity | dict[str, UnitSparsity]:
@@ -204,7 +204,7 @@ def unit_sparsity(
     The default layer is the activation behind the last convolution (before pooling; behind the sum of a residual
     block), in a network without convolutions the activation of the last hidden layer. It is found by tracing the
     network's operations, functional activations included; a network that cannot be traced, and one in which no
-    activation follows that layer, need `layer`.
+    activation follows that layer, need `layers`.
 
     Predictions are those of a loop over n that multiplies the layer's output by a mask, for all samples of a class at
     once. The rest of the network runs on large batches of masked activations; steps that remove a unit which is zero
@@ -218,7 +218,8 @@ def unit_sparsity(
         network: Network that returns logits [n, K].
         x: Inputs, the training data.
         y: Class labels, as they were trained on.
-        layer: Name of a module whose output is ablated; several give a dictionary of results. None: see above.
+        layers: Name of the module whose output is ablated; None: see above. A sequence of names gives a dictionary of
+            results, one a layer, also where it holds one name.
         unit_axis: Axis of the layer's output that counts its units; None takes the last one behind a linear layer (also
             for tokens with features), else the first after the samples.
         attribute: By what units are ranked, largest first: "mean_absolute_activation" (the paper's),
@@ -231,13 +232,13 @@ def unit_sparsity(
             M / (M+1) of the other where E_r is nowhere below E.
         include_all_ablated: Whether n = M counts for n_0^r.
         n_classes: C of the chance level; None takes the network's number of outputs.
-        max_bytes: About how much memory a batch may take, beside the activations of one class; without effect on the
-            result.
+        chunk_size: Rows a pass, each a sample or a sample with some units masked, without effect on the result; None
+            for as many as memory allows beside the activations of one class.
         generator: Source of the random ranking; None takes the same for every network.
         progress: Whether to show a bar, where standard error is a terminal.
 
     Returns:
-        The numbers with curves, turning points, class table and cautions; by layer where several are named.
+        The numbers with curves, turning points, class table and cautions; by layer where a sequence is given.
 
     Raises:
         InvalidInput: An option, the layer's name or the data cannot be used.
@@ -256,7 +257,8 @@ def unit_sparsity(
     check_choice("area", area, ("absolute", "signed"))
     if not callable(attribute):
         check_choice("attribute", attribute, ATTRIBUTES)
-    check_range("max_bytes", max_bytes, 1)
+    if chunk_size is not None:
+        check_range("chunk_size", chunk_size, 1)
     samples = Samples(x, y)
     if not samples.is_classification:
         raise InvalidInput(f"unit_sparsity needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
@@ -273,14 +275,14 @@ def unit_sparsity(
                 layer=name,
                 unit_axis=unit_axis,
                 attribute=attribute,
-                max_bytes=max_bytes,
+                chunk_size=chunk_size,
                 generator=generator,
                 progress=progress,
             )
-            for name in ([layer] if layer is None or isinstance(layer, str) else layer)
+            for name in ([layers] if layers is None or isinstance(layers, str) else layers)
         }
     results = {
         name: _sparsity(curves, classes, order=order, ties=ties, area=area, include_all_ablated=include_all_ablated)
         for name, curves in found.items()
     }
-    return next(iter(results.values())) if layer is None or isinstance(layer, str) else results
+    return next(iter(results.values())) if layers is None or isinstance(layers, str) else results

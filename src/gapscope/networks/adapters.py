@@ -12,7 +12,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, MissingExtra, require_extra
-from gapscope.networks.initialization import generator_or_fresh, seeded
+from gapscope.base.random_streams import given_or_repeatable
+from gapscope.networks.initialization import drawing_from
 
 
 def _import(package: str, extra: str) -> ModuleType:
@@ -40,14 +41,14 @@ def from_timm(name: str, *, n_outputs: int, generator: torch.Generator | None = 
     Args:
         name: Name in timm, such as "resnet18".
         n_outputs: Classes.
-        generator: Source of the initial weights; None takes a fresh, unpredictable seed.
+        generator: Source of the initial weights; None for the same ones at every call.
         **options: Passed to `timm.create_model`, such as `in_chans=1`, `img_size=32` or `pretrained=True`.
 
     Returns:
         The model, without in-place activations.
     """
     timm = _import("timm", "vision")
-    with seeded(generator_or_fresh(generator)):
+    with drawing_from(given_or_repeatable(generator, "initial weights")):
         return _without_inplace(timm.create_model(name, num_classes=n_outputs, **options))
 
 
@@ -59,14 +60,14 @@ def from_torchvision(
     Args:
         name: Name in `torchvision.models`, such as "resnet18".
         n_outputs: Classes.
-        generator: Source of the initial weights; None takes a fresh, unpredictable seed.
+        generator: Source of the initial weights; None for the same ones at every call.
         **options: Passed to `torchvision.models.get_model`.
 
     Returns:
         The model, without in-place activations.
     """
     models = _import("torchvision", "vision").models
-    with seeded(generator_or_fresh(generator)):
+    with drawing_from(given_or_repeatable(generator, "initial weights")):
         return _without_inplace(models.get_model(name, num_classes=n_outputs, **options))
 
 
@@ -116,7 +117,7 @@ def _from_config(config: Any, n_outputs: int | None, generator: torch.Generator 
     for task in ("Image", "Sequence"):
         known = getattr(transformers, f"MODEL_FOR_{task.upper()}_CLASSIFICATION_MAPPING")
         if type(config) in known:
-            with seeded(generator_or_fresh(generator)):
+            with drawing_from(given_or_repeatable(generator, "initial weights")):
                 return getattr(transformers, f"AutoModelFor{task}Classification").from_config(config)
     raise InvalidInput(
         f"transformers must know an image or sequence classifier for the config; got {type(config).__name__}. "
@@ -134,7 +135,7 @@ def from_transformers(
     Args:
         source: A model, or a config from which one is built with new weights.
         n_outputs: Classes, for a config; None takes its `num_labels`.
-        generator: Source of the initial weights, for a config; None takes a fresh, unpredictable seed.
+        generator: Source of the initial weights, for a config; None for the same ones at every call.
 
     Returns:
         The wrapped model, without in-place activations.

@@ -125,7 +125,7 @@ def build(
         input_shape: Shape of one sample: (features,) or (channels, height, width).
         n_outputs: Classes, or regression targets.
         initialization: "torch", "standard_normal", "xavier_uniform", "he_uniform" or "he_normal", see `initialize`.
-        generator: Source of the initial weights; None takes a fresh, unpredictable seed.
+        generator: Source of the initial weights; None for the same ones at every call.
         **options: Options of the network, see its function.
 
     Returns:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from gapscope.base.errors import InvalidInput, check_choice
+from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.specs import INITIALIZATIONS
 
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -25,16 +26,8 @@ _WEIGHTS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def generator_or_fresh(generator: torch.Generator | None) -> torch.Generator:
-    """Return `generator`, or a new one with a seed from the operating system (the global random state is not used)."""
-    if generator is None:
-        generator = torch.Generator()
-        generator.seed()
-    return generator
-
-
 @contextmanager
-def seeded(generator: torch.Generator) -> Iterator[None]:
+def drawing_from(generator: torch.Generator) -> Iterator[None]:
     """Run code that draws from the global CPU random state under a seed from `generator`; restore the state after."""
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     with torch.random.fork_rng(devices=[]):
@@ -85,7 +78,7 @@ def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generat
     Args:
         network: The network; changed in place.
         kind: One of the kinds in the table.
-        generator: Source of all random numbers; None takes a fresh, unpredictable seed.
+        generator: Source of all random numbers; None for the same ones at every call.
 
     Raises:
         InvalidInput: `kind` is unknown, or a weight is parametrized (weight norm), so that it cannot be set.
@@ -96,8 +89,8 @@ def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generat
     (True, [0.0, 0.0])
     """
     check_choice("initialization", kind, INITIALIZATIONS)
-    generator = generator_or_fresh(generator)
-    with torch.no_grad(), seeded(generator):
+    generator = given_or_repeatable(generator, "initial weights")
+    with torch.no_grad(), drawing_from(generator):
         for name, module in network.named_modules():
             if parametrize.is_parametrized(module):
                 raise InvalidInput(

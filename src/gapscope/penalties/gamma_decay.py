@@ -31,8 +31,8 @@ class GammaDecayPenalty(Penalty):
     Reference: Luo et al. 2019, eq. 3 and section 5 ("PN + gamma decay"); a constant zeta hardly helps (appendix B.3).
 
     Args:
-        batch_size: M, the batch size whose regularisation is wanted.
         strength: alpha; 1 is batch norm's own.
+        batch_size: M, the batch size whose regularisation is wanted.
         every: Calls between measurements of zeta; the paper leaves it open, once an epoch is enough.
         smoothing: Weight of the former zeta at each new measurement; 0 takes the newest alone.
         batch_norm_size: Batch size of the batch statistics that the network meets already, None where it meets none.
@@ -44,7 +44,7 @@ class GammaDecayPenalty(Penalty):
 
     >>> network = nn.BatchNorm1d(1, eps=0.0).double()  # loss (u - y)^2 with u = -1 or 1: zeta = 1/M
     >>> u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
-    >>> round(GammaDecayPenalty(10)(network.eval(), u, u).item(), 6)
+    >>> round(GammaDecayPenalty(batch_size=10)(network.eval(), u, u).item(), 6)
     0.1
     """
 
@@ -52,9 +52,9 @@ class GammaDecayPenalty(Penalty):
 
     def __init__(
         self,
-        batch_size: int,
         strength: float = 1.0,
         *,
+        batch_size: int,
         every: int = 100,
         smoothing: float = 0.5,
         batch_norm_size: int | None = None,

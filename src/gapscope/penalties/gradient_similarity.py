@@ -62,7 +62,6 @@ class GradientSimilarityPenalty(Penalty):
             (Hutchinson), see `ntk_trace`.
         noise: s of the log determinant; None for log det K itself, which fails where K is singular.
         seed: Seed of the probes.
-        generator: Source of the probes in place of `seed`.
 
     >>> network = nn.Linear(2, 3)
     >>> penalty = GradientSimilarityPenalty(0.1, method="exact")
@@ -81,7 +80,6 @@ class GradientSimilarityPenalty(Penalty):
         probe: Literal["class", "rademacher", "batch_sum"] = "class",
         noise: float | None = 1.0,
         seed: int = 0,
-        generator: torch.Generator | None = None,
     ) -> None:
         check_range("strength of GradientSimilarityPenalty", strength, 0)
         check_choice("kind", kind, ("trace", "logdet"))
@@ -92,7 +90,7 @@ class GradientSimilarityPenalty(Penalty):
             check_range("noise", noise, 0, low_open=True)
         self.strength, self.kind, self.method = strength, kind, method
         self.every, self.reduction, self.noise = every, reduction, noise
-        self._probes = ProbeSource(probe, seed, generator)
+        self._probes = ProbeSource(probe, seed)
         self._calls = 0
         self._warned = False
 

@@ -52,7 +52,6 @@ class InputJacobianPenalty(Penalty):
         reduction: "mean" divides by nC, "sum" does not.
         probe: "class" (one output per sample, stratified over the batch) or "rademacher".
         seed: Seed of the probes.
-        generator: Source of the probes in place of `seed`.
 
     >>> network = nn.Linear(2, 1)
     >>> _ = nn.init.constant_(network.weight, 3.0)
@@ -68,14 +67,13 @@ class InputJacobianPenalty(Penalty):
         reduction: Literal["mean", "sum"] = "mean",
         probe: Literal["class", "rademacher"] = "class",
         seed: int = 0,
-        generator: torch.Generator | None = None,
     ) -> None:
         check_range("strength of InputJacobianPenalty", strength, 0)
         check_choice("method", method, ("probe", "exact"))
         check_choice("reduction", reduction, ("mean", "sum"))
         check_choice("probe", probe, ("class", "rademacher"))
         self.strength, self.method, self.reduction = strength, method, reduction
-        self._probes = ProbeSource(probe, seed, generator)
+        self._probes = ProbeSource(probe, seed)
 
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from gapscope.base.errors import check_range
+from gapscope.base.randomness import numpy_given_or_repeatable
 from gapscope.theory.dynamics import Method, Trajectory, check_method, checked_times, start_length
 from gapscope.theory.order_parameters import Student, activity, checked_order_parameters
 from gapscope.theory.student_steps import Gains, Weights, activate, pre_activations, steps
@@ -66,7 +67,7 @@ def simulate_learning(
         length: Length L at time 0, None for 1 (weight norm) or gamma (SGD).
         n_inputs: N.
         students: Number of independent students.
-        generator: Source of randomness, None for a fresh one.
+        generator: Source of randomness; None for the same draws at every call.
 
     Returns:
         The trajectory, one column a student.
@@ -85,7 +86,7 @@ def simulate_learning(
     checked_order_parameters(gamma, overlap)
     activity(student)
     moments = checked_times(times)
-    generator = np.random.default_rng() if generator is None else generator
+    generator = numpy_given_or_repeatable(generator)
     teachers = draw_teachers(n_inputs, students, generator)
     weights = _at_overlap(teachers, overlap, start_length(method, gamma, length), generator)
     gains = np.full(students, gamma)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.randomness import numpy_given_or_repeatable
 from gapscope.theory.generalization import LossScale
 from gapscope.theory.order_parameters import Student, activity
 from gapscope.theory.student_steps import (
@@ -128,7 +129,7 @@ def train_students(
         start_length: $\|w\|/\sqrt N$ at the start, None for 1 with a gain and 0.01 for SGD, whose ReLU students keep
             what a long start puts where no sample is active.
         checkpoints: Increasing epochs after which to keep the weights (0 for the start), None for the end only.
-        generator: Source of the batches and of a random start, None for a fresh one.
+        generator: Source of the batches and of a random start; None for the same draws at every call.
 
     Returns:
         Effective weights of the students; with checkpoints these are the leading axis.
@@ -149,7 +150,7 @@ def train_students(
     check_range("learning_rate", learning_rate, 0, low_open=True)
     check_range("momentum", momentum, 0, 1, high_open=True)
     activity(student)
-    generator = np.random.default_rng() if generator is None else generator
+    generator = numpy_given_or_repeatable(generator)
     decay = ridge_constant(task, zeta, loss_scale) * batch / samples
     peak = learning_rate / (1 + np.sqrt(batch / task.inputs.shape[2])) ** 2
     length = start_length if start_length is not None else 0.01 if method == "sgd" else 1.0

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from gapscope.base.errors import check_choice, check_range
+from gapscope.base.randomness import numpy_given_or_repeatable
 from gapscope.theory.generalization import LossScale
 from gapscope.theory.order_parameters import Student, activity, generalization_error
 
@@ -92,7 +93,7 @@ def draw_teacher_task(
         n_inputs: N; the paper's figure has 4096. Memory: 8 * students * alpha * N^2 bytes.
         noise_variance: S.
         students: Number of independent tasks; they are trained side by side.
-        generator: Source of randomness, None for a fresh one.
+        generator: Source of randomness; None for the same draws at every call.
 
     Returns:
         The tasks.
@@ -107,7 +108,7 @@ def draw_teacher_task(
     check_range("noise_variance", noise_variance, 0)
     check_range("n_inputs", n_inputs, 1)
     check_range("students", students, 1)
-    generator = np.random.default_rng() if generator is None else generator
+    generator = numpy_given_or_repeatable(generator)
     teachers = draw_teachers(n_inputs, students, generator)
     samples = max(1, round(alpha * n_inputs))
     inputs = generator.standard_normal((students, samples, n_inputs)) / np.sqrt(n_inputs)

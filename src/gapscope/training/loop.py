@@ -149,7 +149,7 @@ class _Run:
             assert samples.targets is not None
             x, y = samples.inputs[indices].to(self.device), samples.targets[indices].to(self.device)
             if settings.augmentation == "flip_shift_rotate":
-                x = flip_shift_rotate(x)
+                x = flip_shift_rotate(x, generator=torch.default_generator)
             if settings.channels_last and x.ndim == 4:
                 x = x.contiguous(memory_format=torch.channels_last)
             loss, penalty, right = self.step(x, y)

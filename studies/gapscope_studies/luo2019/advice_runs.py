@@ -151,7 +151,11 @@ def _with_dropout(network: nn.Module, before: str, rate: float) -> nn.Sequential
 
 def _decay(trial: Trial, **options: Any) -> GammaDecayPenalty:
     return GammaDecayPenalty(
-        trial.normal, strength=trial.amount, batch_norm_size=trial.case.batch_size, seed=trial.case.spec.seed, **options
+        trial.amount,
+        batch_size=trial.normal,
+        batch_norm_size=trial.case.batch_size,
+        seed=trial.case.spec.seed,
+        **options,
     )
 
 

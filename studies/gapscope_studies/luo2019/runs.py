@@ -146,8 +146,8 @@ def _penalties(case: Case, problem: Problem) -> list[Penalty]:
         return []
     steps = max(1, len(problem.train) // case.batch_size)
     penalty = GammaDecayPenalty(
-        case.emulated_size, every=max(1, steps // DECAYS_AN_EPOCH), data=population(problem.train), draws=DECAY_DRAWS,
-        seed=case.spec.seed,
+        batch_size=case.emulated_size, every=max(1, steps // DECAYS_AN_EPOCH), data=population(problem.train),
+        draws=DECAY_DRAWS, seed=case.spec.seed,
     )  # fmt: skip
     return [penalty]
 

@@ -82,7 +82,7 @@ def measure_layers(setting: Setting, pool: str, spec: Spec, n_samples: int) -> d
     default = unit_sparsity(network, samples.inputs, samples.targets)
     found = {"last convolution": default}
     for label, name in layers_by_depth(network, default.layer).items():
-        found[label] = unit_sparsity(network, samples.inputs, samples.targets, layer=name)
+        found[label] = unit_sparsity(network, samples.inputs, samples.targets, layers=name)
     return {f"{number}, {label}": value for label, item in found.items() for number, value in item.numbers().items()}
 
 

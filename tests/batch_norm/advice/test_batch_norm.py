@@ -74,7 +74,7 @@ def test_the_advice_does_what_it_says(advice: BatchNormAdvice, signs: Data) -> N
         for batch in part
     ]
     assert sum(losses) / len(losses) == pytest.approx(float(advice.total.excess), rel=0.08)
-    penalty = GammaDecayPenalty(20, strength=float(advice.decay_strength), batch_norm_size=100, draws=None)
+    penalty = GammaDecayPenalty(float(advice.decay_strength), batch_size=20, batch_norm_size=100, draws=None)
     assert penalty(one_layer(), u, y).item() == pytest.approx(float(advice.missing), rel=0.01)
 
 

@@ -67,7 +67,7 @@ class BatchNormAdvice:
         ghost_size: Size of ghost batches that restores it; None where the new batches are smaller, or none.
         dropout: Dropout rate that adds the missing amount; None where nothing is missing or no rate up to 0.9 does.
         dropout_before: The layers whose inputs are dropped.
-        decay_strength: `strength` of GammaDecayPenalty(M, batch_norm_size=new) with which it adds the missing amount;
+        decay_strength: `strength` of GammaDecayPenalty (M, batch_norm_size=new) with which it adds the missing amount;
             None where nothing is missing or there is no decay to strengthen.
     """
 
@@ -191,7 +191,7 @@ def advise_batch_norm(
     dropout_before: Sequence[str] | None = None,
     passes: int = 10,
     draws: int = 4,
-    chunk_size: int = 512,
+    chunk_size: int | None = None,
     seed: int = 0,
 ) -> BatchNormAdvice:
     r"""Say how much a network's batch norm regularises, what a new batch size changes, and what would restore it.
@@ -215,7 +215,7 @@ def advise_batch_norm(
         dropout_before: Names of layers whose inputs are dropped; None for the last linear or convolutional one.
         passes: How often all samples are dealt into batches.
         draws: Dropout masks a sample.
-        chunk_size: Samples a forward pass.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
         seed: Seed of batches and masks.
 
     Returns:

@@ -14,7 +14,7 @@ from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples, slices
 from gapscope.inspection.hooks import Weighted, hooked
 from gapscope.inspection.losses import sample_losses
-from gapscope.inspection.outputs import inspecting, ready_inputs
+from gapscope.inspection.outputs import inspecting, ready_inputs, samples_per_pass
 
 LARGEST_RATE = 0.9
 """Rates above this are not looked at."""
@@ -58,7 +58,7 @@ class DropoutLoss:
         layers: Names of the layers whose inputs are dropped.
         draws: Masks a sample.
         seed: Seed of the masks.
-        chunk_size: Samples a forward pass.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Raises:
         InvalidInput: A layer's name is unknown, or there are no targets.
@@ -72,7 +72,7 @@ class DropoutLoss:
         *,
         draws: int = 4,
         seed: int = 0,
-        chunk_size: int = 512,
+        chunk_size: int | None = None,
     ) -> None:
         if samples.targets is None:
             raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
@@ -85,7 +85,9 @@ class DropoutLoss:
         check_range("draws", draws, 1)
         self.network, self.samples, self.targets = network, samples, samples.targets
         self.layers = {name: known[name] for name in layers}
-        self.draws, self.seed, self.chunk_size = draws, seed, chunk_size
+        self.draws, self.seed = draws, seed
+        with inspecting(network):
+            self.chunk_size = samples_per_pass(network, samples.inputs, chunk_size)
         self.plain = self._losses()
 
     def _losses(self) -> Tensor:

@@ -63,7 +63,7 @@ def _remedies(advice: BatchNormAdvice) -> list[str]:
     else:
         lines.append(f"No dropout rate up to 0.9 before {where} adds as much to the loss.")
     if advice.decay_strength is not None:
-        arguments = f"{advice.batch_size}, strength={float(advice.decay_strength):.2g}"
+        arguments = f"{float(advice.decay_strength):.2g}, batch_size={advice.batch_size}"
         arguments += "" if advice.new_batch_size is None else f", batch_norm_size={advice.new_batch_size}"
         form = " with population norm" if advice.new_batch_size is None else ""
         lines.append(
@@ -87,8 +87,8 @@ def sentences(advice: BatchNormAdvice) -> tuple[str, ...]:
         lines += _remedies(advice)
     elif advice.something_is_added:
         lines.append(
-            "Neither ghost batches nor dropout take noise away; population norm with "
-            f"GammaDecayPenalty({advice.batch_size}) keeps the regularisation of batches of {advice.batch_size}."
+            "Neither ghost batches nor dropout take noise away; population norm with GammaDecayPenalty("
+            f"batch_size={advice.batch_size}) keeps the regularisation of batches of {advice.batch_size}."
         )
     return tuple(lines)
 

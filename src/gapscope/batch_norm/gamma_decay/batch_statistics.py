@@ -17,15 +17,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice, check_range
+from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.gamma_decay._figures import label_first, panels_over_batch_size
 from gapscope.batch_norm.gamma_decay.curvature import normalised_input
 from gapscope.batch_norm.gamma_decay.measured_excess import random_batches
 from gapscope.batch_norm.norm_layers import batch_norm_layers
-from gapscope.batch_norm.refresh import refresh_population, seeded
+from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.hooks import hooked
 from gapscope.inspection.moments import ChannelMoments
-from gapscope.inspection.outputs import inspecting, ready_inputs
+from gapscope.inspection.outputs import inspecting, ready_inputs, samples_per_pass
 
 if TYPE_CHECKING:
     import pandas
@@ -209,7 +210,7 @@ def batch_statistics(
     batch_sizes: Sequence[int] = (16, 32, 64, 128),
     layers: Sequence[str] | None = None,
     passes: int = 100,
-    chunk_size: int = 512,
+    chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> BatchStatistics:
     r"""Moments of the batch mean and standard deviation of each layer, measured on data and as predicted.
@@ -230,8 +231,8 @@ def batch_statistics(
         batch_sizes: Batch sizes M, each at least 2 and below the number of samples.
         layers: Names of layers; None for all.
         passes: How often all samples are dealt into batches.
-        chunk_size: Samples a forward pass.
-        generator: Source of the batches; None for one with seed 0.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        generator: Source of the batches; None for the same draws at every call.
 
     Returns:
         Rows with numbers and standard errors; `.to_pandas()`, `.plot()`.
@@ -247,11 +248,12 @@ def batch_statistics(
     n = len(samples)
     for size in batch_sizes:
         check_range("batch_sizes (at least 2, below the number of samples)", size, 2, n - 1)
-    generator = seeded(generator)
+    generator = given_or_repeatable(generator)
     network = copy.deepcopy(network)
     names = list(batch_norm_layers(network, layers))
     refresh_population(network, samples, samples=n, layers=names, chunk_size=chunk_size)
     with inspecting(network):
+        chunk_size = samples_per_pass(network, samples.inputs, chunk_size)
         populations = _populations(network, batch_norm_layers(network, names), samples, chunk_size)
     rows = []
     for name, population in populations.items():

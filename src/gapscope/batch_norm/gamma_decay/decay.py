@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.gamma_decay.curvature import (
@@ -24,9 +25,8 @@ from gapscope.batch_norm.gamma_decay.length_factors import euclidean_length_fact
 from gapscope.batch_norm.gamma_decay.sampled_decay import even_part, noise_source
 from gapscope.batch_norm.gamma_decay.sums import LayerSums
 from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order
-from gapscope.batch_norm.refresh import seeded
 from gapscope.inspection.losses import Loss, sample_losses
-from gapscope.inspection.outputs import device_of, inspecting, ready_inputs
+from gapscope.inspection.outputs import device_of, inspecting, ready_inputs, samples_per_pass
 
 Form = Literal["in_batch", "independent"]
 Metric = Literal["empirical", "euclid"]
@@ -154,7 +154,7 @@ def gamma_decay(
     loss: Loss | None = None,
     draws: int | None = None,
     noise_draws: int = 0,
-    chunk_size: int = 256,
+    chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> GammaDecay:
     r"""Regularisation that batch norm with batches of M gives each layer: zeta_i gamma_i^2, in units of the loss.
@@ -205,8 +205,8 @@ def gamma_decay(
         noise_draws: Number of Gaussian noises (2 or more) drawn for every sample and layer, with which `predicted`
             holds all even orders and the kinks of ReLU networks (`LayerDecay.sampled`) in the place of the second order
             by Gauss-Newton; 0 for none. Each costs three forward passes a layer and memory O(n * channels).
-        chunk_size: Samples a forward pass.
-        generator: Source of the draws; None for one with seed 0.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        generator: Source of the draws; None for the same draws at every call.
 
     Returns:
         Name of layer -> LayerDecay, with totals; `.at(M)` gives another batch size at no cost.
@@ -228,7 +228,7 @@ def gamma_decay(
     samples = as_samples(data)
     if samples.targets is None:
         raise InvalidInput("data must hold targets, for the curvature of the loss; got inputs alone. Pass (x, y).")
-    generator = seeded(generator)
+    generator = given_or_repeatable(generator)
     with inspecting(network):
         found = batch_norm_layers(network, layers)
         first = ready_inputs(network, samples.inputs[:1])
@@ -237,6 +237,7 @@ def gamma_decay(
             network, ordered, samples, samples.targets, loss or sample_losses, curvature, covariance,
             analytic, draws, generator,
         )  # fmt: skip
+        chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
         measurement.run(chunk_size)
         factors = euclidean_length_factors(network, ordered, samples, chunk_size) if metric == "euclid" else {}
         of_one_sample = {

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.gamma_decay._figures import label_first, panels_over_batch_size
@@ -19,10 +20,10 @@ from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay
 from gapscope.batch_norm.layers.ghost import normalize_parts
 from gapscope.batch_norm.norm_layers import batch_norm_layers
-from gapscope.batch_norm.refresh import refresh_population, seeded
+from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.hooks import hooked
 from gapscope.inspection.losses import Loss, sample_losses
-from gapscope.inspection.outputs import inspecting, ready_inputs
+from gapscope.inspection.outputs import inspecting, ready_inputs, samples_per_pass
 
 if TYPE_CHECKING:
     import pandas
@@ -166,7 +167,7 @@ def batch_norm_excess(
     passes: int = 10,
     noise_draws: int = 4,
     loss: Loss | None = None,
-    chunk_size: int = 512,
+    chunk_size: int | None = None,
     generator: torch.Generator | None = None,
     **decay_options: Any,
 ) -> BatchNormExcess:
@@ -194,8 +195,8 @@ def batch_norm_excess(
         noise_draws: Of the prediction, see `gamma_decay`; 0 for the second-order form, zeta gamma^2 plus the part
             linear in gamma.
         loss: Loss of each sample, as for `gamma_decay`.
-        chunk_size: Samples a forward pass (at least one batch).
-        generator: Source of the batches; None for one with seed 0.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        generator: Source of the batches; None for the same draws at every call.
         **decay_options: Options of `gamma_decay` (form, covariance, curvature, draws, ...).
 
     Returns:
@@ -215,7 +216,7 @@ def batch_norm_excess(
         raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
     for size in batch_sizes:
         check_range("batch_sizes (at least 2, below the number of samples)", size, 2, len(samples) - 1)
-    generator, loss = seeded(generator), loss or sample_losses
+    generator, loss = given_or_repeatable(generator), loss or sample_losses
     network = copy.deepcopy(network)
     names = list(batch_norm_layers(network, layers))
     refresh_population(network, samples, samples=len(samples), layers=names, chunk_size=chunk_size)
@@ -228,6 +229,7 @@ def batch_norm_excess(
     in_order = list(decays[batch_sizes[0]])
     rows = []
     with inspecting(network):
+        chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network)
         comparison = _Comparison(network, samples, samples.targets, loss, decays[batch_sizes[0]], chunk_size)
         for name in [*in_order, ALL_LAYERS] if len(in_order) > 1 else in_order:
             for size, decay in decays.items():

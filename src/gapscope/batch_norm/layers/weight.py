@@ -12,6 +12,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import is_parametrized
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.base.random_streams import given_or_repeatable
 from gapscope.batch_norm.layers._channel_norm import per_channel
 from gapscope.batch_norm.norm_layers import chosen
 from gapscope.inspection.hooks import Weighted, hooked
@@ -95,7 +96,7 @@ def initialize_from_data(
         network: A network with weight-normalised layers, changed in place.
         x: A batch of inputs.
         std: Standard deviation of v; it sets how fast directions turn, not the function.
-        generator: Source of v; None for one with seed 0.
+        generator: Source of v; None for the same draws at every call.
 
     Returns:
         The network.
@@ -107,7 +108,7 @@ def initialize_from_data(
     """
     check_range("std", std, 0, low_open=True)
     layers = _normalised_layers(network)
-    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    generator = given_or_repeatable(generator)
 
     def set_from_outputs(name: str, layer: Any, inputs: tuple[Any, ...], outputs: Tensor) -> Tensor:
         mean, deviation = _mean_and_deviation(layer, outputs)

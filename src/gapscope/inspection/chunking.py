@@ -1,0 +1,112 @@
+"""How many samples one pass may take: measured from memory, where the caller does not say (`chunk_size=None`).
+
+Results do not depend on the number beyond rounding. It is a power of two, and its upper bound wherever memory is not
+short, so that the same call takes the same chunks, and gives the same last bits, on every machine with room to spare.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# One part in so many of the free memory: allocators, workspaces and other processes need some as well.
+_SHARE = 4
+
+
+class PeakBytes(TorchDispatchMode):
+    """Largest number of bytes that tensors computed in its context held at one time; views hold none of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = self._held = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for leaf in tree_leaves((args, kwargs)):
+            self._note(leaf, computed=False)
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            self._note(leaf, computed=True)
+        return result
+
+    def _note(self, leaf: Any, *, computed: bool) -> None:
+        if not isinstance(leaf, Tensor) or leaf.layout != torch.strided:
+            return
+        storage = leaf.untyped_storage()
+        key = storage._cdata
+        if key not in self._known:
+            self._known.add(key)
+            size = storage.nbytes() if computed else 0
+            self._held += size
+            self.peak = max(self.peak, self._held)
+            weakref.finalize(storage, self._freed, key, size)
+
+    def _freed(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self._held -= size
+
+
+def _free_on_cpu() -> int:
+    """Memory that the system says new work may take; 2 GiB where it does not say."""
+    free = 2**31
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+    elif "SC_AVPHYS_PAGES" in os.sysconf_names:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
+        free = min(free, max(0, int(text) - int(used.read_text())))
+    return free
+
+
+def memory_budget(device: torch.device, at_most: int = 2**31) -> int:
+    """Bytes that the tensors of one pass may take: a quarter of what is free now, at most `at_most`, at least 1 MiB."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    else:
+        free = _free_on_cpu()
+    return max(2**20, min(at_most, free // _SHARE))
+
+
+def bytes_held(work: Callable[[], Any]) -> int:
+    """Do `work` and return the largest number of bytes that its tensors held at one time, 1 or more."""
+    with PeakBytes() as seen:
+        work()
+    return max(1, seen.peak)
+
+
+def rows_per_pass(
+    chunk_size: int | None,
+    one_row: Callable[[], Any],
+    device: torch.device,
+    *,
+    at_most: int = 2**31,
+    bytes_at_most: int = 2**31,
+) -> int:
+    """Return `chunk_size`, or where it is None as many rows as memory allows; a trial shows how much one row takes.
+
+    Args:
+        chunk_size: What the caller asks for.
+        one_row: Does the work for one row.
+        device: Where its tensors lie.
+        at_most: The most rows a pass.
+        bytes_at_most: The most bytes a pass.
+
+    Returns:
+        Rows a pass: `at_most`, or the largest power of two below it that fits.
+    """
+    if chunk_size is not None:
+        return chunk_size
+    fitting = memory_budget(device, bytes_at_most) // bytes_held(one_row)
+    return at_most if fitting >= at_most else 1 << max(0, fitting.bit_length() - 1)
