@@ -94,7 +94,7 @@ CALLERS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
     "by the weights": lambda network, x, y: gs.LossGradientPenalty(1.0)(network, x, y),
     "by the inputs": lambda network, x, y: gs.LossGradientPenalty(1.0, wrt="inputs")(network, x, y),
     "gamma decay": lambda network, x, y: gamma_decay(network, (x, y), batch_size=2),
-    "gamma decay penalty": lambda network, x, y: gs.GammaDecayPenalty(2)(network, x, y),
+    "gamma decay penalty": lambda network, x, y: gs.GammaDecayPenalty(batch_size=2)(network, x, y),
     "batch norm excess": lambda network, x, y: batch_norm_excess(network, (x, y), batch_sizes=(2,)),
     "advice": lambda network, x, y: gs.advise_batch_norm(network, (x, y), batch_size=2),
     "dropout": lambda network, x, y: DropoutLoss(network, Samples(x, y), ["1"]),
