@@ -1,0 +1,108 @@
+"""The fuzzer's grammar: what a construct is, the decorators by which it gets its name, and what constructs share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of one network, and the source of its further choices."""
+
+    n: int
+    places: int
+    features: int
+    outputs: int
+    choices: random.Random = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Construct:
+    """One word of the grammar.
+
+    Attributes:
+        build: Makes the part.
+        finds: Names of the wrong numbers (W) and crashes (C) of the outside review that this construct showed.
+        second_order: Whether torch can differentiate it twice.
+        half: Whether torch has it in bfloat16.
+        refused: Whether it mixes samples or draws random numbers, so that a network with it must be refused.
+    """
+
+    build: Callable[[Sizes], nn.Module]
+    finds: frozenset[str]
+    second_order: bool
+    half: bool
+    refused: bool
+
+
+CONSTRUCTS: dict[str, Construct] = {}
+
+
+def construct(
+    name: str, *finds: str, second_order: bool = True, half: bool = False, refused: bool = False
+) -> Callable[[Callable[[Sizes], nn.Module]], Callable[[Sizes], nn.Module]]:
+    def add(build: Callable[[Sizes], nn.Module]) -> Callable[[Sizes], nn.Module]:
+        assert name not in CONSTRUCTS
+        CONSTRUCTS[name] = Construct(build, frozenset(finds), second_order, half, refused)
+        return build
+
+    return add
+
+
+HEADS: dict[str, Construct] = {}
+
+
+def head(name: str, *finds: str, half: bool = False) -> Callable[[Callable[[Sizes], nn.Module]], None]:
+    def add(build: Callable[[Sizes], nn.Module]) -> None:
+        HEADS[name] = Construct(build, frozenset(finds), True, half, False)
+
+    return add
+
+
+def mixed_over_places(x: Tensor) -> Tensor:
+    """Let every place see the others, so that a gradient lost at one place is felt."""
+    return x + 0.5 * x.mean(1, keepdim=True)
+
+
+def on_channels(net: Any, x: Tensor) -> Tensor:
+    return net.layer(x.mT).mT
+
+
+def plain(net: Any, x: Tensor) -> Tensor:
+    return net.layer(x)
+
+
+def noisy_statistics(module: nn.Module) -> nn.Module:
+    for name, buffer in module.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.normal_()
+        elif name.endswith("running_var"):
+            buffer.uniform_(0.5, 2)
+    return module
+
+
+def odd(parameter: nn.Parameter) -> nn.Parameter:
+    """Scales that are not all one."""
+    with torch.no_grad():
+        parameter.uniform_(0.5, 1.5)
+    return parameter
+
+
+def norm_layer(layer: nn.Module) -> nn.Module:
+    for parameter in layer.parameters():
+        odd(parameter)
+    return noisy_statistics(layer)
+
+
+def token(x: Tensor, rows: int) -> Tensor:
+    return (3 * x[..., 0].detach().abs()).long().clamp(max=rows - 1)
+
+
+def linear(s: Sizes) -> nn.Linear:
+    return nn.Linear(s.features, s.features, bias=s.choices.random() < 0.7)

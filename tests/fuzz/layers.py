@@ -1,0 +1,204 @@
+"""Constructs: layers that have a rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fuzz.construct import (
+    Sizes,
+    construct,
+    linear,
+    norm_layer,
+    on_channels,
+    token,
+)
+from gradients.reference import Wrapped
+
+
+@construct("linear", half=True)
+def _linear(s: Sizes) -> nn.Module:
+    return linear(s)
+
+
+@construct("linear, places first", half=True)
+def _places_first(s: Sizes) -> nn.Module:
+    return Wrapped(lambda net, x: net.layer(x.transpose(0, 1)).transpose(0, 1), layer=linear(s))
+
+
+@construct("linear, samples and places merged", half=True)
+def _merged(s: Sizes) -> nn.Module:
+    return Wrapped(lambda net, x: net.layer(x.flatten(0, 1)).view_as(x), layer=linear(s))
+
+
+@construct("linear, places before samples merged")
+def _merged_places_first(s: Sizes) -> nn.Module:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        rows = x.transpose(0, 1).flatten(0, 1)
+        return net.layer(rows).unflatten(0, (x.shape[1], len(x))).transpose(0, 1)
+
+    return Wrapped(forward, layer=linear(s))
+
+
+@construct("convolution over places", half=True)
+def _convolution(s: Sizes) -> nn.Module:
+    mode = "zeros" if s.choices.random() < 0.5 else "replicate"
+    groups = s.choices.choice([1, s.features])
+    return Wrapped(on_channels, layer=nn.Conv1d(s.features, s.features, 3, padding=1, padding_mode=mode, groups=groups))
+
+
+@construct("convolution over places and features", half=True)
+def _convolution2d(s: Sizes) -> nn.Module:
+    layer = nn.Conv2d(1, 2, 3, padding=1, bias=s.choices.random() < 0.5)
+    return Wrapped(lambda net, x: net.layer(x[:, None]).mean(1), layer=layer)
+
+
+@construct("convolution in three dimensions")
+def _convolution3d(s: Sizes) -> nn.Module:
+    layer = nn.Conv3d(1, 1, 3, padding=1)
+    return Wrapped(lambda net, x: net.layer(x[:, None, None])[:, 0, 0], layer=layer)
+
+
+@construct("transposed convolution", half=True)
+def _transposed(s: Sizes) -> nn.Module:
+    return Wrapped(on_channels, layer=nn.ConvTranspose1d(s.features, s.features, 3, padding=1))
+
+
+@construct("convolution tied with its transpose")
+def _tied_convolution(s: Sizes) -> nn.Module:
+    first, second = (kind(s.features, s.features, 3, padding=1) for kind in (nn.Conv1d, nn.ConvTranspose1d))
+    second.weight = first.weight
+    return Wrapped(lambda net, x: net.second(net.first(x.mT).tanh()).mT, first=first, second=second)
+
+
+@construct("batch norm", half=True)
+def _batch_norm(s: Sizes) -> nn.Module:
+    return Wrapped(on_channels, layer=norm_layer(nn.BatchNorm1d(s.features)))
+
+
+@construct("batch norm on merged samples and places")
+def _batch_norm_merged(s: Sizes) -> nn.Module:
+    return Wrapped(lambda net, x: net.layer(x.flatten(0, 1)).view_as(x), layer=norm_layer(nn.BatchNorm1d(s.features)))
+
+
+@construct("instance norm")
+def _instance_norm(s: Sizes) -> nn.Module:
+    running = s.places == 1 or s.choices.random() < 0.5
+    return Wrapped(
+        on_channels, layer=norm_layer(nn.InstanceNorm1d(s.features, affine=True, track_running_stats=running))
+    )
+
+
+@construct("layer norm", half=True)
+def _layer_norm(s: Sizes) -> nn.Module:
+    shape = s.choices.choice([[s.features], [s.places, s.features]])
+    return norm_layer(nn.LayerNorm(shape))
+
+
+@construct("layer norm, places first")
+def _layer_norm_places_first(s: Sizes) -> nn.Module:
+    layer = norm_layer(nn.LayerNorm(s.features))
+    return Wrapped(lambda net, x: net.layer(x.transpose(0, 1)).transpose(0, 1), layer=layer)
+
+
+@construct("group norm")
+def _group_norm(s: Sizes) -> nn.Module:
+    return Wrapped(on_channels, layer=norm_layer(nn.GroupNorm(1, s.features)))
+
+
+@construct("root mean square norm")
+def _rms_norm(s: Sizes) -> nn.Module:
+    return norm_layer(nn.RMSNorm(s.features))
+
+
+@construct("parametric ReLU")
+def _prelu(s: Sizes) -> nn.Module:
+    return Wrapped(on_channels, layer=nn.PReLU(s.choices.choice([1, s.features])), before=linear(s))
+
+
+@construct("bilinear")
+def _bilinear(s: Sizes) -> nn.Module:
+    return Wrapped(lambda net, x: net.layer(x, x.tanh()), layer=nn.Bilinear(s.features, s.features, s.features))
+
+
+@construct("embedding")
+def _embedding(s: Sizes) -> nn.Module:
+    padding = s.choices.choice([None, 0])
+    return Wrapped(lambda net, x: x + net.table(token(x, 5)), table=nn.Embedding(5, s.features, padding_idx=padding))
+
+
+@construct("sparse embedding", "C4", second_order=False)
+def _sparse_embedding(s: Sizes) -> nn.Module:
+    return Wrapped(lambda net, x: x + net.table(token(x, 5)), table=nn.Embedding(5, s.features, sparse=True))
+
+
+@construct("embedding tied with a read-out")
+def _tied_embedding(s: Sizes) -> nn.Module:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        return F.linear((x + net.table(token(x, s.features))).tanh(), net.table.weight)
+
+    return Wrapped(forward, table=nn.Embedding(s.features, s.features))
+
+
+@construct("embedding bag", second_order=False)
+def _embedding_bag(s: Sizes) -> nn.Module:
+    bag = nn.EmbeddingBag(5, s.features, mode=s.choices.choice(["sum", "mean"]))
+    return Wrapped(lambda net, x: x + net.bag(token(x, 5))[:, None], bag=bag)
+
+
+def _attention_layer(s: Sizes, **options: Any) -> nn.MultiheadAttention:
+    return nn.MultiheadAttention(s.features, 1, **options)
+
+
+def causal(x: Tensor) -> Tensor:
+    return torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+
+
+@construct("attention")
+def _attention(s: Sizes) -> nn.Module:
+    layer = _attention_layer(s, batch_first=True)
+    return Wrapped(lambda net, x: net.layer(x, x, x)[0], layer=layer)
+
+
+@construct("attention, places first, causal")
+def _attention_places_first(s: Sizes) -> nn.Module:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = x.transpose(0, 1)
+        return net.layer(h, h, h, attn_mask=causal(x))[0].transpose(0, 1)
+
+    return Wrapped(forward, layer=_attention_layer(s))
+
+
+@construct("attention across", half=False)
+def _cross_attention(s: Sizes) -> nn.Module:
+    layer = _attention_layer(s, batch_first=True)
+    return Wrapped(lambda net, x: net.layer(x, net.keys(x), x.tanh())[0], layer=layer, keys=linear(s))
+
+
+@construct("attention with learnt keys and a mask of places", "C3")
+def _attention_extra_keys(s: Sizes) -> nn.Module:
+    layer = _attention_layer(s, batch_first=True, add_bias_kv=True)
+    return Wrapped(lambda net, x: net.layer(x, x, x, attn_mask=causal(x), need_weights=False)[0], layer=layer)
+
+
+@construct("transformer layer")
+def _transformer(s: Sizes) -> nn.Module:
+    return nn.TransformerEncoderLayer(s.features, 1, 3, batch_first=True, activation="gelu")
+
+
+@construct("transformer layer, places first", "W3")
+def _transformer_places_first(s: Sizes) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(s.features, 1, 3, activation="gelu")
+    return Wrapped(lambda net, x: net.layer(x.transpose(0, 1)).transpose(0, 1), layer=layer)
+
+
+@construct("transformer decoder, places first", "W3")
+def _decoder_places_first(s: Sizes) -> nn.Module:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = x.transpose(0, 1)
+        return net.layer(h, h.tanh()).transpose(0, 1)
+
+    return Wrapped(forward, layer=nn.TransformerDecoderLayer(s.features, 1, 3, activation="gelu"))

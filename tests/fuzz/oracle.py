@@ -1,0 +1,259 @@
+"""What is right, by plain autograd in float64, one sample and one output at a time; and what the library says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fuzz.grammar import Sentence
+from gapscope.base.errors import GapscopeError
+from gapscope.gradients.probes import draw_probe, probe_scale
+from gapscope.measures.empirical_ntk import empirical_ntk
+from gapscope.measures.input_jacobian_norm import input_jacobian_norm
+from gapscope.measures.ntk_logdet import ntk_logdet
+from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
+
+# Largest error, relative to the largest right entry. Half precision rounds every layer to 3 digits.
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-4, torch.bfloat16: 0.1}
+
+
+def trainable(network: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]
+
+
+def _flat(gradients: tuple[Tensor | None, ...], parameters: list[nn.Parameter]) -> Tensor:
+    parts = []
+    for gradient, parameter in zip(gradients, parameters, strict=True):
+        dense = torch.zeros_like(parameter) if gradient is None else gradient
+        dense = dense.to_dense() if dense.is_sparse else dense
+        parts.append((torch.stack([dense.real, dense.imag]) if dense.is_complex() else dense).flatten())
+    return torch.cat(parts)
+
+
+def gradient(value: Tensor, network: nn.Module, *, create_graph: bool = False) -> Tensor:
+    """All derivatives of a number in one row, complex ones as two real numbers."""
+    parameters = trainable(network)
+    if not value.requires_grad:
+        return torch.zeros(sum(p.numel() * (2 if p.is_complex() else 1) for p in parameters), dtype=value.dtype)
+    found = torch.autograd.grad(value, parameters, retain_graph=True, create_graph=create_graph, allow_unused=True)
+    return _flat(found, parameters)
+
+
+def jacobian(network: nn.Module, x: Tensor, *, create_graph: bool = False) -> Tensor:
+    """[N, C, P], from batches of one."""
+    with sdpa_kernel(SDPBackend.MATH):
+        rows = [
+            torch.stack([gradient(output, network, create_graph=create_graph) for output in network(sample)[0]])
+            for sample in x.split(1)
+        ]
+    return torch.stack(rows)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The right answers.
+
+    Attributes:
+        jacobian: [N, C, P].
+        trace: Gradient of the trace by the weights; None where torch has no second derivative.
+        logdet: Value and gradient of log det(I + K), likewise.
+        probed: Value and gradient of the squared norms for the probe that the penalty draws first.
+        jacobian_norms: Frobenius norm of each sample's derivative by its input.
+    """
+
+    jacobian: Tensor
+    trace: Tensor | None
+    logdet: tuple[Tensor, Tensor] | None
+    probed: tuple[Tensor, Tensor] | None
+    input_norms: Tensor
+
+    @property
+    def kernel(self) -> Tensor:
+        rows = self.jacobian.flatten(0, 1)
+        n, c, _ = self.jacobian.shape
+        return (rows @ rows.T).view(n, c, n, c)
+
+
+def _probe_kind(case: Sentence) -> str:
+    return ("class", "rademacher", "batch_sum")[case.seed % 3]
+
+
+def _input_norms(network: nn.Module, x: Tensor) -> Tensor:
+    norms = []
+    for sample in x.split(1):
+        sample = sample.clone().requires_grad_()
+        outputs = network(sample)[0]
+        needed = [output for output in outputs if output.requires_grad]
+        rows = [torch.autograd.grad(o, sample, retain_graph=True, materialize_grads=True)[0] for o in needed]
+        norms.append(torch.stack([x.new_zeros(()), *(row.square().sum() for row in rows)]).sum().sqrt())
+    return torch.stack(norms)
+
+
+def truth(case: Sentence, network: nn.Module) -> Truth:
+    """Compute the right answers for a network of float64."""
+    x = case.inputs(torch.float64)
+    norms = _input_norms(network, x)
+    rows = jacobian(network, x, create_graph=case.second_order)
+    if not case.second_order:
+        return Truth(rows, None, None, None, norms)
+    kernel = rows.flatten(0, 1) @ rows.flatten(0, 1).T
+    logdet = torch.logdet(torch.eye(len(kernel), dtype=x.dtype) + kernel)
+    kind = _probe_kind(case)
+    probe = draw_probe(kind, case.n, case.outputs, torch.Generator().manual_seed(case.seed)).double()
+    products = torch.einsum("nc,ncp->np", probe, rows)
+    products = products.sum(0) if kind == "batch_sum" else products
+    probed = probe_scale(kind, case.outputs) * products.square().sum()
+
+    def with_gradient(value: Tensor) -> tuple[Tensor, Tensor]:
+        return value.detach(), gradient(value, network)
+
+    trace = gradient(rows.square().sum(), network)
+    return Truth(rows.detach(), trace, with_gradient(logdet), with_gradient(probed), norms)
+
+
+def _difference(given: Tensor, right: Tensor) -> float:
+    if given.shape != right.shape or given.is_complex():
+        return float("inf")
+    error = (given.double() - right).abs().max() / right.abs().max().clamp(min=1e-12)
+    return float(error) if torch.isfinite(error) else float("inf")
+
+
+def _state(network: nn.Module) -> list[tuple[str, int, Tensor | None]]:
+    """Every tensor and module of a network under every name, by identity, with a copy of what it holds."""
+    found: list[tuple[str, int, Tensor | None]] = []
+    for prefix, module in network.named_modules(remove_duplicate=False):
+        found.append((f"{prefix} {module.training} {sorted(vars(module))}", id(module), None))
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            found.append((f"{prefix}.{name}", id(tensor), None if tensor is None else tensor.detach().clone()))
+        for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
+            found.append((f"{prefix} hooks {list(hooks)}", len(hooks), None))
+    return found
+
+
+@contextmanager
+def leaves_no_trace(network: nn.Module) -> Iterator[list[str]]:
+    """Yield a list that names, after the body, what the body changed."""
+    changed: list[str] = []
+    before, random_state = _state(network), torch.get_rng_state()
+    gradients = [parameter.grad for parameter in network.parameters()]
+    yield changed
+    for (name, identity, held), (other, now, holds) in zip(before, _state(network), strict=False):
+        same = held is None or (holds is not None and torch.equal(held, holds))
+        if name != other or identity != now or not same:
+            changed.append(name)
+    if len(before) != len(_state(network)):
+        changed.append("number of tensors")
+    if not torch.equal(random_state, torch.get_rng_state()):
+        changed.append("random state")
+    if any(p.grad is not g for p, g in zip(network.parameters(), gradients, strict=True)):
+        changed.append("gradients")
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(float(value), dtype=torch.float64)
+
+
+def _measured(case: Sentence, network: nn.Module, right: Truth) -> dict[str, tuple[Callable[[], Any], Tensor]]:
+    """What each measure must give: how to ask for it, and the answer."""
+    x, chunk = case.inputs(), case.chunk_size
+    traced = torch.einsum("ncmc->nm", right.kernel)
+    eigenvalues = torch.linalg.eigvalsh(right.kernel.flatten(2).flatten(0, 1))
+    half = slice(0, (case.n + 1) // 2)
+    return {
+        "ntk_trace": (lambda: _number(ntk_trace(network, x, chunk_size=chunk)), traced.trace()),
+        "empirical_ntk": (lambda: empirical_ntk(network, x, chunk_size=chunk), right.kernel),
+        "empirical_ntk traced": (lambda: empirical_ntk(network, x, outputs="traced", chunk_size=chunk), traced),
+        "empirical_ntk across": (lambda: empirical_ntk(network, x, x[half]), right.kernel[:, :, half]),
+        "ntk_logdet": (lambda: ntk_logdet(network, x, chunk_size=chunk).eigenvalues, eigenvalues),
+        "input_jacobian_norm": (
+            lambda: _number(input_jacobian_norm(network, x, chunk_size=chunk or 128)),
+            right.input_norms.mean(),
+        ),
+    }
+
+
+def _penalised(case: Sentence, network: nn.Module, right: Truth) -> dict[str, tuple[Callable[[], Any], Tensor]]:
+    """The same for the penalty: its value, its gradient and the outputs that it shares with the loss, in one row."""
+    x = case.inputs()
+    if right.trace is None or right.logdet is None or right.probed is None:
+        return {}
+
+    def row(**options: Any) -> Tensor:
+        outputs, value = GradientSimilarityPenalty(1.0, reduction="sum", **options).with_outputs(network, x)
+        with torch.no_grad():
+            same = float((outputs - network(x)).abs().max() <= TOLERANCE[case.dtype])
+        return torch.cat([gradient(value, network).double(), value.detach().double()[None], torch.tensor([same])])
+
+    def expected(value: Tensor, by_weights: Tensor) -> Tensor:
+        return torch.cat([by_weights, value[None], torch.ones(1)])
+
+    value = right.jacobian.square().sum()
+    return {
+        "penalty trace": (lambda: row(method="exact"), expected(value, right.trace)),
+        "penalty log det": (lambda: row(kind="logdet", noise=1.0), expected(*right.logdet)),
+        "penalty probe": (lambda: row(probe=_probe_kind(case), seed=case.seed), expected(*right.probed)),
+    }
+
+
+def _asked(name: str, ask: Callable[[], Any], right: Tensor, tolerance: float) -> list[str]:
+    try:
+        error = _difference(ask(), right)
+    except GapscopeError as refusal:
+        return [f"{name}: refused: {refusal}"]
+    except Exception as crash:
+        return [f"{name}: {type(crash).__name__}: {str(crash)[:200]}"]
+    return [f"{name}: off by {error:.1e}"] if error > tolerance else []
+
+
+def _not_refused(name: str, ask: Callable[[], Any]) -> list[str]:
+    try:
+        ask()
+    except GapscopeError:
+        return []
+    except Exception as crash:
+        return [f"{name}: not refused but {type(crash).__name__}: {str(crash)[:200]}"]
+    return [f"{name}: not refused"]
+
+
+def _move(network: nn.Module, exact: nn.Module, seed: int) -> None:
+    """Move the weights as a few steps of training would, zero ones included; `exact` gets the very same ones."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter, twin in zip(network.parameters(), exact.parameters(), strict=True):
+            if parameter.requires_grad:
+                parameter += 0.3 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+                twin.copy_(parameter)
+
+
+def problems(case: Sentence) -> list[str]:
+    """Measure one network in every way, before and after its weights moved, and say what is not right."""
+    network = case.network()
+    if case.refused:
+        nothing = Truth(torch.zeros(case.n, case.outputs, 1), *[None] * 3, torch.zeros(1))  # type: ignore[arg-type]
+        asked = {name: ask for name, (ask, _) in _measured(case, network, nothing).items()}
+        penalty = GradientSimilarityPenalty(1.0)
+        asked["penalty"] = lambda: penalty(network, case.inputs())
+        return [problem for name, ask in asked.items() for problem in _not_refused(name, ask)]
+    exact = case.network(torch.float64)
+    found: list[str] = []
+    for time in ("", ", weights moved"):
+        right = truth(case, exact)
+        with leaves_no_trace(network) as changed:
+            for name, (ask, answer) in _measured(case, network, right).items():
+                found += _asked(name + time, ask, answer, TOLERANCE[case.dtype])
+        found += [f"trace left{time}: {name}" for name in changed]
+        with leaves_no_trace(network) as changed:
+            for name, (ask, answer) in _penalised(case, network, right).items():
+                found += _asked(name + time, ask, answer, TOLERANCE[case.dtype])
+        found += [f"trace left by the penalty{time}: {name}" for name in changed]
+        if found:
+            break
+        _move(network, exact, case.seed)
+    return found

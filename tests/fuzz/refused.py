@@ -1,0 +1,50 @@
+"""Constructs that must be refused: an output depends on other samples, or on chance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fuzz.construct import (
+    Sizes,
+    construct,
+    linear,
+    norm_layer,
+    on_channels,
+)
+from gradients.reference import Wrapped
+
+
+@construct("dropout that never stops", "W7", refused=True)
+def _always_dropout(s: Sizes) -> nn.Module:
+    return Wrapped(lambda net, x: F.dropout(net.layer(x), 0.5, training=True), layer=linear(s))
+
+
+@construct("standardised over the batch", "W14", refused=True)
+def _batch_standardised(s: Sizes) -> nn.Module:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = net.layer(x)
+        return (h - h.mean(0)) / (h.std(0) + 1)
+
+    return Wrapped(forward, layer=linear(s))
+
+
+@construct("detached scale of the batch", "W7", refused=True)
+def _batch_scaled(s: Sizes) -> nn.Module:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = net.layer(x)
+        return h / h.detach().abs().max()
+
+    return Wrapped(forward, layer=linear(s))
+
+
+@construct("softmax over the batch", refused=True)
+def _batch_softmax(s: Sizes) -> nn.Module:
+    return Wrapped(lambda net, x: net.layer(x).softmax(0), layer=linear(s))
+
+
+@construct("batch norm without statistics", "W7", "C7", refused=True)
+def _batch_norm_without(s: Sizes) -> nn.Module:
+    return Wrapped(on_channels, layer=norm_layer(nn.BatchNorm1d(s.features, track_running_stats=False)))
