@@ -7,7 +7,7 @@ import math
 import statistics
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.randomness import stream_seed
+from gapscope.base.results import Rows
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import INITIALIZATIONS, NetworkSpec
 from gapscope.measures.output_sensitivity import output_sensitivity
@@ -53,21 +54,12 @@ class RankedArchitecture:
     tied_with_best: bool
 
 
-class ArchitectureRanking(tuple[RankedArchitecture, ...]):
+class ArchitectureRanking(Rows[RankedArchitecture]):
     """Candidates by S before training, smallest first; shows itself as a table."""
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row a candidate, indexed by its name."""
-        import pandas
-
-        columns = [item.name for item in fields(RankedArchitecture)]
-        return pandas.DataFrame([asdict(item) for item in self], columns=columns).set_index("name")
-
-    def __repr__(self) -> str:
-        return self.to_pandas().to_string(float_format="{:.4g}".format)
-
-    def _repr_html_(self) -> str:
-        return self.to_pandas().to_html(float_format="{:.4g}".format)
+        return super().to_pandas().set_index("name")
 
 
 def _n_outputs(samples: Samples, given: int | None) -> int:

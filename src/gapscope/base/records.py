@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gapscope.base.errors import NotMeasurable, UnreadableFile, nearest
 from gapscope.base.files import read_json, read_json_lines, to_json, write_atomically
+from gapscope.base.results import Rows
 
 if TYPE_CHECKING:
     import pandas
@@ -96,7 +97,7 @@ class Reading:
         )
 
 
-class Readings(tuple[Reading, ...]):
+class Readings(Rows[Reading]):
     """The readings of one network: a tuple that is also indexed by name and shows itself as a table."""
 
     def __new__(cls, readings: Iterable[Reading] = ()) -> Readings:

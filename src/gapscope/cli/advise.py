@@ -63,7 +63,6 @@ def batch_norm(
     import torch
     from rich.console import Console
 
-    from gapscope.base.files import to_json
     from gapscope.batch_norm.advice.batch_norm import advise_batch_norm
     from gapscope.pools.stored import load_network
     from gapscope.training.checkpoints import load_tensors
@@ -81,7 +80,7 @@ def batch_norm(
         passes=passes,
     )
     if json:
-        typer.echo(to_json(advice.to_dict(), indent=1))
+        typer.echo(advice.to_json(indent=1))
         return
     console = Console()
     console.print(_table(advice))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gapscope.ablation.margins import boundary_distances, default_layers, moment_features, quartile_features
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
+from gapscope.base.results import Result
 from gapscope.base.samples import Samples
 from gapscope.inspection.outputs import check_labels, checked_outputs, inspecting, ready_inputs
 from gapscope.measures.registry import Number, measure
@@ -28,7 +29,7 @@ TAPS = ("input", "h1", "h2", "h3")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MarginSignature:
+class MarginSignature(Result):
     """Five features of the margin distribution at each layer.
 
     Attributes:

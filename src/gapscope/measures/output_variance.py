@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,14 +15,18 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable, check_choice, check_range
 from gapscope.base.records import Estimate
+from gapscope.base.results import Result
 from gapscope.base.samples import Samples
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
 from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
 
+if TYPE_CHECKING:
+    import pandas
 
-@dataclass(frozen=True)
-class ErrorDetection:
+
+@dataclass(frozen=True, repr=False)
+class ErrorDetection(Result):
     """How well two uncertainties tell wrong predictions from right ones: areas under the ROC curve (0.5 is chance).
 
     Attributes:
@@ -37,6 +42,17 @@ class ErrorDetection:
     difference: Estimate
     wrong: int
     n: int
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one row for either area and one for their difference, with standard errors."""
+        import pandas
+
+        areas = {name: getattr(self, name) for name in ("variance", "max_probability", "difference")}
+        rows = {name: {"area": float(area), "standard_error": area.standard_error} for name, area in areas.items()}
+        return pandas.DataFrame.from_dict(rows, orient="index").rename_axis("uncertainty")
+
+    def __repr__(self) -> str:
+        return f"ErrorDetection({self.wrong} of {self.n} predictions wrong)\n{super().__repr__()}"
 
 
 def _unbiased_variance(shifts: Iterable[Float[Tensor, "n k"]]) -> Float[Tensor, " n"]:

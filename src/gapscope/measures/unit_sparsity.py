@@ -14,6 +14,7 @@ from gapscope.ablation.class_curves import ClassCurves, class_curves
 from gapscope.ablation.curves import areas, below_chance, reversed_turning_points, turning_points
 from gapscope.ablation.unit_order import ATTRIBUTES, Attribute
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.results import Result
 from gapscope.base.samples import Samples
 from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
 from gapscope.measures.registry import Number, measure
@@ -25,7 +26,7 @@ FITTED_FROM = 0.97
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class UnitSparsity:
+class UnitSparsity(Result):
     r"""Zeta and kappa of one layer, with all they were made of, class by class.
 
     Attributes:
@@ -96,6 +97,10 @@ class UnitSparsity:
     def numbers(self) -> dict[str, float]:
         """Return zeta and kappa by name."""
         return {"zeta": self.zeta, "kappa": self.kappa}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return zeta and kappa, and everything that they were made of, as plain values."""
+        return self.numbers() | super().to_dict()
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row a class: samples, accuracy, both turning points, zeta, kappa, whether chance was reached."""

@@ -76,8 +76,8 @@ def penalties_of(spec: Spec, problem: Problem) -> list[Penalty]:
     if chosen.kind == "population" and chosen.emulated_size:
         steps = max(1, len(problem.train) // spec.training.batch_size)
         decay = GammaDecayPenalty(
-            batch_size=chosen.emulated_size, every=max(1, steps // DECAYS_AN_EPOCH), data=population(spec, problem.train),
-            draws=DECAY_DRAWS, seed=spec.seed,
+            batch_size=chosen.emulated_size, every=max(1, steps // DECAYS_AN_EPOCH),
+            data=population(spec, problem.train), draws=DECAY_DRAWS, seed=spec.seed,
         )  # fmt: skip
         penalties.append(decay)
     return penalties

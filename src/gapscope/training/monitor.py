@@ -17,6 +17,7 @@ from gapscope.assessment.measure import measure, select_measures
 from gapscope.base.errors import GapscopeError, check_choice, check_range
 from gapscope.base.randomness import stream_seed
 from gapscope.base.records import Readings
+from gapscope.base.results import Result
 from gapscope.base.samples import Samples, as_samples
 from gapscope.gradients.recording import check_no_batch_statistics
 from gapscope.inspection.outputs import inspecting
@@ -115,7 +116,7 @@ def _subset(data: Any, n_samples: int, seed: int) -> Samples:
     return samples if len(samples) <= n_samples else samples.subset(drawn(len(samples)))
 
 
-class Monitor:
+class Monitor(Result):
     """Takes readings of a network on a fixed random part of its training data, along its training, and keeps them.
 
     A monitor is called as the `on_epoch` of `gapscope.train`, wrapped by the callbacks of `gapscope.integrations`, or
@@ -254,6 +255,10 @@ class Monitor:
         if len(seconds) > 1:
             share = sum(seconds[1:]) / (self._spans[-1][1] - self._spans[0][1])
         return Cost(len(seconds), sum(seconds), share)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the recordings, one dictionary each, in a list called "rows"."""
+        return {"rows": [{"epoch": epoch} | row for epoch, row in zip(self.epochs, self.rows, strict=True)]}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row a recording, indexed by epoch, one column a number."""

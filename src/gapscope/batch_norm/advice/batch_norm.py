@@ -12,6 +12,7 @@ from torch import nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.records import Estimate
+from gapscope.base.results import Result, plain
 from gapscope.base.samples import Samples, as_samples
 from gapscope.batch_norm.advice import words
 from gapscope.batch_norm.advice.dropout import DropoutLoss, last_linear_layer
@@ -51,7 +52,7 @@ class LayerRegularization:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchNormAdvice:
+class BatchNormAdvice(Result):
     """What `advise_batch_norm` found; printing it gives the table, the advice and when not to trust it.
 
     Attributes:
@@ -127,10 +128,6 @@ class BatchNormAdvice:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
-
-        def plain(value: Estimate | None) -> dict[str, float | None] | None:
-            return None if value is None else {"value": float(value), "standard_error": value.standard_error}
-
         names = ("batch_size", "new_batch_size", "samples", "loss", "running_loss", "ghost_size", "dropout_before")
         return {
             **{name: getattr(self, name) for name in names},

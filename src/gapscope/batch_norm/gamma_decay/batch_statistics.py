@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice, check_range
 from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.results import Rows
 from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.gamma_decay._figures import label_first, panels_over_batch_size
 from gapscope.batch_norm.gamma_decay.curvature import normalised_input
@@ -94,7 +95,7 @@ class StatisticsRow:
     paper: Float[Tensor, " c"]
 
 
-class BatchStatistics(tuple[StatisticsRow, ...]):
+class BatchStatistics(Rows[StatisticsRow]):
     """The rows of `batch_statistics`, with a table and a figure."""
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -127,9 +128,6 @@ class BatchStatistics(tuple[StatisticsRow, ...]):
             panel.plot(rows.index, rows["paper"], "--", label="paper")
         label_first(panels, QUANTITIES[quantity])
         return figure
-
-    def __repr__(self) -> str:
-        return self.to_pandas().to_string()
 
 
 @dataclass(frozen=True)

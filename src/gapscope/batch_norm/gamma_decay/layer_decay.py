@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Float
 from torch import Tensor
 
 from gapscope.base.errors import check_range
 from gapscope.base.records import Estimate
+from gapscope.base.results import Result, plain
 
 if TYPE_CHECKING:
     import pandas
@@ -110,7 +111,7 @@ def _total(estimates: list[Estimate]) -> Estimate:
     return Estimate(sum(estimates), sum(error**2 for error in known) ** 0.5 if known else None)
 
 
-class GammaDecay(Mapping[str, LayerDecay]):
+class GammaDecay(Mapping[str, LayerDecay], Result):
     """The gamma decay of a network: name of layer -> LayerDecay, in forward order.
 
     Args:
@@ -168,6 +169,17 @@ class GammaDecay(Mapping[str, LayerDecay]):
         check_range("batch_size (below the number of samples, or use replacement=True)", batch_size, 1, n - 1)
         return (n - batch_size) / (batch_size * (n - 1))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the totals and every layer's numbers, channel by channel, as plain values."""
+        return {
+            "batch_size": self.batch_size,
+            "n_samples": self.n_samples,
+            "replacement": self.replacement,
+            "decay": plain(self.decay),
+            "predicted": plain(self.predicted),
+            "layers": {name: plain(layer) for name, layer in self.items()},
+        }
+
     def to_pandas(self) -> pandas.DataFrame:
         """One row a layer: batch size, mean zeta, mean gamma^2, decay, first-order part, predicted."""
         import pandas
@@ -188,5 +200,4 @@ class GammaDecay(Mapping[str, LayerDecay]):
         ]
         return pandas.DataFrame(rows).set_index("layer")
 
-    def __repr__(self) -> str:
-        return self.to_pandas().to_string()
+    __repr__ = Result.__repr__

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.records import Estimate
+from gapscope.base.results import Rows
 from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.gamma_decay._figures import label_first, panels_over_batch_size
 from gapscope.batch_norm.gamma_decay.curvature import tapped_forward
@@ -57,7 +58,7 @@ class ExcessRow:
         return self.measured / self.predicted if self.predicted else float("nan")
 
 
-class BatchNormExcess(tuple[ExcessRow, ...]):
+class BatchNormExcess(Rows[ExcessRow]):
     """The rows of `batch_norm_excess`, with a table and a figure."""
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -91,9 +92,6 @@ class BatchNormExcess(tuple[ExcessRow, ...]):
             panel.set_yscale("symlog", linthresh=max(abs(float(rows[-1].predicted)) / 3, 1e-12))
         label_first(panels, "batch-norm minus population-norm loss")
         return figure
-
-    def __repr__(self) -> str:
-        return self.to_pandas().to_string()
 
 
 def random_batches(
