@@ -18,11 +18,11 @@ from gapscope.batch_norm import refresh_population
 from gapscope.batch_norm.norm_layers import BATCH_KINDS, BATCH_NORMS
 from gapscope.cli.study import load_study
 from gapscope.data import load
-from gapscope_studies.kit.claims import Claim, in_words
 from gapscope_studies.kit.statistics import t_interval
 from gapscope_studies.kit.study import Setting, run_study
 from gapscope_studies.luo2019 import STUDY, cases, excess, excess_figures, folders, norms, perceptrons, runs, verdicts
 from gapscope_studies.luo2019.methods import Method, differences, smaller
+from gapscope_studies.luo2019.old_claims import Claim, in_words
 from gapscope_studies.luo2019.training_figures import LAYERS, slope
 
 

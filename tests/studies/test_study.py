@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+from functools import partial
 from pathlib import Path
 
 import pandas
@@ -9,7 +11,8 @@ import pytest
 from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import NetworkSpec, Spec, TrainingSpec
 from gapscope.cli.study import available, load_study
-from gapscope_studies.kit.study import Outcome, Part, Setting, Study, run_study
+from gapscope_studies.kit.claims import claim
+from gapscope_studies.kit.study import Outcome, Part, Setting, Study, run_study, silent
 
 
 def drawn() -> Outcome:
@@ -22,8 +25,11 @@ def drawn() -> Outcome:
         numbers={"rho": 0.5, "gone": float("nan")},
         tables={"Numbers": table},
         figures={"line": figure},
+        claims=[claim("Fig. 1", "it grows", "slope", [1.0, 1.1, 0.9, 1.0, 1.2, 0.8], above=0.0)],
+        stands_in_for=[{"what": "data", "paper": "CIFAR-10", "here": "digits"}],
         verdict="It holds: 0.5.",
         seeds=range(2),
+        data={"digits": "abc"},
     )
 
 
@@ -36,7 +42,12 @@ def study(calls: list[str]) -> Study:
         calls.append("second")
         return Outcome(numbers={}, verdict="Nothing.")
 
-    return Study("toy2000", "A toy", "Nobody 2000.", (Part("one", "Part one", first), Part("two", "Part two", second)))
+    return Study(
+        "toy2000",
+        "A toy",
+        "Nobody 2000.",
+        (Part("one", "Part one", first, "It must grow."), Part("two", "Part two", second)),
+    )
 
 
 def setting(work: Path, said: list[str]) -> Setting:
@@ -50,10 +61,19 @@ def test_writes_json_page_figure_and_index(tmp_path: Path) -> None:
     content = json.loads(written[0].read_text())
     assert content["numbers"] == {"rho": 0.5, "gone": "NaN"} and content["seeds"] == [0, 1]
     assert content["verdict"] == "It holds: 0.5." and content["environment"]["torch"]
+    assert content["claims"][0]["outcome"] == "held" and content["data"] == {"digits": "abc"}
+    assert len(content["commit"].rstrip("+")) in (0, 40) and content["date"].startswith("20")
     page = (folder / "one.md").read_text()
+    places = [page.index(text) for text in (
+        "**What the paper says.** It must grow.", "**What we found.** Claims of the paper's 1: 1 held. It holds: 0.5.",
+        "- Fig. 1: it grows: held; slope 1 [0.852, 1.15], 6 seeds.", "| data | CIFAR-10 | digits |", "## Claims",
+        "## Numbers", "![line]", "Scale smoke, seeds [0, 1]; 0 runs of 0 s",
+    )]  # fmt: skip
+    assert places == sorted(places)
     assert "| a\\|b | c |" in page and "| 1.235 | x |" in page and "| 2 | y z |" in page
     assert "![line](one-line.svg)" in page
-    assert "- [Part two](two.md): Nothing." in (folder / "README.md").read_text()
+    index = (folder / "README.md").read_text()
+    assert "- [Part two](two.md): Nothing." in index and "- [Part one](one.md): of the paper's 1: 1 held" in index
 
 
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -90,7 +110,32 @@ def test_training_resumes_and_says_what_it_did(tmp_path: Path) -> None:
     assert [record.spec["seed"] for record in records] == [0, 1]
     assert len(said) == 2 and "toy: 1 more networks trained" in said[0]
     assert [record.id for record in where.train("toy", specs, measures=())] == [record.id for record in records]
-    assert len(said) == 2
+    assert len(said) == 2 and len(where.spent) == 4 and min(where.spent) > 0
+
+
+def test_a_setting_sent_to_a_worker_says_nothing(tmp_path: Path) -> None:
+    sent = pickle.loads(pickle.dumps(setting(tmp_path, [])))
+    assert (sent.scale, sent.work, sent.workers, sent.say) == ("smoke", tmp_path, 1, silent)
+
+
+def test_answers_are_remembered_with_their_seconds(tmp_path: Path) -> None:
+    said: list[str] = []
+    where = setting(tmp_path, said)
+    assert where.remembered("powers", {"8": partial(pow, 2, 3)}) == {"8": 8} == where.remembered("powers", {"8": list})
+    assert said == ["  powers: 1 of 1"] and len(where.spent) == 2
+
+
+def test_settings_and_grids_come_from_toml(tmp_path: Path) -> None:
+    (tmp_path / "smoke.toml").write_text(
+        'seeds = 2\n[grids.a.base.data]\nname = "mnist"\n[grids.a.axes]\nseed = [0, 1]\n'
+    )
+    where = setting(tmp_path, [])
+    assert where.read(tmp_path)["seeds"] == 2
+    assert [(spec.data.name, spec.seed) for spec in where.grid(tmp_path / "smoke.toml", "a")] == [
+        ("mnist", 0), ("mnist", 1),
+    ]  # fmt: skip
+    with pytest.raises(InvalidInput, match="grid must be one of 'a'; got 'b'"):
+        where.grid(tmp_path, "b")
 
 
 @pytest.mark.parametrize("name", available())

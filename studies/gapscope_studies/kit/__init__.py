@@ -1,1 +1,1 @@
-"""What every study is made of: parts, claims, statistics."""
+"""What every study is made of: settings, networks, statistics, claims and their guard, figures, pages."""

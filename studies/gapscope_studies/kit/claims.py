@@ -1,86 +1,279 @@
-"""Claims of the paper against our numbers: paired differences over seeds with t intervals, and what they decide."""
+"""Claims as data: what a paper says beside our number, and the one place that decides whether it held.
+
+A claim is "held" or "not held" only if the guard lets it: every network compared learnt, training was finished, there
+are enough independent units, and the interval holds one answer alone. Else it is "open", with the reason.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from gapscope_studies.kit.statistics import t_interval
+from gapscope_studies.kit.statistics import Interval, Values, bootstrap, mean
 
-if TYPE_CHECKING:
-    import pandas
-
-HELD, OPPOSITE, OPEN = "held", "not held", "open"
-
-
-def in_words(values: Sequence[float], digits: int = 3) -> str:
-    """Mean and interval, "0.123 [0.100, 0.146]"; the mean alone for a single value."""
-    mean = f"{np.mean(values):.{digits}f}" if len(values) else "none"
-    low, high = t_interval(values)
-    return f"{mean} [{low:.{digits}f}, {high:.{digits}f}]" if math.isfinite(low) else mean
+HELD, NOT_HELD, OPEN, NOT_RUN, CANNOT = "held", "not held", "open", "not run", "cannot be run here"
+OUTCOMES = (HELD, NOT_HELD, OPEN, NOT_RUN, CANNOT)
+ABOVE_CHANCE = 0.05
+FEWEST_UNITS = 6
+LAST_PART, RISE = 0.2, 0.05
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One statement of the paper about a sign or a range, with our numbers.
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One of the things that a claim compares: how well its networks learnt, so that the guard can judge it.
 
     Attributes:
-        source: Figure or section.
-        statement: What the paper says.
+        name: As in the claim.
+        train_accuracy: Mean over its networks at the end (for regression R^2, whose chance is 0).
+        chance: What a network reaches that learnt nothing.
+        finished: Whether the compared score had stopped improving (see `finished`) or a stop rule ended training.
+    """
+
+    name: str
+    train_accuracy: float
+    chance: float
+    finished: bool = True
+
+
+def finished(curves: Sequence[Sequence[float]], *, falling: bool = False) -> bool:
+    """Whether a score has stopped improving: over the last fifth of the epochs it gains no more than noise.
+
+    The gain is that of the straight line through the mean over runs; it counts where it is larger than two of its
+    standard errors and than a twentieth of the score's whole range. A run of fewer than five epochs has not.
+
+    >>> finished([[0.1, 0.5, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]]), finished([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]])
+    (True, False)
+    """
+    shortest = min((len(curve) for curve in curves), default=0)
+    if shortest < 5:
+        return False
+    score = np.mean([curve[:shortest] for curve in curves], axis=0) * (-1 if falling else 1)
+    last = score[-max(5, math.ceil(LAST_PART * shortest)) :]
+    if not np.isfinite(score).all():
+        return True
+    epochs = np.arange(len(last)) - (len(last) - 1) / 2
+    slope = float((epochs * last).sum() / (epochs**2).sum())
+    rest = last - last.mean() - slope * epochs
+    error = math.sqrt(float((rest**2).sum()) / (len(last) - 2) / float((epochs**2).sum()))
+    return slope <= 2 * error or slope * (len(last) - 1) <= RISE * float(np.ptp(score))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One statement about a number, with ours; made by `claim`, `relation`, `computed`, `not_run` or `cannot_run`.
+
+    Attributes:
+        source: Figure, table, section or equation.
+        says: What the paper says, as a clause: "validation loss grows with the batch size".
         quantity: What is compared, as "A minus B" or "A over B".
-        values: Its value for each seed.
-        above: The claim is that the mean is above this ...
+        value: Our number ...
+        low: ... with its 95 % interval
+        high: over
+        units: so many independent units,
+        unit: which are these.
+        values: The value of each unit, where it has one.
+        above: The claim is that the number is above this ...
         below: ... and below this.
+        paper: The paper's number; then size is judged together with sign: held needs ours within `within` of it.
+        within: Largest factor between the paper's number and ours.
+        compared: The networks that are compared, for the guard.
+        reach: Largest difference of their training accuracies.
+        ours: Whether the statement is not the paper's but ours (a control, a method of ours).
+        exact: Whether the number is computed, not estimated from runs: then it has no units to count.
+        status: "not run" or "cannot be run here".
+        why: Reason of the status.
     """
 
     source: str
-    statement: str
-    quantity: str
-    values: tuple[float, ...]
+    says: str
+    quantity: str = ""
+    value: float = math.nan
+    low: float = -math.inf
+    high: float = math.inf
+    units: int = 0
+    unit: str = "seeds"
+    values: tuple[float, ...] = ()
     above: float = -math.inf
     below: float = math.inf
+    paper: float | None = None
+    within: float = 2.0
+    compared: tuple[Compared, ...] = ()
+    reach: float | None = None
+    ours: bool = False
+    exact: bool = False
+    status: str = ""
+    why: str = ""
 
     @property
     def outcome(self) -> str:
-        """Answer by the interval: "held" where all of it is claimed, "not held" where none of it is, else "open"."""
-        low, high = t_interval(self.values)
-        if low > self.above and high < self.below:
-            return HELD
-        return OPPOSITE if high <= self.above or low >= self.below else OPEN
+        """One of OUTCOMES."""
+        return self.judged[0]
 
-    def row(self) -> dict[str, Any]:
-        """The claim as one row of a table."""
-        low, high = t_interval(self.values)
-        return {
-            "source": self.source,
-            "the paper says": self.statement,
-            "quantity": self.quantity,
-            "ours": float(np.mean(self.values)) if self.values else math.nan,
-            "low": low,
-            "high": high,
-            "seeds": len(self.values),
-            "outcome": self.outcome,
-        }
+    @property
+    def judged(self) -> tuple[str, str]:
+        """Outcome and its reason."""
+        if self.status:
+            return self.status, self.why
+        doubts = [*_did_not_learn(self), *_not_finished(self), *_too_few(self)]
+        if doubts:
+            return OPEN, "; ".join(doubts)
+        if math.isnan(self.value):
+            return OPEN, "no value"
+        above, below = self._range
+        if self.high <= above or self.low >= below:
+            return NOT_HELD, "the opposite, or out of the claimed range"
+        if self.low <= above or self.high >= below:
+            return OPEN, "the interval holds both answers"
+        return (HELD, "") if self.paper is None else _size(self.interval, self.paper, self.within)
+
+    @property
+    def _range(self) -> tuple[float, float]:
+        """What is claimed of the number; where only the paper's number is given, its sign."""
+        if self.paper and math.isinf(self.above) and math.isinf(self.below):
+            return (0.0, math.inf) if self.paper > 0 else (-math.inf, 0.0)
+        return self.above, self.below
+
+    @property
+    def interval(self) -> Interval:
+        """Our number with its interval."""
+        return Interval(self.value, self.low, self.high, self.units)
+
+    @property
+    def sentence(self) -> str:
+        """The claim in words: what the paper says, our number, what it decides and why."""
+        outcome, reason = self.judged
+        because = f" ({reason})" if reason else ""
+        if self.status:
+            return f"{self.source}: {self.says}: {outcome}{because}."
+        number = f"{self.value:.3g}" if self.exact else f"{self.interval}"
+        count = "" if self.exact else f", {self.units} {self.unit}"
+        paper = "" if self.paper is None else f"; the paper {self.paper:.3g}"
+        return f"{self.source}: {self.says}: {outcome}{because}; {self.quantity} {number}{count}{paper}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values with the outcome and its reason; `from_dict` reads them back, and judges anew."""
+        outcome, reason = self.judged
+        return asdict(self) | {"outcome": outcome, "reason": reason}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Claim:
+        """Read a claim from a result's JSON."""
+        known: dict[str, Any] = {item.name: content[item.name] for item in fields(cls) if item.name in content}
+        for name in ("value", "low", "high", "above", "below"):
+            known[name] = float(content[name])  # JSON writes infinities as strings
+        known["values"] = tuple(float(value) for value in content["values"])
+        known["compared"] = tuple(
+            Compared(**{**item, "train_accuracy": float(item["train_accuracy"])}) for item in content["compared"]
+        )
+        return cls(**known)
 
 
-def claim_table(rows: Sequence[dict[str, Any]]) -> pandas.DataFrame:
-    """Rows of claims with their interval in one column."""
-    import pandas
+def _did_not_learn(given: Claim) -> list[str]:
+    lazy = [c for c in given.compared if not c.train_accuracy > c.chance + ABOVE_CHANCE]
+    if lazy:
+        names = ", ".join(f"{c.name} (training accuracy {c.train_accuracy:.2f})" for c in lazy)
+        return [f"did not learn: {names}"]
+    if given.reach is not None and given.compared:
+        least, most = (f(given.compared, key=lambda c: c.train_accuracy) for f in (min, max))
+        if most.train_accuracy - least.train_accuracy > given.reach:
+            return [
+                f"did not learn alike: training accuracy {least.train_accuracy:.2f} ({least.name}) against "
+                f"{most.train_accuracy:.2f} ({most.name})"
+            ]
+    return []
 
-    table = pandas.DataFrame(rows)
-    interval = [f"[{float(low):.3g}, {float(high):.3g}]" for low, high in zip(table["low"], table["high"], strict=True)]
-    return table.drop(columns=["low", "high"]).assign(**{"95 % interval": interval})
+
+def _not_finished(given: Claim) -> list[str]:
+    names = [c.name for c in given.compared if not c.finished]
+    return [f"not finished: {', '.join(names)} still improving at the last epoch"] if names else []
 
 
-def claims_in_words(claims: Sequence[Claim]) -> str:
-    """One sentence an outcome: its claims, each with mean and interval of what the table names."""
-    sentences = []
-    for outcome in (HELD, OPPOSITE, OPEN):
-        chosen = [f"{claim.statement} ({in_words(claim.values)})" for claim in claims if claim.outcome == outcome]
-        if chosen:
-            sentences.append(f"{outcome.capitalize()} ({len(chosen)} of {len(claims)}): {'; '.join(chosen)}.")
-    return " ".join(sentences)
+def _too_few(given: Claim) -> list[str]:
+    if given.exact or given.units >= FEWEST_UNITS:
+        return []
+    return [f"{given.units} independent {given.unit}, fewer than {FEWEST_UNITS}"]
+
+
+def _size(ours: Interval, paper: float, within: float) -> tuple[str, str]:
+    """Whether our number lies between the paper's over and times `within`; its sign is known to be right."""
+    least, most = sorted((paper / within, paper * within))
+    if ours.high < least or ours.low > most:
+        return NOT_HELD, f"the sign is right, the size {ours.value / paper:.2g} of the paper's"
+    if least <= ours.value <= most:
+        return HELD, ""
+    return OPEN, "the sign is right, the interval of the size holds both answers"
+
+
+def claim(
+    source: str,
+    says: str,
+    quantity: str,
+    values: Values,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    **more: Any,
+) -> Claim:
+    """A claim about the mean of values, one a run; runs of one cluster count once. `more` are fields of Claim."""
+    found = mean(values, clusters)
+    return Claim(
+        source=source, says=says, quantity=quantity, value=found.value, low=found.low, high=found.high,
+        units=found.units, values=tuple(float(value) for value in values), **more,
+    )  # fmt: skip
+
+
+def relation(
+    source: str,
+    says: str,
+    quantity: str,
+    coefficient: Callable[[np.ndarray, np.ndarray], float],
+    x: Values,
+    y: Values,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    **more: Any,
+) -> Claim:
+    """A claim about a coefficient of pairs (a correlation, a slope), with a bootstrap interval over clusters."""
+    a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    found = bootstrap(lambda rows: coefficient(a[rows], b[rows]), len(a), clusters)
+    return measured(source, says, quantity, found, unit="networks" if clusters is None else "clusters", **more)
+
+
+def measured(source: str, says: str, quantity: str, found: Interval, **more: Any) -> Claim:
+    """A claim about a number whose interval is known."""
+    return Claim(
+        source=source, says=says, quantity=quantity, value=found.value, low=found.low, high=found.high,
+        units=found.units, **more,
+    )  # fmt: skip
+
+
+def computed(source: str, says: str, quantity: str, value: float, **more: Any) -> Claim:
+    """A claim about a number that is computed without sampling error."""
+    return Claim(source=source, says=says, quantity=quantity, value=value, low=value, high=value, exact=True, **more)
+
+
+def not_run(source: str, says: str, why: str) -> Claim:
+    """A claim that no part tests."""
+    return Claim(source=source, says=says, status=NOT_RUN, why=why)
+
+
+def cannot_run(source: str, says: str, why: str) -> Claim:
+    """A claim that cannot be tested here, for want of data or machine."""
+    return Claim(source=source, says=says, status=CANNOT, why=why)
+
+
+def counts(claims: Sequence[Claim]) -> str:
+    """How many claims came out how, the paper's and ours apart."""
+    texts = []
+    for whose, chosen in (
+        ("of the paper's", [c for c in claims if not c.ours]),
+        ("of ours", [c for c in claims if c.ours]),
+    ):
+        found = Counter(c.outcome for c in chosen)
+        if found:
+            texts.append(f"{whose} {len(chosen)}: " + ", ".join(f"{found[o]} {o}" for o in OUTCOMES if found[o]))
+    return "; ".join(texts)

@@ -1,22 +1,44 @@
-"""Student's interval of the mean of a few runs."""
+"""Values with intervals over independent units: Student's t, one bootstrap by clusters, lines in logarithms."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
+Values = Sequence[float] | np.ndarray
 
-def t_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Two-sided 95 % interval of the mean of independent values, by Student's t.
 
-    Args:
-        values: One value a run.
+@dataclass(frozen=True)
+class Interval:
+    """A value with its 95 % interval (infinite where there is none) and the number of independent units behind it."""
 
-    Returns:
-        Lower and upper end; infinite for fewer than two values, and where one is not finite.
+    value: float
+    low: float
+    high: float
+    units: int
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.low):
+            return f"{self.value:.3g}"
+        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+def _numbered(clusters: Sequence[Hashable] | None, n: int) -> np.ndarray:
+    """The number of each row's cluster, in the order of appearance; every row is its own without clusters."""
+    if clusters is None:
+        return np.arange(n)
+    if len(clusters) != n:
+        raise ValueError(f"There must be one cluster a value, here {n}; got {len(clusters)}.")
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(clusters))}
+    return np.array([numbers[name] for name in clusters], dtype=int)
+
+
+def t_interval(values: Values) -> tuple[float, float]:
+    """Two-sided 95 % interval of the mean of independent values; infinite for fewer than two, or one not finite.
 
     >>> [round(end, 4) for end in t_interval([1.0, 2.0, 3.0])]
     [-0.4841, 4.4841]
@@ -25,3 +47,82 @@ def t_interval(values: Sequence[float]) -> tuple[float, float]:
         return -math.inf, math.inf
     half = float(stats.t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return float(np.mean(values)) - half, float(np.mean(values)) + half
+
+
+def mean(values: Values, clusters: Sequence[Hashable] | None = None) -> Interval:
+    """Mean with its t interval over clusters: values of one cluster are averaged first.
+
+    >>> print(mean([1.0, 2.0, 3.0]))
+    2 [-0.484, 4.48]
+    >>> mean([0.0, 2.0, 3.0], ["a", "a", "b"]).value
+    2.0
+    """
+    if not len(values):
+        return Interval(math.nan, -math.inf, math.inf, 0)
+    numbers = _numbered(clusters, len(values))
+    means = [float(np.mean(np.asarray(values)[numbers == number])) for number in range(numbers.max() + 1)]
+    return Interval(float(np.mean(means)), *t_interval(means), len(means))
+
+
+def bootstrap(
+    statistic: Callable[[np.ndarray], float],
+    n: int,
+    clusters: Sequence[Hashable] | None = None,
+    *,
+    draws: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """A statistic of rows with its percentile interval; `statistic` gets the indices of the rows of a resample.
+
+    Clusters are drawn with replacement and keep their rows together; resamples without a value are left out.
+    """
+    numbers = _numbered(clusters, n)
+    rows = [np.flatnonzero(numbers == number) for number in range(int(numbers.max(initial=-1)) + 1)]
+    value = float(statistic(np.arange(n))) if n else math.nan
+    if len(rows) < 2:
+        return Interval(value, -math.inf, math.inf, len(rows))
+    picks = np.random.default_rng(seed).integers(0, len(rows), (draws, len(rows)))
+    found = np.array([statistic(np.concatenate([rows[i] for i in pick])) for pick in picks], dtype=float)
+    found = found[~np.isnan(found)]
+    low, high = np.quantile(found, [0.025, 0.975]) if len(found) else (-math.inf, math.inf)
+    return Interval(value, float(low), float(high), len(rows))
+
+
+@dataclass(frozen=True)
+class LogLog:
+    """Straight line through log y over log x: Pearson's correlation and the slope."""
+
+    pearson: Interval
+    slope: Interval
+
+
+def log_log(x: Values, y: Values, clusters: Sequence[Hashable] | None = None, *, draws: int = 2000) -> LogLog:
+    """Pearson and least-squares slope of log y over log x with bootstrap intervals; rows that are not positive are out.
+
+    >>> line = log_log([1.0, 4.0, 9.0, 16.0], [1.0, 2.0, 3.0, 4.0])
+    >>> round(line.pearson.value, 9), round(line.slope.value, 9), line.slope.units
+    (1.0, 0.5, 4)
+    """
+    pairs = np.array([x, y], dtype=float)
+    kept = np.flatnonzero(np.isfinite(pairs).all(0) & (pairs > 0).all(0))
+    numbers = _numbered(None if clusters is None else [clusters[i] for i in kept.tolist()], len(kept))
+    units = int(numbers.max(initial=-1)) + 1
+    if len(kept) < 3:
+        return LogLog(*[Interval(math.nan, -math.inf, math.inf, units)] * 2)
+    a, b = np.log(pairs[:, kept])
+    counts = np.random.default_rng(0).multinomial(units, np.full(units, 1 / units), size=draws)
+    weights = np.concatenate([np.ones((1, units)), counts])[:, numbers]
+    total = weights.sum(1, keepdims=True)
+    a = a - (weights * a).sum(1, keepdims=True) / total
+    b = b - (weights * b).sum(1, keepdims=True) / total
+    aa, ab, bb = (weights * a * a).sum(1), (weights * a * b).sum(1), (weights * b * b).sum(1)
+    varies = (aa > 1e-12) & (bb > 1e-12)
+    pearson = np.where(varies, ab / np.sqrt(np.where(varies, aa * bb, 1.0)), np.nan)
+    slope = np.where(aa > 1e-12, ab / np.where(aa > 1e-12, aa, 1.0), np.nan)
+
+    def interval(drawn: np.ndarray) -> Interval:
+        rest = drawn[1:][np.isfinite(drawn[1:])]
+        low, high = np.quantile(rest, [0.025, 0.975]) if len(rest) else (-math.inf, math.inf)
+        return Interval(float(drawn[0]), float(low), float(high), units)
+
+    return LogLog(interval(pearson), interval(slope))

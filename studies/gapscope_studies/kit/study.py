@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.environment import environment
 from gapscope.base.errors import InvalidInput, check_choice, nearest
-from gapscope.base.files import read_json, to_json, write_atomically
+from gapscope.base.files import read_json
 from gapscope.base.records import Record
 from gapscope.base.specs import Spec
-from gapscope.pools import Pool
+from gapscope.pools import Grid, Pool
+from gapscope.pools.jobs import remembered
+from gapscope_studies.kit.claims import Claim
+from gapscope_studies.kit.page import write_index, write_part
 
 if TYPE_CHECKING:
     import pandas
@@ -22,27 +29,57 @@ if TYPE_CHECKING:
 SCALES = ("smoke", "small", "paper")
 
 
+def silent(line: str) -> None:
+    """Say nothing."""
+
+
+def _timed(function: Callable[[], Any]) -> dict[str, Any]:
+    start = time.perf_counter()
+    answer = function()
+    return {"seconds": round(time.perf_counter() - start, 3), "answer": answer}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Where and how large a part is run.
+    """Where and how large a part is run; it can be sent to a worker process, where it says nothing.
 
     Attributes:
         scale: "smoke" (seconds), "small" (minutes on two cores, real data) or "paper".
         work: Folder for pools of trained networks; a part that was stopped goes on from what is there.
         workers: Number of processes.
         data_root: Where the data lie; None looks in the usual places.
+        device: Torch device of the networks that pools train.
         say: Called with one line about each finished step.
+        spent: Seconds of every network and job that a part asked for, whenever it was made.
     """
 
     scale: str
     work: Path
     workers: int = 2
     data_root: str | None = None
+    device: str = "cpu"
     say: Callable[[str], None] = print
+    spent: list[float] = field(default_factory=list, compare=False, repr=False)
+
+    def __reduce__(self) -> Any:
+        quiet = {"scale": self.scale, "work": self.work, "workers": 1, "data_root": self.data_root, "say": silent}
+        return partial(Setting, **quiet, device=self.device), ()
 
     def choose(self, *, smoke: Any, small: Any, paper: Any) -> Any:
         """Return the value for this scale."""
         return {"smoke": smoke, "small": small, "paper": paper}[self.scale]
+
+    def read(self, folder: Path | str) -> dict[str, Any]:
+        """The settings of this scale: the content of `<scale>.toml` beside a study's code (a file or its folder)."""
+        folder = Path(folder)
+        path = (folder.parent if folder.is_file() else folder) / f"{self.scale}.toml"
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+
+    def grid(self, folder: Path | str, name: str) -> list[Spec]:
+        """The specs of table [grids.NAME] of `<scale>.toml`; see `gapscope.pools.Grid`."""
+        grids = self.read(folder)["grids"]
+        check_choice("grid", name, list(grids))
+        return list(Grid.from_dict(grids[name], f"{self.scale}.toml: grids.{name}"))
 
     def train(self, pool: str, specs: Sequence[Spec], **options: Any) -> list[Record]:
         """Train and measure what is missing of `specs` in the pool of this name; return all their records in order."""
@@ -54,8 +91,20 @@ class Setting:
             gap = f"gap {record.gap:.3f}" if record.status == "finished" else record.message
             self.say(f"  {pool}: {done} more networks trained ({record.id}: {record.status}, {gap})")
 
-        target = Pool(self.work / pool)
-        return target.run(specs, workers=self.workers, data_root=self.data_root, on_record=tell, **options)
+        options = {"workers": self.workers, "data_root": self.data_root, "device": self.device} | options
+        records = Pool(self.work / pool).run(specs, on_record=tell, **options)
+        self.spent.extend(record.seconds for record in records)
+        return records
+
+    def remembered(self, name: str, jobs: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+        """The answers of picklable functions, kept in folder `name` of the work folder; see `pools.jobs.remembered`."""
+        timed = {key: partial(_timed, job) for key, job in jobs.items()}
+        found = remembered(
+            timed, self.work / name, workers=self.workers,
+            on_done=lambda job, number, total: self.say(f"  {name}: {number} of {total}"),
+        )  # fmt: skip
+        self.spent.extend(float(kept["seconds"]) for kept in found.values())
+        return {key: kept["answer"] for key, kept in found.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,49 +113,47 @@ class Outcome:
 
     Attributes:
         numbers: Everything that was computed, as plain values (paper's figures beside ours).
+        claims: What the paper says of it, with our numbers; `kit.claims` decides what holds.
+        stands_in_for: Rows "what", "paper", "here" (see `kit.pool.stands_in_for`): at what scale it was run.
         tables: Name -> data frame, written as Markdown.
         figures: Name -> matplotlib figure, written as SVG.
-        verdict: What holds and what does not, in a few sentences with figures.
+        verdict: What a reader must know beside the claims, in a sentence or two.
         seeds: Seeds that were used.
+        data: Name of each data set that was used -> hash of what was taken of it.
     """
 
     numbers: Mapping[str, Any]
+    claims: Sequence[Claim] = ()
+    stands_in_for: Sequence[Mapping[str, str]] = ()
     tables: Mapping[str, pandas.DataFrame] = field(default_factory=dict)
     figures: Mapping[str, Figure] = field(default_factory=dict)
     verdict: str = ""
     seeds: Sequence[int] = ()
+    data: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Part:
-    """One table or figure of a paper: its name, what it shows, and the function that makes it."""
+    """One table or figure of a paper: its name, what it shows, the function that makes it, and what the paper says."""
 
     name: str
     title: str
     run: Callable[[Setting], Outcome]
+    says: str = ""
 
 
 @dataclass(frozen=True)
 class Study:
-    """All parts of one paper."""
+    """All parts of one paper, and the claims that no part tests."""
 
     name: str
     title: str
     reference: str
     parts: tuple[Part, ...]
+    untested: tuple[Claim, ...] = ()
 
     def part(self, name: str) -> Part:
-        """Look a part up by name.
-
-        Args:
-            name: Its name.
-
-        Returns:
-            The part.
-
-        Raises:
-            InvalidInput: There is none of this name; the nearest is named.
-        """
+        """The part of this name; where there is none, InvalidInput names the nearest."""
         for part in self.parts:
             if part.name == name:
                 return part
@@ -120,61 +167,45 @@ class Study:
         return run_study(self, Setting(scale=scale, work=work, **options), results, parts=parts, again=again)
 
 
-def _markdown_table(table: pandas.DataFrame) -> str:
-    """Data frame as a Markdown table; numbers as they are shown, with four digits."""
-
-    def cell(value: Any) -> str:
-        text = f"{value:.4g}" if isinstance(value, float) else str(value)
-        return text.replace("|", "\\|").replace("\n", " ")
-
-    head = [cell(name) for name in table.columns]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    lines += ["| " + " | ".join(cell(value) for value in row) + " |" for row in table.itertuples(index=False)]
-    return "\n".join(lines) + "\n"
-
-
-def _save(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG with its text as text: small, and the same bytes for the same numbers."""
-    import matplotlib
-
-    with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
-        figure.savefig(path, format="svg", bbox_inches="tight", metadata={"Date": None})
+def commit() -> str:
+    """The commit of this code, with "+" where files differ from it; "" where it is not in a repository."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        found = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return found + ("+" if changed else "")
 
 
-def _write(part: Part, outcome: Outcome, folder: Path, facts: Mapping[str, Any]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    page = [f"# {part.title}", "", outcome.verdict, ""]
-    for name, table in outcome.tables.items():
-        page += [f"## {name}", "", _markdown_table(table)]
-    for name, figure in outcome.figures.items():
-        path = folder / f"{part.name}-{name}.svg"
-        _save(figure, path)
-        page += [f"![{name}]({path.name})", ""]
-    page += [f"Scale {facts['scale']}, seeds {facts['seeds']}, {facts['seconds']:.0f} s, torch "
-             f"{facts['environment']['torch']}."]  # fmt: skip
-    write_atomically(folder / f"{part.name}.md", "\n".join(page) + "\n")
-    content = {**facts, "verdict": outcome.verdict, "numbers": outcome.numbers}
-    write_atomically(folder / f"{part.name}.json", to_json(content, indent=1) + "\n")
-
-
-def _write_index(study: Study, folder: Path, scale: str) -> None:
-    lines = [f"# {study.title}", "", study.reference, "", f"Scale: {scale}.", ""]
-    for part in study.parts:
-        path = folder / f"{part.name}.json"
-        if path.exists():
-            lines += [f"- [{part.title}]({part.name}.md): {read_json(path)['verdict']}"]
-        else:
-            lines += [f"- {part.title}: not run at this scale yet"]
-    write_atomically(folder / "README.md", "\n".join(lines) + "\n")
+def _facts(study: Study, part: Part, setting: Setting, outcome: Outcome, seconds: float) -> dict[str, Any]:
+    return {
+        "study": study.name,
+        "part": part.name,
+        "title": part.title,
+        "scale": setting.scale,
+        "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seeds": list(outcome.seeds),
+        "seconds": round(seconds, 1),
+        "runs": len(setting.spent),
+        "seconds_of_runs": round(sum(setting.spent), 1),
+        "workers": setting.workers,
+        "device": setting.device,
+        "data": dict(outcome.data),
+        "environment": environment(),
+        "says": part.says,
+        "stands_in_for": [dict(row) for row in outcome.stands_in_for],
+        "claims": [claim.to_dict() for claim in outcome.claims],
+        "verdict": outcome.verdict,
+        "numbers": outcome.numbers,
+    }
 
 
 def run_study(
-    study: Study,
-    setting: Setting,
-    results: Path,
-    *,
-    parts: Sequence[str] = (),
-    again: bool = False,
+    study: Study, setting: Setting, results: Path, *, parts: Sequence[str] = (), again: bool = False
 ) -> list[Path]:
     """Run the parts of a study that have no result yet, and write each to `results/<study>/<scale>/`.
 
@@ -200,18 +231,10 @@ def run_study(
         setting.say(f"{part.name}: {part.title}")
         spent = read_json(path)["seconds"] if path.exists() else 0.0
         start = time.perf_counter()
+        setting.spent.clear()
         outcome = part.run(setting)
-        facts = {
-            "study": study.name,
-            "part": part.name,
-            "title": part.title,
-            "scale": setting.scale,
-            "seeds": list(outcome.seeds),
-            "seconds": round(spent + time.perf_counter() - start, 1),
-            "workers": setting.workers,
-            "environment": environment(),
-        }
-        _write(part, outcome, folder, facts)
-        _write_index(study, folder, setting.scale)
+        facts = _facts(study, part, setting, outcome, spent + time.perf_counter() - start)
+        write_part(folder, facts, outcome.tables, outcome.figures)
+        write_index(folder, study.title, study.reference, setting.scale, {p.name: p.title for p in study.parts})
         written.append(path)
     return written

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from gapscope_studies.kit.claims import in_words
 from gapscope_studies.kit.statistics import t_interval
 from gapscope_studies.kit.study import Outcome, Setting
 from gapscope_studies.luo2019.advice_runs import (
@@ -21,6 +20,7 @@ from gapscope_studies.luo2019.advice_runs import (
     tried,
     worlds,
 )
+from gapscope_studies.luo2019.old_claims import in_words
 
 Runs = Sequence[dict[str, Any]]
 

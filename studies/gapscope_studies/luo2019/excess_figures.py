@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from gapscope_studies.kit.claims import Claim, claim_table
 from gapscope_studies.kit.study import Outcome, Setting
 from gapscope_studies.luo2019.cases import seeds
 from gapscope_studies.luo2019.excess import CONVOLUTION, FULLY_CONNECTED, UNIT, Row, measured_rows
+from gapscope_studies.luo2019.old_claims import Claim, claim_table
 
 if TYPE_CHECKING:
     import pandas

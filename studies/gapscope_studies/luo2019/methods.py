@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from gapscope_studies.kit.claims import Claim, in_words
 from gapscope_studies.kit.study import Setting
 from gapscope_studies.luo2019.cases import Case
+from gapscope_studies.luo2019.old_claims import Claim, in_words
 from gapscope_studies.luo2019.runs import Run, runs
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from gapscope.batch_norm import replace as replace_normalization
 from gapscope.batch_norm.norm_layers import BATCH_KINDS, feeding_layers
 from gapscope.inspection.losses import scores
 from gapscope.training.loop import train
-from gapscope_studies.kit.claims import Claim, claim_table, claims_in_words, in_words
 from gapscope_studies.kit.study import Outcome, Setting
 from gapscope_studies.luo2019.cases import Case, batch_sizes, seeds, small_cnn
+from gapscope_studies.luo2019.old_claims import Claim, claim_table, claims_in_words, in_words
 from gapscope_studies.luo2019.runs import kept_results, problem_of, runs, trained_network
 
 LAYERS = ("conv1", "conv2", "conv3", "conv4")

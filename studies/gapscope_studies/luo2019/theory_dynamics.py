@@ -17,8 +17,8 @@ from gapscope.theory.dynamics import Trajectory
 from gapscope.theory.order_parameters import Student
 from gapscope.theory.student_steps import activate, pre_activations, steps
 from gapscope.theory.teacher_students import draw_teachers
-from gapscope_studies.kit.claims import in_words
 from gapscope_studies.kit.study import Outcome, Setting
+from gapscope_studies.luo2019.old_claims import in_words
 from gapscope_studies.luo2019.theory_students import mean_and_half_width
 from gapscope_studies.luo2019.theory_table import APPROACHES, RATE, SEED, STUDENTS, ZETA, Approach
 

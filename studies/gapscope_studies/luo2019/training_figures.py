@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from gapscope_studies.kit.claims import Claim, claim_table, claims_in_words, in_words
 from gapscope_studies.kit.study import Outcome, Setting
 from gapscope_studies.luo2019.cases import batch_sizes, resnet, seeds, small_cnn
 from gapscope_studies.luo2019.methods import SHOWN, Method, curves, differences, larger, method_table, smaller, trained
+from gapscope_studies.luo2019.old_claims import Claim, claim_table, claims_in_words, in_words
 
 if TYPE_CHECKING:
     import pandas

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.files import read_json, to_json, write_atomically
-from gapscope_studies.kit.claims import HELD, OPEN, OPPOSITE, claim_table
 from gapscope_studies.kit.study import Outcome, Setting
 from gapscope_studies.luo2019.excess_figures import excess
 from gapscope_studies.luo2019.folders import figure_3
 from gapscope_studies.luo2019.norms import figure_4
+from gapscope_studies.luo2019.old_claims import HELD, OPEN, OPPOSITE, claim_table
 from gapscope_studies.luo2019.training_figures import figure_2ab, figure_2cd, figure_2ef, figure_2gh
 
 FIGURES: Mapping[str, Callable[[Setting], Outcome]] = {

@@ -1,0 +1,117 @@
+"""The figures of all studies: scatter, lines with a band, points with intervals, heat map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gapscope_studies.kit.statistics import Interval, Values
+
+MARKERS = "osD^vP*X<>"
+
+
+def panels(n: int, *, width: float = 4.4, height: float = 3.4, columns: int = 3) -> tuple[Figure, list[Axes]]:
+    """A figure of n panels in rows of `columns`."""
+    columns = min(n, columns)
+    rows = -(-n // columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes[n:]:
+        axis.set_visible(False)
+    return figure, axes[:n]
+
+
+def named(axis: Axes, **texts: Any) -> None:
+    """Set title, labels and scales, in the sizes of all figures."""
+    axis.set(**texts)
+    axis.title.set_fontsize(10)
+    axis.xaxis.label.set_fontsize(9)
+    axis.yaxis.label.set_fontsize(9)
+    axis.tick_params(which="both", labelsize=8)
+
+
+def legend(figure: Figure, title: str = "") -> None:
+    """One legend for all panels, below them."""
+    labels: dict[str, Any] = {}
+    for axis in figure.axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            labels.setdefault(label, handle)
+    if labels:
+        figure.legend(
+            list(labels.values()), list(labels), loc="outside lower center", ncols=min(4, len(labels)), fontsize=8,
+            frameon=False, title=title or None,
+        )  # fmt: skip
+
+
+def scatter(
+    axis: Axes,
+    groups: Mapping[str, tuple[Values, Values]],
+    hollow: Mapping[str, Sequence[bool]] | None = None,
+) -> None:
+    """One colour and marker a group of points; hollow ones did not fit their data."""
+    for number, (name, (x, y)) in enumerate(groups.items()):
+        color, marker = f"C{number % 10}", MARKERS[number % len(MARKERS)]
+        open_ones = np.array((hollow or {}).get(name, [False] * len(x)), dtype=bool)
+        a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+        axis.scatter(a[~open_ones], b[~open_ones], s=26, marker=marker, color=color, linewidths=0.9, label=name)
+        axis.scatter(a[open_ones], b[open_ones], s=26, marker=marker, facecolors="none", edgecolors=color)
+
+
+def lines(
+    axis: Axes,
+    curves: Mapping[str, Any],
+    x: Values | None = None,
+    *,
+    style: str = "-",
+    colors: Mapping[str, str] | None = None,
+    labels: bool = True,
+) -> None:
+    """Mean over runs of values [runs, steps], with a band from the smallest to the largest; a colour a name."""
+    for number, (name, values) in enumerate(curves.items()):
+        values = np.atleast_2d(np.asarray(values, dtype=float))
+        if not values.size:
+            continue
+        steps = np.arange(1, values.shape[1] + 1) if x is None else np.asarray(x)
+        color = (colors or {}).get(name, f"C{number}")
+        axis.plot(steps, values.mean(0), style, color=color, lw=1.3, ms=4, label=name if labels else None)
+        if len(values) > 1:
+            axis.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.15, lw=0)
+
+
+def points(
+    axis: Axes, rows: Mapping[str, Interval], *, shift: float = 0.0, marker: str = "o", color: str = "black",
+    label: str | None = None,
+) -> None:  # fmt: skip
+    """One row a name, from the top: its value with its interval."""
+    places = np.arange(len(rows))[::-1] + shift
+    for place, found in zip(places, rows.values(), strict=True):
+        if np.isfinite([found.low, found.high]).all():
+            axis.plot([found.low, found.high], [place, place], color=color, lw=1.5)
+    axis.plot([found.value for found in rows.values()], places, marker, color=color, ms=5, label=label)
+    axis.set_yticks(np.arange(len(rows))[::-1], list(rows), fontsize=8)
+    axis.grid(axis="y", alpha=0.3)
+
+
+def bars(axis: Axes, heights: Mapping[str, Interval]) -> None:
+    """Bars with their intervals."""
+    for number, found in enumerate(heights.values()):
+        axis.bar(number, found.value, color=f"C{number % 10}")
+        if np.isfinite([found.low, found.high]).all():
+            axis.plot([number, number], [found.low, found.high], color="black", lw=1.2)
+    axis.set_xticks(range(len(heights)), list(heights), rotation=30, ha="right", fontsize=8)
+
+
+def heat_map(axis: Axes, values: Any, rows: Sequence[str], columns: Sequence[str], *, digits: int = 2) -> None:
+    """A table of numbers as colours, with the numbers in it."""
+    grid = np.asarray(values, dtype=float)
+    axis.imshow(grid, aspect="auto", cmap="viridis")
+    middle = np.nanmean(grid)
+    for (i, j), value in np.ndenumerate(grid):
+        color = "white" if value < middle else "black"
+        axis.text(j, i, f"{value:.{digits}f}", ha="center", va="center", fontsize=8, color=color)
+    axis.set_xticks(range(len(columns)), list(columns), fontsize=8)
+    axis.set_yticks(range(len(rows)), list(rows), fontsize=8)

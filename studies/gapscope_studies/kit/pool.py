@@ -1,0 +1,150 @@
+"""Networks of a grid as a table, functions of them whose answers are kept, and what they stand in for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gapscope.base.errors import GapscopeError
+from gapscope.base.records import Record, records_to_pandas
+from gapscope.base.specs import Spec
+from gapscope.pools import Pool
+from gapscope_studies.kit.claims import Compared, finished
+from gapscope_studies.kit.study import Setting
+
+if TYPE_CHECKING:
+    import pandas
+    from torch import nn
+
+    from gapscope.data import Problem
+
+
+def networks(setting: Setting, pool: str, grid: Iterable[Spec], **options: Any) -> pandas.DataFrame:
+    """Train what is missing of a grid; the finished networks, a row each, by id: settings, scores, gap, readings."""
+    records = setting.train(pool, list(grid), **options)
+    kept = [record for record in records if record.status == "finished"]
+    if not kept:
+        raise GapscopeError(f"A network of {pool} must finish; none did. The first one: {records[0].message}.")
+    return records_to_pandas(kept)
+
+
+def weights_of(setting: Setting, pool: str, spec_id: str) -> Path:
+    """Where a pool keeps the weights of a finished network."""
+    return Pool(setting.work / pool).run_folder(spec_id) / "weights.safetensors"
+
+
+def trained(setting: Setting, pool: str, spec_id: str) -> tuple[nn.Module, Problem]:
+    """A finished network in evaluation mode, with the data it was trained on."""
+    from gapscope.pools.stored import load_network
+
+    network, problem = load_network(weights_of(setting, pool, spec_id), setting.data_root)
+    return network.eval(), problem
+
+
+def _probe(function: Callable[..., Any], setting: Setting, pool: str, spec_id: str) -> Any:
+    return function(*trained(setting, pool, spec_id))
+
+
+def probed(
+    setting: Setting, pool: str, function: Callable[[nn.Module, Problem], Mapping[str, Any]], ids: Iterable[str],
+    name: str = "",
+) -> pandas.DataFrame:  # fmt: skip
+    """What a picklable function says of finished networks: a row each, by id, computed once and kept under `name`."""
+    import pandas
+
+    where = name or getattr(function, "__name__", "") or "probed"
+    answers = setting.remembered(f"{pool}-{where}", {key: partial(_probe, function, setting, pool, key) for key in ids})
+    return pandas.DataFrame.from_dict(answers, orient="index")
+
+
+def compared(
+    name: str, records: Sequence[Record], n_classes: int, *, score: str = "test_accuracy", stopped: bool = False
+) -> Compared:
+    """How well the networks of one side of a claim learnt; `stopped` where a stop rule ended their training."""
+    accuracies = [record.scores["train_accuracy"] for record in records if record.status == "finished"]
+    curves = [[float(row[score]) for row in record.history] for record in records if record.status == "finished"]
+    return Compared(
+        name=name,
+        train_accuracy=sum(accuracies) / len(accuracies) if accuracies else float("nan"),
+        chance=1 / n_classes,
+        finished=stopped or finished(curves, falling=score.endswith("loss")),
+    )
+
+
+def _distinct(specs: Iterable[Spec]) -> list[Spec]:
+    """One spec for each way of taking data; how they are corrupted does not count."""
+    seen = {}
+    for spec in specs:
+        facts = (spec.data.name, str(spec.data.options), spec.data.train_size, spec.data.test_size,
+                 spec.data.pixels_averaged)  # fmt: skip
+        seen.setdefault(facts, spec)
+    return list(seen.values())
+
+
+def _values(values: Iterable[Any]) -> str:
+    """Distinct values, the range of many numbers."""
+    found = sorted(set(values), key=lambda value: (str(type(value)), value))
+    if len(found) > 4 and all(isinstance(value, int | float) for value in found):
+        return f"{found[0]:g} to {found[-1]:g}"
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in found)
+
+
+def _data_in_words(problem: Problem) -> str:
+    shape = " x ".join(map(str, problem.input_shape))
+    kind = f"{problem.n_outputs} classes" if problem.task == "classification" else f"{problem.n_outputs} targets"
+    return f"{problem.name}, {len(problem.train):,} training and {len(problem.test):,} test samples, {kind}, {shape}"
+
+
+def _network_in_words(spec: Spec) -> str:
+    options = ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in spec.network.options.items()
+    )
+    return f"{spec.network.name}{f' ({options})' if options else ''}"
+
+
+def stands_in_for(
+    setting: Setting, specs: Sequence[Spec], paper: Mapping[str, str] | None = None
+) -> list[dict[str, str]]:
+    """Rows "what", "paper", "here", generated from the specs that were run.
+
+    Args:
+        setting: Where the data lie.
+        specs: All networks that stand behind a part.
+        paper: What the paper had of "data", "network", "batch size", "epochs", "networks", "seeds"; further entries
+            are rows of their own.
+    """
+    from gapscope.pools.from_spec import prepared
+
+    paper = dict(paper or {})
+    names = dict.fromkeys(_network_in_words(spec) for spec in specs)
+    here = {
+        "data": "; ".join(_data_in_words(prepared(spec, setting.data_root)[0]) for spec in _distinct(specs)),
+        "network": "; ".join([*names][:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else ""),
+        "batch size": _values(spec.training.batch_size for spec in specs),
+        "epochs": _values(spec.training.epochs for spec in specs),
+        "networks": str(len({spec.id for spec in specs})),
+        "seeds": str(len({spec.seed for spec in specs})),
+    }
+    rows = [{"what": what, "paper": paper.pop(what, ""), "here": value} for what, value in here.items()]
+    return [*rows, *({"what": what, "paper": value, "here": ""} for what, value in paper.items())]
+
+
+def data_hashes(setting: Setting, specs: Sequence[Spec]) -> dict[str, str]:
+    """Data set -> first 16 digits of the SHA-256 of the training and test samples that were taken (before noise)."""
+    from gapscope.data import prepare
+
+    found = {}
+    for spec in _distinct(specs):
+        clean = spec.replace({"data.label_noise": 0.0, "data.blur_severity": 0, "data.target_noise": 0.0}).data
+        problem, _ = prepare(clean, root=setting.data_root)
+        digest = hashlib.sha256()
+        for tensor in (problem.train.inputs, problem.train.targets, problem.test.inputs, problem.test.targets):
+            if tensor is not None:
+                digest.update(tensor.contiguous().numpy().tobytes())
+        name = f"{spec.data.name} {len(problem.train)}+{len(problem.test)}"
+        found[name] = digest.hexdigest()[:16]
+    return found

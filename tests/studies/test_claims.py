@@ -1,0 +1,186 @@
+"""The guard is fed every bad case; claims survive their JSON; sentences are made of what they say."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gapscope.base.files import to_json
+from gapscope_studies.kit.claims import (
+    CANNOT,
+    HELD,
+    NOT_HELD,
+    NOT_RUN,
+    OPEN,
+    Claim,
+    Compared,
+    cannot_run,
+    claim,
+    computed,
+    counts,
+    finished,
+    not_run,
+    relation,
+)
+from gapscope_studies.kit.page import CLAIM_COLUMNS, claim_rows
+
+RISES = [0.10, 0.12, 0.09, 0.11, 0.13, 0.08, 0.10]
+LEARNT = Compared(name="BN", train_accuracy=0.98, chance=0.1)
+
+
+def grows(values: list[float] | None = None, **more: Any) -> Claim:
+    return claim(
+        "Fig. 2f", "validation loss grows with the batch size", "slope a doubling", values or RISES,
+        **{"above": 0.0, "compared": (LEARNT,), **more},
+    )  # fmt: skip
+
+
+def test_a_clear_sign_over_enough_units_holds() -> None:
+    assert grows().judged == (HELD, "")
+    assert grows([-value for value in RISES]).judged == (NOT_HELD, "the opposite, or out of the claimed range")
+
+
+@pytest.mark.parametrize("accuracy", [0.1, 0.109, 0.149, 0.05, math.nan])
+def test_a_network_that_did_not_learn_leaves_it_open(accuracy: float) -> None:
+    lazy = Compared(name="WN + dropout", train_accuracy=accuracy, chance=0.1)
+    for values in (RISES, [-value for value in RISES]):  # neither answer is believed
+        outcome, reason = grows(values, compared=(LEARNT, lazy)).judged
+        assert outcome == OPEN and reason.startswith(f"did not learn: WN + dropout (training accuracy {accuracy:.2f})")
+
+
+def test_a_network_that_learnt_less_than_the_stated_reach_leaves_it_open() -> None:
+    slow = Compared(name="BN 128", train_accuracy=0.36, chance=0.1)
+    assert grows(compared=(LEARNT, slow)).outcome == HELD
+    outcome, reason = grows(compared=(LEARNT, slow), reach=0.1).judged
+    assert outcome == OPEN
+    assert reason == "did not learn alike: training accuracy 0.36 (BN 128) against 0.98 (BN)"
+    assert grows(compared=(LEARNT, Compared(name="b", train_accuracy=0.9, chance=0.1)), reach=0.1).outcome == HELD
+
+
+def test_a_score_that_still_rises_leaves_it_open() -> None:
+    rising = Compared(name="MGS", train_accuracy=0.3, chance=0.1, finished=False)
+    assert grows(compared=(LEARNT, rising)).judged == (OPEN, "not finished: MGS still improving at the last epoch")
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_fewer_than_six_units_leave_it_open(n: int) -> None:
+    outcome, reason = claim("Fig. 1", "grows", "slope", RISES[:n], above=0.0).judged
+    assert outcome == OPEN and reason == f"{n} independent seeds, fewer than 6"
+    assert grows(RISES[:6]).outcome == HELD
+
+
+def test_networks_that_share_a_cluster_count_once() -> None:
+    values = [1.0] * 6 + [1.1] * 6
+    two = grows(values, clusters=["a"] * 6 + ["b"] * 6, unit="training subsets")
+    assert two.units == 2 and two.judged == (OPEN, "2 independent training subsets, fewer than 6")
+    assert grows(values).outcome == HELD
+
+
+def test_an_interval_that_holds_both_answers_leaves_it_open() -> None:
+    assert grows([-0.3, 0.4, 0.2, -0.1, 0.3, -0.2, 0.1]).judged == (OPEN, "the interval holds both answers")
+
+
+def test_several_doubts_are_all_named() -> None:
+    lazy = Compared(name="a", train_accuracy=0.1, chance=0.1, finished=False)
+    assert grows(RISES[:3], compared=(lazy,)).judged[1].count(";") == 2
+
+
+def test_a_reversed_sign_is_not_agreement_in_size() -> None:
+    # zhao2022, Fig. 4: the paper's kappa falls with the gap (-.967), ours rises (.95)
+    x = np.arange(12.0)
+    kappa = relation("Fig. 4", "kappa falls with the gap", "Pearson", pearson, x, x + np.sin(x), paper=-0.967)
+    assert kappa.value > 0.9 and kappa.judged == (NOT_HELD, "the opposite, or out of the claimed range")
+    assert relation("Fig. 4", "it falls", "Pearson", pearson, x, -x - np.sin(x), paper=-0.967).outcome == HELD
+
+
+@pytest.mark.parametrize(
+    ("paper", "judged"),
+    [
+        (0.1, (HELD, "")),
+        (0.19, (HELD, "")),
+        (1.0, (NOT_HELD, "the sign is right, the size 0.1 of the paper's")),
+        (0.21, (OPEN, "the sign is right, the interval of the size holds both answers")),
+        (-0.1, (NOT_HELD, "the opposite, or out of the claimed range")),
+    ],
+)
+def test_size_is_judged_together_with_sign(paper: float, judged: tuple[str, str]) -> None:
+    values = [0.09, 0.11, 0.1, 0.08, 0.12, 0.1, 0.1]
+    assert claim("Table 1", "so much", "lead", values, paper=paper).judged == judged
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) and np.ptp(y) else math.nan
+
+
+def test_a_perfect_correlation_of_three_points_is_open() -> None:
+    # forouzesh2021, Fig. 2e: "1.000 [1.000, 1.000]" over three points
+    found = relation("Fig. 2e", "they go together", "Pearson", pearson, [1, 2, 3], [1, 2, 3], above=0.0)
+    assert found.value == pytest.approx(1) and found.judged == (OPEN, "3 independent networks, fewer than 6")
+
+
+def test_two_clusters_far_apart_are_two_units() -> None:
+    # forouzesh2021, Fig. 1: .9996 over two clusters nine decades apart
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(0, 0.1, 7), rng.normal(9, 0.1, 7)])
+    y = np.concatenate([rng.normal(0, 0.1, 7), rng.normal(9, 0.1, 7)])
+    groups = ["Xavier"] * 7 + ["standard normal"] * 7
+    assert relation("Fig. 1", "linear", "Pearson", pearson, x, y, above=0.5).outcome == HELD
+    by_group = relation("Fig. 1", "linear", "Pearson", pearson, x, y, clusters=groups, above=0.5)
+    assert by_group.judged == (OPEN, "2 independent clusters, fewer than 6")
+
+
+def test_computed_numbers_need_no_units() -> None:
+    assert computed("Prop. 4", "the largest rate grows", "difference", 0.5, above=0.0).outcome == HELD
+    assert computed("Prop. 4", "by 4 zeta", "difference", 0.5, paper=1.1).judged[0] == NOT_HELD
+    assert computed("Prop. 4", "the largest rate grows", "difference", math.nan, above=0.0).outcome == OPEN
+
+
+def test_what_was_not_run_says_why() -> None:
+    assert not_run("Sec. 2.1", "kurtosis falls", "no part").judged == (NOT_RUN, "no part")
+    gone = cannot_run("Fig. 3", "on ImageNet", "the data are not here")
+    assert gone.judged == (CANNOT, "the data are not here")
+    assert gone.sentence == "Fig. 3: on ImageNet: cannot be run here (the data are not here)."
+
+
+def test_a_claim_survives_its_json_and_is_judged_anew() -> None:
+    for one in (grows(), grows(RISES[:1]), grows(paper=0.1, reach=0.2), not_run("a", "b", "c"), grows(ours=True)):
+        content = json.loads(to_json(one.to_dict()))
+        assert (content["outcome"], content["reason"]) == one.judged
+        assert Claim.from_dict(content) == one or math.isnan(one.value)
+        assert Claim.from_dict(content | {"outcome": "held"}).judged == one.judged
+
+
+def test_sentences_are_made_of_what_the_claim_holds() -> None:
+    assert grows(paper=0.2).sentence == (
+        "Fig. 2f: validation loss grows with the batch size: held; slope a doubling 0.104 [0.0884, 0.12], 7 seeds; "
+        "the paper 0.2."
+    )
+    assert "open (2 independent seeds, fewer than 6)" in grows(RISES[:2]).sentence
+    row = dict(zip(CLAIM_COLUMNS, claim_rows([grows(ours=True)])[0], strict=True))
+    assert row["claim"].endswith("(ours)") and row["over"] == "7 seeds" and row["outcome"] == "held"
+
+
+def test_ours_are_counted_apart() -> None:
+    claims = [grows(), grows(RISES[:2]), grows(ours=True), not_run("a", "b", "c")]
+    assert counts(claims) == "of the paper's 3: 1 held, 1 open, 1 not run; of ours 1: 1 held"
+    assert counts([]) == ""
+
+
+def noisy(mean: np.ndarray, runs: int = 3) -> list[list[float]]:
+    return (mean + np.random.default_rng(0).normal(0, 0.01, (runs, len(mean)))).tolist()
+
+
+def test_curves_that_have_flattened_are_finished() -> None:
+    epochs = np.arange(60)
+    flat = 1 - np.exp(-epochs / 6)
+    assert finished(noisy(flat)) and finished(noisy(1 - flat), falling=True)
+    assert finished(noisy(flat - 0.004 * epochs))  # it falls again: overfitting is not growth
+    # szolnoky2022, Table 1 at 80 %: at chance until epoch 17, rising until the last
+    late = 0.1 + 0.2 * np.clip((epochs - 25) / 35, 0, 1)
+    assert not finished(noisy(late)) and not finished(noisy(-late), falling=True)
+    assert not finished(noisy(flat)[:2] + noisy(flat[:4])) and not finished([])
+    assert finished([[0.1] * 10])

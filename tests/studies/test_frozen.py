@@ -1,0 +1,118 @@
+"""Every study at smoke scale gives the numbers that it gave before: frozen/<study>.json is the oracle of any rebuild.
+
+The files hold `numbers` of each part at commit ff0dabd, without wall times, prose and verdicts; what a part computes
+beside them is free. Made on one machine with one thread, where a rebuild is bit-identical; another processor rounds
+otherwise, hence the tolerance.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gapscope.base.files import to_json
+from gapscope.cli.study import load_study
+from gapscope.pools import processes
+from gapscope_studies.kit.study import Outcome, Setting
+
+FROZEN = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "frozen").glob("*.json"))}
+FAST = {
+    "forouzesh2021": ("fig2b", "fig10cd"),
+    "luo2019": ("table1", "dynamics", "fig4"),
+    "overfitting_alarm": ("tuning", "judging"),
+    "szolnoky2022": ("tuning", "fig2"),
+    "zhao2022": ("fig1", "fig2"),
+}
+LONGEST_NAME = 60
+
+
+def _is_prose(value: Any) -> bool:
+    return isinstance(value, str) and len(value) > LONGEST_NAME
+
+
+def slim(value: Any) -> Any:
+    """Plain values without wall times, verdicts and prose."""
+    if isinstance(value, dict):
+        left_out = ("share_of_training", "outcome")
+        kept = {key: item for key, item in value.items() if "seconds" not in key and key not in left_out}
+        return {key: slim(item) for key, item in kept.items() if not _is_prose(item)}
+    return [slim(item) for item in value if not _is_prose(item)] if isinstance(value, list) else value
+
+
+def _close(a: Any, b: Any) -> bool:
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-7)
+    return a == b
+
+
+def changed(frozen: Any, found: Any, where: str = "") -> Iterator[str]:
+    """Where a frozen value is missing or another."""
+    if isinstance(frozen, dict) and isinstance(found, dict):
+        for key, value in frozen.items():
+            if key not in found:
+                yield f"{where}/{key} is missing"
+            else:
+                yield from changed(value, found[key], f"{where}/{key}")
+    elif isinstance(frozen, list) and isinstance(found, list):
+        if len(frozen) != len(found):
+            yield f"{where} has {len(found)} items, had {len(frozen)}"
+        for number, pair in enumerate(zip(frozen, found, strict=False)):
+            yield from changed(*pair, f"{where}/{number}")
+    elif not _close(frozen, found):
+        yield f"{where} is {found!r}, was {frozen!r}"
+
+
+def numbers_of(outcome: Outcome) -> Any:
+    """What a part computed; claims as rows, as they were kept among the numbers."""
+    rows = [
+        {"source": c.source, "the paper says": c.says, "quantity": c.quantity, "ours": c.value, "low": c.low,
+         "high": c.high, "seeds": c.units}
+        for c in outcome.claims
+    ]  # fmt: skip
+    return slim(json.loads(to_json({"claims": rows, **outcome.numbers})))
+
+
+def _in_this_process(function: Callable[[Any], Any], jobs: Any, workers: int) -> Iterator[Any]:
+    for job in jobs:
+        yield job, function(job), None
+
+
+def check(study: str, parts: Any, work: Path) -> None:
+    setting = Setting(scale="smoke", work=work, workers=1, say=lambda line: None)
+    for part in parts:
+        found = numbers_of(load_study(study).part(part).run(setting))
+        assert not [*changed(FROZEN[study][part], found, part)][:10]
+
+
+@pytest.mark.parametrize("study", FAST)
+def test_some_parts_give_the_frozen_numbers(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "run_local", _in_this_process)
+    check(study, FAST[study], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", FROZEN)
+def test_all_parts_give_the_frozen_numbers(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "run_local", _in_this_process)
+    check(study, FROZEN[study], tmp_path)
+
+
+def test_every_study_is_frozen_and_every_frozen_part_exists() -> None:
+    assert set(FAST) == set(FROZEN)
+    for study, parts in FROZEN.items():
+        assert set(parts) <= {part.name for part in load_study(study).parts}
+
+
+def test_a_change_is_seen() -> None:
+    frozen = {"a": [1.0, {"b": "x"}], "c": "NaN"}
+    assert not [*changed(frozen, {"a": [1.0 + 1e-9, {"b": "x", "new": 1}], "c": "NaN"})]
+    assert [*changed(frozen, {"a": [1.001, {"b": "y"}]})] == [
+        "/a/0 is 1.001, was 1.0", "/a/1/b is 'y', was 'x'", "/c is missing",
+    ]  # fmt: skip
+    assert [*changed([1], [1, 2])] == [" has 2 items, had 1"]
+    assert slim({"a_seconds": 1, "b": ["x" * 61, 2], "outcome": "held"}) == {"b": [2]}

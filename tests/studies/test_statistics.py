@@ -1,0 +1,71 @@
+"""Intervals against scipy, and clusters against doing it by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas
+import pytest
+from scipy import stats
+
+from gapscope.estimation.correlations import correlations
+from gapscope_studies.kit.statistics import bootstrap, log_log, mean, t_interval
+
+VALUES = np.random.default_rng(3).normal(2.0, 1.0, 40)
+
+
+def test_the_interval_of_the_mean_is_scipys() -> None:
+    found = mean(VALUES.tolist())
+    expected = stats.ttest_1samp(VALUES, 0.0).confidence_interval(0.95)
+    assert (found.low, found.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
+    assert (found.value, found.units) == (pytest.approx(VALUES.mean()), 40)
+
+
+def test_clusters_are_averaged_first() -> None:
+    clusters = [i // 10 for i in range(40)]
+    assert mean(VALUES.tolist(), clusters) == mean([VALUES[10 * i : 10 * i + 10].mean() for i in range(4)])
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, math.inf]])
+def test_without_two_finite_values_there_is_no_interval(values: list[float]) -> None:
+    assert t_interval(values) == (-math.inf, math.inf)
+    assert (mean(values).low, mean(values).units) == (-math.inf, len(values))
+
+
+def test_the_bootstrap_is_that_of_scipy() -> None:
+    found = bootstrap(lambda rows: float(np.median(VALUES[rows])), 40)
+    expected = stats.bootstrap((VALUES,), np.median, method="percentile", n_resamples=4000, rng=1).confidence_interval
+    assert (found.low, found.high) == (pytest.approx(expected.low, abs=0.07), pytest.approx(expected.high, abs=0.07))
+
+
+def test_rows_of_a_cluster_stay_together() -> None:
+    seen: list[np.ndarray] = []
+
+    def kept(rows: np.ndarray) -> float:
+        seen.append(rows)
+        return float(VALUES[rows].mean())
+
+    found = bootstrap(kept, 6, ["a", "b", "a", "b", "c", "c"], draws=50)
+    assert found.units == 3
+    for rows in seen:
+        count = np.bincount(rows, minlength=6)
+        assert (count[0], count[1], count[4]) == (count[2], count[3], count[5])
+    assert bootstrap(lambda rows: 1.0, 4, ["a"] * 4).low == -math.inf
+    with pytest.raises(ValueError, match="one cluster a value, here 3; got 2"):
+        bootstrap(lambda rows: 1.0, 3, ["a", "b"])
+
+
+def test_lines_in_logarithms_are_numpys_and_intervals_those_of_the_library() -> None:
+    rng = np.random.default_rng(1)
+    x = np.exp(rng.normal(size=30))
+    y = x**0.5 * np.exp(rng.normal(0, 0.2, 30))
+    found = log_log([*x, 1.0, -1.0], [*y, math.nan, 2.0])
+    assert found.slope.value == pytest.approx(np.polyfit(np.log(x), np.log(y), 1)[0])
+    row = correlations(pandas.DataFrame({"a": np.log(x), "b": np.log(y)}), ["a"], target="b", baseline=None).loc["a"]
+    assert found.pearson.units == 30
+    for ours, theirs in ((found.pearson.value, "pearson"), (found.pearson.low, "pearson_low")):
+        assert ours == pytest.approx(float(row[theirs]))
+    by_cluster = log_log(x.tolist(), y.tolist(), [i // 10 for i in range(30)])
+    assert by_cluster.pearson.units == 3 and by_cluster.slope.value == pytest.approx(found.slope.value)
+    assert math.isnan(log_log([1.0, 2.0], [1.0, 2.0]).slope.value)
