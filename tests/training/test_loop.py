@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import copy
 import itertools
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
 
-from gapscope.base.errors import GapscopeError, InvalidInput, UnreadableFile
+from gapscope.base.errors import DamagedFileWarning, InvalidInput, UnreadableFile
 from gapscope.base.files import read_json_lines
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.penalties.weight import WeightPenalty
+from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.loop import learning_rate_at, train
 
 
@@ -240,19 +244,100 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
         train(other, some_samples(), TrainingSpec(epochs=2), folder=tmp_path)
 
 
-def test_a_truncated_checkpoint_is_refused(tmp_path: Path) -> None:
-    train(some_network(), some_samples(), TrainingSpec(epochs=1), folder=tmp_path)
-    path = tmp_path / "checkpoint.safetensors"
+def cut_off(folder: Path) -> None:
+    path = folder / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(UnreadableFile, match="must be a whole safetensors file"):
-        train(some_network(), some_samples(), TrainingSpec(epochs=2), folder=tmp_path)
 
 
-def test_a_missing_history_is_refused(tmp_path: Path) -> None:
-    train(some_network(), some_samples(), TrainingSpec(epochs=1), folder=tmp_path)
-    (tmp_path / "history.jsonl").unlink()
-    with pytest.raises(GapscopeError, match="must hold the 1 epochs of the checkpoint; got 0"):
-        train(some_network(), some_samples(), TrainingSpec(epochs=2), folder=tmp_path)
+def garble(folder: Path) -> None:
+    path = folder / "checkpoint.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def without(name: str) -> Callable[[Path], None]:
+    def take_out(folder: Path) -> None:
+        tensors, facts = load_tensors(folder / "checkpoint.safetensors")
+        save_tensors(folder / "checkpoint.safetensors", {k: v for k, v in tensors.items() if k != name}, facts)
+
+    return take_out
+
+
+def forget_the_epoch(folder: Path) -> None:
+    save_tensors(folder / "checkpoint.safetensors", load_tensors(folder / "checkpoint.safetensors")[0])
+
+
+def lose_the_history(folder: Path) -> None:
+    (folder / "history.jsonl").unlink()
+
+
+def spoil_the_history(folder: Path) -> None:
+    (folder / "history.jsonl").write_bytes(b"\xff\xfe\n\n\n")
+
+
+DAMAGES = [
+    cut_off, garble, without("random.order"), without("random.numpy"), forget_the_epoch, lose_the_history,
+    spoil_the_history,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_training_whose_files_are_damaged_begins_anew(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    settings = TrainingSpec(epochs=3, batch_size=20, momentum=0.9)
+    expected = some_network()
+    train(expected, some_samples(), settings)
+    train(some_network(), some_samples(), TrainingSpec(epochs=2, batch_size=20, momentum=0.9), folder=tmp_path)
+    damage(tmp_path)
+    network = some_network()
+    with pytest.warns(DamagedFileWarning, match="begins anew"):
+        result = train(network, some_samples(), settings, folder=tmp_path)
+    assert [row["epoch"] for row in result.history] == [1, 2, 3]
+    assert equal(state(network), state(expected))
+
+
+class MovingAverage(nn.Module):
+    """Forward uses a buffer that no state dictionary holds, and draws from NumPy and Python."""
+
+    mean: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.layer = nn.Linear(4, 3)
+        self.register_buffer("mean", torch.zeros(4), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean.mul_(0.9).add_(0.1 * x.mean(0))
+            x = x * numpy.random.uniform(0.5, 1.5) + random.gauss(0, 0.1) + float(numpy.random.normal())
+        return self.layer(x - self.mean)
+
+
+def test_what_no_state_dictionary_holds_is_kept_too(tmp_path: Path) -> None:
+    settings = TrainingSpec(epochs=5, batch_size=10)
+
+    def stop(network: nn.Module, row: dict[str, Any]) -> None:
+        if row["epoch"] == 3:
+            raise KeyboardInterrupt
+
+    before = random.getstate(), numpy.random.get_state()[1].tolist()  # type: ignore[union-attr]
+    unbroken, broken, resumed = MovingAverage(), MovingAverage(), MovingAverage()
+    train(unbroken, some_samples(), settings)
+    with pytest.raises(KeyboardInterrupt):
+        train(broken, some_samples(), settings, folder=tmp_path, on_epoch=stop)
+    train(resumed, some_samples(), settings, folder=tmp_path)
+    assert equal(state(resumed), state(unbroken)) and torch.equal(resumed.mean, unbroken.mean)
+    assert (random.getstate(), numpy.random.get_state()[1].tolist()) == before  # type: ignore[union-attr]
+
+
+def test_weights_that_are_not_finite_after_the_last_step_are_a_divergence() -> None:
+    result = train(some_network(noisy=False), some_samples(), TrainingSpec(epochs=1, batch_size=61, learning_rate=1e38))
+    assert result.status == "finished"  # large, but numbers
+    samples = Samples(1e30 * some_samples().inputs, some_samples().targets)
+    result = train(some_network(noisy=False), samples, TrainingSpec(epochs=1, batch_size=61, learning_rate=1e38))
+    assert result.status == "diverged" and result.stopped == "weights not finite after epoch 1"
 
 
 def test_wrong_samples_get_one_sentence() -> None:

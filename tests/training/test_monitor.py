@@ -190,6 +190,51 @@ def test_later_failures_are_said_once_and_leave_nan() -> None:
     assert (monitor.epochs, len(monitor.readings), len(monitor.readings[1])) == ([1, 2, 3, 4], 4, 0)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [ValueError, KeyError, IndexError, ZeroDivisionError, AssertionError, MemoryError, np.linalg.LinAlgError, OSError],
+)
+def test_no_later_failure_of_a_measure_ends_a_training(monkeypatch: pytest.MonkeyPatch, error: type) -> None:
+    monitor = Monitor(make_samples(), ["loss"], n_samples=20)
+    monitor.record(make_network(), 1)
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise error("as told")
+
+    monkeypatch.setattr("gapscope.training.monitor.measure", fail)
+    with pytest.warns(UserWarning, match=rf"Epoch 2 could not be recorded \({error.__name__}: "):
+        assert math.isnan(monitor.record(make_network(), 2)["loss"])
+    monkeypatch.setattr("gapscope.training.monitor.measure", lambda *a, **o: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        monitor.record(make_network(), 3)
+
+
+def test_warnings_that_are_errors_end_no_training(capsys: pytest.CaptureFixture[str]) -> None:
+    monitor = Monitor(make_samples(), ["loss"], n_samples=20, sinks=[Tracker({1, 2, 3})])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        monitor.record(make_network(), 1)
+        monitor.record(nn.Linear(5, 3), 2)
+    told = capsys.readouterr().err
+    assert "Tracker could not take the readings of epoch 1" in told and "Epoch 2 could not be recorded" in told
+
+
+def test_a_sink_cannot_touch_random_states_or_the_gradient_mode() -> None:
+    def meddle(epoch: int, numbers: Mapping[str, float]) -> None:
+        torch.manual_seed(epoch)
+        np.random.seed(epoch)
+        random.seed(epoch)
+        torch.rand(3)
+        torch.set_grad_enabled(False)
+
+    networks = [make_network(), make_network()]
+    for network, sinks in zip(networks, ([], [meddle]), strict=True):
+        train(network, make_samples(), TrainingSpec(epochs=3), on_epoch=Monitor(make_samples(), ["loss"], sinks=sinks))
+    assert torch.is_grad_enabled()
+    for first, second in zip(networks[0].parameters(), networks[1].parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
 class Tracker:
     """A sink that fails in the given calls."""
 

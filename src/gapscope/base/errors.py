@@ -21,12 +21,24 @@ class UnreadableFile(GapscopeError, ValueError):
     """A file that is truncated, of another format, of a newer schema, or fails its checksum."""
 
 
+class DamagedFile(UnreadableFile):
+    """A file that is truncated or garbled; what it held can be made anew."""
+
+
+class DamagedFileWarning(UserWarning):
+    """A damaged file was passed over, or what it held is made anew."""
+
+
 class NotWritten(GapscopeError, OSError):
     """A file that could not be written, for example because the disk is full; its old content is untouched."""
 
 
 class DataNotFound(GapscopeError, FileNotFoundError):
     """A data set whose files are not on this machine."""
+
+
+class DeviceNotFound(GapscopeError, RuntimeError):
+    """A torch device that this machine does not have, or that this build of torch cannot use."""
 
 
 class NotMeasurable(GapscopeError, ValueError):
@@ -106,8 +118,11 @@ def check_range(
     Raises:
         InvalidInput: `given` is outside the interval.
     """
-    above = low is None or (given > low if low_open else given >= low)
-    below = high is None or (given < high if high_open else given <= high)
+    try:
+        above = low is None or (given > low if low_open else given >= low)
+        below = high is None or (given < high if high_open else given <= high)
+    except TypeError:
+        raise InvalidInput(f"{parameter} must be a number; got {given!r}.") from None
     if above and below and given == given:
         return
     left = "(-inf" if low is None else f"{'(' if low_open else '['}{low}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
 import os
@@ -11,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gapscope.base.errors import NotWritten, UnreadableFile
+from gapscope.base.errors import DamagedFile, NotWritten, UnreadableFile
 
 
 def _standard_json(value: Any) -> Any:
@@ -63,10 +65,37 @@ def written_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     except OSError as error:
         raise NotWritten(
             f"{path} could not be written ({error.strerror or error}); what was there before is untouched. "
-            "Free some space or choose another folder, then run the same command again."
+            f"{_way_out(error)}, then run the same command again."
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what cannot be written can often not be removed either
+            temporary.unlink(missing_ok=True)
+
+
+def _way_out(error: OSError) -> str:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "Make the folder writable or choose another one"
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
+        return "Make its folder, or correct the path"
+    return "Free some space or choose another folder"
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder with its parents, if it is not there.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        NotWritten: It cannot be made, or a file is in its place.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotWritten(
+            f"{folder} must be a folder, or one that can be made; making it failed ({error.strerror or error}). "
+            "Choose another folder, or make room for this one."
+        ) from None
 
 
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:
@@ -94,24 +123,53 @@ def read_json(path: Path) -> Any:
         What the file holds.
 
     Raises:
-        UnreadableFile: It is missing, or not JSON, for example truncated.
+        DamagedFile: It holds no JSON, for example because it is truncated.
+        UnreadableFile: It is missing or cannot be read.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UnreadableFile(f"{path} must be a JSON file; there is no such file. Check the path.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UnreadableFile(f"{path} must hold JSON; reading it failed: {error}. Delete it to make it anew.") from None
+    except (ValueError, RecursionError) as error:
+        raise DamagedFile(f"{path} must hold JSON; reading it failed: {error}. Delete it to make it anew.") from None
+    except OSError as error:
+        raise UnreadableFile(
+            f"{path} must be a file that can be read; reading it failed: {error.strerror or error}. Correct its "
+            "permissions, or name another."
+        ) from None
+
+
+def _shown(line: bytes) -> str:
+    return repr(line[:60].decode("utf-8", errors="backslashreplace"))
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
-    """Yield the objects of a JSON-lines file; a last line cut off by a kill is left out."""
+    """Yield the objects of a JSON-lines file; a last line cut off by a kill is left out.
+
+    Args:
+        path: The file; none is read as an empty one.
+
+    Yields:
+        The objects.
+
+    Raises:
+        DamagedFile: A line holds no JSON object.
+        UnreadableFile: The file cannot be read.
+    """
     if not path.exists():
         return
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if not line.endswith("\n"):
-            return
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UnreadableFile(
+            f"{path} must be a file that can be read; reading it failed: {error.strerror or error}. Correct its "
+            "permissions."
+        ) from None
+    for line in content.split(b"\n")[:-1]:
         try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UnreadableFile(f"{path} must hold one JSON object a line; got {line[:60]!r} ({error}).") from None
+            item = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DamagedFile(f"{path} must hold one JSON object a line; got {_shown(line)} ({error}).") from None
+        if not isinstance(item, dict):
+            raise DamagedFile(f"{path} must hold one JSON object a line; got {_shown(line)}.")
+        yield item

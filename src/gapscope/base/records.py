@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import html
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from gapscope.base.errors import NotMeasurable, UnreadableFile, nearest
+from gapscope.base.errors import DamagedFile, DamagedFileWarning, NotMeasurable, UnreadableFile, nearest
 from gapscope.base.files import read_json, read_json_lines, to_json, write_atomically
 from gapscope.base.results import Rows
 
@@ -238,26 +239,69 @@ class Record:
             The record.
 
         Raises:
-            UnreadableFile: It was written by a newer gapscope, is truncated, or is no record at all.
+            DamagedFile: It is truncated or garbled, or no record at all.
+            UnreadableFile: It was written by a newer gapscope, or cannot be read.
         """
         path = folder / "record.json"
         content = read_json(path)
-        if not isinstance(content, dict) or "schema" not in content:
-            raise UnreadableFile(f"{path} must be a gapscope record; it has no 'schema'. Is this a pool folder?")
-        if content["schema"] > SCHEMA:
+        schema = content.get("schema") if isinstance(content, dict) else None
+        if not isinstance(schema, int):
+            raise DamagedFile(
+                f"{path} must be a gapscope record; it has no 'schema' that is a number. Is this a pool folder?"
+            )
+        if schema > SCHEMA:
             raise UnreadableFile(
-                f"{path} must have schema {SCHEMA} or older; got {content['schema']}, written by a newer gapscope. "
+                f"{path} must have schema {SCHEMA} or older; got {schema}, written by a newer gapscope. "
                 "Upgrade gapscope, or use another folder."
             )
-        known = {item.name for item in fields(cls)}
         missing = {"id", "spec", "status"} - set(content)
         if missing:
-            raise UnreadableFile(f"{path} must name {', '.join(sorted(missing))}; the record is damaged. Delete it.")
-        content = {key: value for key, value in content.items() if key in known}
-        content["readings"] = Readings(Reading.from_dict(reading) for reading in content.get("readings", ()))
-        content["scores"] = {key: float(value) for key, value in content.get("scores", {}).items()}
-        content["history"] = tuple(read_json_lines(folder / "history.jsonl"))
-        return cls(**content)
+            raise DamagedFile(f"{path} must name {', '.join(sorted(missing))}; the record is damaged. Delete it.")
+        try:
+            return cls(**_checked(content), history=_history(folder))
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise DamagedFile(
+                f"{path} must be a gapscope record; {error}. Delete it; the next run of the pool makes it anew."
+            ) from None
+
+
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    "id": str,
+    "spec": dict,
+    "message": str,
+    "scores": dict,
+    "corruption": dict,
+    "readings": list,
+    "measured_samples": (int, type(None)),
+    "unmeasured": dict,
+    "environment": dict,
+    "epochs_trained": int,
+    "stopped": str,
+}
+
+
+def _checked(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a record from plain JSON (non-finite values arrive as strings)."""
+    known = {item.name for item in fields(Record)} - {"history"}
+    content = {key: value for key, value in content.items() if key in known}
+    for name, kind in _KINDS.items():
+        if name in content and not isinstance(content[name], kind):
+            raise ValueError(f"{name} is {str(content[name])[:60]!r}")
+    if content["status"] not in get_args(Status):
+        raise ValueError(f"status is {str(content['status'])[:60]!r}, none of {', '.join(get_args(Status))}")
+    content["readings"] = Readings(Reading.from_dict(reading) for reading in content.get("readings", ()))
+    content["scores"] = {key: float(value) for key, value in content.get("scores", {}).items()}
+    content["seconds"] = float(content.get("seconds", 0.0))
+    return content
+
+
+def _history(folder: Path) -> tuple[Mapping[str, Any], ...]:
+    """The epochs; none where their file is damaged, for the record itself is whole without them."""
+    try:
+        return tuple(read_json_lines(folder / "history.jsonl"))
+    except UnreadableFile as error:
+        warnings.warn(f"{error} The record is read without its epochs.", DamagedFileWarning, stacklevel=3)
+        return ()
 
 
 def _flattened(prefix: str, content: Mapping[str, Any]) -> dict[str, Any]:

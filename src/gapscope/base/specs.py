@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -38,16 +39,30 @@ def _coerced(name: str, value: Any, annotation: Any) -> Any:
             raise InvalidInput(f"{name} must be a list; got {value!r}. Write it in square brackets.")
         return tuple(_coerced(f"{name}[{i}]", item, item_type) for i, item in enumerate(value))
     if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise InvalidInput(f"{name} must be a finite number; got {value}.")
         return float(value)
     if annotation is int and isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     if origin is not None and isinstance(value, Mapping):
+        _check_option(name, value)
         return dict(value)
     plain = origin or annotation
     if plain in (bool, str) and isinstance(value, plain):
         return value
     expected = getattr(annotation, "__name__", str(annotation))
     raise InvalidInput(f"{name} must be of type {expected}; got {value!r} ({type(value).__name__}).")
+
+
+def _check_option(name: str, value: Any) -> None:
+    """Raise InvalidInput for an option that JSON does not know: it becomes part of the run's id."""
+    if isinstance(value, Mapping | list | tuple):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            _check_option(f"{name}.{key}", item)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidInput(f"{name} must be a finite number; got {value}.")
+    elif value is not None and not isinstance(value, bool | int | float | str):
+        raise InvalidInput(f"{name} must be a number, a text, true or false, or a list of them; got {value!r}.")
 
 
 def _from_mapping(cls: Any, content: Any, where: str) -> Any:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gapscope.base.errors import InvalidInput, UnreadableFile, nearest
+from gapscope.base.errors import InvalidInput, UnreadableFile, check_range, nearest
 from gapscope.base.specs import Spec, setting_paths
 
-_TABLES = ("base", "cases", "axes", "measures")
+_TABLES = ("base", "cases", "axes", "measures", "max_networks")
 
 
 def _check_path(path: str, where: str) -> None:
@@ -24,6 +25,15 @@ def _check_path(path: str, where: str) -> None:
                        f"{nearest(path, known)}")  # fmt: skip
 
 
+def _check_tables(cases: Any, axes: Any, measures: Any) -> None:
+    if isinstance(cases, str) or not isinstance(cases, Sequence) or not all(isinstance(c, Mapping) for c in cases):
+        raise InvalidInput(f"cases must be tables of settings; got {cases!r}. Write each below a line [[cases]].")
+    if not isinstance(axes, Mapping):
+        raise InvalidInput(f"axes must be a table of lists; got {axes!r}. Write them below a line [axes].")
+    if measures is not None and not all(isinstance(name, str) for name in measures):
+        raise InvalidInput(f'measures must be a list of names; got {list(measures)!r}. Write measures = ["accuracy"].')
+
+
 @dataclass(frozen=True, kw_only=True)
 class Grid:
     """All combinations of cases and axes over a base spec; iterating yields each spec once.
@@ -33,6 +43,7 @@ class Grid:
         cases: Alternatives of several settings changed together, each a mapping from setting path to value.
         axes: Setting path -> list of values; all combinations are taken.
         measures: Names of the measures to take of every trained network; None takes all that apply.
+        max_networks: A grid of more combinations is refused; set it higher if you mean them.
 
     >>> grid = Grid(axes={"data.label_noise": [0.0, 0.5], "seed": [0, 1, 2]})
     >>> len(list(grid))
@@ -43,8 +54,11 @@ class Grid:
     cases: Sequence[Mapping[str, Any]] = ()
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     measures: tuple[str, ...] | None = None
+    max_networks: int = 100_000
 
     def __post_init__(self) -> None:
+        _check_tables(self.cases, self.axes, self.measures)
+        check_range("max_networks", self.max_networks, 1)
         for number, case in enumerate(self.cases):
             for path in case:
                 _check_path(path, f"cases[{number}]")
@@ -54,6 +68,12 @@ class Grid:
                 raise InvalidInput(
                     f"axes['{path}'] must be a list with at least one value; got {values!r}. Use square brackets."
                 )
+        combinations = max(1, len(self.cases)) * math.prod(len(values) for values in self.axes.values())
+        if combinations > self.max_networks:
+            raise InvalidInput(
+                f"A grid must have at most {self.max_networks:,} combinations; this one has {combinations:,}. Take "
+                f"values out of its axes, or set max_networks = {combinations} if you mean them all."
+            )
 
     def __iter__(self) -> Iterator[Spec]:
         """Yield each spec once, in the order of cases and axes."""
@@ -73,7 +93,8 @@ class Grid:
         """Build a grid from plain values.
 
         Args:
-            content: Tables "base" (a spec), "cases" (a list of changes), "axes", and a list "measures".
+            content: Tables "base" (a spec), "cases" (a list of changes), "axes", a list "measures" and a number
+                "max_networks".
             where: What to call it in messages.
 
         Returns:
@@ -88,11 +109,14 @@ class Grid:
                     f"{where} has no table {key!r}; it knows {', '.join(_TABLES)}.{nearest(key, _TABLES)}"
                 )
         measures = content.get("measures")
+        if measures is not None and not isinstance(measures, list | tuple):
+            raise InvalidInput(f'measures must be a list of names; got {measures!r}. Write measures = ["accuracy"].')
         return cls(
             base=Spec.from_dict(content.get("base", {})),
-            cases=tuple(content.get("cases", ())),
-            axes=dict(content.get("axes", {})),
+            cases=content.get("cases", ()),
+            axes=content.get("axes", {}),
             measures=None if measures is None else tuple(measures),
+            max_networks=content.get("max_networks", cls.max_networks),
         )
 
     @classmethod
@@ -113,6 +137,8 @@ class Grid:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise UnreadableFile(f"{path} must be a TOML file with a grid; there is no such file.") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+        except RecursionError:
+            raise UnreadableFile(f"{path} must be a TOML file with a grid; it is nested too deeply.") from None
+        except (ValueError, OSError) as error:
             raise UnreadableFile(f"{path} must be a TOML file with a grid; reading it failed: {error}.") from None
         return cls.from_dict(content, str(path))

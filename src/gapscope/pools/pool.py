@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
+import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapscope.base.errors import GapscopeError, InvalidInput, UnreadableFile, WorkerDied, check_choice, check_range
-from gapscope.base.files import read_json, to_json, write_atomically
+from gapscope.base.errors import (
+    DamagedFile,
+    DamagedFileWarning,
+    GapscopeError,
+    InvalidInput,
+    NotWritten,
+    UnreadableFile,
+    WorkerDied,
+    check_choice,
+    check_range,
+)
+from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.records import SCHEMA, Record, records_to_pandas
 from gapscope.base.specs import Spec
 
@@ -22,6 +35,7 @@ if TYPE_CHECKING:
     from gapscope.pools.readings import RunOptions
 
 ENGINES = ("local", "ray")
+SECONDS_TO_WRITE = 60
 
 
 @dataclass(frozen=True)
@@ -33,17 +47,25 @@ class PoolStatus:
     failed: int
     started: int
     waiting: int
+    unreadable: int = 0
 
     @property
     def total(self) -> int:
         """Number of specs."""
-        return self.finished + self.diverged + self.failed + self.started + self.waiting
+        return self.finished + self.diverged + self.failed + self.started + self.waiting + self.unreadable
 
 
-def _run_job(job: tuple[Spec, Path, RunOptions]) -> Record:
+def _run_job(job: tuple[Spec, Path, RunOptions]) -> tuple[Record, list[str]]:
+    """Done in a worker: the record, and what there is to say about damaged files."""
     from gapscope.pools.run import run
 
-    return run(*job)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DamagedFileWarning)
+        record = run(*job)
+    for item in caught:
+        if not issubclass(item.category, DamagedFileWarning):
+            warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
+    return record, [str(item.message) for item in caught if issubclass(item.category, DamagedFileWarning)]
 
 
 def _dead_worker_record(spec: Spec, folder: Path) -> Record:
@@ -53,8 +75,23 @@ def _dead_worker_record(spec: Spec, folder: Path) -> Record:
         status="failed",
         message="the worker process died twice on this network alone (killed, perhaps for lack of memory)",
     )
+    make_folder(folder)
     record.write(folder)
     return record
+
+
+def _absolute(path: str | Path | None) -> str | None:
+    """The same place from any working directory; None stays."""
+    return None if path is None else str(Path(path).expanduser().absolute())
+
+
+def _is_pool(folder: Path) -> bool:
+    """Whether a folder without pool.json is one all the same: of a run that was killed, moved or told to delete it."""
+    return folder.is_dir() and all(
+        path.name in ("runs", "pool.lock", "pool.pid", "report.html", "estimator.json")
+        or re.fullmatch(r"\.pool\.json\..*\.tmp", path.name)
+        for path in folder.iterdir()
+    )
 
 
 class Pool:
@@ -74,13 +111,17 @@ class Pool:
         self.folder = Path(folder)
         marker = self.folder / "pool.json"
         if marker.exists():
-            schema = read_json(marker).get("schema")
-            if not isinstance(schema, int) or schema > SCHEMA:
+            content = read_json(marker)
+            schema = content.get("schema") if isinstance(content, dict) else None
+            if not isinstance(schema, int):
+                raise DamagedFile(f"{marker} must name the schema of the pool; it is damaged. Delete it; the next run "
+                                  "makes it anew.")  # fmt: skip
+            if schema > SCHEMA:
                 raise UnreadableFile(
                     f"{self.folder} must be a pool of schema {SCHEMA} or older; got {schema}, written by a newer "
                     "gapscope. Upgrade gapscope, or use another folder."
                 )
-        elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+        elif self.folder.exists() and not _is_pool(self.folder):
             raise UnreadableFile(
                 f"{self.folder} must be a pool, a new folder or an empty one; it holds other things. Choose another."
             )
@@ -95,8 +136,30 @@ class Pool:
         return Record.read(folder) if (folder / "record.json").exists() else None
 
     def records(self) -> list[Record]:
-        """All records, sorted by id."""
-        return [Record.read(path.parent) for path in sorted(self.folder.glob("runs/*/record.json"))]
+        """All records that can be read, sorted by id.
+
+        Returns:
+            The records. Of the others one warning (a `DamagedFileWarning`) says how many there are and what is wrong
+            with the first.
+        """
+        records, wrong = [], []
+        for path in sorted(self.folder.glob("runs/*/record.json")):
+            try:
+                record = Record.read(path.parent)
+                if record.id == path.parent.name:
+                    records.append(record)
+                else:
+                    wrong.append(f"{path.parent} is named otherwise than its network, {record.id}; is it a copy?")
+            except UnreadableFile as error:
+                wrong.append(str(error))
+        if wrong:
+            warnings.warn(
+                f"{len(wrong)} of {len(records) + len(wrong)} records of {self.folder} were left out; the first: "
+                f"{wrong[0]}",
+                DamagedFileWarning,
+                stacklevel=2,
+            )
+        return records
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records())
@@ -107,9 +170,13 @@ class Pool:
 
     def status(self, specs: Iterable[Spec]) -> PoolStatus:
         """How far the runs of `specs` are."""
-        counts = dict.fromkeys(("finished", "diverged", "failed", "started", "waiting"), 0)
+        counts = dict.fromkeys(("finished", "diverged", "failed", "started", "waiting", "unreadable"), 0)
         for spec in specs:
-            record = self.record(spec.id)
+            try:
+                record = self.record(spec.id)
+            except UnreadableFile:
+                counts["unreadable"] += 1
+                continue
             if record is not None:
                 counts[record.status] += 1
             else:
@@ -120,10 +187,27 @@ class Pool:
     def missing(
         self, specs: Iterable[Spec], *, measures: Sequence[str] | None = None, retry_failed: bool = False
     ) -> list[Spec]:
-        """Specs without a record, with a record that lacks one of `measures`, and (on request) with a failed one."""
+        """Specs without a record, with a record that lacks one of `measures`, and (on request) with a failed one.
+
+        A damaged record is none; one that cannot be read for another reason (permissions, a newer gapscope) is left
+        alone.
+
+        Args:
+            specs: The specs.
+            measures: Names of measures.
+            retry_failed: Whether failed networks count.
+
+        Returns:
+            Those of the specs that a run would work on.
+        """
         missing = []
         for spec in specs:
-            record = self.record(spec.id)
+            try:
+                record = self.record(spec.id)
+            except DamagedFile:
+                record = None
+            except UnreadableFile:
+                continue
             if (
                 record is None
                 or (record.status == "failed" and retry_failed)
@@ -168,8 +252,11 @@ class Pool:
 
         Raises:
             InvalidInput: A setting of the grid is unknown, before anything is trained.
-            GapscopeError: The pool is being run by another process, or a record cannot be written.
+            GapscopeError: The pool is being run by another process, a record cannot be written, or (when all others
+                are done) networks could not be run on this machine, because data or device are absent; nothing is
+                recorded of those, and the same call tries them again.
         """
+        from gapscope.base.devices import check_device
         from gapscope.pools.readings import RunOptions
         from gapscope.pools.run import check_specs
 
@@ -181,58 +268,98 @@ class Pool:
             measures=None if measures is None else tuple(measures),
             measure_options=dict(measure_options or {}),
             measure_samples=measure_samples,
-            data_root=None if data_root is None else str(data_root),
+            data_root=_absolute(data_root if data_root is not None else os.environ.get("GAPSCOPE_DATA") or None),
             device=device,
             on_epoch=on_epoch,
         )
         check_specs(specs, options)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self._locked():
-            write_atomically(self.folder / "pool.json", to_json({"schema": SCHEMA}) + "\n")
-            self._run_missing(specs, options, workers, engine, retry_failed, on_record or (lambda record: None))
-        return [record for record in map(self.record, (spec.id for spec in specs)) if record is not None]
+        if engine == "local":
+            check_device(device)
+        if missing := self.missing(specs, measures=options.measures, retry_failed=retry_failed):
+            self._make()
+            with self._locked():
+                self._run_missing(missing, options, workers, engine, on_record or (lambda record: None))
+        return [record for spec in specs if (record := self._readable(spec.id)) is not None]
+
+    def _readable(self, spec_id: str) -> Record | None:
+        try:
+            return self.record(spec_id)
+        except UnreadableFile as error:
+            warnings.warn(f"{error} Its network is left out.", DamagedFileWarning, stacklevel=3)
+            return None
+
+    def _make(self) -> None:
+        make_folder(self.folder / "runs")
+        marker = self.folder / "pool.json"
+        if not marker.exists():
+            write_atomically(marker, to_json({"schema": SCHEMA}) + "\n")
+        for leftover in self.folder.glob(".pool.json.*.tmp"):
+            if time.time() - leftover.stat().st_mtime > SECONDS_TO_WRITE:  # of a run that was killed while it wrote
+                leftover.unlink(missing_ok=True)
 
     def _run_missing(
         self,
-        specs: Sequence[Spec],
+        missing: Sequence[Spec],
         options: RunOptions,
         workers: int,
         engine: str,
-        retry_failed: bool,
         on_record: Callable[[Record], None],
     ) -> None:
-        missing = self.missing(specs, measures=options.measures, retry_failed=retry_failed)
-        jobs = [(spec, self.run_folder(spec.id), options) for spec in missing]
+        jobs = [(spec, self.run_folder(spec.id).absolute(), options) for spec in missing]
         if engine == "ray":
             from gapscope.pools.ray_engine import run_ray as run_jobs
         else:
             from gapscope.pools.processes import run_local as run_jobs
-        for (spec, folder, _), record, error in run_jobs(_run_job, jobs, min(workers, len(jobs)) or 1):
-            if error is not None and not isinstance(error, WorkerDied):
+        not_run: list[GapscopeError] = []
+        for (spec, folder, _), outcome, error in run_jobs(_run_job, jobs, min(workers, len(jobs))):
+            if isinstance(error, WorkerDied):
+                on_record(_dead_worker_record(spec, folder))
+            elif isinstance(error, GapscopeError) and not isinstance(error, NotWritten):
+                not_run.append(error)
+            elif error is not None:
                 raise error
-            on_record(_dead_worker_record(spec, folder) if error is not None else record)
+            else:
+                record, notes = outcome
+                if not (folder / "record.json").exists():
+                    raise GapscopeError(
+                        f"{self.folder} must be one folder for all machines that run it; the record of {spec.id} was "
+                        "written, but it is not here. Use a folder that they share."
+                    )
+                for note in notes:
+                    warnings.warn(note, DamagedFileWarning, stacklevel=3)
+                on_record(record)
+        if not_run:
+            raise type(not_run[0])(
+                f"{not_run[0]} ({len(not_run)} of {len(missing)} networks were not run for such reasons. Nothing is "
+                "recorded of them; the same command tries them again.)"
+            )
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the pool's lock; the system releases it however this process ends."""
+        import filelock
+
+        lock, holder = filelock.FileLock(self.folder / "pool.lock", timeout=0), self.folder / "pool.pid"
         try:
-            import fcntl
-        except ImportError:  # no such lock on this system: two runs of one pool are then the user's care
+            lock.acquire()
+            holder.write_text(str(os.getpid()))
+        except filelock.Timeout:
+            number = holder.read_text().strip() if holder.exists() else ""
+            raise GapscopeError(
+                f"{self.folder} must be run by one process at a time; process {number or '?'} is running it. Wait for "
+                "it, or use another folder."
+            ) from None
+        except OSError as error:
+            lock.release()
+            raise NotWritten(
+                f"{self.folder} must be a folder that can be written to run a pool in it; locking it failed "
+                f"({error.strerror or error}). Correct its permissions or free some space, then run the same command "
+                "again."
+            ) from None
+        try:
             yield
-            return
-        with (self.folder / "pool.lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                file.seek(0)
-                raise GapscopeError(
-                    f"{self.folder} must be run by one process at a time; process {file.read().strip() or '?'} is "
-                    "running it. Wait for it, or use another folder."
-                ) from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
-            yield
+        finally:
+            lock.release()
 
 
 def open_pool(folder: str | Path) -> Pool:
@@ -247,6 +374,7 @@ def open_pool(folder: str | Path) -> Pool:
     Raises:
         InvalidInput: There is no pool.
     """
-    if not (Path(folder) / "pool.json").exists():
+    folder = Path(folder)
+    if not (folder / "pool.json").exists() and not (_is_pool(folder) and (folder / "runs").is_dir()):
         raise InvalidInput(f"{folder} must be a pool folder; it holds no pool.json. Make one with: gapscope pool run.")
     return Pool(folder)

@@ -16,6 +16,7 @@ from gapscope.base.errors import GapscopeError, WorkerDied
 
 Job = TypeVar("Job")
 MAX_DEATHS = 2
+MAX_DEATHS_AT_START = 10
 
 
 def _start_worker() -> None:
@@ -41,21 +42,26 @@ def _executor(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
 
 
-def _first_executor(workers: int) -> ProcessPoolExecutor:
-    executor = _executor(workers)
-    try:
-        done, _ = wait([executor.submit(int) for _ in range(workers)], return_when=FIRST_COMPLETED)
-        done.pop().result()
-        return executor
-    except BrokenProcessPool:
-        started = list(executor._processes.values())
-    executor.shutdown(wait=True)
-    if any(process.exitcode == 1 for process in started):  # an exception; had they been killed, it would be negative
-        raise GapscopeError(
-            "Worker processes must be able to import the main script; they ended while they did so. Put what starts "
-            'the run behind `if __name__ == "__main__":`, in a file.'
-        )
-    return _executor(workers)
+def _ready_executor(workers: int) -> ProcessPoolExecutor:
+    """An executor of which one worker is up; workers that die as they start are no job's fault and are replaced."""
+    for _ in range(MAX_DEATHS_AT_START):
+        executor = _executor(workers)
+        try:
+            done, _ = wait([executor.submit(int) for _ in range(workers)], return_when=FIRST_COMPLETED)
+            done.pop().result()
+            return executor
+        except BrokenProcessPool:
+            started = list((executor._processes or {}).values())
+        executor.shutdown(wait=True)
+        if any(process.exitcode == 1 for process in started):  # an exception; a kill gives a negative code
+            raise GapscopeError(
+                "Worker processes must be able to import the main script; they ended while they did so. Put what "
+                'starts the run behind `if __name__ == "__main__":`, in a file.'
+            )
+    raise GapscopeError(
+        f"Worker processes must be able to start; {MAX_DEATHS_AT_START} in a row were killed as they did, perhaps for "
+        "lack of memory. Use fewer workers, then run the same command again: what is finished is kept."
+    )
 
 
 def _terminate(executor: ProcessPoolExecutor) -> None:
@@ -70,8 +76,8 @@ def run_local(
     """Run `function` on every job in worker processes and yield (job, result, error) as they end.
 
     A worker that is killed takes down only what ran at that moment: those jobs run again, each alone, so that the
-    one which kills its worker is found; after `MAX_DEATHS` deaths alone it is yielded with its error. Leaving the
-    iteration early (an exception, Ctrl-C) ends the workers at once.
+    one which kills its worker is found; after `MAX_DEATHS` deaths alone it is yielded with its error. A worker that is
+    killed before it is ready is replaced. Leaving the iteration early (an exception, Ctrl-C) ends the workers at once.
 
     Args:
         function: A picklable function.
@@ -82,42 +88,44 @@ def run_local(
         The job, what the function returned, and None or what it raised.
 
     Raises:
-        GapscopeError: Workers cannot start, because the main script starts the run when it is imported.
+        GapscopeError: Workers cannot start: the main script starts the run when it is imported, or
+            `MAX_DEATHS_AT_START` in a row were killed.
     """
     waiting, suspects = deque(jobs), deque()
     if not waiting:
         return
     deaths: Counter[int] = Counter()
-    executor = _first_executor(workers)
+    executor, size = _ready_executor(workers), workers
     running: dict[Future[Any], Job] = {}
+    broken = False
     try:
         while waiting or suspects or running:
             queue, most = (suspects, 1) if suspects else (waiting, workers)
+            # a suspect gets an executor of one worker, so that no other's death is taken for its own
+            if not running and (broken or size != most):
+                _terminate(executor)
+                executor, size, broken = _ready_executor(most), most, False
             try:
                 while queue and len(running) < most:
                     running[executor.submit(function, queue[0])] = queue[0]
                     queue.popleft()
             except BrokenProcessPool:  # a worker was killed that had nothing to do
+                broken = True
                 if not running:
-                    executor.shutdown(wait=True)
-                    executor = _executor(workers)
                     continue
-            alone = len(running) == 1
             done, _ = wait(running, return_when=FIRST_COMPLETED)
-            broken = [future for future in done if isinstance(future.exception(), BrokenProcessPool)]
+            lost = [future for future in done if isinstance(future.exception(), BrokenProcessPool)]
             for future in done:
-                if future not in broken:
+                if future not in lost:
                     yield running.pop(future), None if future.exception() else future.result(), future.exception()
-            if broken:
-                error = broken[0].exception()
+            if lost:
+                broken = True
                 for job in running.values():
-                    deaths[id(job)] += alone
+                    deaths[id(job)] += len(running) == most == 1
                     if deaths[id(job)] >= MAX_DEATHS:
-                        yield job, None, WorkerDied(str(error))
+                        yield job, None, WorkerDied(str(lost[0].exception()))
                     else:
                         suspects.append(job)
                 running.clear()
-                executor.shutdown(wait=True, cancel_futures=True)
-                executor = _executor(workers)
     finally:
         _terminate(executor)

@@ -2,12 +2,91 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
+import socket
+import threading
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
-from gapscope.base.errors import WorkerDied, require_extra
+from gapscope.base.errors import GapscopeError, WorkerDied, require_extra
+from gapscope.pools.processes import MAX_DEATHS
 
 Job = TypeVar("Job")
+_SECONDS_TO_ANSWER = 3.0
+
+
+def _answers(address: str) -> bool:
+    """Whether anything listens there; Ray itself would wait for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def running_cluster() -> str | None:
+    """Address of the cluster that RAY_ADDRESS names, or that `ray start` left on this machine; None if there is none.
+
+    Returns:
+        The address.
+
+    Raises:
+        GapscopeError: Nothing answers at RAY_ADDRESS.
+    """
+    named = os.environ.get("RAY_ADDRESS", "")
+    if named and named not in ("auto", "local"):
+        if not _answers(named):
+            raise GapscopeError(
+                f"RAY_ADDRESS must be the address of a running Ray cluster; nothing answers at {named!r}. Start the "
+                "cluster, or unset RAY_ADDRESS to use this machine alone."
+            )
+        return named
+    # a cluster that was killed leaves its file behind
+    told = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
+    if named != "local" and told.is_file() and _answers(address := told.read_text().strip()):
+        return address
+    return None
+
+
+@contextmanager
+def _connected(workers: int) -> Iterator[Any]:
+    """Ray, connected to the cluster that is there, or to one of this process's own with `workers` processors."""
+    require_extra("ray", "ray")
+    import ray  # pyright: ignore[reportMissingImports]
+
+    if ray.is_initialized():
+        yield ray
+        return
+    address = running_cluster()
+    own = {"address": "local", "num_cpus": workers, "include_dashboard": False}
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        where: dict[str, Any] = {"address": address} if address else own
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
+        if in_main_thread:  # Ray's own would end this process without a word
+            signal.signal(signal.SIGTERM, handler)
+        yield ray
+    finally:
+        ray.shutdown()
+        if in_main_thread:
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _in_folder(function: Callable[[Any], Any], folder: str, job: Any) -> Any:
+    """What a worker does: as here, relative paths start at the driver's folder, and one thread is used."""
+    import torch
+
+    if Path(folder).is_dir():
+        os.chdir(folder)
+    torch.set_num_threads(1)
+    return function(job)
 
 
 def run_ray(
@@ -15,8 +94,9 @@ def run_ray(
 ) -> Iterator[tuple[Job, Any, BaseException | None]]:
     """Run `function` on every job as a Ray task and yield (job, result, error) as they end.
 
-    A cluster that is connected already is used; otherwise a local one with `workers` processors is started and
-    stopped at the end. A task whose worker dies runs again twice before it is given up.
+    A cluster that is connected already is used, else the one that RAY_ADDRESS names, else one that runs on this
+    machine; otherwise a local one with `workers` processors is started and stopped at the end. A task whose worker
+    dies runs again, alone; after `MAX_DEATHS` deaths alone it is yielded with its error.
 
     Args:
         function: A picklable function.
@@ -25,36 +105,38 @@ def run_ray(
 
     Yields:
         The job, what the function returned, and None or what it raised.
+
+    Raises:
+        GapscopeError: Nothing answers at RAY_ADDRESS, or the cluster was lost.
     """
-    require_extra("ray", "ray")
-    import ray  # pyright: ignore[reportMissingImports]
-    from ray.exceptions import RayTaskError, WorkerCrashedError  # pyright: ignore[reportMissingImports]
+    with _connected(workers) as ray:
+        from ray import exceptions  # pyright: ignore[reportMissingImports]
 
-    def one_thread(job: Job) -> Any:
-        import torch
-
-        torch.set_num_threads(1)
-        return function(job)
-
-    own_cluster = not ray.is_initialized()
-    if own_cluster:
-        ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False)
-    try:
-        task = ray.remote(num_cpus=1, max_retries=2)(one_thread)
-        waiting = list(jobs)
-        running: dict[Any, Job] = {}
-        while waiting or running:
-            while waiting and len(running) < workers:
-                job = waiting.pop(0)
-                running[task.remote(job)] = job
-            (done,), _ = ray.wait(list(running), num_returns=1)
-            job = running.pop(done)
+        task = ray.remote(num_cpus=1, max_retries=0)(_in_folder)
+        waiting, suspects, running = deque(jobs), deque(), {}
+        deaths: Counter[int] = Counter()
+        while waiting or suspects or running:
+            queue, most = (suspects, 1) if suspects else (waiting, workers)
+            while queue and len(running) < most:
+                job = queue.popleft()
+                running[task.remote(function, str(Path.cwd()), job)] = job
+            alone = len(running) == 1
             try:
-                yield job, ray.get(done), None
-            except WorkerCrashedError as error:
-                yield job, None, WorkerDied(str(error))
-            except RayTaskError as error:
-                yield job, None, error.as_instanceof_cause()
-    finally:
-        if own_cluster:
-            ray.shutdown()
+                (done,), _ = ray.wait(list(running), num_returns=1)
+                result = ray.get(done)
+            except exceptions.RayTaskError as error:
+                yield running.pop(done), None, error.as_instanceof_cause()
+            except (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.OutOfMemoryError) as error:
+                job = running.pop(done)
+                deaths[id(job)] += alone
+                if deaths[id(job)] >= MAX_DEATHS:
+                    yield job, None, WorkerDied(str(error))
+                else:
+                    suspects.append(job)
+            except (exceptions.RayError, SystemExit) as error:
+                raise GapscopeError(
+                    f"The Ray cluster must stay there while a pool runs; it was lost ({type(error).__name__}). "
+                    "What is finished is kept; run the same command again."
+                ) from None
+            else:
+                yield running.pop(done), result, None

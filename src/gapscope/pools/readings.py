@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.assessment.measure import measure, select_measures
-from gapscope.base.errors import GapscopeError
 from gapscope.base.records import Readings, Record
 from gapscope.data import Problem
 
@@ -61,14 +60,17 @@ def with_readings(
         chosen = {name: options.measure_options[name]} if name in options.measure_options else {}
         try:
             readings.extend(measure(network, samples, [name], initial=initial, options=chosen))
-        except (GapscopeError, RuntimeError) as error:
+        except Exception as error:  # a measure must not take the trained network with it
             unmeasured[name] = failure_message(error)
     return replace(record, readings=Readings(readings), unmeasured=unmeasured, measured_samples=len(samples))
 
 
+_OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "bad_alloc", "alloc_failed")
+
+
 def failure_message(error: BaseException) -> str:
     """One line about an error, as records keep it."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in str(error):
+    text = str(error).strip()
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(w in text.lower() for w in _OUT_OF_MEMORY):
         return "out of memory: use a smaller batch, network or chunk size"
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else 'no message'}"
+    return f"{type(error).__name__}: {text.splitlines()[0] if text else 'no message'}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +12,18 @@ from typing import Any
 
 from torch import nn
 
+from gapscope.base.devices import check_device
 from gapscope.base.environment import environment
-from gapscope.base.errors import GapscopeError, NotWritten
+from gapscope.base.errors import (
+    DamagedFile,
+    DamagedFileWarning,
+    DataNotFound,
+    DeviceNotFound,
+    GapscopeError,
+    MissingExtra,
+    NotWritten,
+    UnreadableFile,
+)
 from gapscope.base.records import Record
 from gapscope.base.specs import Spec
 from gapscope.data import Problem
@@ -25,7 +37,7 @@ from gapscope.pools.normalization import PopulationStatistics, penalties_of
 from gapscope.pools.readings import RunOptions, failure_message, with_readings
 from gapscope.pools.stored import read_network
 from gapscope.training.checkpoints import save_tensors
-from gapscope.training.loop import TrainingResult, train
+from gapscope.training.loop import CHECKPOINT, TrainingResult, train
 
 
 def check_specs(specs: Sequence[Spec], options: RunOptions) -> None:
@@ -63,12 +75,27 @@ def _train(network: nn.Module, spec: Spec, problem: Problem, folder: Path, optio
         )  # fmt: skip
 
 
+# what is wrong with the machine, its disks or its data; no network is to blame for it
+ENVIRONMENT_FAULTS = (DataNotFound, DeviceNotFound, MissingExtra, UnreadableFile, OSError)
+
+
+def _trained(network: nn.Module, problem: Problem, spec: Spec, folder: Path, options: RunOptions) -> TrainingResult:
+    """Train, from the checkpoint if there is one; one that does not fit (any more) is thrown away."""
+    try:
+        return _train(network, spec, problem, folder, options)
+    except UnreadableFile as error:
+        (folder / CHECKPOINT).unlink()
+        warnings.warn(f"{error} Its network is trained anew.", DamagedFileWarning, stacklevel=2)
+        network.load_state_dict(build_network(spec, problem).to(options.device).state_dict())
+        return _train(network, spec, problem, folder, options)
+
+
 def _trained_record(spec: Spec, folder: Path, options: RunOptions) -> Record:
     start = time.perf_counter()
     problem, corruption = prepared(spec, options.data_root)
     network = build_network(spec, problem).to(options.device)
     initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
-    result = _train(network, spec, problem, folder, options)
+    result = _trained(network, problem, spec, folder, options)
     record = Record(
         id=spec.id,
         spec=spec.to_dict(),
@@ -80,9 +107,13 @@ def _trained_record(spec: Spec, folder: Path, options: RunOptions) -> Record:
         environment=environment(),
     )
     if result.status == "finished":
+        record = replace(record, scores=_final_scores(network, problem))
+        if not all(math.isfinite(score) for score in record.scores.values()):
+            message = f"loss not finite after epoch {len(result.history)}"
+            record = replace(record, status="diverged", message=message, stopped=message, scores={})
+    if record.status == "finished":
         facts = {"spec": spec.to_dict(), "corruption": corruption}
         save_tensors(folder / "weights.safetensors", network.state_dict(), facts)
-        record = replace(record, scores=_final_scores(network, problem))
         record = with_readings(record, network, initial, problem, options)
     return replace(record, seconds=round(time.perf_counter() - start, 3))
 
@@ -95,37 +126,75 @@ def _failed_record(record: Record | None, spec: Spec, options: RunOptions, messa
     return Record(id=spec.id, spec=spec.to_dict(), status="failed", message=message, environment=environment())
 
 
+def _known_record(folder: Path) -> Record | None:
+    """The record that is there; a damaged one counts as none."""
+    try:
+        return Record.read(folder) if (folder / "record.json").exists() else None
+    except DamagedFile:
+        return None
+
+
+def _make_run_folder(folder: Path) -> None:
+    """Make the folder of a run inside its pool, which must be there: a pool that was moved is not begun anew."""
+    try:
+        folder.mkdir(exist_ok=True)
+        for leftover in folder.glob(".*.tmp"):  # of a run that was killed while it wrote
+            leftover.unlink()
+    except OSError as error:
+        raise NotWritten(
+            f"{folder} must be a folder in a pool that this process can write; making it failed "
+            f"({error.strerror or error}). Has the pool been moved, or is it not shared with this machine? "
+            "Run the same command again where the pool is."
+        ) from None
+
+
 def run(spec: Spec, folder: Path, options: RunOptions) -> Record:
     """Train, score and measure the network of one spec, write its record, and return it.
 
     A record that exists is only completed by measures that it lacks. An interrupted training goes on from its last
     finished epoch. Whatever goes wrong with this network (diverged, out of memory, a setting that it does not know)
-    becomes a record with its status and message; only a file that cannot be written raises.
+    becomes a record with its status and message. What is wrong with the machine (data or device absent, a file that
+    cannot be read or written) raises, and nothing is recorded.
 
     Args:
         spec: What to train.
-        folder: Folder of this run; made if missing.
+        folder: Folder of this run; made if missing, in a folder that is there.
         options: Measures, data and device.
 
     Returns:
         The record, as written.
 
     Raises:
-        NotWritten: The disk is full; what was finished is untouched, and the same command goes on later.
+        NotWritten: The disk is full or read-only; what was finished is untouched, and the same command goes on later.
+        DataNotFound: The data are not on this machine.
+        UnreadableFile: The data are damaged.
+        DeviceNotFound: The device is not on this machine.
+        MissingExtra: A package that the data need is not installed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob(".*.tmp"):  # of a run that was killed while it wrote
-        leftover.unlink()
-    record = Record.read(folder) if (folder / "record.json").exists() else None
+    _make_run_folder(folder)
+    record = _known_record(folder)
+    try:
+        check_device(options.device)
+        prepared(spec, options.data_root)
+    except ENVIRONMENT_FAULTS as error:
+        if isinstance(error, GapscopeError):
+            raise
+        raise UnreadableFile(f"The data '{spec.data.name}' must be readable; reading them failed: {error}.") from None
+    except Exception as error:
+        return _written(_failed_record(record, spec, options, failure_message(error)), folder)
     try:
         if record is None or record.status == "failed":
             record = _trained_record(spec, folder, options)
         elif record.status == "finished":
             record = read_network(folder / "weights.safetensors", options, record)
-    except NotWritten:
+    except (NotWritten, DeviceNotFound):
         raise
-    except (GapscopeError, RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
+    except Exception as error:
         record = _failed_record(record, spec, options, failure_message(error))
+    return _written(record, folder)
+
+
+def _written(record: Record, folder: Path) -> Record:
     record.write(folder)
-    (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+    (folder / CHECKPOINT).unlink(missing_ok=True)
     return Record.read(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,30 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from gapscope.base.errors import UnreadableFile
+from gapscope.base.errors import DamagedFile, UnreadableFile
 from gapscope.base.files import write_atomically
 
+CHECKSUM = "crc32"
 
-def save_tensors(
-    path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None, *, durable: bool = True
-) -> None:
-    """Write tensors (shared ones once for each name) and JSON facts to one safetensors file, atomically."""
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> None:
+    """Write tensors (shared ones once for each name) and JSON facts to one safetensors file, atomically.
+
+    A checksum of the tensors goes with them, so that a file garbled by a power cut or a bad disk is noticed.
+    """
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write_atomically(path, save(copies, metadata={"facts": json.dumps(facts or {}, sort_keys=True)}), durable=durable)
+    # one key alone: safetensors writes several in an order of its own, and equal networks shall give equal files
+    content = json.dumps({**(facts or {}), CHECKSUM: _checksum(copies)}, sort_keys=True)
+    write_atomically(path, save(copies, metadata={"facts": content}))
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> int:
+    total = 0
+    for name in sorted(tensors):
+        flat = tensors[name].reshape(-1)
+        content = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+        total = zlib.crc32(content, zlib.crc32(name.encode(), total))
+    return total
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -34,17 +49,28 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         The tensors (on the CPU) and the facts.
 
     Raises:
-        UnreadableFile: The file is no safetensors file, or is truncated.
+        DamagedFile: The file is no safetensors file, is truncated or garbled.
+        UnreadableFile: There is no such file, or it cannot be read.
     """
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {}).get("facts", "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError, OSError) as error:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except OSError as error:
         raise UnreadableFile(
+            f"{path} must be a safetensors file that can be read; reading it failed: {error.strerror or error}. "
+            "Check the path."
+        ) from None
+    except (SafetensorError, ValueError, RecursionError, TypeError, AttributeError) as error:
+        raise DamagedFile(
             f"{path} must be a whole safetensors file; reading it failed: {error}. Name another file, or train "
             "the network anew."
         ) from None
+    if not isinstance(facts, dict):
+        raise DamagedFile(f"{path} must carry facts in a table; got {str(facts)[:60]!r}. Name another file.")
+    if facts.pop(CHECKSUM, _checksum(tensors)) != _checksum(tensors):  # older files have none
+        raise DamagedFile(f"{path} must be a whole safetensors file; its numbers are garbled. Train the network anew.")
+    return tensors, facts
 
 
 def load_weights(network: nn.Module, path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.errors import DamagedFile, DamagedFileWarning, InvalidInput, UnreadableFile
 from gapscope.base.files import read_json_lines, to_json, write_atomically
 from gapscope.base.randomness import stream_seed
 from gapscope.base.records import Status
@@ -25,8 +25,10 @@ from gapscope.inspection.outputs import check_labels, checked_outputs, device_of
 from gapscope.penalties.base import Penalty, outputs_with_penalties
 from gapscope.penalties.registry import make_penalty
 from gapscope.training.checkpoints import load_tensors, save_tensors, set_weights
+from gapscope.training.randomness import host_random_states, reproducible, set_host_random_states
 
 CHECK_FINITE_EVERY = 50
+CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,20 +81,6 @@ def _make_optimizer(network: nn.Module, settings: TrainingSpec) -> torch.optim.O
     return torch.optim.SGD(
         parameters, lr=settings.learning_rate, momentum=settings.momentum, nesterov=settings.nesterov
     )
-
-
-@contextmanager
-def _reproducible(device: torch.device, seed: int) -> Iterator[None]:
-    """Own random stream for dropout and deterministic kernels; the caller's are restored."""
-    deterministic, benchmark = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
-    devices = [device] if device.type == "cuda" else []
-    try:
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-        with torch.random.fork_rng(devices=devices), torch.inference_mode(False), torch.enable_grad():
-            torch.manual_seed(seed)
-            yield
-    finally:
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = deterministic, benchmark
 
 
 def _batches(n: int, batch_size: int, order: torch.Generator) -> Iterator[Tensor]:
@@ -163,40 +151,43 @@ class _Run:
         row = {"epoch": self.epoch, "train_loss": loss, "penalty": penalty, "learning_rate": rate}
         return row | ({"train_accuracy": right} if samples.is_classification else {})
 
-    def save(self, path: Path) -> None:
-        """Write everything that the next epoch depends on."""
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything that the next epoch depends on: tensors (not copied) and facts."""
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
-        state = self.optimizer.state_dict()["state"]
-        for index, values in state.items():
+        kept = {name.removeprefix("network.") for name in tensors}
+        tensors |= {f"buffer.{name}": tensor for name, tensor in self.network.named_buffers() if name not in kept}
+        for index, values in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{key}": torch.as_tensor(value) for key, value in values.items()
                         if value is not None}  # fmt: skip
         for index, penalty in enumerate(self.penalties):
             tensors |= {f"penalty.{index}.{key}": value for key, value in penalty.state_dict().items()}
-        tensors |= {"random.order": self.order.get_state(), "random.cpu": torch.get_rng_state()}
+        tensors |= {"random.order": self.order.get_state(), **host_random_states()}
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
-        save_tensors(path, tensors, {"epoch": self.epoch, "scaler": self.scaler.state_dict()}, durable=False)
+        return tensors, {"epoch": self.epoch, "scaler": self.scaler.state_dict()}
 
-    def load(self, path: Path) -> None:
-        """Take up the state that `save` wrote."""
-        tensors, facts = load_tensors(path)
+    def take_up(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], source: str) -> None:
+        """Go on from what `state` returned."""
 
         def part(prefix: str) -> dict[str, Tensor]:
             return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
-        set_weights(self.network, part("network."), str(path))
+        set_weights(self.network, part("network."), source)
+        buffers = dict(self.network.named_buffers())
+        for name, tensor in part("buffer.").items():
+            buffers[name].copy_(tensor)
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in part("optimizer.").items():
             index, _, key = name.partition(".")
-            state.setdefault(int(index), {})[key] = tensor
+            state.setdefault(int(index), {})[key] = tensor.clone()
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         for index, penalty in enumerate(self.penalties):
             penalty.load_state_dict(part(f"penalty.{index}."))
         self.order.set_state(tensors["random.order"])
-        torch.set_rng_state(tensors["random.cpu"])
+        set_host_random_states(tensors)
         if "random.cuda" in tensors and self.device.type == "cuda":
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
-        self.scaler.load_state_dict(facts["scaler"])
+        self.scaler.load_state_dict(dict(facts["scaler"]))
         self.epoch = int(facts["epoch"])
 
 
@@ -212,23 +203,40 @@ def _check_samples(network: nn.Module, samples: Samples) -> None:
         check_labels(samples.targets, outputs.shape[1])
 
 
-def _resume(run: _Run, folder: Path | None) -> list[dict[str, Any]]:
-    """Take up checkpoint and history of an interrupted training; the history holds exactly the finished epochs."""
-    if folder is None or not (folder / "checkpoint.safetensors").exists():
-        return []
-    run.load(folder / "checkpoint.safetensors")
-    history = list(read_json_lines(folder / "history.jsonl"))[: run.epoch]
-    if len(history) < run.epoch:
-        raise GapscopeError(
-            f"{folder}/history.jsonl must hold the {run.epoch} epochs of the checkpoint; got {len(history)}. "
-            "Delete the folder to train this network anew."
+def _stored(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[str, Any]]]:
+    """Checkpoint and history of an interrupted training; the history holds exactly the finished epochs."""
+    tensors, facts = load_tensors(folder / CHECKPOINT)
+    history = list(read_json_lines(folder / HISTORY))
+    epoch = facts.get("epoch")
+    if not isinstance(epoch, int) or len(history) < epoch:
+        raise DamagedFile(
+            f"{folder / HISTORY} must hold the {epoch} epochs of the checkpoint; it holds {len(history)}."
         )
-    return history
+    return tensors, facts, history[:epoch]
+
+
+def _resume(run: _Run, folder: Path | None) -> list[dict[str, Any]]:
+    """Take up an interrupted training; one whose files are damaged begins anew, with a warning."""
+    if folder is None or not (folder / CHECKPOINT).exists():
+        return []
+    tensors, facts = run.state()
+    untouched = {name: tensor.detach().clone() for name, tensor in tensors.items()}, facts
+    try:
+        tensors, facts, history = _stored(folder)
+        run.take_up(tensors, facts, str(folder / CHECKPOINT))
+        return history
+    except (DamagedFile, KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+        run.take_up(*untouched, "the state before")
+        if isinstance(error, UnreadableFile) and not isinstance(error, DamagedFile):
+            raise
+        reason = error if isinstance(error, DamagedFile) else f"{folder / CHECKPOINT} lacks what training needs."
+        warnings.warn(f"{reason} The training in {folder} begins anew.", DamagedFileWarning, stacklevel=3)
+        return []
 
 
 def _write_history(folder: Path | None, history: Sequence[dict[str, Any]]) -> None:
     if folder is not None:
-        write_atomically(folder / "history.jsonl", "".join(to_json(row) + "\n" for row in history), durable=False)
+        write_atomically(folder / HISTORY, "".join(to_json(row) + "\n" for row in history))
 
 
 def _stop_reason(settings: TrainingSpec, history: Sequence[dict[str, Any]]) -> str:
@@ -255,7 +263,9 @@ def train(
 
     The loss is `scoring.loss_of` plus the penalties. With `folder` the state is kept there after every epoch
     (`checkpoint.safetensors`, `history.jsonl`): calling `train` again with the same arguments goes on from the last
-    finished epoch and ends with the weights that the unbroken run has. The global random state is left as it was.
+    finished epoch and ends with the weights that the unbroken run has; buffers that are not part of the state
+    dictionary, and the random streams of torch, NumPy and Python, are kept too. Where these files are damaged the
+    training begins anew, with a `DamagedFileWarning`. Global random states are left as they were.
 
     Args:
         network: Trained in place, on the device it is on; left in evaluation mode.
@@ -268,17 +278,19 @@ def train(
         on_epoch: Called after every epoch with the network and the epoch's row, which it may extend with numbers.
 
     Returns:
-        Status, reason and history. A loss that is not finite ends training with status "diverged".
+        Status, reason and history. A loss that is not finite ends training with status "diverged", and so do weights
+        that are not finite after the last step.
 
     Raises:
         InvalidInput: Samples, labels, network and settings do not fit together.
-        GapscopeError: The folder holds a checkpoint that does not fit, or cannot be written.
+        UnreadableFile: The folder holds the checkpoint of another network, or one that cannot be read.
+        NotWritten: The folder cannot be written.
     """
     _check_samples(network, samples)
     if penalties is None:
         penalties = [make_penalty(item.name, item.options) for item in settings.penalties]
     run = _Run(network, settings, penalties, seed)
-    with _reproducible(run.device, stream_seed(seed, "training")):
+    with reproducible(run.device, stream_seed(seed, "training")):
         history = _resume(run, folder)
         while not (stopped := _stop_reason(settings, history)):
             start = time.perf_counter()
@@ -297,6 +309,10 @@ def train(
             history.append(row)
             _write_history(folder, history)
             if folder is not None:
-                run.save(folder / "checkpoint.safetensors")
+                save_tensors(folder / CHECKPOINT, *run.state())
     network.eval()
+    if history and not all(bool(weight.isfinite().all()) for weight in network.parameters() if weight.requires_grad):
+        return TrainingResult(
+            status="diverged", stopped=f"weights not finite after epoch {len(history)}", history=history
+        )
     return TrainingResult(status="finished", stopped=stopped, history=history)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 from gapscope.assessment.measure import measure, select_measures
-from gapscope.base.errors import GapscopeError, check_choice, check_range
+from gapscope.base.errors import check_choice, check_range
 from gapscope.base.randomness import stream_seed
 from gapscope.base.records import Readings
 from gapscope.base.results import Result
@@ -88,17 +89,26 @@ class _GuardedSink:
         if self.failures >= GIVE_UP_AFTER:
             return
         try:
-            self.sink(epoch, numbers)
+            # what a tracker draws or switches is not the training's
+            with inspecting(nn.Identity()):
+                self.sink(epoch, numbers)
             self.failures = 0
         except Exception as error:  # a tracker must not end a training, whatever it raises
             self.failures += 1
             if not self.warned:
                 self.warned = True
-                warnings.warn(
+                _say(
                     f"{type(self.sink).__name__} could not take the readings of epoch {epoch} ({type(error).__name__}: "
-                    f"{error}). Training goes on and the monitor keeps the readings; this is said once.",
-                    stacklevel=3,
+                    f"{error}). Training goes on and the monitor keeps the readings; this is said once."
                 )
+
+
+def _say(text: str) -> None:
+    """Warn; where warnings are errors, which must not end a training, write to standard error."""
+    try:
+        warnings.warn(text, stacklevel=4)
+    except Warning:
+        print(text, file=sys.stderr)
 
 
 def _subset(data: Any, n_samples: int, seed: int) -> Samples:
@@ -217,7 +227,7 @@ class Monitor(Result):
                 numbers = readings.values()
                 if self.alarm is not None:
                     numbers |= self.alarm.observe(network, self.samples, epoch)
-        except (GapscopeError, RuntimeError) as error:
+        except Exception as error:  # a measure must not end a training, whatever it raises
             if not self.rows:
                 raise
             readings, numbers = Readings(), dict.fromkeys(self.rows[0], math.nan)
@@ -241,10 +251,9 @@ class Monitor(Result):
     def _warn(self, epoch: int, error: Exception) -> None:
         if not self._warned:
             self._warned = True
-            warnings.warn(
+            _say(
                 f"Epoch {epoch} could not be recorded ({type(error).__name__}: {error}). Training goes on, its numbers "
-                "are NaN; this is said once.",
-                stacklevel=3,
+                "are NaN; this is said once."
             )
 
     @property

@@ -1,0 +1,57 @@
+"""The random streams of a training: its own while it runs, kept in checkpoints, the caller's restored."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import cast
+
+import numpy
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def reproducible(device: torch.device, seed: int) -> Iterator[None]:
+    """Own random streams (torch's, NumPy's and Python's global ones) and deterministic kernels; all restored after."""
+    deterministic, benchmark = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    devices = [device] if device.type == "cuda" else []
+    python_state, numpy_state = random.getstate(), numpy.random.get_state()
+    try:
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        with torch.random.fork_rng(devices=devices), torch.inference_mode(False), torch.enable_grad():
+            torch.manual_seed(seed)
+            random.seed(seed)
+            numpy.random.seed(seed % 2**32)
+            yield
+    finally:
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = deterministic, benchmark
+        random.setstate(python_state)
+        numpy.random.set_state(numpy_state)
+
+
+def host_random_states() -> dict[str, Tensor]:
+    """States of the global random streams on the CPU, as tensors."""
+    version, python, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = cast(
+        "tuple[str, numpy.ndarray, int, int, float]", numpy.random.get_state()
+    )
+    assert version == 3 and kind == "MT19937"
+    return {
+        "random.cpu": torch.get_rng_state(),
+        "random.python": torch.tensor(python, dtype=torch.int64),
+        "random.python.gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
+        "random.numpy": torch.tensor([*keys.tolist(), position, has_gauss], dtype=torch.int64),
+        "random.numpy.gauss": torch.tensor([cached], dtype=torch.float64),
+    }
+
+
+def set_host_random_states(states: Mapping[str, Tensor]) -> None:
+    """Set what `host_random_states` returned."""
+    torch.set_rng_state(states["random.cpu"])
+    gauss = states["random.python.gauss"].tolist()
+    random.setstate((3, tuple(states["random.python"].tolist()), gauss[0] if gauss else None))
+    *keys, position, has_gauss = states["random.numpy"].tolist()
+    cached = float(states["random.numpy.gauss"])
+    numpy.random.set_state(("MT19937", numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached))
