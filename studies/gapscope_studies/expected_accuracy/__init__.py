@@ -1,0 +1,1 @@
+"""What accuracy to expect from training data alone: the pools behind the shipped estimate, and its judgement."""

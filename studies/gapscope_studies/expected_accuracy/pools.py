@@ -1,0 +1,138 @@
+"""The pools of networks that the shipped estimate is fitted on, and those that it is judged on: drawn, never chosen.
+
+A configuration is one network: data set, number of samples, share of wrong labels, recipe, seed. Every configuration of
+a pool is drawn at random with the pool's seed, half of them with clean labels.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+ADAM = {"optimizer": "adam", "learning_rate": 0.002, "batch_size": 50, "epochs": 60, "stop_at_train_loss": 0.01}
+SGD = {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9, "batch_size": 50, "epochs": 60,
+       "stop_at_train_loss": 0.01}  # fmt: skip
+WEIGHTS = ({"name": "weight", "options": {"strength": 0.002}},)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A way of making a network: architecture, its options, and how it is trained."""
+
+    network: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=lambda: ADAM)
+
+    @property
+    def name(self) -> str:
+        """What a table shows."""
+        changed = {key: value for key, value in self.training.items() if ADAM.get(key) != value}
+        return " ".join(
+            [self.network, *(f"{k}={v}" for k, v in self.options.items()), *(f"{k}={v}" for k, v in changed.items())]
+        )
+
+
+FLAT = (
+    Recipe("fully_connected", {"n_hidden": 1, "width": 256}),
+    Recipe("fully_connected", {"n_hidden": 3, "width": 128}),
+    Recipe("fully_connected", {"n_hidden": 2, "width": 128, "batch_norm": True}),
+    Recipe("fully_connected", {"n_hidden": 2, "width": 256, "dropout": 0.3}),
+    Recipe("fully_connected", {"n_hidden": 2, "width": 128}, ADAM | {"penalties": WEIGHTS}),
+    Recipe("fully_connected", {"n_hidden": 2, "width": 128}, SGD),
+    Recipe("fully_connected", {"n_hidden": 2, "width": 128}, ADAM | {"epochs": 5}),
+)
+CONVOLUTIONAL = (
+    Recipe("small_cnn", {"width_multiplier": 0.25}),
+    Recipe("small_cnn", {"width_multiplier": 0.5, "batch_norm": True}),
+    Recipe("small_cnn", {"width_multiplier": 0.5, "dropout": 0.3}),
+    Recipe("small_cnn", {"width_multiplier": 0.25}, ADAM | {"penalties": WEIGHTS}),
+    Recipe("small_cnn", {"width_multiplier": 0.25}, ADAM | {"epochs": 8}),
+    Recipe("small_cnn", {"width_multiplier": 0.25, "batch_norm": True}, SGD),
+)
+AUGMENTED = (Recipe("small_cnn", {"width_multiplier": 0.25, "batch_norm": True},
+                    ADAM | {"augmentation": "flip_shift_rotate"}),)  # fmt: skip
+LENET = (
+    Recipe("lenet5"),
+    Recipe("lenet5", {}, SGD | {"learning_rate": 0.02}),
+    Recipe("lenet5", {}, ADAM | {"epochs": 8}),
+)
+# only in judging pools: families that the fitted pool does not hold
+UNSEEN = (
+    Recipe("resnet20", {"width_multiplier": 0.25}, ADAM | {"epochs": 30}),
+    Recipe("plain_cnn", {"n_conv": 4, "channels": 16, "batch_norm": True}, ADAM | {"epochs": 40}),
+    Recipe("small_cnn", {"width_multiplier": 1.0, "batch_norm": True}, ADAM | {"epochs": 40}),
+    Recipe("small_cnn", {"width_multiplier": 0.5, "batch_norm": True}, ADAM | {"augmentation": "flip_shift_rotate"}),
+)
+TABLE = (
+    Recipe("fully_connected", {"n_hidden": 1, "width": 64}),
+    Recipe("fully_connected", {"n_hidden": 3, "width": 64}),
+    Recipe("fully_connected", {"n_hidden": 2, "width": 128, "batch_norm": True}),
+    Recipe("fully_connected", {"n_hidden": 2, "width": 128, "dropout": 0.3}),
+    Recipe("fully_connected", {"n_hidden": 2, "width": 128}, SGD | {"learning_rate": 0.02}),
+    Recipe("fully_connected", {"n_hidden": 2, "width": 128}, ADAM | {"penalties": WEIGHTS}),
+)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One network of a pool."""
+
+    pool: str
+    data: str
+    samples: int
+    noise: float
+    recipe: Recipe
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Name that says everything, usable as the name of a file."""
+        text = f"{self.pool} {self.data} n{self.samples} noise{self.noise} {self.recipe.name} seed{self.seed}"
+        return "".join(character if character.isalnum() or character in ".=" else "_" for character in text)
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for a table."""
+        return asdict(self) | {"recipe": self.recipe.name}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Of what a pool is drawn: recipes a data set, sizes, shares of wrong labels other than none, networks a data set."""
+
+    name: str
+    data: Mapping[str, Sequence[Recipe]]
+    sizes: Sequence[int]
+    noises: Sequence[float]
+    networks: int
+    seed: int
+
+    def configurations(self) -> list[Configuration]:
+        """Draw them; every recipe as often as every other, half of each without wrong labels."""
+        found = []
+        for data, recipes in self.data.items():
+            draw = random.Random(f"{self.seed} {data}")
+            for number in range(self.networks):
+                noise = draw.choice(self.noises) if self.noises and number // len(recipes) % 2 else 0.0
+                recipe = recipes[number % len(recipes)]
+                found.append(Configuration(self.name, data, draw.choice(self.sizes), noise, recipe, number))
+        return found
+
+
+SIZES = (150, 300, 600, 1000)
+NOISES = (0.1, 0.2, 0.4, 0.6)
+IMAGES = (*FLAT, *CONVOLUTIONAL, *AUGMENTED, *LENET)
+
+FITTED = Plan(
+    "fitted",
+    {"digits": (*FLAT, *CONVOLUTIONAL), "mnist": IMAGES, "fashion_mnist": IMAGES, "cifar10": IMAGES},
+    SIZES, NOISES, networks=80, seed=0,
+)  # fmt: skip
+JUDGED = (
+    Plan("judged_cifar_batch_norm", {"cifar10": UNSEEN, "cifar100": UNSEEN}, (300, 600, 1200), (0.1, 0.3, 0.5), 24, 1),
+    Plan("judged_images", {"mnist": IMAGES, "fashion_mnist": IMAGES}, (200, 500, 1200), (0.15, 0.3, 0.5), 32, 2),
+    Plan("judged_table", {"california_quartiles": TABLE}, (200, 500, 1200), (0.1, 0.3), 48, 3),
+    Plan("judged_regression", {"california_housing": TABLE, "concrete": TABLE}, (200, 500), (), 24, 4),
+)
+PLANS = {plan.name: plan for plan in (FITTED, *JUDGED)}

@@ -1,0 +1,143 @@
+"""One configuration: trained, read at the initial and the trained weights, scored, and its rivals beside it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+from gapscope.base.randomness import stream_seed
+from gapscope.data import label_noise, load
+from gapscope.inspection.losses import scores
+from gapscope_studies.expected_accuracy.pools import Configuration
+
+LARGEST_TEST = 2000
+READ = 300  # samples of the readings that today's default estimator takes
+DEFAULT_READINGS = ("output_sensitivity", "input_jacobian_norm", "ntk_trace", "margin_signature")
+FOLDS = 5
+
+
+def _quartiles(problem: Any) -> tuple[gs.Samples, gs.Samples]:
+    """House values as four classes, cut at the quartiles of the training split."""
+    cuts = problem.train.targets[:, 0].quantile(torch.tensor([0.25, 0.5, 0.75]))
+    return tuple(gs.Samples(s.inputs, torch.bucketize(s.targets[:, 0], cuts)) for s in (problem.train, problem.test))  # type: ignore[return-value]
+
+
+def data_of(configuration: Configuration, root: str | None) -> tuple[gs.Samples, gs.Samples, int]:
+    """Training samples with their (wrong) labels, clean test samples, number of classes (1 for regression)."""
+    problem = load(
+        "california_housing" if configuration.data == "california_quartiles" else configuration.data, root=root
+    )
+    train, test = _quartiles(problem) if configuration.data == "california_quartiles" else (problem.train, problem.test)
+    draw = torch.Generator().manual_seed(stream_seed(configuration.seed, f"data {configuration.pool}"))
+    train = train.subset(torch.randperm(len(train), generator=draw)[: configuration.samples])
+    test = test.subset(torch.randperm(len(test), generator=draw)[:LARGEST_TEST])
+    assert train.targets is not None
+    if not train.is_classification:  # targets in units of the training standard deviation
+        mean, spread = train.targets.mean(0), train.targets.std(0)
+        train, test = (gs.Samples(s.inputs, (s.targets - mean) / spread) for s in (train, test))  # type: ignore[operator]
+        return train, test, 1
+    classes = 4 if configuration.data == "california_quartiles" else problem.n_outputs
+    if configuration.noise:
+        train = gs.Samples(train.inputs, label_noise(train.targets, configuration.noise, classes, draw))  # type: ignore[arg-type]
+    return train, test, classes
+
+
+def _network(configuration: Configuration, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    generator = torch.Generator().manual_seed(stream_seed(configuration.seed, "initial weights"))
+    recipe = configuration.recipe
+    return gs.build(recipe.network, input_shape=shape, n_outputs=outputs, generator=generator, **recipe.options)
+
+
+def _trained(configuration: Configuration, train: gs.Samples, outputs: int) -> tuple[nn.Module, dict[str, Tensor]]:
+    network = _network(configuration, tuple(train.inputs.shape[1:]), outputs)
+    initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    gs.train(network, train, gs.TrainingSpec.from_dict(dict(configuration.recipe.training)), seed=configuration.seed)
+    return network, initial
+
+
+def score(network: nn.Module, samples: gs.Samples) -> float:
+    """Accuracy, or the explained share of the variance of the regression targets."""
+    if samples.is_classification:
+        return scores(network, samples)["accuracy"]
+    with torch.no_grad():
+        residual = network.eval()(samples.inputs) - samples.targets
+    spread = samples.targets - samples.targets.mean(0)  # type: ignore[union-attr]
+    return 1 - float(residual.square().sum() / spread.square().sum())
+
+
+def on_equally_noisy(clean: float, noise: float, classes: int) -> float:
+    """Expected accuracy on test labels of which a share `noise` is replaced by any other class."""
+    return clean * (1 - noise) + (1 - clean) * noise / (classes - 1) if noise else clean
+
+
+def _readings(network: nn.Module, initial: dict[str, Tensor], train: gs.Samples, device: str) -> dict[str, float]:
+    """What the new estimate takes, and what today's default does."""
+    before = _copy_with(network, initial).to(device)
+    x, y = train.inputs.to(device), train.targets.to(device)  # type: ignore[union-attr]
+    left_out = gs.kernel_leave_one_out(before, x, y)
+    found = {f"initial.{name}": value for name, value in left_out.numbers().items()} | {"initial.ridge": left_out.ridge}
+    network.to(device)
+    if train.is_classification:
+        found |= gs.gradient_neighbours(network, x, y).numbers()
+    few = (x[:READ], y[:READ])
+    for name in DEFAULT_READINGS:
+        try:
+            for reading in gs.measure(network, few, [name]):
+                if not name.startswith("margin") or reading.name.endswith(".median"):
+                    found[reading.name] = reading.value
+        except gs.base.errors.GapscopeError:  # a measure that this network does not have
+            continue
+    network.cpu()
+    return found
+
+
+def _copy_with(network: nn.Module, state: dict[str, Tensor]) -> nn.Module:
+    import copy
+
+    other = copy.deepcopy(network)
+    other.load_state_dict(state)
+    return other
+
+
+def _rivals(configuration: Configuration, train: gs.Samples, outputs: int) -> dict[str, float]:
+    """A 10 % hold-out and 5-fold cross-validation of the same recipe, on the labels as they are."""
+    n = len(train)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(stream_seed(configuration.seed, "folds")))
+    held = order[: n // 10]
+    network, _ = _trained(configuration, train.subset(order[n // 10 :]), outputs)
+    found = {"hold_out": score(network, train.subset(held))}
+    folds = []
+    for fold in order.chunk(FOLDS):
+        rest = order[~torch.isin(order, fold)]
+        network, _ = _trained(configuration, train.subset(rest), outputs)
+        folds.append(score(network, train.subset(fold)))
+    return found | {"cross_validation": sum(folds) / FOLDS}
+
+
+def probed(
+    configuration: Configuration, root: str | None = None, device: str = "cpu", rivals: bool = False
+) -> dict[str, Any]:
+    """Train, read and score one configuration; plain values."""
+    train, test, outputs = data_of(configuration, root)
+    start = time.perf_counter()
+    network, initial = _trained(configuration, train, outputs)
+    trained_in = time.perf_counter() - start
+    clean, classes = score(network, test), outputs
+    fit = score(network, train)
+    start = time.perf_counter()
+    found = configuration.facts() | _readings(network, initial, train, device)
+    return found | {
+        "classes": classes,
+        "parameter_count": sum(parameter.numel() for parameter in network.parameters()),
+        "train_loss": scores(network, train)["loss"],
+        "train_score": fit,
+        "test_score": clean,
+        "test_score_like_training": on_equally_noisy(clean, configuration.noise, classes) if train.is_classification else clean,
+        "training_seconds": trained_in,
+        "reading_seconds": time.perf_counter() - start,
+        **(_rivals(configuration, train, outputs) if rivals else {}),
+    }  # fmt: skip
