@@ -99,7 +99,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Plan:
-    """Of what a pool is drawn: recipes a data set, sizes, shares of wrong labels other than none, networks a data set."""
+    """Of what a pool is drawn: recipes, sizes, shares of wrong labels other than none, networks a data set."""
 
     name: str
     data: Mapping[str, Sequence[Recipe]]

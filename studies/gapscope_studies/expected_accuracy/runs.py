@@ -136,7 +136,7 @@ def probed(
         "train_loss": scores(network, train)["loss"],
         "train_score": fit,
         "test_score": clean,
-        "test_score_like_training": on_equally_noisy(clean, configuration.noise, classes) if train.is_classification else clean,
+        "test_score_like_training": on_equally_noisy(clean, configuration.noise, classes),
         "training_seconds": trained_in,
         "reading_seconds": time.perf_counter() - start,
         **(_rivals(configuration, train, outputs) if rivals else {}),
