@@ -45,8 +45,8 @@ FLAT = (
 )
 CONVOLUTIONAL = (
     Recipe("small_cnn", {"width_multiplier": 0.25}),
-    Recipe("small_cnn", {"width_multiplier": 0.5, "batch_norm": True}),
-    Recipe("small_cnn", {"width_multiplier": 0.5, "dropout": 0.3}),
+    Recipe("small_cnn", {"width_multiplier": 0.25, "batch_norm": True}),
+    Recipe("small_cnn", {"width_multiplier": 0.25, "dropout": 0.3}),
     Recipe("small_cnn", {"width_multiplier": 0.25}, ADAM | {"penalties": WEIGHTS}),
     Recipe("small_cnn", {"width_multiplier": 0.25}, ADAM | {"epochs": 8}),
     Recipe("small_cnn", {"width_multiplier": 0.25, "batch_norm": True}, SGD),
@@ -120,14 +120,14 @@ class Plan:
         return found
 
 
-SIZES = (150, 300, 600, 1000)
+SIZES = (100, 200, 400, 600)
 NOISES = (0.1, 0.2, 0.4, 0.6)
 IMAGES = (*FLAT, *CONVOLUTIONAL, *AUGMENTED, *LENET)
 
 FITTED = Plan(
     "fitted",
     {"digits": (*FLAT, *CONVOLUTIONAL), "mnist": IMAGES, "fashion_mnist": IMAGES, "cifar10": IMAGES},
-    SIZES, NOISES, networks=80, seed=0,
+    SIZES, NOISES, networks=40, seed=0,
 )  # fmt: skip
 JUDGED = (
     Plan("judged_cifar_batch_norm", {"cifar10": UNSEEN, "cifar100": UNSEEN}, (300, 600, 1200), (0.1, 0.3, 0.5), 24, 1),
