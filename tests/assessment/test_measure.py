@@ -39,6 +39,5 @@ def test_names_options_and_seeds() -> None:
 
 def test_an_error_says_what_was_being_measured() -> None:
     with pytest.raises(InvalidInput) as caught:
-        gs.measure(NETWORK.double(), (X, Y), ["loss"])
-    NETWORK.float()
+        gs.measure(NETWORK, (X, Y + 1), ["loss"])
     assert "while measuring loss of Sequential on [6, 3]" in caught.value.__notes__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -35,15 +34,16 @@ def test_inputs_alone_are_samples() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (numpy.zeros((3, 2)), "must be a tensor x, a pair"),
+        ("words", "must be a tensor x, a pair"),
+        ((X, Y, X), r"a pair \(x, y\); got a tuple of 3: Tensor \[7, 3\], Tensor \[7\], Tensor \[7, 3\]"),
         ((X, Y[:3]), "same length; got 7 and 3"),
         (X[0], r"shape \[n, ...\] with one row a sample"),
         (X[:0], "at least one sample"),
         (torch.full((2, 2), float("nan")), "must be finite; 2 of 2 samples"),
         (torch.zeros(2, 2, dtype=torch.uint8), "must be floating point"),
-        ((X, Y.int()), "int64 tensor"),
-        ((X, Y[:, None]), "int64 tensor of shape"),
-        ((X, torch.zeros(7)), r"Regression targets must have shape \[n, K\]"),
+        (torch.zeros(2, 2, dtype=torch.bool), "got torch.bool. Use x.float()"),
+        (torch.zeros(2, 2, device="meta"), "meta device, which have none"),
+        ((X, torch.zeros(7) * 1j), "targets must be real; got torch.complex64"),
         ((X, torch.full((7, 1), float("inf"))), "targets must be finite"),
         ((X, Y - 1), "must be 0 or larger; got -1"),
         (DataLoader(TensorDataset(X[:0], Y[:0])), "the loader is empty"),

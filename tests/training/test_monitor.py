@@ -173,14 +173,14 @@ def test_a_first_recording_that_fails_says_so() -> None:
     monitor = Monitor(make_samples(), ["ntk_trace"], n_samples=20, mode="train")
     with pytest.raises(ReplaceLayer, match="BatchNorm must not mix the samples"):
         monitor.record(make_network(), 1)
-    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+    with pytest.raises(InvalidInput, match=r"must run on the inputs; Linear .* raised RuntimeError: mat1 and mat2"):
         Monitor(make_samples(), ["loss"]).record(nn.Linear(5, 3), 1)
 
 
 def test_later_failures_are_said_once_and_leave_nan() -> None:
     monitor = Monitor(make_samples(), ["ntk_trace", "loss"], n_samples=20)
     monitor.record(make_network(), 1)
-    with pytest.warns(UserWarning, match=r"Epoch 2 could not be recorded \(RuntimeError: .*Training goes on"):
+    with pytest.warns(UserWarning, match=r"Epoch 2 could not be recorded \(InvalidInput: .*Training goes on"):
         broken = monitor.record(nn.Linear(5, 3), 2)
     assert all(map(math.isnan, broken.values()))
     with warnings.catch_warnings():

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import GapscopeError, InvalidInput
-from gapscope.base.randomness import stream_seed
+from gapscope.assessment.budget import DEFAULT_SECONDS, Plan, Share, planned, reason
+from gapscope.assessment.door import Ready, in_eager_mode, ready
+from gapscope.assessment.sampled import taken
+from gapscope.base.errors import InvalidInput
+from gapscope.base.progress import PATIENCE, progress, say
 from gapscope.base.records import Readings
 from gapscope.base.samples import Samples, as_samples
 from gapscope.measures.registry import Measure, get_measure, measures
+
+STOPPED = "stopped before it was finished"
+Budget = float | Literal["auto"] | None
 
 
 def select_measures(names: Sequence[str] | None, samples: Samples, *, has_initial: bool) -> list[Measure]:
@@ -25,6 +30,24 @@ def select_measures(names: Sequence[str] | None, samples: Samples, *, has_initia
     return [get_measure(name) for name in names]
 
 
+def _chosen(names: Sequence[str] | None, found: Ready, has_initial: bool) -> tuple[list[Measure], dict[str, str]]:
+    """The measures to take, and why others of those that are taken by default do not apply to these data."""
+    if names is not None:
+        return select_measures(names, found.samples, has_initial=has_initial), {}
+    known = [item for item in measures().values() if item.by_default and (has_initial or "initial" not in item.needs)]
+    why = {item.name: found.why_not(item) for item in known}
+    return [item for item in known if not why[item.name]], {name: said for name, said in why.items() if said}
+
+
+def _check_options(options: Mapping[str, Any], chosen: Sequence[Measure], unmeasured: Mapping[str, str]) -> None:
+    names = [item.name for item in chosen]
+    for name in options:
+        if name not in names and name not in unmeasured:
+            raise InvalidInput(f"options must be for measures that are taken, {', '.join(names)}; got {name!r}.")
+    for item in chosen:
+        item.check_options(options.get(item.name, {}))
+
+
 def measure(
     network: nn.Module,
     data: Any,
@@ -33,46 +56,119 @@ def measure(
     initial: Mapping[str, Tensor] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     seed: int = 0,
+    budget: Budget = "auto",
+    progress: bool = True,
+    strict: bool = False,
 ) -> Readings:
     """Measure a network and return the readings: values with direction, units and standard error.
 
-    The network is left exactly as it was: weights, buffers, modes, gradients and all random states.
+    The network is left exactly as it was: weights, buffers, modes, gradients and all random states. A measure that has
+    no value for this network or these data does not end the others: `readings.unmeasured` says why. Ctrl-C ends the
+    measuring and returns what is finished.
+
+    With a budget a short trial shows first what each measure costs. Where all together would exceed the budget, the
+    trace of the kernel is taken by probes, and the dearest measures are taken on random parts of the samples; every
+    such reading is an estimate with a standard error, and its note says how it came about. The budget holds in seconds
+    of wall time on this machine, about: measures are never taken on less than some hundred samples.
 
     Args:
-        network: A module that returns raw outputs [n, K].
-        data: A pair (x, y), inputs alone, Samples, a Dataset or a DataLoader.
+        network: A module that returns raw outputs [n, K] (or [n]), or an object or mapping that holds them as `logits`;
+            outputs with positions (pixels, tokens) where the targets have them too.
+        data: A pair (x, y), inputs alone, a mapping of inputs with `labels`, Samples, a Dataset or a DataLoader of any
+            of these, of tensors, numpy arrays or pandas objects; see `gapscope.base.samples.as_samples`.
         measures: Names of measures; None takes every registered measure that the data allow, except those whose cost
             grows faster than the number of samples (such as ntk_logdet): name these.
         initial: The state dictionary before training, for measures that need it.
         options: Measure name -> keyword options of that measure.
-        seed: Seed of the measures that draw noise or probes; each has a stream of its own.
+        seed: Seed of the measures that draw noise or probes, and of the choice of samples; each has its own stream.
+        budget: Seconds for all measures together; None for exact measures on all samples, whatever they cost. "auto"
+            is 60 where no measures are named, and None where they are.
+        progress: Whether to show a bar, and before it what it will cost, where it lasts over two seconds on a terminal
+            or in a notebook.
+        strict: Whether the first measure that fails, or Ctrl-C, raises at once.
 
     Returns:
         The readings, in the order of the measures.
 
     Raises:
         InvalidInput: Names, options, data and network do not fit together.
-        GapscopeError: A measure has no value for this network; a note says which.
+        GapscopeError: No measure has a value for this network; a note says which was tried.
 
     >>> readings = measure(nn.Linear(3, 2), torch.ones(4, 3), ["parameter_count"])
     >>> readings["parameter_count"].value
     8.0
     """
     samples = as_samples(data)
+    found = ready(network, samples)
     options = options or {}
-    chosen = select_measures(measures, samples, has_initial=initial is not None)
-    names = [item.name for item in chosen]
-    for name in options:
-        if name not in names:
-            raise InvalidInput(f"options must be for measures that are taken, {', '.join(names)}; got {name!r}.")
-    readings: list[Any] = []
-    for item in chosen:
-        given = dict(options.get(item.name, {}))
-        if "generator" in item.options:
-            given.setdefault("generator", torch.Generator().manual_seed(stream_seed(seed, item.name)))
+    chosen, unmeasured = _chosen(measures, found, initial is not None)
+    _check_options(options, chosen, unmeasured)
+    seconds = (DEFAULT_SECONDS if measures is None else None) if budget == "auto" else budget
+
+    def trial(item: Measure, part: Ready, given: Mapping[str, Any]) -> Readings:
+        return taken(item, part, Share(len(part.samples), given), initial=initial, options={}, seed=seed)
+
+    with in_eager_mode():
+        plan = planned(chosen, found, budget=seconds, options=options, take=trial)
+        if progress and plan.seconds > PATIENCE:
+            say(f"measuring {type(found.bare).__name__}: {plan}")
+        taking = _Taking(found, plan, initial, options, seed, strict)
+        return taking.all(chosen, unmeasured, shown=progress)
+
+
+class _Taking:
+    """All measures of one call, one after the other."""
+
+    def __init__(
+        self,
+        found: Ready,
+        plan: Plan,
+        initial: Mapping[str, Tensor] | None,
+        options: Mapping[str, Mapping[str, Any]],
+        seed: int,
+        strict: bool,
+    ) -> None:
+        self.found, self.plan, self.initial = found, plan, initial
+        self.options, self.seed, self.strict = options, seed, strict
+        self.readings: list[Any] = []
+        self.unmeasured: dict[str, str] = {}
+        self.error: Exception | None = None
+
+    def all(self, items: Sequence[Measure], unmeasured: Mapping[str, str], *, shown: bool) -> Readings:
+        """Take them; what fails is kept as a reason."""
+        self.unmeasured = {**unmeasured, **self.plan.failed}
+        items = [item for item in items if item.name in self.plan.shares]
+        costs = [self.plan.shares[item.name].seconds for item in items]
+        costs = [cost if cost == cost else 0.01 for cost in costs]
+        with progress("measuring", sum(costs), shown=shown) as bar:
+            for item, cost in zip(items, costs, strict=True):
+                bar.step(item.name)
+                try:
+                    self._one(item)
+                except KeyboardInterrupt:
+                    if self.strict or not self.readings:
+                        raise
+                    say("stopped: what was finished is kept")
+                    rest = items[items.index(item) :]
+                    self.unmeasured |= {waiting.name: STOPPED for waiting in rest}
+                    break
+                bar.advance(cost)
+        if not self.readings and self.error is not None:
+            raise self.error
+        return Readings(self.readings, self.unmeasured, self.found.notes)
+
+    def _one(self, item: Measure) -> None:
+        share = self.plan.shares[item.name]
+        options = self.options.get(item.name, {})
         try:
-            readings.extend(item(network, samples, initial=initial, **given))
-        except GapscopeError as error:
-            error.add_note(f"while measuring {item.name} of {type(network).__name__} on {list(samples.inputs.shape)}")
-            raise
-    return Readings(readings)
+            if self.found.refused and {"targets", "labels"} & set(item.needs):
+                raise InvalidInput(f"{item.name} {self.found.why_not(item)}.")
+            found = taken(item, self.found, share, initial=self.initial, options=options, seed=self.seed)
+            self.readings.extend(found)
+        except Exception as error:  # whatever a measure raises must not throw away what the others found
+            shape = list(self.found.samples.inputs.shape)
+            error.add_note(f"while measuring {item.name} of {type(self.found.bare).__name__} on {shape}")
+            if self.strict:
+                raise
+            self.error = self.error or error
+            self.unmeasured[item.name] = reason(error)

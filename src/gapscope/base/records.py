@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import html
+import json
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from gapscope.base.errors import DamagedFile, DamagedFileWarning, NotMeasurable, UnreadableFile, nearest
 from gapscope.base.files import read_json, read_json_lines, to_json, write_atomically
+from gapscope.base.readings_table import html_of, text_of
 from gapscope.base.results import Rows
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Reading:
         aggregation: Over what it was summed or averaged.
         reference: Source, with equation number.
         seconds: Wall time of the whole measure.
+        note: What else one must know: on how many of the samples it was estimated, or why there is no number.
     """
 
     measure: str
@@ -77,6 +79,7 @@ class Reading:
     aggregation: str = ""
     reference: str = ""
     seconds: float = 0.0
+    note: str = ""
 
     @property
     def name(self) -> str:
@@ -99,11 +102,23 @@ class Reading:
 
 
 class Readings(Rows[Reading]):
-    """The readings of one network: a tuple that is also indexed by name and shows itself as a table."""
+    """The readings of one network: a tuple that is also indexed by name and shows itself as a table.
 
-    def __new__(cls, readings: Iterable[Reading] = ()) -> Readings:
+    Attributes:
+        unmeasured: Measure name -> why it has no value for this network and these data.
+        notes: What was noticed, one sentence each.
+    """
+
+    unmeasured: dict[str, str]
+    notes: tuple[str, ...]
+
+    def __new__(
+        cls, readings: Iterable[Reading] = (), unmeasured: Mapping[str, str] | None = None, notes: Iterable[str] = ()
+    ) -> Readings:
         """Collect the readings."""
-        return super().__new__(cls, tuple(readings))
+        found = super().__new__(cls, tuple(readings))
+        found.unmeasured, found.notes = dict(unmeasured or {}), tuple(notes)
+        return found
 
     def __getitem__(self, key: Any) -> Any:
         """Return the reading called `key` (a string), or index like a tuple.
@@ -116,6 +131,8 @@ class Readings(Rows[Reading]):
         for reading in self:
             if reading.name == key:
                 return reading
+        if key in self.unmeasured:
+            raise NotMeasurable(f"{key} has no value: {self.unmeasured[key]}")
         names = [reading.name for reading in self]
         raise NotMeasurable(f"The readings hold {', '.join(names) or 'nothing'}; got {key!r}.{nearest(key, names)}")
 
@@ -132,35 +149,63 @@ class Readings(Rows[Reading]):
         table.index = pandas.Index([reading.name for reading in self], name="name")
         return table
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        arrows = {"lower": "lower is better", "higher": "higher is better", "none": "no direction"}
-        return [
-            (
-                reading.name,
-                f"{reading.value:.6g}",
-                "exact" if reading.standard_error is None else f"± {reading.standard_error:.2g}",
-                arrows[reading.direction],
-                ", ".join(part for part in (reading.units, reading.aggregation) if part),
-            )
-            for reading in self
-        ]
+    def to_dict(self) -> dict[str, Any]:
+        """Return readings, reasons and notes as plain values."""
+        return {"schema": SCHEMA, **super().to_dict(), "unmeasured": self.unmeasured, "notes": list(self.notes)}
+
+    @classmethod
+    def from_json(cls, text: str) -> Readings:
+        """Build from what `to_json` returned."""
+        return cls._from(json.loads(text))
+
+    def save(self, path: str | Path) -> None:
+        """Write a JSON file; it exists whole or not at all."""
+        write_atomically(Path(path), self.to_json(indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Readings:
+        """Read a file that `save` wrote.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The readings.
+
+        Raises:
+            UnreadableFile: It is truncated, or holds something else.
+        """
+        content = read_json(Path(path))
+        if not isinstance(content, dict) or "rows" not in content:
+            raise UnreadableFile(f"{path} must hold readings; it does not. Name a file that Readings.save wrote.")
+        return cls._from(content)
+
+    @classmethod
+    def _from(cls, content: Mapping[str, Any]) -> Readings:
+        readings = map(Reading.from_dict, content["rows"])
+        return cls(readings, content.get("unmeasured"), content.get("notes", ()))
 
     def to_html(self) -> str:
         """Return a small table, every text escaped."""
-        head = ("measure", "value", "standard error", "direction", "units")
-        cells = "".join(f"<th>{name}</th>" for name in head)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows()
-        )
-        return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
+        return html_of(self, self.unmeasured, self.notes)
 
     _repr_html_ = to_html
 
     def __repr__(self) -> str:
-        rows = self._rows()
-        widths = [max((len(row[i]) for row in rows), default=0) for i in range(5)]
-        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-        return "\n".join(lines)
+        return text_of(self, self.unmeasured, self.notes)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw each reading in its own row, with its standard error, and return the matplotlib axes.
+
+        Args:
+            axes: Where to draw; None makes a figure.
+
+        Returns:
+            The axes.
+        """
+        from gapscope.base.plots import plot_readings
+
+        return plot_readings(self, axes)
 
 
 @dataclass(frozen=True, kw_only=True)

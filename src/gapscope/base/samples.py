@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from gapscope.base.errors import InvalidInput, check_same_length
+from gapscope.base.gathering import gathered
+from gapscope.base.input_form import InputForm, packed
+
+IGNORED = -100
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs [n, ...] (floating point) with targets: class labels [n] (int64), regression targets [n, K], or None."""
+    """Inputs with their targets, checked.
+
+    Attributes:
+        inputs: [n, ...], floating point or token ids (int64).
+        targets: Class labels [n] (int64), class labels of positions [n, ...] (int64, -100 where there is none),
+            regression targets [n, K], or None.
+        form: What `inputs` stand for where the network takes keywords or several tensors; None for `network(inputs)`.
+        notes: Sentences about what was left out or understood on the way from the data as they were given.
+    """
 
     inputs: Tensor
     targets: Tensor | None = None
+    form: InputForm | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_inputs(self.inputs)
@@ -31,12 +44,18 @@ class Samples:
 
     def subset(self, indices: Tensor) -> Samples:
         """Return the samples at `indices`, in that order."""
-        return Samples(self.inputs[indices], None if self.targets is None else self.targets[indices])
+        targets = None if self.targets is None else self.targets[indices]
+        return replace(self, inputs=self.inputs[indices], targets=targets)
 
     @property
     def is_classification(self) -> bool:
-        """Whether the targets are class labels."""
-        return self.targets is not None and not self.targets.is_floating_point()
+        """Whether the targets are class labels, one a sample."""
+        return self.targets is not None and not self.targets.is_floating_point() and self.targets.ndim == 1
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the targets are class labels of positions: pixels, or tokens."""
+        return self.targets is not None and not self.targets.is_floating_point() and self.targets.ndim > 1
 
 
 def _check_inputs(inputs: Any) -> None:
@@ -49,13 +68,21 @@ def _check_inputs(inputs: Any) -> None:
         )
     if len(inputs) == 0:
         raise InvalidInput("inputs must hold at least one sample; got an empty tensor.")
+    if inputs.dtype == torch.bool:
+        raise InvalidInput("inputs must be floating point (or int64 token ids); got torch.bool. Use x.float().")
+    _check_values(inputs)
+
+
+def _check_values(inputs: Tensor) -> None:
+    if inputs.is_meta:
+        raise InvalidInput("inputs must hold numbers; got tensors on the meta device, which have none. Load the data.")
     if inputs.is_floating_point():
-        bad = int((~torch.isfinite(inputs)).flatten(1).any(1).sum())
+        bad = int((~torch.isfinite(inputs)).reshape(len(inputs), -1).any(1).sum())
         if bad:
             raise InvalidInput(
                 f"inputs must be finite; {bad} of {len(inputs)} samples hold NaN or infinity. Drop them."
             )
-    elif inputs.dtype not in (torch.int64, torch.int32):
+    elif inputs.dtype not in (torch.int64, torch.int32, torch.bool):
         raise InvalidInput(
             f"inputs must be floating point (or int64 token ids); got {inputs.dtype}. "
             "Convert images with x.float() / 255."
@@ -71,17 +98,40 @@ def _check_targets(targets: Tensor) -> None:
         if not bool(torch.isfinite(targets).all()):
             raise InvalidInput("targets must be finite; got NaN or infinity. Drop those samples.")
         return
-    if targets.ndim != 1 or targets.dtype != torch.int64:
+    if targets.ndim == 0 or targets.dtype != torch.int64 or (targets.ndim > 1 and targets[0].numel() < 2):
         raise InvalidInput(
             f"Class labels must be an int64 tensor of shape [n]; got {targets.dtype} of shape {list(targets.shape)}. "
             "Use y.long(), or float targets [n, K] for regression."
         )
-    if int(targets.min()) < 0:
-        raise InvalidInput(f"Class labels must be 0 or larger; got {int(targets.min())}.")
+    wrong = targets[(targets < 0) & (targets != IGNORED)] if targets.ndim > 1 else targets[targets < 0]
+    if len(wrong):
+        raise InvalidInput(f"Class labels must be 0 or larger; got {int(wrong.min())}.")
+
+
+def _understood(targets: Tensor, notes: list[str]) -> Tensor:
+    """Raw targets as labels (int64) or regression targets [n, K]."""
+    if targets.is_complex():
+        raise InvalidInput(f"targets must be real; got {targets.dtype}. Pass real and imaginary parts as columns.")
+    if not targets.is_floating_point():
+        targets = targets.long()
+        return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
+    targets = targets[:, None] if targets.ndim == 1 else targets
+    if targets.shape[1:] == (1,) and targets.unique().tolist() == [0.0, 1.0]:
+        notes.append(
+            "Targets that are all 0.0 or 1.0 are taken as two classes. For regression pass gs.Samples(x, y[:, None])."
+        )
+        return targets[:, 0].long()
+    return targets
 
 
 def as_samples(data: Any) -> Samples:
-    """Return Samples from a tensor x, a pair (x, y), Samples, a torch Dataset, or a DataLoader.
+    """Return Samples from data as people have them; nothing is left out without a note.
+
+    Taken are a tensor x or a pair (x, y), where x is a tensor, a numpy array, a DataFrame, a tuple of them or a mapping
+    (such as a BatchEncoding) of them; a mapping of inputs with `labels`; a torch Dataset or DataLoader that yields any
+    of these; a `datasets.Dataset`; Samples. Labels may be any integers, samples with the label -100 are left out, and
+    labels with a number a position (pixels, tokens) keep -100 for positions that do not count. Float targets [n] are
+    regression targets [n, 1], unless all are 0.0 or 1.0: these are two classes.
 
     Args:
         data: The data; a Dataset or DataLoader is read once, whole, in its own order.
@@ -94,30 +144,19 @@ def as_samples(data: Any) -> Samples:
     """
     if isinstance(data, Samples):
         return data
-    if isinstance(data, Tensor):
-        return Samples(data)
-    if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor):
-        return Samples(*data)
-    if isinstance(data, DataLoader):
-        return _joined(list(data))
-    if isinstance(data, Dataset):
-        return _joined(list(DataLoader(data, batch_size=256)))
-    raise InvalidInput(
-        f"data must be a tensor x, a pair (x, y), Samples, a Dataset or a DataLoader; got {type(data).__name__}."
-    )
-
-
-def _joined(batches: list[Any]) -> Samples:
-    if not batches:
-        raise InvalidInput("data must hold at least one sample; the loader is empty.")
-    if isinstance(batches[0], Tensor):
-        return Samples(torch.cat(batches))
-    if not isinstance(batches[0], list | tuple) or len(batches[0]) < 2:
-        raise InvalidInput(
-            f"A loader must yield x or (x, y); got a batch of type {type(batches[0]).__name__}. "
-            "Wrap it so that it yields pairs."
-        )
-    return Samples(torch.cat([batch[0] for batch in batches]), torch.cat([batch[1] for batch in batches]))
+    found = gathered(data)
+    inputs, form, notes = found.inputs, None, list(found.notes)
+    if not isinstance(inputs, Tensor):
+        for part in inputs.values() if isinstance(inputs, dict) else inputs:
+            _check_values(part)
+        inputs, form = packed(inputs)
+    targets = None if found.targets is None else _understood(found.targets, notes)
+    if targets is not None and targets.ndim == 1 and not targets.is_floating_point():
+        kept = targets != IGNORED
+        if len(kept) == len(inputs) and bool(kept.any()) and not bool(kept.all()):
+            notes.append(f"{int((~kept).sum())} of {len(kept)} samples have the label -100 and are left out.")
+            inputs, targets = inputs[kept], targets[kept]
+    return Samples(inputs, targets, form, tuple(notes))
 
 
 def slices(n: int, chunk_size: int) -> Iterator[slice]:

@@ -9,15 +9,25 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput
-from gapscope.base.samples import Samples
+from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.samples import IGNORED, Samples, slices
 from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A loss of each sample [n] from outputs [n, K] and targets; `sample_losses` is the one that is used by default."""
 
 
+def class_logits(outputs: Tensor) -> Tensor:
+    """Return the logits of all classes [n, C, ...]: of one output z these are 0 and z, for two classes.
+
+    >>> class_logits(torch.tensor([[3.0]]))
+    tensor([[0., 3.]])
+    """
+    return torch.cat([torch.zeros_like(outputs), outputs], 1) if outputs.shape[1:] == (1,) else outputs
+
+
 def _cross_entropy(outputs: Tensor, labels: Tensor, reduction: str) -> Tensor:
+    outputs = class_logits(outputs)
     if labels.dtype != torch.int64 or labels.shape != (len(outputs), *outputs.shape[2:]):
         raise InvalidInput(
             f"Class labels must be int64 of shape {[len(outputs), *outputs.shape[2:]]}, one a row of outputs; "
@@ -49,7 +59,8 @@ def loss_of(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]) -
     This is the loss of everything in this library that is given none: training, penalties, gamma decay, scores.
 
     Args:
-        outputs: Raw outputs [n, K], for classification logits.
+        outputs: Raw outputs [n, K], for classification logits; one output is the logit of the second of two classes
+            (binary cross-entropy).
         targets: Class labels [n] or regression targets [n, K], where [n] and [n, 1] are the same; the squared error is
             a mean over n and K. Nothing is broadcast.
 
@@ -87,6 +98,9 @@ def sample_losses(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..
 def scores(network: nn.Module, samples: Samples, *, chunk_size: int | None = None) -> dict[str, float]:
     """Return {"loss", "accuracy"} in evaluation mode over all samples; regression has no accuracy. Exact.
 
+    Where labels are those of positions (pixels, tokens), both are means over all positions with a label other than
+    -100, and outputs [n, K * P] hold all P positions of the first class first.
+
     Args:
         network: The network.
         samples: Inputs with targets.
@@ -100,11 +114,33 @@ def scores(network: nn.Module, samples: Samples, *, chunk_size: int | None = Non
     """
     if samples.targets is None:
         raise InvalidInput("Scores need targets; got inputs alone. Pass data as (x, y).")
+    if samples.is_dense:
+        return _scores_of_positions(network, samples, chunk_size)
     with inspecting(network):
         outputs = network_outputs(network, samples.inputs, chunk_size=chunk_size)
     targets = samples.targets.to(outputs.device)
     if not samples.is_classification:
         return {"loss": loss_of(outputs.double(), targets).item()}
+    outputs = class_logits(outputs)
     check_labels(targets, outputs.shape[1])
     right = (outputs.argmax(1) == targets).double().mean()
     return {"loss": loss_of(outputs.double(), targets).item(), "accuracy": torch.as_tensor(right).item()}
+
+
+def _scores_of_positions(network: nn.Module, samples: Samples, chunk_size: int | None) -> dict[str, float]:
+    """Sums over positions, a few samples at a time: outputs of all positions of all samples need not fit at once."""
+    loss, right, count = 0.0, 0.0, 0
+    for part in slices(len(samples), chunk_size or 16):
+        chunk = samples.subset(torch.arange(part.start, part.stop))
+        assert chunk.targets is not None
+        labels = chunk.targets.flatten(1)
+        with inspecting(network):
+            outputs = network_outputs(network, chunk.inputs, chunk_size=len(chunk))
+        logits, labels = outputs.unflatten(1, (-1, labels.shape[1])).double(), labels.to(outputs.device)
+        check_labels(labels, logits.shape[1])
+        loss += F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum").item()
+        right += int((logits.argmax(1) == labels).sum())
+        count += int((labels != IGNORED).sum())
+    if count == 0:
+        raise NotMeasurable("At least one position must have a label; all are -100. Pass labels of the positions.")
+    return {"loss": loss / count, "accuracy": right / count}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import slices
@@ -182,8 +182,24 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = N
     return torch.cat(parts)
 
 
+def raw_outputs(result: Any) -> Any:
+    """Return the tensor of outputs in what a network returned: itself, or what a mapping or object calls `logits`.
+
+    Args:
+        result: A tensor, a mapping with "logits" or "out" (transformers, torchvision), or an object with `logits`.
+
+    Returns:
+        The outputs; `result` itself where it is none of these.
+    """
+    if isinstance(result, Tensor | fx.Proxy):
+        return result
+    if isinstance(result, Mapping):
+        return next((result[name] for name in ("logits", "out") if name in result), result)
+    return getattr(result, "logits", result)
+
+
 def checked_outputs(outputs: Any, n: int) -> Tensor:
-    """Return `outputs` if it is a tensor [n, K], or say what to do.
+    """Return `outputs` if it is a tensor [n, K] or holds one as `logits`, or say what to do.
 
     Args:
         outputs: What a network returned.
@@ -195,6 +211,7 @@ def checked_outputs(outputs: Any, n: int) -> Tensor:
     Raises:
         InvalidInput: They are no [n, K] tensor.
     """
+    outputs = raw_outputs(outputs)
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != n:
         got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise InvalidInput(

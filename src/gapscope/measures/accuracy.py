@@ -18,6 +18,7 @@ from gapscope.measures.registry import measure
     direction="none",
     aggregation="mean over samples",
     cost="1 forward pass",
+    dense=True,
     reference="",
 )
 def accuracy(

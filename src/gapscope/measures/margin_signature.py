@@ -73,6 +73,13 @@ class MarginSignature(Result):
             for i, feature in enumerate(self.features)
         }
 
+    def missing(self) -> dict[str, str]:
+        """Return why numbers are NaN, by their name."""
+        lacking = TAPS[len(self.layers) :]
+        n_hidden = len(self.layers) - 1
+        why = f"the network has {n_hidden or 'no'} hidden layer{'s' if n_hidden > 1 else ''}"
+        return {f"{tap}.{feature}": why for tap in lacking for feature in self.features}
+
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row a layer, one column a feature."""
         import pandas

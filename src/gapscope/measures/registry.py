@@ -2,14 +2,15 @@
 
 A measure is a function `(network, x[, y][, initial=...], *, options) -> number(s)`. It returns a float, a 0-d tensor
 or an Estimate where it yields one number, and an object with `numbers() -> {name: float | Estimate}` where it yields
-several. Every file in `gapscope.measures` is found by itself; a measure of your own is registered by the decorator.
+several; such an object may say why a number is NaN, by `missing() -> {name: why}`. Every file in `gapscope.measures` is
+found by itself; a measure of your own is registered by the decorator.
 """
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,7 @@ class Measure:
         cost: What it costs, in passes through the network.
         reference: Source, with equation number.
         by_default: Whether it is taken when no measures are named.
+        dense: Whether it also takes a label a position (pixels, tokens), where it needs targets or labels.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Measure:
     cost: str
     reference: str
     by_default: bool = True
+    dense: bool = False
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -70,12 +73,21 @@ class Measure:
 
     def applies_to(self, samples: Samples, *, has_initial: bool) -> bool:
         """Whether everything that the measure needs is there."""
-        targets_there = samples.targets is not None
+        targets_there = samples.targets is not None and (self.dense or not samples.is_dense)
+        labels_there = samples.is_classification or (self.dense and samples.is_dense)
         return (
             ("targets" not in self.needs or targets_there)
-            and ("labels" not in self.needs or samples.is_classification)
+            and ("labels" not in self.needs or labels_there)
             and ("initial" not in self.needs or has_initial)
         )
+
+    def check_options(self, options: Iterable[str]) -> None:
+        """Raise InvalidInput, naming the nearest right one, for a keyword option that the measure does not know."""
+        for option in options:
+            if option not in self.options:
+                known = ", ".join(self.options) or "none"
+                raise InvalidInput(f"{self.name} has no option {option!r}; it knows: {known}."
+                                   f"{nearest(option, self.options)}")  # fmt: skip
 
     def __call__(
         self, network: nn.Module, samples: Samples, *, initial: Mapping[str, Any] | None = None, **options: Any
@@ -94,11 +106,7 @@ class Measure:
         Raises:
             InvalidInput: Something that the measure needs is missing, or an option is unknown.
         """
-        for option in options:
-            if option not in self.options:
-                known = ", ".join(self.options) or "none"
-                raise InvalidInput(f"{self.name} has no option {option!r}; it knows: {known}."
-                                   f"{nearest(option, self.options)}")  # fmt: skip
+        self.check_options(options)
         if not self.applies_to(samples, has_initial=initial is not None):
             raise InvalidInput(
                 f"{self.name} needs {', '.join(self.needs)}; pass data as (x, y)"
@@ -110,11 +118,13 @@ class Measure:
         if "initial" in self.needs:
             options["initial"] = initial
         start = time.perf_counter()
-        numbers = _numbers(self.name, self.function(network, *arguments, **options))
+        result = self.function(network, *arguments, **options)
+        numbers, missing = _numbers(self.name, result), getattr(result, "missing", dict)()
         seconds = time.perf_counter() - start
-        return Readings(self._reading(name, value, seconds) for name, value in numbers.items())
+        pairs = numbers.items()
+        return Readings(self._reading(name, value, seconds, missing.get(name, "")) for name, value in pairs)
 
-    def _reading(self, name: str, value: Any, seconds: float) -> Reading:
+    def _reading(self, name: str, value: Any, seconds: float, note: str) -> Reading:
         facts = self.numbers[name]
         return Reading(
             measure=self.name,
@@ -126,6 +136,7 @@ class Measure:
             aggregation=facts.aggregation,
             reference=self.reference,
             seconds=seconds,
+            note=note,
         )
 
 
@@ -151,6 +162,7 @@ def measure(
     aggregation: str = "",
     numbers: Mapping[str, Number] | None = None,
     by_default: bool = True,
+    dense: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as a measure.
 
@@ -165,6 +177,7 @@ def measure(
         numbers: Facts of each number, for a measure that yields several.
         by_default: Whether it is taken when no measures are named; False for one whose cost grows faster than the
             number of samples.
+        dense: Whether it also takes a label a position.
 
     Returns:
         The decorator; it returns the function unchanged.
@@ -184,7 +197,7 @@ def measure(
         ):
             raise InvalidInput(f"A measure called {name!r} is registered already; choose another name.")
         facts = dict(numbers) if numbers else {name: Number(units, direction, aggregation)}
-        _MEASURES[name] = Measure(name, function, needs, facts, cost, reference, by_default)
+        _MEASURES[name] = Measure(name, function, needs, facts, cost, reference, by_default, dense)
         return function
 
     return register

@@ -7,13 +7,14 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, Subset
 
+from gapscope.assessment.door import ready
 from gapscope.assessment.measure import measure, select_measures
 from gapscope.base.errors import check_choice, check_range
 from gapscope.base.randomness import stream_seed
@@ -223,6 +224,7 @@ class Monitor(Result):
         try:
             # frameworks validate in inference mode, where copies of a network would be of no use to autograd
             with torch.inference_mode(False):
+                network = ready(network, self.samples).network
                 readings = self._measured(network, epoch)
                 numbers = readings.values()
                 if self.alarm is not None:
@@ -241,12 +243,14 @@ class Monitor(Result):
         return dict(numbers)
 
     def _measured(self, network: nn.Module, epoch: int) -> Readings:
+        # the network takes one tensor by now, whatever the form of the data
+        samples, settings = replace(self.samples, form=None), {"options": self.options, "seed": self.seed}
         if self.mode == "eval":
-            return measure(network, self.samples, self.measures, options=self.options, seed=self.seed)
+            return measure(network, samples, self.measures, strict=True, progress=False, **settings)
         with inspecting(network, mode="train"):
             check_no_batch_statistics(dict(network.named_modules()))
             torch.manual_seed(stream_seed(self.seed, f"masks of epoch {epoch}"))
-            return measure(_KeptMode(network), self.samples, self.measures, options=self.options, seed=self.seed)
+            return measure(_KeptMode(network), samples, self.measures, strict=True, progress=False, **settings)
 
     def _warn(self, epoch: int, error: Exception) -> None:
         if not self._warned:

@@ -1,0 +1,227 @@
+"""What measuring will cost, found out by a short trial, and what is sampled so that it fits into a budget."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+
+from gapscope.assessment.door import Ready
+from gapscope.base.errors import InvalidInput
+from gapscope.measures.registry import Measure
+
+DEFAULT_SECONDS = 60.0
+# trials are spared where a rough reckoning in forward passes stays below this part of the budget
+SURELY_BELOW = 0.2
+KEPT_FOR_SURPRISES = 0.2
+TRIAL = (2, 8)
+# more outputs than these are never differentiated one by one unless asked for by name
+MANY_OUTPUTS = 4096
+
+Kind = Literal["mean", "sum", "own", "whole"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a measure is taken on a part of the samples.
+
+    Attributes:
+        kind: How the number of all samples follows from the part: "mean" (a mean over samples), "sum" (a sum over
+            samples), "own" (states a standard error that covers the choice of samples), "whole" (none of these: the
+            part's own number, its standard error from the spread among eight groups of the part).
+        fewest: Never fewer samples than these.
+        passes: Forward passes a sample that it costs, roughly, given the number of outputs.
+        probe: Options that make it cheaper, tried before samples are left out.
+    """
+
+    kind: Kind
+    fewest: int
+    passes: Callable[[int], float]
+    probe: Mapping[str, Any] = field(default_factory=dict)
+
+
+SAMPLINGS = {
+    "accuracy": Sampling("mean", 256, lambda k: 1),
+    "loss": Sampling("mean", 256, lambda k: 1),
+    "output_sensitivity": Sampling("own", 128, lambda k: 2),
+    "input_jacobian_norm": Sampling("mean", 64, lambda k: 1 + 2 * k),
+    "ntk_trace": Sampling("sum", 64, lambda k: 4 * k, {"method": "probe"}),
+    "margin_signature": Sampling("whole", 256, lambda k: 4),
+    "unit_sparsity": Sampling("whole", 256, lambda k: 50),
+}
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one measure gets of a budget.
+
+    Attributes:
+        n: Number of samples.
+        options: Options beside those that the caller gave.
+        seconds: What it will take, as the trial says; NaN without a trial.
+    """
+
+    n: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = math.nan
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Share of each measure, with those that failed in the trial.
+
+    Attributes:
+        shares: Measure name -> its share.
+        failed: Measure name -> why it has no value.
+        total: Number of all samples.
+        seconds: What all will take together; NaN where it is surely little.
+    """
+
+    shares: Mapping[str, Share]
+    total: int
+    failed: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = math.nan
+
+    def __str__(self) -> str:
+        said = f"about {self.seconds:.0f} s on {self.total:,} samples"
+        parts = [
+            f"{name} on {share.n:,}{' by probes' if share.options else ''}"
+            for name, share in self.shares.items()
+            if share.n < self.total or share.options
+        ]
+        return said + (f"; to keep the budget, {', '.join(parts)}" if parts else "")
+
+
+Take = Callable[[Measure, Ready, Mapping[str, Any]], Any]
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _part(ready: Ready, n: int) -> Ready:
+    """The same network on few samples, spread over all."""
+    total = len(ready.samples)
+    return ready.on(ready.samples.subset(torch.arange(min(n, total)) * (total // min(n, total))))
+
+
+def _seconds_a_sample(item: Measure, ready: Ready, options: Mapping[str, Any], take: Take) -> float:
+    """Slope between two trials, the first of which also pays for whatever is done once."""
+    few, more = (_timed(lambda n=n: take(item, _part(ready, n), options)) for n in TRIAL)
+    return max((more - few) / (TRIAL[1] - TRIAL[0]), 0.3 * more / TRIAL[1])
+
+
+def _surely_little(items: Sequence[Measure], ready: Ready, budget: float) -> bool:
+    def forward() -> None:
+        from gapscope.inspection.outputs import inspecting, network_outputs
+
+        part = _part(ready, TRIAL[1])
+        with inspecting(ready.network):
+            network_outputs(ready.network, part.samples.inputs)
+
+    seconds = min(_timed(forward), _timed(forward)) / TRIAL[1]
+    passes = sum(SAMPLINGS[item.name].passes(ready.n_outputs) for item in items if item.name in SAMPLINGS)
+    return seconds * passes * len(ready.samples) < SURELY_BELOW * budget
+
+
+def _fitted(costs: Mapping[str, float], total: int, budget: float) -> dict[str, int]:
+    """Halve the samples of whatever costs most until all together fit, or nothing can be halved."""
+    counts = dict.fromkeys(costs, total)
+    while sum(costs[name] * n for name, n in counts.items()) > budget:
+        able = [name for name, n in counts.items() if n // 2 >= SAMPLINGS[name].fewest]
+        if not able:
+            break
+        dearest = max(able, key=lambda name: costs[name] * counts[name])
+        counts[dearest] //= 2
+    return counts
+
+
+def planned(
+    items: Sequence[Measure],
+    ready: Ready,
+    *,
+    budget: float | None,
+    options: Mapping[str, Mapping[str, Any]],
+    take: Take,
+) -> Plan:
+    """Decide on how many samples, and by which method, each measure is taken.
+
+    Measures with options of the caller's own, and those of which it is not known how they depend on the number of
+    samples, are taken on all samples as they are.
+
+    Args:
+        items: The measures.
+        ready: The network and all samples.
+        budget: Seconds; None takes everything on all samples.
+        options: Measure name -> the caller's options.
+        take: Takes one measure.
+
+    Returns:
+        The plan.
+
+    Raises:
+        InvalidInput: The budget is not positive.
+    """
+    total = len(ready.samples)
+    everything = {item.name: Share(total) for item in items}
+    if budget is None:
+        return Plan(everything, total)
+    if not budget > 0:
+        raise InvalidInput(f"budget must be a positive number of seconds, or None; got {budget}.")
+    if total < 2 * TRIAL[1] or _surely_little(items, ready, budget):
+        return Plan(everything, total)
+    start = time.perf_counter()
+    costs: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    shares = dict(everything)
+    for item in items:
+        if item.name not in SAMPLINGS or item.name in options:
+            continue
+        try:
+            costs[item.name], shares[item.name] = _tried(item, ready, budget, take)
+        except Exception as error:  # whatever a measure raises on these samples it would raise on all
+            failed[item.name] = reason(error)
+    left = max((1 - KEPT_FOR_SURPRISES) * (budget - (time.perf_counter() - start)), 0.05 * budget)
+    for name, n in _fitted(costs, total, left).items():
+        shares[name] = replace(shares[name], n=n, seconds=n * costs[name])
+    seconds = sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
+    return Plan({name: share for name, share in shares.items() if name not in failed}, total, failed, seconds)
+
+
+def _tried(item: Measure, ready: Ready, budget: float, take: Take) -> tuple[float, Share]:
+    """Seconds a sample of the exact measure, or of its probes where the exact one would take the whole budget."""
+    sampling, total = SAMPLINGS[item.name], len(ready.samples)
+    if not sampling.probe:
+        if item.name == "input_jacobian_norm" and ready.n_outputs > MANY_OUTPUTS:
+            raise InvalidInput(
+                f"it needs one backward pass an output, here {ready.n_outputs:,}; name it with "
+                "options={'input_jacobian_norm': {'squared': True, 'method': 'probe'}}"
+            )
+        # its groups are measured once more, for the standard error
+        factor = 2 if sampling.kind == "whole" else 1
+        return factor * _seconds_a_sample(item, ready, {}, take), Share(total)
+    by_probe = _seconds_a_sample(item, ready, sampling.probe, take)
+    # an exact one costs about a probe an output; it is tried only where it may well fit
+    if by_probe * total * min(4, ready.n_outputs) < budget and ready.n_outputs <= MANY_OUTPUTS:
+        exact = _seconds_a_sample(item, ready, {}, take)
+        if exact * total < budget / 2:
+            return exact, Share(total)
+    return by_probe, Share(total, sampling.probe)
+
+
+def reason(error: BaseException) -> str:
+    """Why a measure has no value, in one sentence: what gapscope says, or kind and first line of another error."""
+    from gapscope.base.errors import GapscopeError
+
+    said = str(error).strip()
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in said:
+        return "out of memory: pass fewer samples, or a smaller chunk_size"
+    if isinstance(error, GapscopeError):
+        return said
+    return f"{type(error).__name__}: {said.splitlines()[0][:300] if said else 'no message'}"

@@ -1,0 +1,62 @@
+"""How a network is called where its inputs are not one tensor as the only argument: by keywords, or by several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class InputForm:
+    """What one tensor of inputs stands for.
+
+    Measures work on one tensor with a row a sample. Several floating-point inputs of one type lie side by side in it;
+    with any others it holds row numbers [n, 1] of the `columns`, which are kept whole.
+
+    Attributes:
+        names: Keywords of the inputs; None where they are passed by position.
+        columns: The inputs themselves, where the tensor holds row numbers.
+        shapes: Shape of a sample of each input, where several lie side by side.
+    """
+
+    names: tuple[str, ...] | None = None
+    columns: tuple[Tensor, ...] = ()
+    shapes: tuple[torch.Size, ...] = ()
+
+    def parts(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return the inputs that the rows of `x` stand for, samples first.
+
+        >>> form = InputForm(("ids", "mask"), columns=(torch.tensor([[7], [8]]), torch.tensor([[1], [0]])))
+        >>> [part.tolist() for part in form.parts(torch.tensor([[1]]))]
+        [[[8]], [[0]]]
+        """
+        if self.columns:
+            return tuple(column.to(x.device)[x[:, 0]] for column in self.columns)
+        if not self.shapes:
+            return (x,)
+        widths = [shape.numel() for shape in self.shapes]
+        pairs = zip(x.split(widths, dim=1), self.shapes, strict=True)
+        return tuple(part.reshape(len(x), *shape) for part, shape in pairs)
+
+
+def packed(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, InputForm]:
+    """Return one tensor of inputs that stands for several, and what it stands for.
+
+    Args:
+        inputs: Inputs by keyword or by position, all with the same number of samples.
+
+    Returns:
+        The tensor [n, ...] and its form.
+    """
+    names = tuple(inputs) if isinstance(inputs, Mapping) else None
+    tensors = tuple(inputs.values()) if isinstance(inputs, Mapping) else tuple(inputs)
+    first = tensors[0]
+    if len(tensors) == 1 and first.ndim > 1:
+        return first, InputForm(names)
+    if first.is_floating_point() and len({tensor.dtype for tensor in tensors}) == 1:
+        side_by_side = torch.cat([tensor.reshape(len(first), -1) for tensor in tensors], dim=1)
+        return side_by_side, InputForm(names, shapes=tuple(tensor.shape[1:] for tensor in tensors))
+    return torch.arange(len(first))[:, None], InputForm(names, columns=tensors)

@@ -1,0 +1,95 @@
+"""A progress bar for whatever lasts over two seconds, where somebody looks: on a terminal or in a notebook."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+PATIENCE = 2.0
+_showing = threading.Lock()
+
+
+def somebody_looks() -> bool:
+    """Whether standard error is a terminal, or this is a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+def say(sentence: str) -> None:
+    """Tell whoever looks; nothing where nobody does."""
+    if somebody_looks():
+        from rich.console import Console
+
+        Console(stderr=True).print(sentence, style="dim", markup=False, highlight=False)
+
+
+class Steps:
+    """What is being done, and how far it is; does nothing by itself."""
+
+    def step(self, what: str) -> None:
+        """Say what is done next."""
+
+    def advance(self, amount: float = 1.0) -> None:
+        """Note that so much more is done."""
+
+
+class _Bar(Steps):
+    """A bar that appears once two seconds are over, and vanishes at the end."""
+
+    def __init__(self, title: str, total: float) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        self.bar: Any = Progress(*columns, console=Console(stderr=True), transient=True)
+        self.title = title
+        self.task = self.bar.add_task(title, total=total)
+        self.lock, self.over = threading.Lock(), False
+        self.timer = threading.Timer(PATIENCE, self._start)
+        self.timer.daemon = True
+        self.timer.start()
+
+    def _start(self) -> None:
+        with self.lock:
+            if not self.over:
+                self.bar.start()
+
+    def step(self, what: str) -> None:
+        """Say what is done next."""
+        self.bar.update(self.task, description=f"{self.title}: {what}")
+
+    def advance(self, amount: float = 1.0) -> None:
+        """Note that so much more is done."""
+        self.bar.advance(self.task, amount)
+
+    def end(self) -> None:
+        """Take the bar away."""
+        self.timer.cancel()
+        with self.lock:
+            self.over = True
+            self.bar.stop()
+
+
+@contextmanager
+def progress(title: str, total: float, *, shown: bool = True) -> Iterator[Steps]:
+    """Show a bar while the body runs, if it lasts over two seconds and somebody looks; only the outermost one shows.
+
+    Args:
+        title: What is being done.
+        total: Sum of all amounts by which it advances.
+        shown: Whether to show anything at all.
+
+    Yields:
+        Where to say what is being done, and how far it is.
+    """
+    if not shown or not somebody_looks() or not _showing.acquire(blocking=False):
+        yield Steps()
+        return
+    bar = _Bar(title, total)
+    try:
+        yield bar
+    finally:
+        bar.end()
+        _showing.release()
