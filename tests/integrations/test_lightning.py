@@ -107,6 +107,6 @@ def test_the_module_can_be_monitored_inside_validation_with_its_inference_tensor
 
 @pytest.mark.parametrize(("stop", "epochs"), [(True, 2), (False, 4)])
 def test_the_alarm_ends_training_only_where_asked(tmp_path: Path, raised_in: Any, stop: bool, epochs: int) -> None:
-    monitor = Monitor(make_data(), n_samples=20, alarm=raised_in(2))
+    monitor = Monitor(make_data(), n_samples=24, alarm=raised_in(2))
     trainer, _ = fit(tmp_path, MonitorCallback(monitor, stop=stop))
     assert trainer.current_epoch == epochs

@@ -94,6 +94,6 @@ def test_padding_is_left_out() -> None:
 
 @pytest.mark.parametrize(("stop", "steps"), [(True, 4), (False, 12)])
 def test_the_alarm_ends_training_only_where_asked(tmp_path: Path, raised_in: Any, stop: bool, steps: int) -> None:
-    monitor = Monitor((TOKENS, LABELS), ["accuracy"], n_samples=12, alarm=raised_in(1))
+    monitor = Monitor((TOKENS, LABELS), ["accuracy"], n_samples=24, alarm=raised_in(1))
     trainer, _ = fit(tmp_path, MonitorCallback(monitor, stop=stop))
     assert trainer.state.global_step == steps
