@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.batch_norm.layers._channel_norm import ChannelNorm, batch_mean_and_variance
+from gapscope.batch_norm.layers._channel_norm import ChannelNorm
 from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
 from gapscope.batch_norm.layers.mean_only import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d, MeanOnlyBatchNorm3d
 from gapscope.batch_norm.layers.population import PopulationNorm1d, PopulationNorm2d, PopulationNorm3d
@@ -39,7 +39,7 @@ def made(kind: str, dimensions: int = 2, **options: Any) -> ChannelNorm:
     """A layer of 3 channels in float64 with random gamma, beta and running statistics."""
     settings = {key: value for key, value in KINDS[kind][3].items() if options.get("affine", True) or key != "scale"}
     cls: Any = KINDS[kind][dimensions - 1]
-    layer = cls(3, **settings, **options).double()
+    layer = cls(3, **settings | options).double()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for tensor in [*layer.parameters(), layer.running_mean, layer.running_var]:
@@ -253,9 +253,45 @@ def test_settings_are_checked() -> None:
         MeanOnlyBatchNorm1d(3, momentum=1.5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_batch_mean_and_variance(dtype: torch.dtype) -> None:
-    h = inputs(50, 3, 7).to(dtype) + 1000
-    mean, variance = batch_mean_and_variance(h, dtype)
-    torch.testing.assert_close(mean, h.double().mean((0, 2)).to(dtype))
-    torch.testing.assert_close(variance, h.double().var((0, 2), unbiased=False).to(dtype), rtol=1e-4, atol=0)
+@pytest.mark.parametrize("kind", ["mean only", "variance only", "ghost"])
+def test_running_statistics_are_those_of_torch_to_the_last_digits(kind: str) -> None:
+    layer = made(kind, momentum=None, **({"ghost_size": 99} if kind == "ghost" else {}))
+    plain: Any = nn.BatchNorm2d(3, momentum=None).double()
+    for seed in range(3):
+        h = inputs(6, 3, 2, 2, seed=seed)
+        layer(h)
+        plain(h)
+    for name in ("running_mean", "running_var"):
+        if (found := getattr(layer, name)) is not None:
+            torch.testing.assert_close(found, getattr(plain, name), rtol=1e-15, atol=1e-15)
+
+
+@pytest.mark.parametrize("kind", ["mean only", "ghost"])
+def test_an_infinity_stays_in_the_running_mean_as_in_torch(kind: str) -> None:
+    layer, plain = made(kind), nn.BatchNorm2d(3).double()
+    for _ in range(2):
+        h = inputs(6, 3, 2, 2)
+        h[0, 1, 0, 0] = torch.inf
+        layer(h)
+        plain(h)
+    assert plain.running_mean is not None and layer.running_mean is not None
+    assert layer.running_mean.isinf().tolist() == plain.running_mean.isinf().tolist() == [False, True, False]
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("n", [1, 2, 6])
+@pytest.mark.parametrize("side", [1, 4])
+def test_memory_formats_do_not_change_gradients(kind: str, n: int, side: int) -> None:
+    """A dimension of size 1 has any stride, by which torch tells channels-last from contiguous."""
+    if n * side == 1:
+        return
+    results = []
+    for of_inputs in (torch.contiguous_format, torch.channels_last):
+        for of_gradient in (torch.contiguous_format, torch.channels_last):
+            layer = made(kind)
+            h = inputs(n, 3, side, side).contiguous(memory_format=of_inputs).requires_grad_()
+            g = inputs(n, 3, side, side, seed=1).contiguous(memory_format=of_gradient)
+            results.append(torch.autograd.grad(layer(h), [h, *layer.parameters()], g))
+    for result in results[1:]:
+        for one, other in zip(result, results[0], strict=True):
+            torch.testing.assert_close(one, other)

@@ -60,3 +60,32 @@ def test_normalize_parts_without_affine_parameters() -> None:
     torch.testing.assert_close(y.flatten(), torch.tensor([-1.0, -1.0, 1.0, 1.0]))
     torch.testing.assert_close(mean, torch.tensor([[2.0], [20.0]]))
     torch.testing.assert_close(variance, torch.tensor([[2.0], [200.0]]))
+
+
+@pytest.mark.parametrize(("n", "ghost_size"), [(1, 1), (1, 8), (4, 1), (4, 2), (5, 2), (7, 3)])
+@pytest.mark.parametrize("of_inputs", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("of_gradient", [torch.contiguous_format, torch.channels_last])
+def test_gradients_in_every_memory_format(
+    n: int, ghost_size: int, of_inputs: torch.memory_format, of_gradient: torch.memory_format
+) -> None:
+    """Against the formula; a single image whose gradient came in another format had all of its gradients wrong."""
+    generator = torch.Generator().manual_seed(0)
+    layer: Any = GhostBatchNorm2d(3, ghost_size, momentum=1.0).double()
+    nn.init.uniform_(layer.weight)
+    h, g = torch.randn(2, n, 3, 4, 4, dtype=torch.float64, generator=generator)
+    h, g = h.contiguous(memory_format=of_inputs).requires_grad_(), g.contiguous(memory_format=of_gradient)
+    found = torch.autograd.grad(layer(h), [h, layer.weight, layer.bias], g)
+
+    parts = max(1, n // ghost_size)
+    large = n % parts * (n // parts + 1)
+    members = [list(range(large))[i :: n % parts] for i in range(n % parts)]
+    members += [list(range(large, n))[i :: parts - n % parts] for i in range(parts - n % parts)]
+    y = torch.zeros(n, 3, 4, 4, dtype=torch.float64)
+    for part in members:
+        values = h[part]
+        centred = values - values.mean((0, 2, 3), keepdim=True)
+        normalised = centred / (centred.square().mean((0, 2, 3), keepdim=True) + layer.eps).sqrt()
+        y[part] = normalised * layer.weight[:, None, None] + layer.bias[:, None, None]
+    expected = torch.autograd.grad(y, [h, layer.weight, layer.bias], g)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.batch_norm.layers._channel_norm import per_channel
+from gapscope.batch_norm.layers._statistics import per_channel
 from gapscope.inspection.hooks import hooked
 from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import checked_outputs

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples, slices
 from gapscope.batch_norm.gamma_decay.curvature import normalised_input
-from gapscope.batch_norm.layers._channel_norm import per_channel
+from gapscope.batch_norm.layers._statistics import per_channel
 from gapscope.inspection.hooks import hooked
 from gapscope.inspection.losses import Loss
 from gapscope.inspection.outputs import checked_outputs, ready_inputs

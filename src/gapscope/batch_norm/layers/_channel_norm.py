@@ -5,15 +5,21 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gapscope.base.errors import InvalidInput, check_range
 
 _POSITIONS = {2: "", 3: ", length", 4: ", height, width", 5: ", depth, height, width"}
+_DIMENSIONS = {1: (2, 3), 2: (4,), 3: (5,)}
 
 
 class ChannelNorm(nn.Module):
     """Base of the layers that normalise every channel of [n, C, ...] by statistics over samples and positions.
+
+    A kind of layer is a subclass that says what it does with a batch; its classes for one, two and three dimensions are
+    subclasses of it made with `dimensions=`, which say no more.
 
     Parameters and buffers have the names of torch's BatchNorm: weight (gamma), bias (beta), running_mean, running_var
     (unbiased), num_batches_tracked. Buffers that a layer does not use are None.
@@ -37,6 +43,11 @@ class ChannelNorm(nn.Module):
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
+
+    def __init_subclass__(cls, dimensions: int | None = None) -> None:
+        super().__init_subclass__()
+        if dimensions is not None:
+            cls._dimensions = _DIMENSIONS[dimensions]
 
     def __init__(
         self,
@@ -90,6 +101,30 @@ class ChannelNorm(nn.Module):
             f"track_running_stats={self.track_running_stats}"
         )
 
+    def forward(self, h: Float[Tensor, "n c *positions"]) -> Float[Tensor, "n c *positions"]:
+        """Normalise a batch.
+
+        Args:
+            h: Batch of pre-activations.
+
+        Returns:
+            The normalised batch, in the type of `h`.
+
+        Raises:
+            InvalidInput: The shape does not fit, or statistics of a single value would be needed.
+        """
+        self._check_shape(h)
+        if self.uses_batch_statistics:
+            return self._normalize_by_batch(h)
+        present = next(t for t in (self.running_mean, self.running_var) if t is not None)
+        mean = torch.zeros_like(present) if self.running_mean is None else self.running_mean
+        variance = torch.ones_like(present) if self.running_var is None else self.running_var
+        return F.batch_norm(h, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
+
+    def _normalize_by_batch(self, h: Tensor) -> Tensor:
+        """What is done with a batch in training, running statistics included."""
+        raise NotImplementedError
+
     def _check_shape(self, h: Tensor) -> None:
         if h.ndim not in self._dimensions or h.shape[1] != self.num_features:
             shapes = " or ".join(f"[n, {self.num_features}{_POSITIONS[d]}]" for d in self._dimensions)
@@ -108,33 +143,8 @@ class ChannelNorm(nn.Module):
             return
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
-            rate = 1 / self.num_batches_tracked if self.momentum is None else self.momentum
+            rate = 1 / self.num_batches_tracked.double() if self.momentum is None else self.momentum
             for running, newest in ((self.running_mean, mean), (self.running_var, variance)):
                 if running is not None and newest is not None:
-                    running.add_(rate * (newest - running))
-
-
-def per_channel(values: Tensor, like: Tensor) -> Tensor:
-    """View [C] as [1, C, 1, ...] so that it broadcasts against `like` [n, C, ...]."""
-    return values.view(1, -1, *[1] * (like.ndim - 2))
-
-
-def over_channels(h: Tensor) -> list[int]:
-    """Dimensions of [n, C, ...] that statistics of a channel run over."""
-    return [0, *range(2, h.ndim)]
-
-
-def batch_mean_and_variance(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance [C] of a batch, in one fused pass, without gradient.
-
-    Args:
-        h: Batch [n, C, ...].
-        dtype: Floating-point type of the statistics; the sums run in at least that precision.
-
-    Returns:
-        Mean and variance.
-    """
-    with torch.no_grad():
-        unused = h.new_zeros(h.shape[1], dtype=dtype)
-        mean, variance = torch.batch_norm_update_stats(h, unused, unused.clone(), 0.0)
-    return mean, variance
+                    # torch's own form: by differences, an infinity that meets an infinity would become NaN
+                    running.copy_((1 - rate) * running + rate * newest)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -29,6 +26,10 @@ def normalize_parts(
         The normalised batch, and the means and unbiased variances [parts, C].
     """
     mean, variance = torch.zeros(2, parts * h.shape[1], dtype=(h if weight is None else weight).dtype, device=h.device)
+    if parts == 1:
+        # As it is: a view may change the stride of a dimension of size 1, by which torch tells channels-last from
+        # contiguous, and batch norm's backward pass would mix the values of a single image up.
+        return F.batch_norm(h, mean, variance, weight, bias, True, 1.0, eps), mean[None], variance[None]
     weight, bias = (None if t is None else t.repeat(parts) for t in (weight, bias))
     dealt = h.reshape(len(h) // parts, parts * h.shape[1], *h.shape[2:])
     y = F.batch_norm(dealt, mean, variance, weight, bias, True, 1.0, eps)
@@ -39,9 +40,10 @@ class GhostBatchNorm(ChannelNorm):
     r"""Batch normalisation whose statistics come from parts ("ghost batches") of `ghost_size` samples of the batch.
 
     A batch of n samples is dealt into max(1, n // ghost_size) parts whose sizes differ by at most one, so no part is
-    smaller than `ghost_size` unless the whole batch is. Parts are dealt like cards (with k parts, sample i goes to
-    part i mod k), which costs no copy; batches are in random order anyway. The running statistics move once a step,
-    towards the mean over the parts. Evaluation and state dictionary are those of torch's BatchNorm.
+    smaller than `ghost_size` unless the whole batch is. Where k parts are of one size they are dealt like cards (sample
+    i goes to part i mod k), which costs no copy; else the first samples are dealt to the larger parts, and the rest to
+    the smaller ones. Batches are in random order anyway. The running statistics move once a step, towards the plain
+    mean over the parts. Evaluation and state dictionary are those of torch's BatchNorm.
 
     Reference: Hoffer et al. 2017, algorithm 1.
 
@@ -80,21 +82,7 @@ class GhostBatchNorm(ChannelNorm):
         """Settings that the layer has."""
         return f"{super().extra_repr()}, ghost_size={self.ghost_size}"
 
-    def forward(self, h: Float[Tensor, "n c *positions"]) -> Float[Tensor, "n c *positions"]:
-        """Normalise a batch.
-
-        Args:
-            h: Batch of pre-activations.
-
-        Returns:
-            The normalised batch, in the type of `h`.
-
-        Raises:
-            InvalidInput: The shape does not fit, or a channel has a single value in a part.
-        """
-        self._check_shape(h)
-        if not self.uses_batch_statistics:
-            return F.batch_norm(h, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+    def _normalize_by_batch(self, h: Tensor) -> Tensor:
         parts = max(1, len(h) // self.ghost_size)
         larger = len(h) % parts
         size = len(h) // parts
@@ -112,19 +100,13 @@ class GhostBatchNorm(ChannelNorm):
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-class GhostBatchNorm1d(GhostBatchNorm):
+class GhostBatchNorm1d(GhostBatchNorm, dimensions=1):
     """GhostBatchNorm of [n, C] or [n, C, length]."""
 
-    _dimensions: ClassVar[tuple[int, ...]] = (2, 3)
 
-
-class GhostBatchNorm2d(GhostBatchNorm):
+class GhostBatchNorm2d(GhostBatchNorm, dimensions=2):
     """GhostBatchNorm of [n, C, height, width]."""
 
-    _dimensions: ClassVar[tuple[int, ...]] = (4,)
 
-
-class GhostBatchNorm3d(GhostBatchNorm):
+class GhostBatchNorm3d(GhostBatchNorm, dimensions=3):
     """GhostBatchNorm of [n, C, depth, height, width]."""
-
-    _dimensions: ClassVar[tuple[int, ...]] = (5,)

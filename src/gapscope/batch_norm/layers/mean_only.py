@@ -2,48 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from gapscope.batch_norm.layers._channel_norm import ChannelNorm, over_channels, per_channel
-
-_backward = torch.ops.aten.native_batch_norm_backward
-
-
-class _SubtractBatchMean(torch.autograd.Function):
-    """gamma * (h - mean) + beta, where `mean` is the batch mean of h and the gradient runs through it."""
-
-    @staticmethod
-    def forward(h: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor) -> Tensor:
-        return F.batch_norm(h, mean, torch.ones_like(mean), weight, bias, False, 0.0, 0.0)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        h, weight, bias, mean = inputs
-        ctx.has_bias = bias is not None
-        ctx.save_for_backward(h, weight, mean)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (g,) = gradients
-        h, weight, mean = ctx.saved_tensors
-        over = over_channels(h)
-        if torch.is_grad_enabled():
-            centred = h - h.mean(over, keepdim=True)
-            to_h = g - g.mean(over, keepdim=True)
-            to_h = to_h if weight is None else per_channel(weight, h) * to_h
-            to_weight, to_bias = (g * centred).sum(over), g.sum(over)
-        else:
-            ones = torch.ones_like(mean)
-            scale = ones if weight is None else weight
-            to_h, to_weight, to_bias = _backward(g, h, scale, mean, ones, None, None, False, 0.0, [True] * 3)
-            mean_gradient = scale * to_bias / (h.numel() // h.shape[1])
-            to_h = to_h.sub_(per_channel(mean_gradient, h).to(to_h.dtype))
-        return to_h, None if weight is None else to_weight, to_bias if ctx.has_bias else None, None
+from gapscope.batch_norm.layers._channel_norm import ChannelNorm
+from gapscope.batch_norm.layers._statistics import with_mean
 
 
 class MeanOnlyBatchNorm(ChannelNorm):
@@ -91,44 +55,27 @@ class MeanOnlyBatchNorm(ChannelNorm):
             f"track_running_stats={self.track_running_stats}"
         )
 
-    def forward(self, h: Float[Tensor, "n c *positions"]) -> Float[Tensor, "n c *positions"]:
-        """Normalise a batch.
-
-        Args:
-            h: Batch of pre-activations.
-
-        Returns:
-            The normalised batch, in the type of `h`.
-
-        Raises:
-            InvalidInput: The shape does not fit, or a channel has a single value in the batch.
-        """
-        self._check_shape(h)
-        if not self.uses_batch_statistics:
-            assert self.running_mean is not None
-            ones = torch.ones_like(self.running_mean)
-            return F.batch_norm(h, self.running_mean, ones, self.weight, self.bias, False, 0.0, 0.0)
+    def _normalize_by_batch(self, h: Tensor) -> Tensor:
         self._check_batch(h)
         reference = next((t for t in (self.running_mean, self.bias) if t is not None), h)
-        mean = h.detach().mean(over_channels(h), dtype=reference.dtype)
+        h, mean = with_mean(h, reference.dtype)
+        centre = mean.detach()
         if self.training:
-            self._track(mean, None)
-        return _SubtractBatchMean.apply(h, self.weight, self.bias, mean)
+            self._track(centre, None)
+        ones = torch.ones_like(centre)
+        weight = ones if self.weight is None else self.weight  # torch loses second derivatives where there is none
+        shift = weight * (centre - mean)  # zeros, with the gradient of the mean
+        bias = shift if self.bias is None else self.bias + shift
+        return F.batch_norm(h, centre, ones, weight, bias, False, 0.0, 0.0)
 
 
-class MeanOnlyBatchNorm1d(MeanOnlyBatchNorm):
+class MeanOnlyBatchNorm1d(MeanOnlyBatchNorm, dimensions=1):
     """MeanOnlyBatchNorm of [n, C] or [n, C, length]."""
 
-    _dimensions: ClassVar[tuple[int, ...]] = (2, 3)
 
-
-class MeanOnlyBatchNorm2d(MeanOnlyBatchNorm):
+class MeanOnlyBatchNorm2d(MeanOnlyBatchNorm, dimensions=2):
     """MeanOnlyBatchNorm of [n, C, height, width]."""
 
-    _dimensions: ClassVar[tuple[int, ...]] = (4,)
 
-
-class MeanOnlyBatchNorm3d(MeanOnlyBatchNorm):
+class MeanOnlyBatchNorm3d(MeanOnlyBatchNorm, dimensions=3):
     """MeanOnlyBatchNorm of [n, C, depth, height, width]."""
-
-    _dimensions: ClassVar[tuple[int, ...]] = (5,)

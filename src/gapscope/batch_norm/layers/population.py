@@ -6,65 +6,50 @@ $y = \gamma (h - \mu_P) / \sigma_P + \beta$ with the mean and standard deviation
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from gapscope.batch_norm.layers._channel_norm import ChannelNorm, batch_mean_and_variance, over_channels, per_channel
+from gapscope.batch_norm.layers._channel_norm import ChannelNorm
+from gapscope.batch_norm.layers._statistics import over_channels, per_channel, with_mean_and_variance
 
-_backward = torch.ops.aten.native_batch_norm_backward
 
+class _SecondDerivative(torch.autograd.Function):
+    r"""The value it is given, whose gradient is written out where it is to be differentiated again.
 
-class _NormaliseByPopulation(torch.autograd.Function):
-    """Value by population statistics, gradient through batch statistics (batch renormalisation).
-
-    The gradient is that of gamma * ((h - mu_B) / sigma_B * r + d) + beta, where r = sigma_B / sigma_P and
-    d = (mu_B - mu_P) / sigma_P are constants and make the value equal (h - mu_P) / sigma_P.
+    The gradient is that of batch renormalisation with r and d held constant. These follow h from batch to batch, so
+    that this gradient is the gradient of no function, and a second derivative taken of the expression for the first
+    would miss that they move. Here $\gamma r / \sigma_B = \gamma / \sigma_P$ is a constant, as it is in the gradient.
     """
 
     @staticmethod
-    def forward(h: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float) -> Tensor:
-        return F.batch_norm(h, mean, var, weight, bias, False, 0.0, eps)
+    def forward(
+        y: Tensor, h: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, inverse: Tensor, eps: float
+    ) -> Tensor:
+        return y.detach()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        h, weight, _, mean, var, ctx.eps = inputs
-        ctx.save_for_backward(h, weight, mean, var)
+        _, h, weight, _, mean, inverse, ctx.eps = inputs
+        ctx.save_for_backward(h, weight, mean, inverse)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = gradients
-        h, weight, mean, var = ctx.saved_tensors
-        inverse = (var + ctx.eps).rsqrt()
-        scale = inverse if weight is None else weight * inverse
-        if torch.is_grad_enabled():
-            return *_differentiable_gradient(g, h, scale, mean, inverse, weight is not None, ctx.eps), *[None] * 3
-        batch_mean, batch_variance = batch_mean_and_variance(h, mean.dtype)
-        batch_inverse = (batch_variance + ctx.eps).rsqrt()
-        to_h, to_weight, to_bias = _backward(
-            g, h, scale / batch_inverse, None, None, batch_mean, batch_inverse, True, ctx.eps, [True] * 3
-        )
+        if not torch.is_grad_enabled():
+            return g, *[None] * 6
+        h, weight, mean, inverse = ctx.saved_tensors
+        over = over_channels(h)
+        centred = h - h.mean(over, keepdim=True)
+        normalised = centred / (centred.square().mean(over, keepdim=True) + ctx.eps).sqrt()
+        through_statistics = g.mean(over, keepdim=True) + normalised * (g * normalised).mean(over, keepdim=True)
+        to_h = per_channel(inverse, h) * (g - through_statistics)
         if weight is None:
-            return to_h, *[None] * 5
-        to_weight = to_weight * inverse / batch_inverse + to_bias * (batch_mean - mean) * inverse
-        return to_h, to_weight, to_bias, *[None] * 3
-
-
-def _differentiable_gradient(
-    g: Tensor, h: Tensor, scale: Tensor, mean: Tensor, inverse: Tensor, affine: bool, eps: float
-) -> tuple[Tensor | None, ...]:
-    over = over_channels(h)
-    centred = h - h.mean(over, keepdim=True)
-    normalised = centred / (centred.square().mean(over, keepdim=True) + eps).sqrt()
-    through_statistics = g.mean(over, keepdim=True) + normalised * (g * normalised).mean(over, keepdim=True)
-    to_h = per_channel(scale, h) * (g - through_statistics)
-    if not affine:
-        return to_h, None, None
-    to_weight = (g * (h - per_channel(mean, h)) * per_channel(inverse, h)).sum(over)
-    return to_h, to_weight, g.sum(over)
+            return None, to_h, *[None] * 5
+        to_weight = (g * (h - per_channel(mean, h)) * per_channel(inverse, h)).sum(over)
+        return None, per_channel(weight, h) * to_h, to_weight, g.sum(over), *[None] * 3
 
 
 class PopulationNorm(ChannelNorm):
@@ -117,38 +102,33 @@ class PopulationNorm(ChannelNorm):
         """Settings that the layer has."""
         return f"{self.num_features}, eps={self.eps}, affine={self.affine}, detach={self.detach}"
 
-    def forward(self, h: Float[Tensor, "n c *positions"]) -> Float[Tensor, "n c *positions"]:
-        """Normalise a batch.
+    @property
+    def uses_batch_statistics(self) -> bool:
+        """Whether the gradient of the next forward pass runs through the statistics of the batch."""
+        return self.training and not self.detach
 
-        Args:
-            h: Batch of pre-activations.
-
-        Returns:
-            The normalised batch, in the type of `h`.
-
-        Raises:
-            InvalidInput: The shape does not fit, or a gradient is to run through the statistics of a single value.
-        """
-        self._check_shape(h)
-        if not self.training or self.detach:
-            return F.batch_norm(h, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+    def _normalize_by_batch(self, h: Tensor) -> Tensor:
         self._check_batch(h)
-        return _NormaliseByPopulation.apply(h, self.weight, self.bias, self.running_mean, self.running_var, self.eps)
+        h, mean, variance = with_mean_and_variance(h, self.running_mean.dtype)
+        inverse = (self.running_var + self.eps).rsqrt()
+        # (h - mu_B) / sigma_B r + d is u ratio + shift with u = (h - mu_P) / sigma_P, the constants
+        # r = sigma_B / sigma_P and d = (mu_B - mu_P) / sigma_P, and ratio 1 and shift 0 in value but not in gradient
+        ratio = ((variance.detach() + self.eps) / (variance + self.eps)).sqrt()
+        d = (mean - self.running_mean) * inverse
+        shift = d.detach() - d * ratio
+        weight, shift = (ratio, shift) if self.weight is None else (self.weight * ratio, self.weight * shift)
+        bias = shift if self.bias is None else self.bias + shift
+        y = F.batch_norm(h, self.running_mean, self.running_var, weight, bias, False, 0.0, self.eps)
+        return _SecondDerivative.apply(y, h, self.weight, self.bias, self.running_mean, inverse, self.eps)
 
 
-class PopulationNorm1d(PopulationNorm):
+class PopulationNorm1d(PopulationNorm, dimensions=1):
     """PopulationNorm of [n, C] or [n, C, length]."""
 
-    _dimensions: ClassVar[tuple[int, ...]] = (2, 3)
 
-
-class PopulationNorm2d(PopulationNorm):
+class PopulationNorm2d(PopulationNorm, dimensions=2):
     """PopulationNorm of [n, C, height, width]."""
 
-    _dimensions: ClassVar[tuple[int, ...]] = (4,)
 
-
-class PopulationNorm3d(PopulationNorm):
+class PopulationNorm3d(PopulationNorm, dimensions=3):
     """PopulationNorm of [n, C, depth, height, width]."""
-
-    _dimensions: ClassVar[tuple[int, ...]] = (5,)

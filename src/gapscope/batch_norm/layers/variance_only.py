@@ -2,64 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from gapscope.batch_norm.layers._channel_norm import ChannelNorm, batch_mean_and_variance, over_channels, per_channel
-
-_backward = torch.ops.aten.native_batch_norm_backward
-
-
-class _DivideByBatchDeviation(torch.autograd.Function):
-    """gamma * h / sigma + beta, sigma^2 = mean((h - centre)^2) + eps over the batch, gradient through sigma.
-
-    `centre` is the batch mean, or None for 0 (root mean square).
-    """
-
-    @staticmethod
-    def forward(
-        h: Tensor, weight: Tensor | None, bias: Tensor | None, centre: Tensor | None, variance: Tensor, eps: float
-    ) -> Tensor:
-        return F.batch_norm(h, torch.zeros_like(variance), variance, weight, bias, False, 0.0, eps)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        h, weight, _, centre, variance, ctx.eps = inputs
-        ctx.save_for_backward(h, weight, centre, variance)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (g,) = gradients
-        h, weight, centre, variance = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return *_differentiable_gradient(g, h, weight, centre is not None, ctx.eps), *[None] * 3
-        inverse = (variance + ctx.eps).rsqrt()
-        scale = torch.ones_like(inverse) if weight is None else weight
-        # With a saved mean of 0, batch norm's backward is scale/sigma * (g - mean g - h/sigma * mean(g h/sigma)).
-        # The gradient wanted is scale/sigma * (g - (h - centre)/sigma * mean(g h/sigma)): they differ by a constant.
-        to_h, to_weight, to_bias = _backward(
-            g, h, scale, None, None, torch.zeros_like(inverse), inverse, True, ctx.eps, [True] * 3
-        )
-        missing = to_bias if centre is None else to_bias + centre * inverse * to_weight
-        missing = scale * inverse * missing / (h.numel() // h.shape[1])
-        to_h = to_h.add_(per_channel(missing, h).to(to_h.dtype))
-        return (to_h, *[None] * 5) if weight is None else (to_h, to_weight, to_bias, *[None] * 3)
-
-
-def _differentiable_gradient(
-    g: Tensor, h: Tensor, weight: Tensor | None, centred: bool, eps: float
-) -> tuple[Tensor | None, ...]:
-    over = over_channels(h)
-    deviation = h - h.mean(over, keepdim=True) if centred else h
-    inverse = (deviation.square().mean(over, keepdim=True) + eps).rsqrt()
-    to_h = inverse * (g - inverse.square() * deviation * (g * h).mean(over, keepdim=True))
-    if weight is None:
-        return to_h, None, None
-    return per_channel(weight, h) * to_h, (g * h * inverse).sum(over), g.sum(over)
+from gapscope.batch_norm.layers._channel_norm import ChannelNorm
+from gapscope.batch_norm.layers._statistics import with_mean_and_variance
 
 
 class VarianceOnlyBatchNorm(ChannelNorm):
@@ -107,50 +55,27 @@ class VarianceOnlyBatchNorm(ChannelNorm):
         """Settings that the layer has."""
         return f"{super().extra_repr()}, rms={self.rms}"
 
-    def _batch_statistics(self, h: Tensor) -> tuple[Tensor | None, Tensor]:
-        reference = next((t for t in (self.running_var, self.weight) if t is not None), h)
-        mean, variance = batch_mean_and_variance(h, reference.dtype)
-        return (None, variance + mean.square()) if self.rms else (mean, variance)
-
-    def forward(self, h: Float[Tensor, "n c *positions"]) -> Float[Tensor, "n c *positions"]:
-        """Normalise a batch.
-
-        Args:
-            h: Batch of pre-activations.
-
-        Returns:
-            The normalised batch, in the type of `h`.
-
-        Raises:
-            InvalidInput: The shape does not fit, or a channel has a single value in the batch.
-        """
-        self._check_shape(h)
-        if not self.uses_batch_statistics:
-            assert self.running_var is not None
-            zeros = torch.zeros_like(self.running_var)
-            return F.batch_norm(h, zeros, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+    def _normalize_by_batch(self, h: Tensor) -> Tensor:
         self._check_batch(h)
-        centre, variance = self._batch_statistics(h)
+        reference = next((t for t in (self.running_var, self.weight) if t is not None), h)
+        h, mean, variance = with_mean_and_variance(h, reference.dtype)
+        variance = variance + mean.square() if self.rms else variance
+        constant = variance.detach()
         if self.training:
             n_values = h.numel() // h.shape[1]
-            unbiased = variance if self.rms else variance * (n_values / (n_values - 1))
-            self._track(None, unbiased)
-        return _DivideByBatchDeviation.apply(h, self.weight, self.bias, centre, variance, self.eps)
+            self._track(None, constant if self.rms else constant * (n_values / (n_values - 1)))
+        scale = ((constant + self.eps) / (variance + self.eps)).sqrt()  # ones, with the gradient of 1 / sigma
+        weight = scale if self.weight is None else self.weight * scale
+        return F.batch_norm(h, torch.zeros_like(constant), constant, weight, self.bias, False, 0.0, self.eps)
 
 
-class VarianceOnlyBatchNorm1d(VarianceOnlyBatchNorm):
+class VarianceOnlyBatchNorm1d(VarianceOnlyBatchNorm, dimensions=1):
     """VarianceOnlyBatchNorm of [n, C] or [n, C, length]."""
 
-    _dimensions: ClassVar[tuple[int, ...]] = (2, 3)
 
-
-class VarianceOnlyBatchNorm2d(VarianceOnlyBatchNorm):
+class VarianceOnlyBatchNorm2d(VarianceOnlyBatchNorm, dimensions=2):
     """VarianceOnlyBatchNorm of [n, C, height, width]."""
 
-    _dimensions: ClassVar[tuple[int, ...]] = (4,)
 
-
-class VarianceOnlyBatchNorm3d(VarianceOnlyBatchNorm):
+class VarianceOnlyBatchNorm3d(VarianceOnlyBatchNorm, dimensions=3):
     """VarianceOnlyBatchNorm of [n, C, depth, height, width]."""
-
-    _dimensions: ClassVar[tuple[int, ...]] = (5,)
