@@ -243,8 +243,10 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """Whether each network is like those the estimator was fitted on.
 
         A network is "outside" where a family value is new, a reading is not finite or leaves the fitted range too far,
-        or its readings together have a larger leverage than any fitted network had, see `FittedRegion`. About 5 % of
-        the networks that are like the fitted ones are refused too.
+        or its readings together have a larger leverage than any fitted network had, see `FittedRegion`. Some of the
+        networks that are like the fitted ones are refused too, the more the fewer were fitted for the readings: for
+        skewed readings (lognormal) 27 % with 12 networks and 8 readings, 9 % with 20 and 4, 6 % with 40 and 4, 2 % with
+        100 and 2.
 
         Args:
             X: Readings, and the family columns if there are any, one row a network.
