@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from gapscope.base.errors import DataNotFound
-from gapscope.data.location import Layout, data_root, locate
+from gapscope.data.location import FileLayout, data_root, locate
 
-LAYOUT = Layout("toy", ("toy", "toys/raw"), {"a": ("a.bin", "A.bin"), "b": ("b.bin",)}, {"c": ("c.txt",)})
+LAYOUT = FileLayout("toy", ("toy", "toys/raw"), {"a": ("a.bin", "A.bin"), "b": ("b.bin",)}, {"c": ("c.txt",)})
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_the_message_says_where_it_looked_and_what_to_run(tmp_path: Path) -> Non
 
 
 def test_folders_are_found_as_folders(tmp_path: Path) -> None:
-    layout = Layout("own", ("own",), {"train": ("train",), "test": ("val", "test")}, of_folders=True)
+    layout = FileLayout("own", ("own",), {"train": ("train",), "test": ("val", "test")}, of_folders=True)
     (tmp_path / "own" / "train").mkdir(parents=True)
     (tmp_path / "own" / "val").touch()
     with pytest.raises(DataNotFound, match="'own' needs the folders train, val together in one of the folders own of"):

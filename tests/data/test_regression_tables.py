@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gapscope.base.errors import DataNotFound
-from gapscope.data.location import Layout
+from gapscope.data.location import FileLayout
 from gapscope.data.problem import Problem
 from gapscope.data.regression_tables import (
     BOSTON_HOUSING,
@@ -83,7 +83,7 @@ def test_other_seeds_give_other_splits(data_root: Path) -> None:
 def test_a_constant_column_becomes_zero(tmp_path: Path) -> None:
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "toy.csv").write_text("a,b,y\n" + "".join(f"{i},7,{i}\n" for i in range(10)))
-    toy = RegressionTable(Layout("toy", ("toy",), {"table": ("toy.csv",)}), "a,b,y")
+    toy = RegressionTable(FileLayout("toy", ("toy",), {"table": ("toy.csv",)}), "a,b,y")
     problem = load_table(toy, tmp_path)
     assert problem.train.inputs[:, 1].tolist() == [0.0] * 7
     assert problem.train.inputs[:, 0].std() > 0

@@ -7,12 +7,12 @@ import torch
 
 from gapscope.base.errors import DataNotFound, InvalidInput
 from gapscope.data.catalogue import SOURCES
-from gapscope.data.sources import check_options, fetch, found, load, names
+from gapscope.data.sources import check_dataset_options, dataset_names, fetch, found, load
 from loopback import serving
 
 
 def test_every_data_set_has_its_name() -> None:
-    assert names() == (
+    assert dataset_names() == (
         "digits",
         "two_circles",
         "mnist",
@@ -29,7 +29,7 @@ def test_every_data_set_has_its_name() -> None:
     assert all(source.layout is None or source.layout.source == name for name, source in SOURCES.items())
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", dataset_names())
 def test_every_problem_is_what_the_table_says(data_root: Path, name: str) -> None:
     if not found(name, root=data_root):
         with pytest.raises(DataNotFound, match=f"gapscope data fetch {name}"):
@@ -45,7 +45,9 @@ def test_every_problem_is_what_the_table_says(data_root: Path, name: str) -> Non
         assert samples.targets.dtype == (torch.int64 if problem.task == "classification" else torch.float32)
 
 
-@pytest.mark.parametrize("name", [name for name in names() if name not in ("fashion_mnist", "cifar10", "cifar100")])
+@pytest.mark.parametrize(
+    "name", [name for name in dataset_names() if name not in ("fashion_mnist", "cifar10", "cifar100")]
+)
 def test_the_sizes_of_the_table_are_those_of_the_files(data_root: Path, name: str) -> None:
     if not found(name, root=data_root):
         pytest.skip("not on this machine")
@@ -76,7 +78,7 @@ def test_options_reach_the_data_set(data_root: Path) -> None:
     ],
 )
 def test_wrong_names_and_options_are_refused(name: str, options: dict, message: str) -> None:
-    for function in (lambda: load(name, **options), lambda: check_options(name, options)):
+    for function in (lambda: load(name, **options), lambda: check_dataset_options(name, options)):
         with pytest.raises(InvalidInput, match=message):
             function()
 

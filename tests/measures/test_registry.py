@@ -12,14 +12,16 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples
 from gapscope.measures import registry
-from gapscope.measures.registry import Number, get_measure, measure, measures
+from gapscope.measures.registry import Number, get_measure, measures, register_measure
 
 X, Y = torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
 
 
 @pytest.fixture
 def own_measure() -> Iterator[None]:
-    @measure("two_numbers", needs=("inputs",), cost="none", reference="", numbers={"a": Number("m"), "b": Number("s")})
+    @register_measure(
+        "two_numbers", needs=("inputs",), cost="none", reference="", numbers={"a": Number("m"), "b": Number("s")}
+    )
     def two_numbers(network: nn.Module, x: torch.Tensor, *, scale: float = 1.0) -> object:
         class Result:
             def numbers(self) -> dict[str, float]:
@@ -36,17 +38,17 @@ def test_a_measure_of_the_users_own_yields_readings() -> None:
     readings = get_measure("two_numbers")(nn.Identity(), Samples(X), scale=2.0)
     assert readings["two_numbers.a"].value == 10 and readings["two_numbers.a"].units == "m"
     assert readings["two_numbers.b"].standard_error == 0.5
-    with pytest.raises(InvalidInput, match=r"two_numbers has no option 'scal'; it knows: scale. Did you mean 'scale'"):
+    with pytest.raises(InvalidInput, match=r"two_numbers has no option 'scal'; it knows scale. Did you mean 'scale'"):
         get_measure("two_numbers")(nn.Identity(), Samples(X), scal=1)
     with pytest.raises(InvalidInput, match="registered already"):
-        measure("two_numbers", needs=(), cost="", reference="")(lambda network: 0.0)
+        register_measure("two_numbers", needs=(), cost="", reference="")(lambda network: 0.0)
 
 
 def test_names_and_needs_are_checked() -> None:
     with pytest.raises(InvalidInput, match=r"no measure 'parameter_cont'.*Did you mean 'parameter_count'"):
         get_measure("parameter_cont")
     with pytest.raises(InvalidInput, match="needs must name any of"):
-        measure("x", needs=("input",), cost="", reference="")
+        register_measure("x", needs=("input",), cost="", reference="")
     with pytest.raises(InvalidInput, match="accuracy needs inputs, labels"):
         get_measure("accuracy")(nn.Identity(), Samples(X))
     with pytest.raises(InvalidInput, match="initial=state_dict before training"):

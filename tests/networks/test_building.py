@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import INITIALIZATIONS
-from gapscope.networks.building import build, check_options, names
+from gapscope.networks.building import build, check_network_options, network_names
 
 _NARROW = {"width_multiplier": 0.125}
 _VGG = (3, 32, 32), {"width_multiplier": 0.0625, "head": "paper", "head_width": 16}
@@ -60,20 +60,20 @@ def _inputs(name: str, n: int = 4, dtype: torch.dtype = torch.float32) -> Tensor
 
 def _options(name: str) -> list[str]:
     with pytest.raises(InvalidInput) as caught:
-        check_options(name, {"?": 1})
-    return str(caught.value).partition("it takes ")[2].rstrip(".").split(", ")
+        check_network_options(name, {"?": 1})
+    return str(caught.value).partition("it knows ")[2].rstrip(".").split(", ")
 
 
-OPTIONS = [(name, option) for name in names() for option in _options(name)]
+OPTIONS = [(name, option) for name in network_names() for option in _options(name)]
 
 
 def test_there_is_a_case_for_every_network() -> None:
-    assert set(CASES) == set(names())
-    assert names() == tuple(sorted(names()))
+    assert set(CASES) == set(network_names())
+    assert network_names() == tuple(sorted(network_names()))
     assert {option for _, option in OPTIONS} == {*OTHER, *SWITCHES}
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", network_names())
 def test_forward_and_backward(name: str) -> None:
     network = _build(name)
     outputs = network(_inputs(name))
@@ -84,7 +84,7 @@ def test_forward_and_backward(name: str) -> None:
     assert any(parameter.grad.abs().sum() > 0 for parameter in network.parameters() if parameter.grad is not None)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", network_names())
 def test_same_seed_same_weights_and_the_global_state_untouched(name: str) -> None:
     before = torch.get_rng_state()
     first, second, other = _build(name, 3).state_dict(), _build(name, 3).state_dict(), _build(name, 4).state_dict()
@@ -94,7 +94,7 @@ def test_same_seed_same_weights_and_the_global_state_untouched(name: str) -> Non
     assert drawn and not any(torch.equal(first[key], other[key]) for key in drawn)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", network_names())
 def test_double_precision_and_state_dict_round_trip(name: str) -> None:
     network, copy = _build(name, 0).double().eval(), _build(name, 1).double().eval()
     copy.load_state_dict(network.state_dict())
@@ -103,7 +103,7 @@ def test_double_precision_and_state_dict_round_trip(name: str) -> None:
     assert torch.equal(network(x), copy(x))
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", network_names())
 def test_no_layer_works_in_place_and_every_activation_is_a_module(name: str) -> None:
     network = _build(name)
     assert not any(getattr(module, "inplace", False) for module in network.modules())
@@ -115,7 +115,7 @@ def test_no_layer_works_in_place_and_every_activation_is_a_module(name: str) -> 
     assert len(seen) == sum(isinstance(module, nn.ReLU) for module in network.modules()) > 0
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", network_names())
 def test_layers_run_in_order_and_the_last_is_linear(name: str) -> None:
     network = _build(name).eval()
     assert isinstance(network, nn.Sequential)
@@ -196,12 +196,12 @@ def test_initialization_reaches_the_weights(kind: str) -> None:
     ("name", "options", "message"),
     [
         ("lenet", {}, r"There is no network 'lenet'; known are .*lenet5.*\. Did you mean 'lenet5'\?$"),
-        ("lenet5", {"droput": 0.1}, r"Network 'lenet5' has no option 'droput'; it takes .* Did you mean 'dropout'\?$"),
+        ("lenet5", {"droput": 0.1}, r"Network 'lenet5' has no option 'droput'; it knows .* Did you mean 'dropout'\?$"),
         ("lenet5", {"dropout": 1.0}, r"Option 'dropout' of network 'lenet5' must lie in \[0, 1\); got 1.0\.$"),
-        ("lenet5", {"dropout": "x"}, r"Option 'dropout' of network 'lenet5' must be of type float; got 'x'\.$"),
+        ("lenet5", {"dropout": "x"}, r"Option 'dropout' of network 'lenet5' must be of type float; got 'x' \(str\)\.$"),
         ("lenet5", {"width_multiplier": 0}, r"'width_multiplier' of network 'lenet5' must lie in \(0, inf\); got 0\.$"),
-        ("lenet5", {"batch_norm": 1}, r"'batch_norm' of network 'lenet5' must be of type bool; got 1\.$"),
-        ("fully_connected", {"n_hidden": True}, r"'n_hidden' .* must be of type int; got True\.$"),
+        ("lenet5", {"batch_norm": 1}, r"'batch_norm' of network 'lenet5' must be of type bool; got 1 \(int\)\.$"),
+        ("fully_connected", {"n_hidden": True}, r"'n_hidden' .* must be of type int; got True \(bool\)\.$"),
         ("fully_connected", {"n_hidden": -1}, r"'n_hidden' .* must lie in \[0, inf\); got -1\.$"),
         ("fully_connected", {"width": 0}, r"'width' .* must lie in \[1, inf\); got 0\.$"),
         (
@@ -215,7 +215,7 @@ def test_initialization_reaches_the_weights(kind: str) -> None:
 )
 def test_wrong_names_and_options_get_one_sentence(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        check_options(name, options)
+        check_network_options(name, options)
     with pytest.raises(InvalidInput, match=message):
         build(name, input_shape=(1, 28, 28), n_outputs=10, **options)
 

@@ -13,7 +13,7 @@ from gapscope.base.records import Reading, Readings, Record
 from gapscope.estimation import GapEstimator, usable_rows
 from gapscope.report.curves import curves
 from gapscope.report.held_out import held_out_section
-from gapscope.report.measures import cards, folded, guide, ranking
+from gapscope.report.measures import cards, folded, guide, ranked_measures
 from gapscope.report.networks import networks
 from gapscope.report.overview import overview
 from gapscope.report.pool_view import PoolView
@@ -36,7 +36,7 @@ def _column(records: list[Record], name: str) -> tuple[list[float], list[float]]
 
 
 def test_the_ranking_is_by_the_size_of_scipys_tau(view: PoolView, records: list[Record]) -> None:
-    rows = ranking(view)
+    rows = ranked_measures(view)
     taus = {row["name"]: stats.kendalltau(*_column(records, row["name"])).statistic for row in rows}  # type: ignore[attr-defined]
     assert [row["kendall"] for row in rows] == [f"{tau:.2f}".replace("-", "−") for tau in taus.values()]
     sizes = [abs(tau) for tau in taus.values()]
@@ -50,7 +50,7 @@ def test_a_direction_is_confirmed_contradicted_or_left_open(records: list[Record
         return replace(record, readings=readings)
 
     def said(direction: str, name: str) -> str:
-        rows = ranking(PoolView([with_direction(record, direction) for record in records]))
+        rows = ranked_measures(PoolView([with_direction(record, direction) for record in records]))
         return next(row["agreement"] for row in rows if row["name"] == name)
 
     assert said("lower", "unit_sparsity.zeta") == said("higher", "unit_sparsity.kappa") == "as stated"
@@ -77,11 +77,11 @@ def test_readings_missing_or_constant_do_not_break_the_figures(records: list[Rec
         kept = [reading for reading in record.readings if k != 3 or reading.name != "ntk_trace"]
         changed.append(replace(record, readings=Readings([*kept, *extra])) if record.readings else record)
     view = PoolView(changed)
-    rows = {row["name"]: row for row in ranking(view)}
+    rows = {row["name"]: row for row in ranked_measures(view)}
     assert "constant" not in rows and "lost" not in rows
     assert (rows["rare"]["n"], rows["rare"]["dropped"]) == (15, 15)
     assert rows["ntk_trace"]["n"] == 29
-    drawn = cards(view, ranking(view))
+    drawn = cards(view, ranked_measures(view))
     assert len(drawn["figures"]) == 8 and drawn["more"] == []
     ranges = {number["name"]: number["range"] for entry in guide(view) for number in entry["numbers"]}
     assert ranges["lost"] == "no finite value"

@@ -13,9 +13,9 @@ from gapscope.base.errors import InvalidInput
 from gapscope.theory.order_parameters import (
     Student,
     correlation_slopes,
-    correlations,
     generalization_error,
     order_parameter_integrals,
+    output_correlations,
 )
 
 GRID = [(gamma, overlap) for gamma in (0.3, 0.7, 1.4) for overlap in (-0.9, -0.2, 0.4, 0.95)]
@@ -100,7 +100,7 @@ def test_printed_middle_term_is_wrong_except_at_overlap_one() -> None:
 @pytest.mark.parametrize("student", ["relu", "linear"])
 def test_correlation_slopes_equal_central_differences(student: Student) -> None:
     overlap, step = np.linspace(-0.95, 0.95, 9), 1e-6
-    upper, lower = correlations(overlap + step, student), correlations(overlap - step, student)
+    upper, lower = output_correlations(overlap + step, student), output_correlations(overlap - step, student)
     numerical = (np.array(upper) - np.array(lower)) / (2 * step)
     np.testing.assert_allclose(correlation_slopes(overlap, student), numerical, atol=1e-9)
 

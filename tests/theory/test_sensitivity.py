@@ -17,7 +17,7 @@ from gapscope.theory.sensitivity import (
     WeightLayer,
     bias_contribution,
     expected_sensitivity,
-    fully_connected,
+    fully_connected_layers,
     predicted_loss,
     predicted_variance,
 )
@@ -62,7 +62,7 @@ def test_eq_10_at_small_noise_whatever_the_biases(depth, n_outputs, n_inputs, wi
     networks = random_networks(150, [n_inputs, *[width] * depth, n_outputs], bias_std=bias_std)
     measured = [float(output_sensitivity(network, x, noise_std=1e-3)) for network in networks]
     assert_mean_is(n_inputs / n_outputs * (width / 2) ** depth * 1e-6, measured, at_most=0.05)
-    layers = fully_connected(n_inputs, [width] * depth, biases=bias_std**2)
+    layers = fully_connected_layers(n_inputs, [width] * depth, biases=bias_std**2)
     assert_mean_is(expected_sensitivity(layers, n_outputs, noise_std=1e-3), measured, at_most=0.05)
 
 
@@ -99,7 +99,7 @@ def test_single_networks_scatter_around_it_as_documented(width, depth, low, high
 
 
 def test_a_deep_narrow_network_equals_a_shallow_wide_one_as_the_paper_says():
-    shallow, deep = (expected_sensitivity(fully_connected(3072, [w] * m), 10) for w, m in [(500, 4), (165, 5)])
+    shallow, deep = (expected_sensitivity(fully_connected_layers(3072, [w] * m), 10) for w, m in [(500, 4), (165, 5)])
     assert deep == pytest.approx(shallow, rel=0.03)
 
 
@@ -112,7 +112,8 @@ def test_a_deep_narrow_network_equals_a_shallow_wide_one_as_the_paper_says():
     ],
 )
 def test_the_authors_stored_runs(width, after, loss, over_eq_10, eq_9, loss_over_eq_9):
-    assert after / expected_sensitivity(fully_connected(3072, [width] * 4), 10) == pytest.approx(over_eq_10, abs=0.01)
+    expected = expected_sensitivity(fully_connected_layers(3072, [width] * 4), 10)
+    assert after / expected == pytest.approx(over_eq_10, abs=0.01)
     assert predicted_loss(after, n_outputs=10, input_second_moment=0.2648) == pytest.approx(eq_9, rel=1e-3)
     # with the second moment of the CIFAR-10 pixels themselves
     ratio = loss / predicted_loss(after, n_outputs=10, input_second_moment=0.2874)
@@ -230,7 +231,7 @@ def test_wrong_input_is_named():
     with pytest.raises(InvalidInput, match="layers must hold one weight layer or more; got none"):
         bias_contribution([], 10)
     with pytest.raises(InvalidInput, match=r"fan_in must lie in \[1, inf\); got 0"):
-        fully_connected(3, [0])
+        fully_connected_layers(3, [0])
     with pytest.raises(InvalidInput, match="of must be one of 'probabilities', 'outputs'; got 'logits'"):
         predicted_variance(1.0, n_outputs=2, input_second_moment=1.0, of="logits")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"noise_std must lie in \(0, inf\); got 0"):

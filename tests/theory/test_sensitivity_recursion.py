@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.theory.sensitivity import WeightLayer, expected_sensitivity, fully_connected
+from gapscope.theory.sensitivity import WeightLayer, expected_sensitivity, fully_connected_layers
 from gapscope.theory.sensitivity_recursion import finite_noise_sensitivity
 
 
@@ -58,7 +58,7 @@ def test_equals_the_mean_over_simulated_networks(hidden, n_outputs, noise_std, s
 @pytest.mark.parametrize("noise_std", [1e-3, 1e-6, 1e-9])
 def test_approaches_the_formula_for_vanishing_noise_without_rounding(noise_std):
     x, noise = pairs(200, 784, noise_std)
-    layers = fully_connected(784, [100] * 3)
+    layers = fully_connected_layers(784, [100] * 3)
     ratio = finite_noise_sensitivity(x, noise, layers, 10, centred=False) / expected_sensitivity(
         layers, 10, noise_std=np.sqrt(np.square(noise).mean())
     )
@@ -69,7 +69,7 @@ def test_a_relu_layer_loses_two_thirds_of_the_angle_over_pi():
     x = np.eye(3)[:1]
     for t in (1e-2, 1e-3):
         noise = np.array([[np.cos(t) - 1, np.sin(t), 0.0]])
-        layers = fully_connected(3, [10], biases=0)
+        layers = fully_connected_layers(3, [10], biases=0)
         before = np.square(noise).sum() * 10 / 2
         loss = 1 - finite_noise_sensitivity(x, noise, layers, 1, centred=False) / before
         assert loss == pytest.approx(2 * t / (3 * np.pi), rel=0.01)
@@ -77,7 +77,7 @@ def test_a_relu_layer_loses_two_thirds_of_the_angle_over_pi():
 
 def test_linear_networks_are_exact_at_any_noise():
     x, noise = pairs(50, 8, 5.0)
-    layers = fully_connected(8, [20, 20])
+    layers = fully_connected_layers(8, [20, 20])
     value = finite_noise_sensitivity(x, noise, layers, 2, slopes=(1.0, 1.0), centred=False)
     assert value == pytest.approx(np.square(noise).sum(1).mean() * 400 / 2, rel=1e-12)
     deviations = noise - noise.mean(0)
@@ -96,7 +96,7 @@ def test_the_arc_cosine_kernel_in_its_textbook_form():
         t = np.arccos(r)
         k = np.sqrt(u * v) / (2 * np.pi) * (np.sin(t) + (np.pi - t) * r)
         u, v, c = width * u / 2 + b, width * v / 2 + b, width * k + b
-    layers = fully_connected(5, [width] * 3, biases=b)
+    layers = fully_connected_layers(5, [width] * 3, biases=b)
     value = finite_noise_sensitivity(x, noise, layers, n_outputs, centred=False)
     assert value == pytest.approx((u + v - 2 * c) / n_outputs, rel=1e-10)
 
@@ -107,7 +107,7 @@ def test_the_arc_cosine_kernel_in_its_textbook_form():
 def test_the_shares_of_the_limit_that_are_documented(noise_std, shares):
     x, noise = pairs(400, 784, noise_std)
     for depth, share in zip((1, 2, 3, 4, 8), shares, strict=True):
-        layers = fully_connected(784, [100] * depth)
+        layers = fully_connected_layers(784, [100] * depth)
         limit = expected_sensitivity(layers, 10, noise_std=noise_std)
         assert finite_noise_sensitivity(x, noise, layers, 10) / limit == pytest.approx(share, abs=0.015)
 
@@ -115,7 +115,7 @@ def test_the_shares_of_the_limit_that_are_documented(noise_std, shares):
 def test_more_pairs_than_one_block_and_zero_inputs_change_nothing():
     x, noise = pairs(300, 4, 0.5)
     x[0] = noise[0] = 0.0
-    layers = fully_connected(4, [10], biases=0)
+    layers = fully_connected_layers(4, [10], biases=0)
     variances, _ = simulated(x, noise, layers, 2, 400, (1.0, 0.0))
     value = finite_noise_sensitivity(x, noise, layers, 2)
     assert abs(variances.mean() - value) < 3 * variances.std() / 20
@@ -124,7 +124,7 @@ def test_more_pairs_than_one_block_and_zero_inputs_change_nothing():
 
 
 def test_wrong_shapes_are_named():
-    layers = fully_connected(3, [4])
+    layers = fully_connected_layers(3, [4])
     with pytest.raises(InvalidInput, match=r"shape \[n, 3\], the first layer's fan-in; got \[2, 5\] and \[2, 5\]"):
         finite_noise_sensitivity(np.zeros((2, 5)), np.zeros((2, 5)), layers, 1)
     with pytest.raises(InvalidInput, match=r"got \[2, 3\] and \[1, 3\]"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import random
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import numpy
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from gapscope.base.errors import DamagedFileWarning, InvalidInput, UnreadableFile
 from gapscope.base.files import read_json_lines
@@ -43,6 +45,42 @@ def state(network: nn.Module) -> dict[str, torch.Tensor]:
 
 def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def _pairs(samples: Samples) -> TensorDataset:
+    assert samples.targets is not None
+    return TensorDataset(samples.inputs, samples.targets)
+
+
+FORMS: dict[str, Callable[[Samples], Any]] = {
+    "pair": lambda samples: (samples.inputs, samples.targets),
+    "data set": lambda samples: _pairs(samples),
+    "loader": lambda samples: DataLoader(_pairs(samples), batch_size=7),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_data_in_any_form_train_the_same_network(form: str) -> None:
+    samples, settings = some_samples(), TrainingSpec(learning_rate=0.1, batch_size=16, epochs=2)
+    expected, network = some_network(), some_network()
+    rows = train(expected, samples, settings, test=samples).history
+    before = torch.get_rng_state()
+    found = train(network, FORMS[form](samples), settings, test=FORMS[form](samples)).history
+    assert torch.equal(torch.get_rng_state(), before)
+    assert equal(state(network), state(expected))
+    assert [row["test_loss"] for row in found] == [row["test_loss"] for row in rows]
+
+
+def test_a_shuffling_loader_is_read_alike_for_the_same_seed(tmp_path: Path) -> None:
+    samples, settings = some_samples(), TrainingSpec(learning_rate=0.1, batch_size=16, epochs=4)
+    loader = DataLoader(_pairs(samples), batch_size=7, shuffle=True)
+    unbroken, resumed = some_network(), some_network()
+    train(unbroken, loader, settings)
+    torch.rand(3)
+    train(resumed, loader, dataclasses.replace(settings, epochs=2), folder=tmp_path)
+    torch.rand(5)
+    train(resumed, loader, settings, folder=tmp_path)
+    assert equal(state(resumed), state(unbroken))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

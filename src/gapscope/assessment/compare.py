@@ -11,14 +11,13 @@ from torch import nn
 
 from gapscope.assessment.measure import measure
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.records import Readings
+from gapscope.base.records import BASELINE, Readings
 from gapscope.base.samples import Samples, as_samples
 
 if TYPE_CHECKING:
     import pandas
 
-BASELINE = "parameter_count"
-SIGNS = {"lower": 1.0, "higher": -1.0, "none": float("nan")}
+RANK_SIGNS = {"lower": 1.0, "higher": -1.0, "none": float("nan")}
 
 
 def _jackknife(name: str, without: Sequence[Readings]) -> float:
@@ -41,7 +40,7 @@ def _rows(name: str, network: nn.Module, samples: Samples, n_groups: int, **opti
         error = reading.standard_error
         error = _jackknife(reading.name, without) if error is None else error
         row = {"measure": reading.name, "network": name, "value": reading.value, "standard_error": error}
-        rows.append(row | {"direction": reading.direction, "sign": SIGNS[reading.direction]})
+        rows.append(row | {"direction": reading.direction, "sign": RANK_SIGNS[reading.direction]})
     return rows
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pandas
 
 SCHEMA = 1
+# The measure that stands beside all others: whoever predicts no better than the size tells nothing.
+BASELINE = "parameter_count"
 Direction = Literal["lower", "higher", "none"]
 Status = Literal["finished", "diverged", "failed"]
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import types
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range, nearest
+from gapscope.base.options import from_mapping, typed
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "step", "exponential", "cyclical")
@@ -20,68 +19,16 @@ INITIALIZATIONS = ("torch", "standard_normal", "xavier_uniform", "he_uniform", "
 PRECISIONS = ("float32", "mixed")
 NORMALIZATIONS = ("batch", "ghost", "population", "mean_only", "variance_only", "none")
 
-Settings = TypeVar("Settings", bound="_Settings")
+AnySpec = TypeVar("AnySpec", bound="_CheckedSpec")
 
 
-def _coerced(name: str, value: Any, annotation: Any) -> Any:
-    """Value in the declared type, so that 0 and 0.0 make the same spec; a wrong type is refused by name."""
-    origin = typing.get_origin(annotation)
-    if origin is typing.Union or isinstance(annotation, types.UnionType):
-        if value is None:
-            return None
-        annotation = next(part for part in typing.get_args(annotation) if part is not type(None))
-        origin = typing.get_origin(annotation)
-    if isinstance(annotation, type) and is_dataclass(annotation):
-        return value if isinstance(value, annotation) else _from_mapping(annotation, value, name)
-    if origin is tuple:
-        item_type = typing.get_args(annotation)[0]
-        if not isinstance(value, list | tuple):
-            raise InvalidInput(f"{name} must be a list; got {value!r}. Write it in square brackets.")
-        return tuple(_coerced(f"{name}[{i}]", item, item_type) for i, item in enumerate(value))
-    if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            raise InvalidInput(f"{name} must be a finite number; got {value}.")
-        return float(value)
-    if annotation is int and isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
-    if origin is not None and isinstance(value, Mapping):
-        _check_option(name, value)
-        return dict(value)
-    plain = origin or annotation
-    if plain in (bool, str) and isinstance(value, plain):
-        return value
-    expected = getattr(annotation, "__name__", str(annotation))
-    raise InvalidInput(f"{name} must be of type {expected}; got {value!r} ({type(value).__name__}).")
-
-
-def _check_option(name: str, value: Any) -> None:
-    """Raise InvalidInput for an option that JSON does not know: it becomes part of the run's id."""
-    if isinstance(value, Mapping | list | tuple):
-        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-            _check_option(f"{name}.{key}", item)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise InvalidInput(f"{name} must be a finite number; got {value}.")
-    elif value is not None and not isinstance(value, bool | int | float | str):
-        raise InvalidInput(f"{name} must be a number, a text, true or false, or a list of them; got {value!r}.")
-
-
-def _from_mapping(cls: Any, content: Any, where: str) -> Any:
-    if not isinstance(content, Mapping):
-        raise InvalidInput(f"{where} must be a table of settings; got {content!r}.")
-    known = [item.name for item in fields(cls)]
-    for key in content:
-        if key not in known:
-            raise InvalidInput(f"{where} has no setting {key!r}; it knows {', '.join(known)}.{nearest(key, known)}")
-    return cls(**content)
-
-
-class _Settings:
+class _CheckedSpec:
     """Shared by all specs: coercion to the declared types, plain dictionaries, strict keys."""
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for item in fields(self):  # type: ignore[arg-type]
-            value = _coerced(f"{type(self).__name__}.{item.name}", getattr(self, item.name), hints[item.name])
+            value = typed(f"{type(self).__name__}.{item.name}", getattr(self, item.name), hints[item.name])
             object.__setattr__(self, item.name, value)
         self._check()
 
@@ -100,13 +47,13 @@ class _Settings:
         return content
 
     @classmethod
-    def from_dict(cls: type[Settings], content: Mapping[str, Any]) -> Settings:
+    def from_dict(cls: type[AnySpec], content: Mapping[str, Any]) -> AnySpec:
         """Build from plain values; an unknown key is refused and the nearest right one named."""
-        return _from_mapping(cls, content, cls.__name__)
+        return from_mapping(cls, content, cls.__name__)
 
 
 def _plain(value: Any, omit_defaults: bool) -> Any:
-    if isinstance(value, _Settings):
+    if isinstance(value, _CheckedSpec):
         return value.to_dict(omit_defaults=omit_defaults)
     if isinstance(value, Mapping):
         return {key: _plain(item, omit_defaults) for key, item in value.items()}
@@ -125,7 +72,7 @@ def _canonical(value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSpec(_Settings):
+class DataSpec(_CheckedSpec):
     """Which data a network is trained on, and how they were corrupted (training split only, unless said).
 
     Attributes:
@@ -168,11 +115,11 @@ class DataSpec(_Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkSpec(_Settings):
+class NetworkSpec(_CheckedSpec):
     """Architecture and initialisation.
 
     Attributes:
-        name: Name of the network, as in `gapscope.networks.names()`.
+        name: Name of the network, as in `gapscope.networks.network_names()`.
         options: Its keyword settings (width, depth, dropout, ...).
         initialization: "torch" (PyTorch's default), "standard_normal" (biases too), "xavier_uniform", "he_uniform"
             or "he_normal" (biases zero in the last three).
@@ -187,7 +134,7 @@ class NetworkSpec(_Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormalizationSpec(_Settings):
+class NormalizationSpec(_CheckedSpec):
     """What takes the place of the architecture's batch normalisation; the default leaves the network as it is.
 
     Attributes:
@@ -226,7 +173,7 @@ class NormalizationSpec(_Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PenaltySpec(_Settings):
+class PenaltySpec(_CheckedSpec):
     """One penalty added to the loss: its name in the registry and its keyword settings."""
 
     name: str
@@ -234,7 +181,7 @@ class PenaltySpec(_Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSpec(_Settings):
+class TrainingSpec(_CheckedSpec):
     """How a network is trained; `gapscope.training.loop.train` reads nothing else.
 
     Attributes:
@@ -300,7 +247,7 @@ class TrainingSpec(_Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec(_Settings):
+class Spec(_CheckedSpec):
     """Everything that determines one trained network; equal specs have equal ids.
 
     Attributes:

@@ -58,11 +58,11 @@ def torchvision_problem(torchvision: str | None, torch_version: str) -> str | No
 
 def _data_rows(data_root: Path | None) -> list[tuple[str, str, str]]:
     from gapscope.data import data_root as root_of
-    from gapscope.data import found, names
+    from gapscope.data import dataset_names, found
 
     root = root_of(data_root)
     rows = [("data root", str(root), "ok" if root.is_dir() else "absent")]
-    for name in names():
+    for name in dataset_names():
         here = found(name, root=data_root)
         rows.append((f"data {name}", "found" if here else "not here", "ok" if here else f"gapscope data fetch {name}"))
     return rows

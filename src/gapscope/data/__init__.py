@@ -9,8 +9,8 @@ from gapscope.data.motion_blur import motion_blur as motion_blur
 from gapscope.data.prepare import prepare as prepare
 from gapscope.data.prepare import unpack_mask as unpack_mask
 from gapscope.data.problem import Problem as Problem
-from gapscope.data.sources import check_options as check_options
+from gapscope.data.sources import check_dataset_options as check_dataset_options
+from gapscope.data.sources import dataset_names as dataset_names
 from gapscope.data.sources import fetch as fetch
 from gapscope.data.sources import found as found
 from gapscope.data.sources import load as load
-from gapscope.data.sources import names as names

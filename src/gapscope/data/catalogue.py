@@ -13,7 +13,7 @@ from gapscope.data.downloads import Origin, RemoteFile
 from gapscope.data.drawn_faces import drawn_faces
 from gapscope.data.facial_keypoints import FACIAL_KEYPOINTS, facial_keypoints
 from gapscope.data.image_folder import IMAGE_FOLDER, image_folder
-from gapscope.data.location import Layout
+from gapscope.data.location import FileLayout
 from gapscope.data.problem import Problem, Task
 from gapscope.data.regression_tables import BOSTON_HOUSING, CALIFORNIA_HOUSING, CONCRETE, load_table
 
@@ -39,7 +39,7 @@ class Source:
     sizes: str
     licence: str
     load: Callable[..., Problem]
-    layout: Layout | None = None
+    layout: FileLayout | None = None
     origin: Origin | None = None
     by_hand: str = ""
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gapscope.base.errors import UnreadableFile, check_choice
 from gapscope.base.samples import Samples
-from gapscope.data.location import Layout, locate
+from gapscope.data.location import FileLayout, locate
 from gapscope.data.packed import opened
 from gapscope.data.problem import Problem
 from gapscope.data.splits import split_indices
@@ -36,7 +36,7 @@ KEYPOINTS = (
 )
 COORDINATES = tuple(f"{keypoint}_{axis}" for keypoint in KEYPOINTS for axis in "xy")
 HEADER = ",".join((*COORDINATES, "Image"))
-FACIAL_KEYPOINTS = Layout(
+FACIAL_KEYPOINTS = FileLayout(
     "facial_keypoints",
     ("facial_keypoints", "facial-keypoints", "facial-keypoints-detection"),
     {"table": ("training.csv",)},

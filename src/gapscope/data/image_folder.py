@@ -12,12 +12,12 @@ from torch import Tensor
 
 from gapscope.base.errors import UnreadableFile, check_range
 from gapscope.base.samples import Samples
-from gapscope.data.location import Layout, locate
+from gapscope.data.location import FileLayout, locate
 from gapscope.data.problem import Problem
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 _SPLITS = {"train": ("train",), "test": ("val", "test")}
-IMAGE_FOLDER = Layout("image_folder", ("images",), _SPLITS, of_folders=True)
+IMAGE_FOLDER = FileLayout("image_folder", ("images",), _SPLITS, of_folders=True)
 
 
 def _class_names(folder: Path) -> list[str]:

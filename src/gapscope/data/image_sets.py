@@ -11,7 +11,7 @@ from gapscope.base.errors import DataNotFound, UnreadableFile, check_choice
 from gapscope.base.samples import Samples
 from gapscope.data.cifar_binary import read_cifar
 from gapscope.data.idx import read_idx
-from gapscope.data.location import Layout, locate
+from gapscope.data.location import FileLayout, locate
 from gapscope.data.packed import read_bounded
 from gapscope.data.problem import Problem
 
@@ -21,15 +21,15 @@ _IDX_FILES = {
     "test_images": ("t10k-images-idx3-ubyte", "t10k-images.idx3-ubyte"),
     "test_labels": ("t10k-labels-idx1-ubyte", "t10k-labels.idx1-ubyte"),
 }
-MNIST = Layout("mnist", ("mnist", "MNIST/raw"), _IDX_FILES)
-FASHION_MNIST = Layout("fashion_mnist", ("fashion-mnist", "fashion_mnist", "FashionMNIST/raw"), _IDX_FILES)
-CIFAR10 = Layout(
+MNIST = FileLayout("mnist", ("mnist", "MNIST/raw"), _IDX_FILES)
+FASHION_MNIST = FileLayout("fashion_mnist", ("fashion-mnist", "fashion_mnist", "FashionMNIST/raw"), _IDX_FILES)
+CIFAR10 = FileLayout(
     "cifar10",
     ("cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
     {"train_1": ("data_batch_1.bin",), "test": ("test_batch.bin",)},
     {f"train_{i}": (f"data_batch_{i}.bin",) for i in range(2, 6)},
 )
-CIFAR100 = Layout(
+CIFAR100 = FileLayout(
     "cifar100",
     ("cifar100", "cifar100/cifar-100-binary", "cifar-100-binary"),
     {"train": ("train.bin",), "test": ("test.bin",)},
@@ -59,7 +59,7 @@ def _idx_samples(images_path: Path, labels_path: Path, n_classes: int) -> Sample
     return _image_samples(images.unsqueeze(1), labels)
 
 
-def _idx_problem(layout: Layout, root: str | Path | None, class_names: tuple[str, ...]) -> Problem:
+def _idx_problem(layout: FileLayout, root: str | Path | None, class_names: tuple[str, ...]) -> Problem:
     paths = locate(layout, root)
     train, test = (
         _idx_samples(paths[f"{split}_images"], paths[f"{split}_labels"], len(class_names))

@@ -12,7 +12,7 @@ from gapscope.base.errors import DataNotFound
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """The files (or folders of files) of one data set, and the folders below the data root that may hold them.
 
     Attributes:
@@ -57,14 +57,14 @@ def data_root(given: str | Path | None = None) -> Path:
     return _user_cache() / "gapscope" / "data"
 
 
-def _first(layout: Layout, folder: Path, file_names: tuple[str, ...]) -> Path | None:
+def _first(layout: FileLayout, folder: Path, file_names: tuple[str, ...]) -> Path | None:
     if layout.of_folders:
         return next((folder / name for name in file_names if (folder / name).is_dir()), None)
     candidates = (folder / f"{name}{suffix}" for name in file_names for suffix in ("", ".gz"))
     return next((path for path in candidates if path.is_file()), None)
 
 
-def locate(layout: Layout, root: str | Path | None = None) -> dict[str, Path]:
+def locate(layout: FileLayout, root: str | Path | None = None) -> dict[str, Path]:
     """Return the path of every file of a data set, from the first folder that holds all required ones.
 
     Args:

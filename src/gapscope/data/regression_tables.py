@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gapscope.base.samples import Samples
 from gapscope.data.csv_tables import read_table
-from gapscope.data.location import Layout, locate
+from gapscope.data.location import FileLayout, locate
 from gapscope.data.problem import Problem
 from gapscope.data.splits import split_indices
 
@@ -19,17 +19,19 @@ from gapscope.data.splits import split_indices
 class RegressionTable:
     """A table whose last column is the target: where its file lies, its columns, and the unit of the target."""
 
-    layout: Layout
+    layout: FileLayout
     header: str
     target_unit: float = 1.0
 
 
 BOSTON_HOUSING = RegressionTable(
-    Layout("boston_housing", ("boston_housing", "boston-housing"), {"table": ("boston_housing.csv", "housing.data")}),
+    FileLayout(
+        "boston_housing", ("boston_housing", "boston-housing"), {"table": ("boston_housing.csv", "housing.data")}
+    ),
     "CRIM,ZN,INDUS,CHAS,NOX,RM,AGE,DIS,RAD,TAX,PTRATIO,B,LSTAT,MEDV",
 )
 CALIFORNIA_HOUSING = RegressionTable(
-    Layout(
+    FileLayout(
         "california_housing",
         ("california_housing", "california-housing"),
         {"table": ("california_housing.csv", "cal_housing.data")},
@@ -39,7 +41,7 @@ CALIFORNIA_HOUSING = RegressionTable(
     target_unit=100_000.0,
 )
 CONCRETE = RegressionTable(
-    Layout("concrete", ("concrete",), {"table": ("concrete.csv",)}),
+    FileLayout("concrete", ("concrete",), {"table": ("concrete.csv",)}),
     "cement,blast_furnace_slag,fly_ash,water,superplasticizer,coarse_aggregate,fine_aggregate,age,compressive_strength",
 )
 

@@ -6,24 +6,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gapscope.base.errors import DataNotFound, InvalidInput, check_choice, nearest
+from gapscope.base.errors import DataNotFound, check_choice
+from gapscope.base.options import check_known, typed
 from gapscope.data.catalogue import SOURCES, Source
 from gapscope.data.downloads import Progress, download
 from gapscope.data.location import data_root, locate
 from gapscope.data.problem import Problem
 
 
-def names() -> tuple[str, ...]:
+def dataset_names() -> tuple[str, ...]:
     """Names of all data sets."""
     return tuple(SOURCES)
 
 
 def _source(name: str) -> Source:
-    check_choice("Name of a data set", name, names())
+    check_choice("Name of a data set", name, dataset_names())
     return SOURCES[name]
 
 
-def check_options(name: str, options: Mapping[str, Any]) -> None:
+def check_dataset_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise InvalidInput unless the data set exists, knows all options, and they have the right types.
 
     Args:
@@ -34,19 +35,9 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
         InvalidInput: The name, an option or its type is wrong; the nearest right name is given.
     """
     known = _source(name).options
+    check_known(f"Data set '{name}'", options, known)
     for option, value in options.items():
-        if option not in known:
-            raise InvalidInput(
-                f"Data set '{name}' has no option {option!r}; it knows {', '.join(known) or 'none'}."
-                f"{nearest(option, known)}"
-            )
-        kind = type(known[option])
-        fits = isinstance(value, (int, float) if kind is float else kind) and (kind is bool) == isinstance(value, bool)
-        if not fits:
-            raise InvalidInput(
-                f"Option {option!r} of data set '{name}' must be of type {kind.__name__}; "
-                f"got {value!r} ({type(value).__name__})."
-            )
+        typed(f"Option {option!r} of data set '{name}'", value, type(known[option]))
 
 
 def found(name: str, *, root: str | Path | None = None) -> str:
@@ -78,7 +69,7 @@ def load(name: str, *, root: str | Path | None = None, **options: Any) -> Proble
     """Return a data set as a Problem: inputs float32, images in [0, 1], labels int64, regression targets float32.
 
     Args:
-        name: One of `names()`.
+        name: One of `dataset_names()`.
         root: The data root, see `gapscope.data.location.data_root`.
         options: Settings of the data set, for example `noise` of "two_circles".
 
@@ -93,7 +84,7 @@ def load(name: str, *, root: str | Path | None = None, **options: Any) -> Proble
     >>> load("digits").input_shape
     (1, 8, 8)
     """
-    check_options(name, options)
+    check_dataset_options(name, options)
     source = SOURCES[name]
     return source.load(**options) if source.layout is None else source.load(root, **options)
 

@@ -93,6 +93,13 @@ def kendall_tau(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
     return float(_kendall(numpy.ones((1, len(x))), x, y)[0])
 
 
+def pearson_correlation(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
+    """Return Pearson's correlation of two columns; NaN for fewer than three networks or a constant column."""
+    if len(x) < 3 or min(numpy.ptp(x), numpy.ptp(y)) <= 1e-15:
+        return numpy.nan
+    return float(_pearson(numpy.ones((1, len(x))), x, y)[0])
+
+
 COEFFICIENTS: dict[str, Coefficient] = {"pearson": _pearson, "spearman": _spearman, "kendall": _kendall}
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.estimation.columns import check_columns, usable_rows
+from gapscope.estimation.correlations import pearson_correlation
 from gapscope.estimation.gap_estimator import GapEstimator
 
 if TYPE_CHECKING:
@@ -124,15 +125,9 @@ def held_out_predictions(
         part = fitted.assess(held, level=level, refuse=False)
         part.insert(0, "split", held.index[0] if scheme == "leave_one_out" else name)
         part.insert(1, "target", held[target].astype(float))
-        parts.append(part.assign(fit_pearson=_pearson(fitted.predict(train), train[target].to_numpy(dtype=float))))
+        fit_pearson = pearson_correlation(fitted.predict(train), train[target].to_numpy(dtype=float))
+        parts.append(part.assign(fit_pearson=fit_pearson))
     return pandas.concat(parts)
-
-
-def _pearson(first: Float[Array, " n"], second: Float[Array, " n"]) -> float:
-    spread = numpy.sqrt(((first - first.mean()) ** 2).sum() * ((second - second.mean()) ** 2).sum())
-    if len(first) < 3 or spread <= 1e-15:
-        return numpy.nan
-    return float(((first - first.mean()) * (second - second.mean())).sum() / spread)
 
 
 def _metrics(rows: Mapping[str, Array], mean_gap: bool) -> dict[str, float]:
@@ -144,7 +139,7 @@ def _metrics(rows: Mapping[str, Array], mean_gap: bool) -> dict[str, float]:
         "ssr": float((errors**2).sum()),
         "rmse": float(numpy.sqrt((errors**2).mean())),
         "mae": float(numpy.abs(errors).mean()),
-        "pearson": numpy.nan if mean_gap else _pearson(rows["prediction"], rows["target"]),
+        "pearson": numpy.nan if mean_gap else pearson_correlation(rows["prediction"], rows["target"]),
         "coverage": float(covered.mean()),
         "coverage_inside": float(covered[inside].mean()) if inside.any() else numpy.nan,
         "interval_width": float((rows["high"] - rows["low"]).mean()),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Array = numpy.ndarray
 SCHEMA = 1
 INTERVALS = ("jackknife+", "split")
-SIGNS = {"lower": 1.0, "higher": -1.0, "none": 0.0}
+COEFFICIENT_SIGNS = {"lower": 1.0, "higher": -1.0, "none": 0.0}
 
 
 class GapEstimator(RegressorMixin, BaseEstimator):
@@ -101,7 +101,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
                 "directions={'name': 'lower' | 'higher' | 'none'}, for example reading_directions(records)."
             )
         for direction in (self.directions or {}).values():
-            check_choice("directions", direction, SIGNS)
+            check_choice("directions", direction, COEFFICIENT_SIGNS)
 
     def _columns(self, X: Any, *, fitting: bool) -> Any:
         """Return the readings among the columns of a table (an array holds nothing else)."""
@@ -178,7 +178,8 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """
         self._check_parameters()
         x, y = self._fitted_readings(X, y)
-        signs = numpy.array([SIGNS[(self.directions or {}).get(name, "none")] for name in self.feature_names_])
+        directions = self.directions or {}
+        signs = numpy.array([COEFFICIENT_SIGNS[directions.get(name, "none")] for name in self.feature_names_])
         families = {column: sorted(set(values)) for column, values in self._families(X).items()}
         if self.interval == "split":
             order = numpy.random.default_rng(self.random_state).permutation(len(y))

@@ -22,6 +22,11 @@ FIT = ("loss", "accuracy")
 FAMILIES = ("network.name", "network.options.batch_norm", "network.options.normalization")
 
 
+def spans_widely(values: Sequence[float]) -> bool:
+    """Whether all values are positive and the largest is at least ten times the smallest: a case for logarithms."""
+    return min(values) > 0 and max(values) >= WIDE * min(values)
+
+
 def wide_columns(table: pandas.DataFrame, columns: Sequence[str]) -> list[str]:
     """Return those of the columns that are positive and span at least a factor of ten.
 
@@ -30,8 +35,7 @@ def wide_columns(table: pandas.DataFrame, columns: Sequence[str]) -> list[str]:
     ...              ["norm", "share", "log"])
     ['norm']
     """
-    ends = {name: (float(min(table[name].tolist())), float(max(table[name].tolist()))) for name in columns}
-    return [name for name, (low, high) in ends.items() if low > 0 and high >= WIDE * low]
+    return [name for name in columns if spans_widely(table[name].tolist())]
 
 
 def preferred_readings(names: Sequence[str]) -> list[str]:

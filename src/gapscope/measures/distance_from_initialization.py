@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.records import Estimate
-from gapscope.measures.registry import measure
+from gapscope.measures.registry import register_measure
 
 
-@measure(
+@register_measure(
     "distance_from_initialization",
     needs=("initial",),
     units="weight units",

@@ -12,7 +12,7 @@ from gapscope.base.errors import check_range
 from gapscope.gradients.neighbours import most_similar
 from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
-from gapscope.measures.registry import Number, measure
+from gapscope.measures.registry import Number, register_measure
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def share_in_conflict(at_neighbours: Float[Tensor, "n c"], labels: Int[Tensor, "
     return float((at_neighbours.argmax(1) != labels).double().mean())
 
 
-@measure(
+@register_measure(
     "gradient_neighbours",
     needs=("inputs", "labels"),
     cost="a traced kernel: n^2 inner products of gradients, n backward passes an output",

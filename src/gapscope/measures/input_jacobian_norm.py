@@ -16,7 +16,7 @@ from gapscope.base.samples import slices
 from gapscope.gradients.probes import draw_probe
 from gapscope.inspection.outputs import checked_outputs, inspecting, network_outputs, samples_per_pass
 from gapscope.measures._noisy_outputs import NOISE, SPACES, Space, continuous_inputs, in_space
-from gapscope.measures.registry import measure
+from gapscope.measures.registry import register_measure
 
 
 def number_of_outputs(network: nn.Module, x: Float[Tensor, "n ..."]) -> int:
@@ -90,7 +90,7 @@ def _mean_of_probes(squares: Float[Tensor, "m n"]) -> Estimate:
     return Estimate(squares.mean().item(), standard_error)
 
 
-@measure(
+@register_measure(
     "input_jacobian_norm",
     needs=("inputs",),
     units="output units / input unit",

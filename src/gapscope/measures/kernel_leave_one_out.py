@@ -14,7 +14,7 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.gradients.kernel_ridge import LeftOut, Spectrum, best_left_out, nystroem_spectrum, spectrum
 from gapscope.inspection.outputs import inspecting, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
-from gapscope.measures.registry import Number, measure
+from gapscope.measures.registry import Number, register_measure
 
 # in units of the mean eigenvalue; the left-out error is flat between neighbours of this grid
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -208,7 +208,7 @@ _FACTS = {
 }
 
 
-@measure(
+@register_measure(
     "kernel_leave_one_out",
     needs=("inputs", "targets", "initial"),
     cost="two traced kernels (n^2 inner products of gradients, n backward passes an output each) and their eigenvalues",

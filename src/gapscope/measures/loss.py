@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import scores
-from gapscope.measures.registry import measure
+from gapscope.measures.registry import register_measure
 
 
-@measure(
+@register_measure(
     "loss",
     needs=("inputs", "targets"),
     units="nats (cross-entropy) or squared target units (regression)",

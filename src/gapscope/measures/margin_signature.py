@@ -16,7 +16,7 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, chec
 from gapscope.base.results import Result
 from gapscope.base.samples import Samples
 from gapscope.inspection.outputs import check_labels, checked_outputs, inspecting, ready_inputs
-from gapscope.measures.registry import Number, measure
+from gapscope.measures.registry import Number, register_measure
 
 if TYPE_CHECKING:
     import pandas
@@ -101,7 +101,7 @@ def _chosen(network: nn.Module, samples: Samples, layers: str | Sequence[str] | 
     return names
 
 
-@measure(
+@register_measure(
     "margin_signature",
     needs=("inputs", "labels"),
     numbers={

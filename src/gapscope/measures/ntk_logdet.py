@@ -12,7 +12,7 @@ from gapscope.base.errors import check_choice
 from gapscope.base.records import Estimate
 from gapscope.gradients.kernel import in_precision, kernel
 from gapscope.inspection.outputs import inspecting
-from gapscope.measures.registry import Number, measure
+from gapscope.measures.registry import Number, register_measure
 
 
 class LogDeterminant(Estimate):
@@ -62,7 +62,7 @@ class LogDeterminant(Estimate):
         return LogDeterminant, (self.eigenvalues, self.threshold)
 
 
-@measure(
+@register_measure(
     "ntk_logdet",
     needs=("inputs",),
     cost="as many backward passes as the network has outputs, and the eigenvalues of the kernel, all in float64",

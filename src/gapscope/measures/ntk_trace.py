@@ -16,7 +16,7 @@ from gapscope.gradients.probes import draw_probe, probe_scale
 from gapscope.gradients.recording import check_no_batch_statistics
 from gapscope.gradients.traces import per_sample_traces
 from gapscope.inspection.outputs import checked_outputs, inspecting, ready_inputs, samples_per_pass
-from gapscope.measures.registry import measure
+from gapscope.measures.registry import register_measure
 
 # Gradients of single outputs that are held at once.
 _GRADIENTS_AT_ONCE = 1024
@@ -50,7 +50,7 @@ def _standard_error(values: Tensor, probe: str, n_outputs: int) -> float:
     return float(values) * bound**0.5
 
 
-@measure(
+@register_measure(
     "ntk_trace",
     needs=("inputs",),
     cost="as many backward passes as the network has outputs; one a probe",

@@ -21,7 +21,7 @@ from gapscope.measures.input_jacobian_norm import (
     squared_jacobian_norms,
     squared_products,
 )
-from gapscope.measures.registry import measure
+from gapscope.measures.registry import register_measure
 
 BLIND_BELOW = 1e-3
 
@@ -70,7 +70,7 @@ def _zero_noise(network: nn.Module, x: Tensor, *, space: Space, per_output: bool
     return squares[0].item()
 
 
-@measure(
+@register_measure(
     "output_sensitivity",
     needs=("inputs",),
     units="squared output units",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import nn
 
 from gapscope.base.records import Estimate
-from gapscope.measures.registry import measure
+from gapscope.measures.registry import register_measure
 
 
-@measure(
+@register_measure(
     "parameter_norm",
     needs=(),
     units="squared weight units",

@@ -19,6 +19,7 @@ from torch import nn
 
 from gapscope.base.errors import InvalidInput, nearest
 from gapscope.base.importing import import_all
+from gapscope.base.options import check_known
 from gapscope.base.records import Direction, Estimate, Reading, Readings
 from gapscope.base.samples import Samples
 
@@ -83,11 +84,7 @@ class Measure:
 
     def check_options(self, options: Iterable[str]) -> None:
         """Raise InvalidInput, naming the nearest right one, for a keyword option that the measure does not know."""
-        for option in options:
-            if option not in self.options:
-                known = ", ".join(self.options) or "none"
-                raise InvalidInput(f"{self.name} has no option {option!r}; it knows: {known}."
-                                   f"{nearest(option, self.options)}")  # fmt: skip
+        check_known(self.name, options, self.options)
 
     def __call__(
         self, network: nn.Module, samples: Samples, *, initial: Mapping[str, Any] | None = None, **options: Any
@@ -151,7 +148,7 @@ def _numbers(name: str, result: Any) -> dict[str, Any]:
 _MEASURES: dict[str, Measure] = {}
 
 
-def measure(
+def register_measure(
     name: str,
     *,
     needs: tuple[str, ...],

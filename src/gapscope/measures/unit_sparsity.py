@@ -17,7 +17,7 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.results import Result
 from gapscope.base.samples import Samples
 from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
-from gapscope.measures.registry import Number, measure
+from gapscope.measures.registry import Number, register_measure
 
 if TYPE_CHECKING:
     import pandas
@@ -162,7 +162,7 @@ def unit_sparsity(
 ) -> dict[str, UnitSparsity]: ...
 
 
-@measure(
+@register_measure(
     "unit_sparsity",
     needs=("inputs", "labels"),
     numbers={

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range, nearest
+from gapscope.base.options import check_known, typed
 from gapscope.networks.alexnet import alexnet
 from gapscope.networks.conv6 import conv6
 from gapscope.networks.fully_connected import fully_connected
@@ -37,13 +38,13 @@ _FAMILIES: dict[str, Callable[..., nn.Module]] = {
 _CHOICES = {"activation": tuple(ACTIVATIONS), "head": HEADS, "normalization": NORMALIZATIONS}
 
 
-def names() -> tuple[str, ...]:
+def network_names() -> tuple[str, ...]:
     """Return the names of all networks, sorted.
 
     Returns:
         What `build` takes as name.
 
-    >>> "lenet5" in names()
+    >>> "lenet5" in network_names()
     True
     """
     return tuple(sorted(_FAMILIES))
@@ -57,9 +58,7 @@ def _defaults(name: str) -> dict[str, Any]:
 def _check_value(setting: str, option: str, value: Any, default: Any) -> None:
     """Check one option by its default's type, and by what its name stands for in every network."""
     expected = type(default)
-    allowed = (int, float) if expected is float else expected
-    if not isinstance(value, allowed) or (isinstance(value, bool) and expected is not bool):
-        raise InvalidInput(f"{setting} must be of type {expected.__name__}; got {value!r}.")
+    typed(setting, value, expected)
     if isinstance(value, str):
         check_choice(setting, value, _CHOICES[option])
     elif option == "dropout":
@@ -72,7 +71,7 @@ def _check_value(setting: str, option: str, value: Any, default: Any) -> None:
         check_range(setting, value, 0, low_open=True)
 
 
-def check_options(name: str, options: Mapping[str, Any]) -> None:
+def check_network_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise InvalidInput unless there is a network `name` and it takes these options; nothing is built.
 
     Args:
@@ -82,19 +81,17 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     Raises:
         InvalidInput: The name or an option is unknown (the nearest right one is named), or a value is impossible.
 
-    >>> check_options("lenet5", {"droput": 0.5})
+    >>> check_network_options("lenet5", {"droput": 0.5})
     Traceback (most recent call last):
     ...
-    gapscope.base.errors.InvalidInput: Network 'lenet5' has no option 'droput'; it takes width_multiplier, dropout, batch_norm. Did you mean 'dropout'?
+    gapscope.base.errors.InvalidInput: Network 'lenet5' has no option 'droput'; it knows width_multiplier, dropout, batch_norm. Did you mean 'dropout'?
     """  # noqa: E501
     if name not in _FAMILIES:
-        raise InvalidInput(f"There is no network {name!r}; known are {', '.join(names())}.{nearest(name, names())}")
+        known = network_names()
+        raise InvalidInput(f"There is no network {name!r}; known are {', '.join(known)}.{nearest(name, known)}")
     defaults = _defaults(name)
+    check_known(f"Network {name!r}", options, defaults)
     for option, value in options.items():
-        if option not in defaults:
-            raise InvalidInput(
-                f"Network {name!r} has no option {option!r}; it takes {', '.join(defaults)}.{nearest(option, defaults)}"
-            )
         _check_value(f"Option '{option}' of network '{name}'", option, value, defaults[option])
 
 
@@ -121,7 +118,7 @@ def build(
     used nor changed. Switching dropout or batch normalisation on does not change the other weights.
 
     Args:
-        name: One of `names()`.
+        name: One of `network_names()`.
         input_shape: Shape of one sample: (features,) or (channels, height, width).
         n_outputs: Classes, or regression targets.
         initialization: "torch", "standard_normal", "xavier_uniform", "he_uniform" or "he_normal", see `initialize`.
@@ -138,7 +135,7 @@ def build(
     >>> list(network(torch.zeros(4, 2)).shape)
     [4, 1]
     """
-    check_options(name, options)
+    check_network_options(name, options)
     _check_sizes(input_shape, n_outputs)
     # Built without memory or random numbers first, so that every weight is drawn exactly once, below.
     with torch.device("meta"):

@@ -13,10 +13,10 @@ from gapscope.batch_norm.gamma_decay.decay import Covariance, Metric, gamma_deca
 from gapscope.batch_norm.gamma_decay.layer_decay import quadratic
 from gapscope.inspection.outputs import checked_outputs
 from gapscope.penalties.base import Penalty
-from gapscope.penalties.registry import penalty
+from gapscope.penalties.registry import register_penalty
 
 
-@penalty("gamma_decay")
+@register_penalty("gamma_decay")
 class GammaDecayPenalty(Penalty):
     r"""$\alpha \sum_i \zeta_i \gamma_i^2$ over the normalisation layers: what batch norm with batches of M adds.
 

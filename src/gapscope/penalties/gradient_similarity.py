@@ -19,7 +19,7 @@ from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import every_output, square_norms
 from gapscope.inspection.outputs import checked_outputs
 from gapscope.penalties.base import Penalty
-from gapscope.penalties.registry import penalty
+from gapscope.penalties.registry import register_penalty
 
 # How often (in applied steps) a penalty looks whether it has collapsed the network.
 _LOOK_EVERY = 20
@@ -34,7 +34,7 @@ def _batch_sum(network: nn.Module, outputs: Tensor, probe: Tensor) -> Tensor:
     return torch.stack([gradient.square().sum() for gradient in gradients]).sum()
 
 
-@penalty("gradient_similarity")
+@register_penalty("gradient_similarity")
 class GradientSimilarityPenalty(Penalty):
     r"""$\alpha\, \mathrm{tr} K / (nC)$, or $\alpha \log\det(I + K/s) / (nC)$, of the mini-batch's kernel K.
 

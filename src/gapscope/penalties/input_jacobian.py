@@ -15,7 +15,7 @@ from gapscope.gradients.probes import ProbeSource, probe_scale
 from gapscope.gradients.traces import every_output
 from gapscope.inspection.outputs import checked_outputs
 from gapscope.penalties.base import Penalty
-from gapscope.penalties.registry import penalty
+from gapscope.penalties.registry import register_penalty
 
 
 def differentiable_inputs(inputs: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def differentiable_inputs(inputs: Tensor) -> Tensor:
     return inputs if inputs.requires_grad else inputs.detach().requires_grad_()
 
 
-@penalty("input_jacobian")
+@register_penalty("input_jacobian")
 class InputJacobianPenalty(Penalty):
     r"""$\lambda \sum_{n,c} \lVert \nabla_x f_c(x_n) \rVert^2 / (nC)$ of the raw outputs f on the mini-batch.
 

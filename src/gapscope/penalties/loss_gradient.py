@@ -15,7 +15,7 @@ from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.inspection.losses import loss_of
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.input_jacobian import differentiable_inputs
-from gapscope.penalties.registry import penalty
+from gapscope.penalties.registry import register_penalty
 
 
 def _joint_square(gradient: Tensor, network: DistributedDataParallel) -> Tensor:
@@ -27,7 +27,7 @@ def _joint_square(gradient: Tensor, network: DistributedDataParallel) -> Tensor:
     return mean.square().sum() + 2 * (mean * (gradient - gradient.detach())).sum()
 
 
-@penalty("loss_gradient")
+@register_penalty("loss_gradient")
 class LossGradientPenalty(Penalty):
     r"""$\mu \lVert \nabla_\theta L \rVert^2$ of the mini-batch's mean loss L, or the same by the inputs.
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from gapscope.base.errors import InvalidInput, nearest
 from gapscope.base.importing import import_all
+from gapscope.base.options import check_known
 
 _PENALTIES: dict[str, type] = {}
 
 
-def penalty(name: str) -> Callable[[type], type]:
+def register_penalty(name: str) -> Callable[[type], type]:
     """Register the decorated class as a penalty that specs can name."""
 
     def register(cls: type) -> type:
@@ -44,9 +45,5 @@ def make_penalty(name: str, options: Mapping[str, Any]) -> Any:
     known = penalties()
     if name not in known:
         raise InvalidInput(f"There is no penalty {name!r}; known are {', '.join(known)}.{nearest(name, known)}")
-    settings = list(inspect.signature(known[name]).parameters)
-    for option in options:
-        if option not in settings:
-            hint = nearest(option, settings)
-            raise InvalidInput(f"Penalty {name!r} has no setting {option!r}; it knows {', '.join(settings)}.{hint}")
+    check_known(f"Penalty {name!r}", options, inspect.signature(known[name]).parameters, noun="setting")
     return known[name](**options)

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
 from gapscope.penalties.base import Penalty
-from gapscope.penalties.registry import penalty
+from gapscope.penalties.registry import register_penalty
 
 
-@penalty("weight")
+@register_penalty("weight")
 class WeightPenalty(Penalty):
     r"""$\lambda \sum_i \theta_i^2$ over all trainable parameters, biases included; a sum, not a mean.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gapscope.base.errors import InvalidInput, UnreadableFile, check_range, nearest
+from gapscope.base.options import check_known
 from gapscope.base.specs import Spec, setting_paths
 
 _TABLES = ("base", "cases", "axes", "measures", "max_networks")
@@ -103,11 +104,7 @@ class Grid:
         Raises:
             InvalidInput: A key or a value is wrong; the nearest right key is named.
         """
-        for key in content:
-            if key not in _TABLES:
-                raise InvalidInput(
-                    f"{where} has no table {key!r}; it knows {', '.join(_TABLES)}.{nearest(key, _TABLES)}"
-                )
+        check_known(where, content, _TABLES, noun="table")
         measures = content.get("measures")
         if measures is not None and not isinstance(measures, list | tuple):
             raise InvalidInput(f'measures must be a list of names; got {measures!r}. Write measures = ["accuracy"].')

@@ -26,11 +26,10 @@ from gapscope.base.errors import (
 )
 from gapscope.base.records import Record
 from gapscope.base.specs import Spec
-from gapscope.data import Problem
-from gapscope.data import check_options as check_data_options
+from gapscope.data import Problem, check_dataset_options
 from gapscope.inspection.losses import scores
 from gapscope.measures.registry import get_measure
-from gapscope.networks import check_options
+from gapscope.networks import check_network_options
 from gapscope.penalties.registry import make_penalty
 from gapscope.pools.from_spec import build_network, prepared
 from gapscope.pools.normalization import PopulationStatistics, penalties_of
@@ -47,8 +46,8 @@ def check_specs(specs: Sequence[Spec], options: RunOptions) -> None:
     for name in options.measure_options:
         get_measure(name)
     for spec in specs:
-        check_data_options(spec.data.name, spec.data.options)
-        check_options(spec.network.name, spec.network.options)
+        check_dataset_options(spec.data.name, spec.data.options)
+        check_network_options(spec.network.name, spec.network.options)
         for item in spec.training.penalties:
             make_penalty(item.name, item.options)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy
 
-from gapscope.base.records import Reading
+from gapscope.base.records import BASELINE, Reading
 from gapscope.estimation.correlations import correlations
 from gapscope.report.figures import correlation_strip, measure_against_gap
 from gapscope.report.numbers import fixed, number
-from gapscope.report.pool_view import BASELINE, PoolView
+from gapscope.report.pool_view import PoolView
 
 TITLED_DOTS = 2500
 ALL_DOTS = 30000
@@ -33,7 +33,7 @@ def _agreement(direction: str, low: float, high: float) -> str:
     return "as stated" if (low > 0) == (direction == "lower") else "opposite to the stated direction"
 
 
-def ranking(view: PoolView) -> list[dict[str, Any]]:
+def ranked_measures(view: PoolView) -> list[dict[str, Any]]:
     """Measures by the size of Kendall's tau with the gap, the size baseline among them.
 
     Args:
@@ -91,7 +91,7 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
 
     Args:
         view: The pool.
-        ranked: What `ranking` returned.
+        ranked: What `ranked_measures` returned.
 
     Returns:
         The first figures, the rest (folded away), and every how many networks one was drawn (more than 1 only in very

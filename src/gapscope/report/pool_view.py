@@ -8,17 +8,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy
-from jaxtyping import Float
 
 from gapscope.base.records import Reading, Record, records_to_pandas
 from gapscope.estimation.columns import hyperparameter_columns
+from gapscope.estimation.suggestion import spans_widely
 from gapscope.report.numbers import setting_name, setting_value
 
 if TYPE_CHECKING:
     import pandas
 
-BASELINE = "parameter_count"
-WIDE = 10.0
 GAP_WORDS = {"accuracy": "train minus test accuracy", "loss": "test minus train loss"}
 
 
@@ -28,12 +26,12 @@ class PoolView:
 
     Attributes:
         records: All records.
-        logarithmic: Names of readings to draw on a logarithmic axis; None chooses positive ones that span a factor
+        logarithm: Names of readings to draw on a logarithmic axis; None chooses positive ones that span a factor
             of more than 10 and whose logarithm is less skewed.
     """
 
     records: Sequence[Record]
-    logarithmic: frozenset[str] | None = None
+    logarithm: frozenset[str] | None = None
 
     @cached_property
     def table(self) -> pandas.DataFrame:
@@ -76,12 +74,12 @@ class PoolView:
 
     def on_logarithmic_axis(self, name: str, values: Sequence[float]) -> bool:
         """Whether a reading is drawn on a logarithmic axis."""
-        if min(values) <= 0:
-            return False
-        if self.logarithmic is not None:
-            return name in self.logarithmic
+        if self.logarithm is not None:
+            return name in self.logarithm and min(values) > 0
+        from scipy.stats import skew
+
         plain = numpy.array(values, dtype=float)
-        return plain.max() / plain.min() > WIDE and abs(_skewness(numpy.log(plain))) < abs(_skewness(plain))
+        return spans_widely(values) and bool(abs(skew(numpy.log(plain))) < abs(skew(plain)))
 
     @cached_property
     def descriptions(self) -> dict[str, str]:
@@ -103,8 +101,3 @@ def _description(settings: Mapping[str, Any]) -> str:
         elif name != "seed" and text not in ("–", "none"):
             words.append(f"{setting_name(name)} {text}")
     return ", ".join(words)
-
-
-def _skewness(values: Float[numpy.ndarray, " n"]) -> float:
-    centred = values - values.mean()
-    return float((centred**3).mean() / (centred**2).mean() ** 1.5)

@@ -17,7 +17,7 @@ from gapscope.base.records import Record
 from gapscope.base.version import version
 from gapscope.report.curves import curves
 from gapscope.report.held_out import held_out_section
-from gapscope.report.measures import cards, folded, guide, ranking
+from gapscope.report.measures import cards, folded, guide, ranked_measures
 from gapscope.report.networks import networks
 from gapscope.report.overview import overview
 from gapscope.report.pool_view import PoolView
@@ -53,7 +53,7 @@ def write_report(
     estimator: GapEstimator | None = None,
     held_out: pandas.DataFrame | None = None,
     level: float = 0.9,
-    log: Collection[str] | None = None,
+    logarithm: Collection[str] | None = None,
 ) -> Path:
     """Write one self-contained HTML page about a pool of networks, and return its path.
 
@@ -71,8 +71,8 @@ def write_report(
         held_out: Estimates of networks that it was not fitted on, indexed by run id: what `GapEstimator.assess` or
             `held_out_predictions` returned for rows of `records_to_pandas(records)`.
         level: Nominal coverage of the intervals in `held_out`.
-        log: Readings to draw on a logarithmic axis; None chooses positive ones that span a factor of more than 10 and
-            whose logarithm is less skewed.
+        logarithm: Readings to draw on a logarithmic axis; None chooses positive ones that span a factor of 10 or more
+            and whose logarithm is less skewed.
 
     Returns:
         The path, as given.
@@ -90,8 +90,8 @@ def write_report(
     records = list(records)
     if not records:
         raise InvalidInput("A report needs at least one record; got none. Run the pool first.")
-    view = PoolView(records, None if log is None else frozenset(log))
-    ranked = ranking(view)
+    view = PoolView(records, None if logarithm is None else frozenset(logarithm))
+    ranked = ranked_measures(view)
     page = (
         _environment()
         .get_template("report.html")

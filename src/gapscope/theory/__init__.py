@@ -21,7 +21,7 @@ from gapscope.theory.order_parameters import order_parameter_integrals as order_
 from gapscope.theory.sensitivity import WeightLayer as WeightLayer
 from gapscope.theory.sensitivity import bias_contribution as bias_contribution
 from gapscope.theory.sensitivity import expected_sensitivity as expected_sensitivity
-from gapscope.theory.sensitivity import fully_connected as fully_connected
+from gapscope.theory.sensitivity import fully_connected_layers as fully_connected_layers
 from gapscope.theory.sensitivity import predicted_loss as predicted_loss
 from gapscope.theory.sensitivity import predicted_variance as predicted_variance
 from gapscope.theory.sensitivity_recursion import finite_noise_sensitivity as finite_noise_sensitivity

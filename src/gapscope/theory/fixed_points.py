@@ -23,7 +23,7 @@ from gapscope.theory.order_parameters import (
     checked_array,
     checked_order_parameters,
     correlation_slopes,
-    correlations,
+    output_correlations,
 )
 
 
@@ -213,7 +213,7 @@ def _jacobian(
     gamma: float, overlap: Numbers, length: float, student: Student, rate: float, zeta: float
 ) -> Float[np.ndarray, "3 3"]:
     share = activity(student)
-    outputs, _ = correlations(overlap, student)
+    outputs, _ = output_correlations(overlap, student)
     outputs_slope, teacher_slope = correlation_slopes(overlap, student)
     radial, i2, i3 = averages(np.asarray(gamma, np.float64), overlap, student)
     # Gradients by (gamma, R) of I1 / gamma, I2 and I3.

@@ -96,7 +96,7 @@ def checked_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numb
     return gains, overlaps
 
 
-def correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
+def output_correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
     r"""$E[g(s) g(t)] / \gamma$ and $E[g'(s) g(t)\, t]$ for pre-activations s (student) and t (teacher), correlation R.
 
     ReLU: $(\pi R + 2r + 2R \arcsin R)/4\pi$ and $(\pi + 2Rr + 2\arcsin R)/4\pi$, $r = \sqrt{1 - R^2}$; linear: R and 1.
@@ -109,7 +109,7 @@ def correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
     Returns:
         The two averages, exact.
 
-    >>> correlations(np.array(1.0), "relu")
+    >>> output_correlations(np.array(1.0), "relu")
     (np.float64(0.5), np.float64(0.5))
     """
     if student == "linear":
@@ -122,7 +122,7 @@ def correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
 
 
 def correlation_slopes(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
-    r"""Derivatives by R of `correlations`: ReLU $(\pi + 2\arcsin R)/4\pi$ and $r/\pi$, linear 1 and 0.
+    r"""Derivatives by R of `output_correlations`: ReLU $(\pi + 2\arcsin R)/4\pi$ and $r/\pi$, linear 1 and 0.
 
     Args:
         overlap: R.
@@ -155,7 +155,7 @@ def averages(gamma: Numbers, overlap: Numbers, student: Student) -> tuple[Number
     [1.0, 1.0, 1.0]
     """
     share = activity(student)
-    outputs, teacher = correlations(overlap, student)
+    outputs, teacher = output_correlations(overlap, student)
     squares = teacher + share * gamma**2 - 2 * gamma * outputs
     return outputs - share * gamma, squares, teacher - share * gamma * overlap
 
@@ -168,7 +168,7 @@ def order_parameter_integrals(
     $$I_1 = E[\delta\, \tilde w^\top x], \quad I_2 = E[\delta^2 x^\top x], \quad I_3 = E[\delta\, w^{*\top} x], \qquad
     \delta = g'(\tilde w^\top x)\,[g(w^{*\top} x) - g(\tilde w^\top x)]$$
 
-    With $(c_1, c_3)$ of `correlations` and $h$ of `activity`: $I_1 = \gamma c_1 - h\gamma^2$,
+    With $(c_1, c_3)$ of `output_correlations` and $h$ of `activity`: $I_1 = \gamma c_1 - h\gamma^2$,
     $I_2 = c_3 + h\gamma^2 - 2\gamma c_1$, $I_3 = c_3 - h\gamma R$. Exact for $N \to \infty$ (where $x^\top x = 1$).
     The paper's eqs. 13 to 15, with the middle term of $I_2$ for ReLU corrected: the print has $\pi + 2Rr + 2\arcsin
     R$ in it as $\pi R + \dots$, which is off by up to 0.4 and right at R = 1 only.
@@ -221,7 +221,7 @@ def generalization_error(
     gains, overlaps = checked_order_parameters(gamma, overlap)
     squares = activity(teacher) + activity(student) * gains**2
     if student == teacher == "relu":
-        product, _ = correlations(overlaps, "relu")
+        product, _ = output_correlations(overlaps, "relu")
     else:
         # One ReLU halves E[s t]: x and -x contribute the same product, and only one of them is active.
         product = min(activity(student), activity(teacher)) * overlaps

@@ -50,7 +50,7 @@ class WeightLayer:
         return cls(fan_in=math.prod(weight.shape[1:]), weights=float(np.square(weight).mean()), biases=moment)
 
 
-def fully_connected(
+def fully_connected_layers(
     n_inputs: int, hidden: Sequence[int], *, weights: float = 1.0, biases: float = 1.0
 ) -> list[WeightLayer]:
     """Return the weight layers of a fully connected network, standard normal unless told otherwise.
@@ -64,7 +64,7 @@ def fully_connected(
     Returns:
         One layer more than there are hidden layers; the last one gives the outputs.
 
-    >>> [layer.fan_in for layer in fully_connected(784, [500, 300])]
+    >>> [layer.fan_in for layer in fully_connected_layers(784, [500, 300])]
     [784, 500, 300]
     """
     return [WeightLayer(fan_in=width, weights=weights, biases=biases) for width in (n_inputs, *hidden)]
@@ -79,7 +79,9 @@ def gain(slopes: Slopes) -> float:
 def check_layers(layers: Sequence[WeightLayer], n_outputs: int) -> None:
     """Raise InvalidInput unless there are a layer and an output."""
     if not layers:
-        raise InvalidInput("layers must hold one weight layer or more; got none. Use fully_connected(n_inputs, []).")
+        raise InvalidInput(
+            "layers must hold one weight layer or more; got none. Use fully_connected_layers(n_inputs, [])."
+        )
     check_range("n_outputs", n_outputs, 1)
 
 
@@ -115,7 +117,7 @@ def expected_sensitivity(
     Raises:
         InvalidInput: There is no layer, or a number is out of range.
 
-    >>> expected_sensitivity(fully_connected(12, [6, 6]), 3, noise_std=1.0)  # 12 / 3 * (6 / 2)^2
+    >>> expected_sensitivity(fully_connected_layers(12, [6, 6]), 3, noise_std=1.0)  # 12 / 3 * (6 / 2)^2
     36.0
     """
     check_layers(layers, n_outputs)
@@ -145,7 +147,7 @@ def bias_contribution(layers: Sequence[WeightLayer], n_outputs: int, *, slopes: 
     Raises:
         InvalidInput: There is no layer, or a number is out of range.
 
-    >>> bias_contribution(fully_connected(7, [4]), 1)  # output bias 1, hidden biases 1 * 4 / 2
+    >>> bias_contribution(fully_connected_layers(7, [4]), 1)  # output bias 1, hidden biases 1 * 4 / 2
     3.0
     """
     check_layers(layers, n_outputs)

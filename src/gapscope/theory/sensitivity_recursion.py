@@ -100,9 +100,10 @@ def finite_noise_sensitivity(
     Raises:
         InvalidInput: Shapes or numbers do not fit together.
 
-    >>> from gapscope.theory.sensitivity import fully_connected
+    >>> from gapscope.theory.sensitivity import fully_connected_layers
     >>> x, noise = np.array([[1.0], [1.0]]), np.array([[-2.0], [2.0]])
-    >>> finite_noise_sensitivity(x, noise, fully_connected(1, [], biases=0), 1)  # f(x) = w x: Var(-2 w, 2 w) = 4 w^2
+    >>> layers = fully_connected_layers(1, [], biases=0)
+    >>> finite_noise_sensitivity(x, noise, layers, 1)  # f(x) = w x: Var(-2 w, 2 w) = 4 w^2
     4.0
     """
     check_layers(layers, n_outputs)

@@ -17,7 +17,7 @@ from gapscope.base.errors import DamagedFile, DamagedFileWarning, InvalidInput, 
 from gapscope.base.files import read_json_lines, to_json, write_atomically
 from gapscope.base.randomness import stream_seed
 from gapscope.base.records import Status
-from gapscope.base.samples import Samples
+from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.data.augmentation import flip_shift_rotate
 from gapscope.inspection.losses import loss_of, scores
@@ -250,18 +250,18 @@ def _stop_reason(settings: TrainingSpec, history: Sequence[dict[str, Any]]) -> s
 
 def train(
     network: nn.Module,
-    samples: Samples,
+    data: Any,
     settings: TrainingSpec,
     *,
     seed: int = 0,
-    test: Samples | None = None,
+    test: Any = None,
     penalties: Sequence[Penalty] | None = None,
     folder: Path | None = None,
     on_epoch: Callable[[nn.Module, dict[str, Any]], None] | None = None,
 ) -> TrainingResult:
     """Train `network` in place and return how it went; the same seed and machine give bit-identical weights.
 
-    The loss is `scoring.loss_of` plus the penalties. With `folder` the state is kept there after every epoch
+    The loss is `inspection.losses.loss_of` plus the penalties. With `folder` the state is kept there after every epoch
     (`checkpoint.safetensors`, `history.jsonl`): calling `train` again with the same arguments goes on from the last
     finished epoch and ends with the weights that the unbroken run has; buffers that are not part of the state
     dictionary, and the random streams of torch, NumPy and Python, are kept too. Where these files are damaged the
@@ -269,10 +269,11 @@ def train(
 
     Args:
         network: Trained in place, on the device it is on; left in evaluation mode.
-        samples: Training samples.
+        data: Training data: a pair (x, y), Samples, a Dataset or a DataLoader. It is read once and held in
+            memory; random transforms are applied once, a shuffled order depends on the seed alone.
         settings: Everything about optimisation.
         seed: Seed of the order of samples and of dropout masks (the initial weights are the network's own).
-        test: Scored after every epoch, never trained on and never used to stop.
+        test: Data in any of these forms, scored after every epoch, never trained on and never used to stop.
         penalties: Penalty objects to use instead of `settings.penalties`.
         folder: An existing folder for checkpoint and history.
         on_epoch: Called after every epoch with the network and the epoch's row, which it may extend with numbers.
@@ -286,6 +287,9 @@ def train(
         UnreadableFile: The folder holds the checkpoint of another network, or one that cannot be read.
         NotWritten: The folder cannot be written.
     """
+    # loaders that shuffle and random transforms draw from the global state: the same seed reads the same samples
+    with _reproducible(device_of(network), stream_seed(seed, "data")):
+        samples, held_out = as_samples(data), None if test is None else as_samples(test)
     _check_samples(network, samples)
     if penalties is None:
         penalties = [make_penalty(item.name, item.options) for item in settings.penalties]
@@ -301,8 +305,8 @@ def train(
                     status="diverged", stopped=f"loss not finite in epoch {len(history) + 1}", history=history
                 )
             network.eval()
-            if test is not None:
-                row |= {f"test_{name}": value for name, value in scores(network, test).items()}
+            if held_out is not None:
+                row |= {f"test_{name}": value for name, value in scores(network, held_out).items()}
             if on_epoch is not None:
                 on_epoch(network, row)
             row["seconds"] = round(time.perf_counter() - start, 4)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from gapscope.estimation.correlations import correlations
-from gapscope.theory.sensitivity import expected_sensitivity, fully_connected
+from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_layers
 from gapscope_studies.forouzesh2021 import grids
 from gapscope_studies.forouzesh2021.analysis import (
     Table,
@@ -144,7 +144,7 @@ def authors(setting: Setting) -> Outcome:
     all_runs = runs(setting, configurations)
     table = points(all_runs)
     inputs = math.prod((3, 32, 32)) if setting.scale != "smoke" else 64
-    theory = [expected_sensitivity(fully_connected(inputs, [int(w)] * 4), 10) for w in table["width"]]
+    theory = [expected_sensitivity(fully_connected_layers(inputs, [int(w)] * 4), 10) for w in table["width"]]
     table["s_over_eq_10"] = table["s_before"] / theory
     rows = [
         _authors_row(int(width), name, group[name])

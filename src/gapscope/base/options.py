@@ -1,0 +1,113 @@
+"""The one checker of options: names that must be known, and values in their declared type."""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from gapscope.base.errors import InvalidInput, nearest
+
+
+def check_known(owner: str, given: Iterable[str], known: Iterable[str], *, noun: str = "option") -> None:
+    """Raise InvalidInput, naming the nearest right name, unless `owner` has everything that is given.
+
+    Args:
+        owner: What the names belong to, for the message.
+        given: The names.
+        known: All names that there are.
+        noun: What a name stands for: "option", "setting", "table".
+
+    Raises:
+        InvalidInput: A name is unknown.
+
+    >>> check_known("Network 'lenet5'", ["droput"], ["dropout", "batch_norm"])
+    Traceback (most recent call last):
+    ...
+    gapscope.base.errors.InvalidInput: Network 'lenet5' has no option 'droput'; it knows dropout, batch_norm. Did you mean 'dropout'?
+    """  # noqa: E501
+    known = list(known)
+    for name in given:
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise InvalidInput(f"{owner} has no {noun} {name!r}; it knows {listed}.{nearest(str(name), known)}")
+
+
+def typed(name: str, value: Any, annotation: Any) -> Any:
+    """Return a value in its declared type, so that 0 and 0.0 are one setting; a wrong type is refused by name.
+
+    Args:
+        name: What the value is for, for the message.
+        value: What was given: plain values, as JSON and TOML have them.
+        annotation: bool, int, float, str, a data class, a mapping, `tuple[T, ...]`, or one of them or None.
+
+    Returns:
+        The value: whole numbers for float become floats, lists tuples, tables data classes.
+
+    Raises:
+        InvalidInput: The value has another type.
+
+    >>> typed("rate", 1, float), typed("rate", None, float | None), typed("sizes", [1, 2], tuple[int, ...])
+    (1.0, None, (1, 2))
+    """
+    origin = typing.get_origin(annotation)
+    if origin is typing.Union or isinstance(annotation, types.UnionType):
+        if value is None:
+            return None
+        annotation = next(part for part in typing.get_args(annotation) if part is not type(None))
+        origin = typing.get_origin(annotation)
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return value if isinstance(value, annotation) else from_mapping(annotation, value, name)
+    if origin is tuple:
+        item_type = typing.get_args(annotation)[0]
+        if not isinstance(value, list | tuple):
+            raise InvalidInput(f"{name} must be a list; got {value!r}. Write it in square brackets.")
+        return tuple(typed(f"{name}[{i}]", item, item_type) for i, item in enumerate(value))
+    if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise InvalidInput(f"{name} must be a finite number; got {value}.")
+        return float(value)
+    if annotation is int and isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if origin is not None and isinstance(value, Mapping):
+        _check_plain(name, value)
+        return dict(value)
+    plain = origin or annotation
+    if plain in (bool, str) and isinstance(value, plain):
+        return value
+    expected = getattr(annotation, "__name__", str(annotation))
+    raise InvalidInput(f"{name} must be of type {expected}; got {value!r} ({type(value).__name__}).")
+
+
+def _check_plain(name: str, value: Any) -> None:
+    """Raise InvalidInput for a value that JSON does not know: options become part of a run's id."""
+    if isinstance(value, Mapping | list | tuple):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            _check_plain(f"{name}.{key}", item)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidInput(f"{name} must be a finite number; got {value}.")
+    elif value is not None and not isinstance(value, bool | int | float | str):
+        raise InvalidInput(f"{name} must be a number, a text, true or false, or a list of them; got {value!r}.")
+
+
+def from_mapping(cls: Any, content: Any, where: str) -> Any:
+    """Return the data class that a table of settings describes.
+
+    Args:
+        cls: The data class; it checks and converts its own fields.
+        content: Name -> value.
+        where: What to call the table in messages.
+
+    Returns:
+        The object.
+
+    Raises:
+        InvalidInput: The content is no table, or names something that the class has not.
+    """
+    if not isinstance(content, Mapping):
+        raise InvalidInput(f"{where} must be a table of settings; got {content!r}.")
+    check_known(where, content, [item.name for item in fields(cls)], noun="setting")
+    return cls(**content)
