@@ -288,7 +288,7 @@ def train(
         NotWritten: The folder cannot be written.
     """
     # loaders that shuffle and random transforms draw from the global state: the same seed reads the same samples
-    with _reproducible(device_of(network), stream_seed(seed, "data")):
+    with reproducible(device_of(network), stream_seed(seed, "data")):
         samples, held_out = as_samples(data), None if test is None else as_samples(test)
     _check_samples(network, samples)
     if penalties is None:
