@@ -1,0 +1,274 @@
+"""Fig. 1: generalization error of one-layer students over P/N, closed forms and simulated students.
+
+The paper gives neither the epochs nor the learning rate of its batch norm students, so they are judged after several
+budgets. Beside them stands what the paper leaves out: SGD without normalisation, in the same batches, for as long.
+Batches are of 32 for linear students (N = 4096 in the paper) and of 16 for ReLU ones (the text; the caption has 32).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas
+from jaxtyping import Float
+from matplotlib.figure import Figure
+
+from gapscope.theory import (
+    StudentWeights,
+    TeacherTask,
+    batch_norm_zeta,
+    draw_teacher_task,
+    least_squares_students,
+    student_generalization,
+    train_students,
+)
+from gapscope.theory.order_parameters import Student
+from gapscope_studies.kit import plots
+from gapscope_studies.kit.claims import Claim, computed, measured
+from gapscope_studies.kit.statistics import bootstrap, mean
+from gapscope_studies.kit.study import Outcome, Part, Setting
+
+NOISE = 0.25
+# Passes over the data after which students are judged, before the longest.
+BUDGETS = (10, 30, 60, 100, 200)
+BATCH_SIZES = {"linear": 32, "relu": 16}
+METHODS = {"batch_norm": "batch norm", "batches": "SGD in batches"}
+GRID = np.linspace(0.02, 3.1, 617)
+ON_THE_CURVE = 0.1
+Point = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is simulated: `students` independent tasks at every load P/N, in N dimensions, for so many epochs."""
+
+    student: Student
+    n_inputs: int
+    students: int
+    longest: int
+    full_epochs: int
+    loads: tuple[float, ...]
+
+    @property
+    def batch_size(self) -> int:
+        """M."""
+        return BATCH_SIZES[self.student]
+
+    @property
+    def zeta(self) -> float:
+        """The gamma decay that the paper puts in the place of these batches."""
+        return float(batch_norm_zeta(self.batch_size, student=self.student))
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Epochs after which students are judged."""
+        return (*(epochs for epochs in BUDGETS if epochs < self.longest), self.longest)
+
+    def curve(self, loads: Any, zeta: float) -> Float[np.ndarray, ...]:
+        """Closed form of the generalization error."""
+        return student_generalization(loads, student=self.student, noise_variance=NOISE, zeta=zeta)
+
+
+def _to_the_end(plan: Plan, task: TeacherTask) -> tuple[StudentWeights, StudentWeights]:
+    """SGD and weight norm with gamma decay: by linear algebra where the student is linear, else by training."""
+    if plan.student == "linear":
+        return least_squares_students(task), least_squares_students(task, zeta=plan.zeta)
+    plain = train_students(task, method="sgd", student="relu", epochs=plan.full_epochs, anneal=False)
+    decayed = train_students(task, method="weight_norm", student="relu", zeta=plan.zeta, epochs=plan.full_epochs)
+    return plain, decayed
+
+
+def simulate_point(plan: Plan, load: float, seed: int = 0) -> Point:
+    """Draw the tasks of one load and train every kind of student on them: errors, one number a task.
+
+    Real batch norm and its control run at a constant learning rate of 0.5 (in the units of `train_students`).
+    """
+    generator = np.random.default_rng([seed, round(1000 * load)])
+    task = draw_teacher_task(
+        load, n_inputs=plan.n_inputs, noise_variance=NOISE, students=plan.students, generator=generator
+    )
+    plain, decayed = _to_the_end(plan, task)
+    found = {
+        method: train_students(
+            task, method=method, student=plan.student, batch_size=min(plan.batch_size, task.inputs.shape[1]),
+            epochs=plan.longest, anneal=False, checkpoints=plan.budgets, generator=generator,
+        )
+        for method in ("batch_norm", "sgd")
+    }  # fmt: skip
+    last = found["batch_norm"].weights[-1]
+    lengths = np.linalg.norm(last, axis=-1) * np.linalg.norm(plain.weights, axis=-1)
+    errors = {
+        method: {str(b): e.tolist() for b, e in zip(plan.budgets, students.generalization_error, strict=True)}
+        for method, students in found.items()
+    }
+    return {
+        "load": load,
+        "plain": plain.generalization_error.tolist(),
+        "decayed": decayed.generalization_error.tolist(),
+        "batch_norm": errors["batch_norm"],
+        "batches": errors["sgd"],
+        "cosine": (np.sum(last * plain.weights, axis=-1) / lengths).tolist(),
+    }
+
+
+def _apart(errors: Sequence[Sequence[float]], target: Sequence[float], rows: Any = None) -> float:
+    """Largest relative distance over the loads of the mean error (over the tasks `rows`) to a curve, where finite.
+
+    >>> _apart([[1.0, 2.0], [7.0]], [2.0, math.inf])
+    0.25
+    """
+    means = [np.mean(np.asarray(e)[slice(None) if rows is None else rows]) for e in errors]
+    return max(abs(float(m) / t - 1) for m, t in zip(means, target, strict=True) if math.isfinite(t))
+
+
+def _errors(points: Sequence[Point], method: str, epochs: int) -> list[list[float]]:
+    return [point[method][str(epochs)] for point in points]
+
+
+def _distances(plan: Plan, points: list[Point], decay: Sequence[float]) -> list[dict[str, Any]]:
+    end = [float(np.mean(point["plain"])) for point in points]
+    return [
+        {"method": title, "epochs": epochs, "to_decay": _apart(_errors(points, method, epochs), decay),
+         "to_end": _apart(_errors(points, method, epochs), end)}
+        for method, title in METHODS.items() for epochs in plan.budgets
+    ]  # fmt: skip
+
+
+def _best(distances: Sequence[Mapping[str, Any]], method: str) -> int:
+    """The budget at which a method comes nearest to gamma decay."""
+    return min((d for d in distances if d["method"] == METHODS[method]), key=lambda d: d["to_decay"])["epochs"]
+
+
+def _claims(plan: Plan, points: list[Point], distances: list[dict[str, Any]], decay: Sequence[float]) -> list[Claim]:
+    """Whether batch norm lies on the curve of gamma decay, at the best budget and at the end; intervals over tasks."""
+    source = "Fig. 1a" if plan.student == "linear" else "Fig. 1b"
+    best, control = _best(distances, "batch_norm"), _best(distances, "batches")
+
+    def off(method: str, epochs: int, rows: Any) -> float:
+        return _apart(_errors(points, method, epochs), decay, rows)
+
+    def distance(says: str, function: Any, **more: Any) -> Claim:
+        found = bootstrap(function, plan.students, draws=500)
+        return measured(source, says, "largest relative distance over the loads", found, unit="tasks", **more)
+
+    on = {"below": ON_THE_CURVE}
+    return [
+        distance(f"batch norm's students lie on gamma decay 1/{round(1 / plan.zeta)} (some budget: {best} epochs)",
+                 partial(off, "batch_norm", best), **on),
+        distance(f"they lie on it after long training ({plan.longest} epochs)",
+                 partial(off, "batch_norm", plan.longest), **on),
+        distance("SGD in the same batches is farther at its best budget: it is batch norm that puts them there",
+                 lambda rows: off("batches", control, rows) - off("batch_norm", best, rows), above=0.0, ours=True),
+    ]  # fmt: skip
+
+
+def _peak_claims(points: list[Point]) -> list[Claim]:
+    plain = [float(np.mean(point["plain"])) for point in points]
+    top = int(np.argmax(plain))
+    ratios = np.array(points[top]["decayed"]) / np.array(points[top]["plain"])
+    return [
+        computed("Fig. 1b", "SGD's error diverges at P/N = 2", "load with the largest error", points[top]["load"],
+                 paper=2.0, within=1.01),
+        measured("Fig. 1b", "gamma decay suppresses that peak", "error there over SGD's", mean(ratios), below=1.0,
+                 unit="tasks"),
+    ]  # fmt: skip
+
+
+def _ridge_claims(plan: Plan, points: list[Point], decay: Sequence[float]) -> list[Claim]:
+    excess = float(np.max(plan.curve(GRID, NOISE) - plan.curve(GRID, plan.zeta)))
+    ridge = _apart([point["decayed"] for point in points], decay)
+    return [
+        computed("Fig. 1a", f"decay {NOISE:g} is the lowest curve everywhere", "largest excess over the other decay",
+                 excess, below=1e-12),
+        computed("Sec. 4", "simulated ridge students follow the closed form", "largest relative distance", ridge,
+                 below=ON_THE_CURVE, ours=True),
+    ]  # fmt: skip
+
+
+def _table(plan: Plan, points: list[Point]) -> pandas.DataFrame:
+    rows = []
+    for point in points:
+        sgd = float(plan.curve(point["load"], 0.0))
+        row: dict[str, Any] = {
+            "P/N": point["load"],
+            "SGD, closed form": sgd if math.isfinite(sgd) else "infinite",
+            "SGD to the end": str(mean(point["plain"])),
+            f"decay {plan.zeta:.3g}, closed form": float(plan.curve(point["load"], plan.zeta)),
+            f"decay {plan.zeta:.3g} to the end": str(mean(point["decayed"])),
+        }
+        for method, title in METHODS.items():
+            row |= {f"{title}, {epochs} epochs": str(mean(point[method][str(epochs)])) for epochs in plan.budgets}
+        rows.append(row | {"cosine with SGD's end": str(mean(point["cosine"]))})
+    return pandas.DataFrame(rows)
+
+
+def _figure(plan: Plan, points: list[Point], best: int) -> Figure:
+    figure, [axis] = plots.panels(1, width=8, height=4.6)
+    axis.plot(GRID, np.minimum(plan.curve(GRID, 0.0), 10), "C0", label="SGD, closed form")
+    if plan.student == "linear":
+        axis.plot(GRID, plan.curve(GRID, plan.zeta), "C2", label=f"decay {plan.zeta:.3g} (1/2M), closed form")
+        axis.plot(GRID, plan.curve(GRID, NOISE), "C3", label=f"decay {NOISE:g}, closed form")
+    else:
+        noiseless = student_generalization(GRID, student="relu", noise_variance=0.0)
+        axis.plot(GRID, noiseless, "C3", label="SGD without noise, closed form")
+    series = {
+        "SGD to the end": ([point["plain"] for point in points], "o", "C0"),
+        f"gamma decay {plan.zeta:.3g} to the end": ([point["decayed"] for point in points], "^", "C2"),
+        f"batch norm, {best} epochs": (_errors(points, "batch_norm", best), "s", "black"),
+        f"batch norm, {plan.longest} epochs": (_errors(points, "batch_norm", plan.longest), "s", "0.6"),
+        f"SGD in batches, {best} epochs": (_errors(points, "batches", best), "x", "C1"),
+    }
+    for name, (errors, marker, color) in series.items():
+        plots.lines(axis, {name: np.transpose(errors)}, plan.loads, style=marker, colors={name: color})
+    axis.set_ylim((0, 2) if plan.student == "linear" else (0.5, 2.2))
+    title = f"{plan.student} students, batches of {plan.batch_size}, N = {plan.n_inputs}"
+    plots.named(axis, title=title, xlabel="load P/N", ylabel="generalization error")
+    plots.legend(figure)
+    return figure
+
+
+def figure_1(setting: Setting, student: Student) -> Outcome:
+    """Linear (a) or ReLU (b) students: are batch norm's points those of gamma decay?"""
+    chosen = setting.read(__file__)["theory"][student]
+    plan = Plan(**chosen | {"student": student, "loads": tuple(chosen["loads"])})
+    name = f"{student}-{plan.n_inputs}-{plan.students}-{plan.longest}-{plan.full_epochs}"
+    jobs = {f"{name}-{load:g}": partial(simulate_point, plan, load) for load in plan.loads}
+    points = list(setting.remembered("students", jobs).values())
+    linear = student == "linear"
+    decay = [
+        float(plan.curve(point["load"], plan.zeta)) if linear else float(np.mean(point["decayed"])) for point in points
+    ]
+    distances = _distances(plan, points, decay)
+    more = _ridge_claims(plan, points, decay) if linear else _peak_claims(points)
+    return Outcome(
+        numbers={
+            "n_inputs": plan.n_inputs, "batch_size": plan.batch_size, "zeta": plan.zeta, "points": points,
+            "distances": distances,
+        },
+        claims=[*_claims(plan, points, distances, decay), *more],
+        stands_in_for=[
+            {"what": "N", "paper": "4,096" if linear else "not said", "here": f"{plan.n_inputs:,}"},
+            {"what": "tasks a load", "paper": "not said", "here": str(plan.students)},
+            {"what": "epochs", "paper": "not said", "here": ", ".join(map(str, plan.budgets))},
+        ],
+        tables={
+            "Errors, with 95 % intervals over tasks": _table(plan, points),
+            "Largest relative distance to gamma decay and to the end of SGD": pandas.DataFrame(distances),
+        },
+        figures={"errors": _figure(plan, points, _best(distances, "batch_norm"))},
+        seeds=[0],
+    )  # fmt: skip
+
+
+PARTS = (
+    Part("fig1a", "Fig. 1(a): generalization of linear students, BN and gamma decay",
+         partial(figure_1, student="linear"), "Batch norm's students lie on the curve of gamma decay 1/2M."),
+    Part("fig1b", "Fig. 1(b): generalization of ReLU students, BN and gamma decay",
+         partial(figure_1, student="relu"),
+         "SGD's error peaks at P/N = 2; batch norm's, like gamma decay 1/4M's, does not."),
+)  # fmt: skip

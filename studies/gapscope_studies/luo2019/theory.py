@@ -1,0 +1,302 @@
+"""Table 1 and eqs. (6) to (10): closed forms and differential equations of the order parameters against simulation.
+
+Batch norm is here what the paper makes of it: weight norm with gamma decay zeta. All students learn online from a
+teacher of their own kind without label noise, t = (seen samples)/N.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas
+from jaxtyping import Float
+from matplotlib.figure import Figure
+
+from gapscope.theory import (
+    effective_learning_rate,
+    fixed_point,
+    learning_dynamics,
+    max_learning_rate,
+    order_parameter_integrals,
+    simulate_learning,
+    stability_eigenvalues,
+)
+from gapscope.theory.dynamics import Method, Trajectory
+from gapscope.theory.order_parameters import Student
+from gapscope.theory.student_steps import activate, pre_activations, steps
+from gapscope.theory.teacher_students import draw_teachers
+from gapscope_studies.kit import plots
+from gapscope_studies.kit.claims import claim, computed
+from gapscope_studies.kit.statistics import mean
+from gapscope_studies.kit.study import Outcome, Part, Setting
+from gapscope_studies.luo2019 import students
+
+ZETA = 0.25
+RATE = 0.5
+SLOW = 1e-8
+SEED = 0
+PARAMETERS = {"gamma": "gain γ", "overlap": "overlap R", "length": "length L"}
+STUDENTS: tuple[Student, ...] = ("relu", "linear")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Approach:
+    """One row of Table 1."""
+
+    name: str
+    method: Method
+    zeta: float
+
+
+APPROACHES = (Approach("BN", "weight_norm", ZETA), Approach("WN", "weight_norm", 0.0), Approach("SGD", "sgd", 0.0))
+
+
+def overlap_rate(approach: Approach, student: Student) -> float:
+    r"""Rate at which 1 - R decays near the fixed point, by the differential equations, per unit of $\eta t$.
+
+    From R = 1 - 1e-5 at a learning rate of 1e-8: the equations are linear there, and the terms in $\eta^2$, which make
+    the fixed point of batch norm drift, are below 1e-4 of the rest.
+    """
+    path = learning_dynamics(
+        np.array([1.0, 3.0]) / SLOW, learning_rate=SLOW, method=approach.method, student=student, zeta=approach.zeta,
+        gamma=float(fixed_point(student=student, zeta=approach.zeta).gamma), overlap=1 - 1e-5,
+    )  # fmt: skip
+    first, last = np.log(1 - path.overlap)
+    return float(last - first) / 2
+
+
+def largest_settling_rate(student: Student, tolerance: float) -> float:
+    """Largest learning rate at which SGD comes to rest at the teacher, by bisection on the differential equations."""
+
+    def settles(rate: float) -> bool:
+        path = learning_dynamics([500.0], learning_rate=rate, method="sgd", student=student, gamma=0.99, overlap=0.99)
+        return bool(path.overlap[-1] > 0.99999)
+
+    low, high = 0.5, 4.0
+    while high - low > tolerance:
+        middle = (low + high) / 2
+        low, high = (middle, high) if settles(middle) else (low, middle)
+    return (low + high) / 2
+
+
+def _row(until: float, approach: Approach, student: Student) -> Row:
+    """Fixed point, learning rates and stability of one approach, closed forms beside what integration gives."""
+    zeta = approach.zeta
+    point = fixed_point(student=student, zeta=zeta)
+    path = learning_dynamics([until], learning_rate=RATE, method=approach.method, student=student, zeta=zeta)
+    gamma, overlap, length = (float(getattr(path, name)[-1]) for name in PARAMETERS)
+    closed = stability_eigenvalues(SLOW, student=student, zeta=zeta)
+    return {
+        "student": student,
+        "approach": approach.name,
+        "zeta": zeta,
+        "γ0": float(point.gamma),
+        "γ at the end": gamma,
+        "R at the end": overlap,
+        "L at the end": length,
+        "largest rate": float(max_learning_rate(student=student, zeta=zeta)),
+        "effective rate at the end, over η": float(
+            effective_learning_rate(1.0, student=student, zeta=zeta, length=length)
+        ),
+        "λ_R / η, η → 0": float(closed.overlap) / SLOW,
+        "λ_R / η of the equations": overlap_rate(approach, student),
+    }
+
+
+def _around_two(scale: Row, student: Student, rate: float) -> Row:
+    """Overlap of simulated SGD students that start at the teacher's direction but for a little, at one rate."""
+    path = simulate_learning(
+        [scale["around_two"]], learning_rate=rate, method="sgd", student=student, gamma=0.99, overlap=0.99,
+        generator=np.random.default_rng(SEED), **scale["simulated"],
+    )  # fmt: skip
+    found, gain = mean(path.overlap[-1]), float(np.median(path.gamma[-1]))
+    half = (found.high - found.low) / 2
+    return {"student": student, "rate": rate, "t": scale["around_two"], "R": found.value, "half of 95 % interval": half,
+            "median γ": gain}  # fmt: skip
+
+
+def table_1(setting: Setting) -> Outcome:
+    """Fixed points, largest and effective learning rates: closed forms, equations integrated, students simulated."""
+    scale = setting.read(__file__)["theory"]
+    rows = [_row(scale["until"], approach, student) for student in STUDENTS for approach in APPROACHES]
+    settling = {student: largest_settling_rate(student, scale["tolerance"]) for student in STUDENTS}
+    around = [_around_two(scale, student, rate) for student in STUDENTS for rate in (1.8, 2.2)]
+    by_name = {(row["student"], row["approach"]): row for row in rows}
+    gains = {s: by_name[s, "BN"]["largest rate"] - by_name[s, "SGD"]["largest rate"] for s in STUDENTS}
+    apart = max(abs(row["γ at the end"] / row["γ0"] - 1) for row in rows)
+    slopes = max(abs(row["λ_R / η of the equations"] / row["λ_R / η, η → 0"] - 1) for row in rows)
+    effective = {name: by_name["relu", name]["effective rate at the end, over η"] for name in ("BN", "SGD")}
+    claims = [
+        computed("Table 1", "gains end at the printed fixed points", "largest relative deviation", apart, below=0.01),
+        computed("Table 1", "1 - R decays as the closed eigenvalue says", "largest deviation", slopes, below=0.01),
+        *(computed("Table 1", f"SGD settles up to a learning rate of 2 ({student})", "largest rate that settles", rate,
+                   paper=2.0, within=1.05) for student, rate in settling.items()),
+        computed("Prop. 4", "batch norm's largest rate exceeds SGD's by 2 zeta or more", "smallest excess less 2 zeta",
+                 min(gains.values()) - 2 * ZETA, above=-1e-9),
+        computed("Sec. 3.2", "batch norm's effective learning rate is larger than SGD's",
+                 "its rate at the end over eta, less SGD's (ReLU)", effective["BN"] - effective["SGD"], above=0.0),
+    ]  # fmt: skip
+    return Outcome(
+        numbers={"rows": rows, "largest_settling_rate_of_sgd": settling, "sgd_around_two": around, "gains": gains},
+        claims=claims,
+        tables={
+            f"Table 1, BN with zeta = {ZETA:g}; the end is at η = {RATE:g}, from (γ, R, L) = (0.5, 0.2, 1)": (
+                pandas.DataFrame(rows)
+            ),
+            "Simulated SGD below and above its largest learning rate, 2": pandas.DataFrame(around),
+        },
+        verdict="For zeta > 0 the printed point is fixed to first order in the learning rate alone: L grows.",
+        seeds=[SEED],
+    )
+
+
+def _draw(axis: Any, path: Trajectory, drawn: Trajectory, title: str) -> None:
+    for number, (name, label) in enumerate(PARAMETERS.items()):
+        axis.plot(path.times, getattr(path, name), color=f"C{number}", label=f"{label}, equations")
+        axis.plot(
+            path.times, getattr(drawn, name).mean(1), "o", color=f"C{number}", markersize=3, markerfacecolor="none",
+            label=f"{label}, simulated",
+        )  # fmt: skip
+    plots.named(axis, title=title, xlabel="t = seen samples / N")
+
+
+def _deviations(scale: Row) -> tuple[list[Row], Figure]:
+    """Simulated students against the equations, for every approach and activation."""
+    times = np.linspace(0, scale["dynamics"], 33)
+    figure, axes = plots.panels(6, width=3.2, height=2.6)
+    rows = []
+    pairs = [(student, approach) for student in STUDENTS for approach in APPROACHES]
+    for axis, (student, approach) in zip(axes, pairs, strict=True):
+        rate = RATE if student == "relu" else 3 * RATE
+        common: Any = {"learning_rate": rate, "method": approach.method, "student": student, "zeta": approach.zeta}
+        drawn = simulate_learning(times, generator=np.random.default_rng(SEED), **common, **scale["simulated"])
+        path = learning_dynamics(times, **common)
+        row: Row = {"student": student, "approach": approach.name, "η": rate}
+        for name in PARAMETERS:
+            apart = getattr(drawn, name) - getattr(path, name)[:, None]
+            row[f"{name}: largest of the mean"] = float(np.abs(apart.mean(1)).max())
+            row[f"{name}: one student, rms"] = float(np.sqrt((apart**2).mean()))
+        rows.append(row)
+        _draw(axis, path, drawn, f"{approach.name}, {student}, η = {rate:g}")
+    plots.legend(figure)
+    return rows, figure
+
+
+def _rms_by_size(sizes: list[int], students: int, until: float) -> tuple[list[Row], list[float]]:
+    """Root mean square deviation of single students from the equations over N, and its power of N by student."""
+    times = np.linspace(0, until, 17)
+    path = learning_dynamics(times, learning_rate=RATE, zeta=ZETA)
+    each = np.empty((len(sizes), students))
+    for number, size in enumerate(sizes):
+        drawn = simulate_learning(
+            times, learning_rate=RATE, zeta=ZETA, n_inputs=size, students=students,
+            generator=np.random.default_rng([SEED, size]),
+        )  # fmt: skip
+        each[number] = np.sqrt(np.mean((drawn.overlap - path.overlap[:, None]) ** 2, axis=0))
+    rows = []
+    for size, values in zip(sizes, each, strict=True):
+        found = mean(values)
+        half = (found.high - found.low) / 2
+        rows.append({"N": size, "rms of R": found.value, "half of 95 % interval": half,
+                     "times √N": found.value * size**0.5})  # fmt: skip
+    return rows, np.polyfit(np.log(sizes), np.log(each), 1)[0].tolist()
+
+
+def printed_step(size: int, until: float, students: int) -> Float[np.ndarray, " k"]:
+    """Standard deviation over the second half of training of each ReLU student's gain, moved by the printed step.
+
+    That is the learning rate, and not the learning rate over N.
+    """
+    generator = np.random.default_rng(SEED)
+    teachers = draw_teachers(size, students, generator)
+    weights, gains, later = teachers + generator.standard_normal(teachers.shape), np.full(students, 0.5), []
+    for _ in range(round(until * size)):
+        x = generator.standard_normal((students, 1, size)) / np.sqrt(size)
+        labels = activate(pre_activations(x, teachers), "relu")
+        turn, growth = steps("weight_norm", weights, gains, x, labels, "relu")
+        weights, gains = weights + RATE * turn, gains + RATE * (size * growth - ZETA * gains)
+        later.append(gains)
+    return np.std(later[len(later) // 2 :], axis=0)
+
+
+def printed_i2(gamma: float, overlap: float) -> float:
+    """I2 of ReLU students as printed in eq. (15), with pi R in the place of pi in its middle term: wrong unless R = 1.
+
+    >>> printed_i2(1.0, 1.0)
+    0.0
+    """
+    arc, root = float(np.arcsin(overlap)), float(np.sqrt(1 - overlap**2))
+    middle = (np.pi * overlap + 2 * overlap * root + 2 * arc) / (4 * np.pi)
+    last = gamma * (np.pi * overlap + 2 * root + 2 * overlap * arc) / (2 * np.pi)
+    return float(gamma**2 / 2 + middle - last)
+
+
+def _integrals(draws: int) -> list[Row]:
+    """I2 as printed, corrected, and drawn."""
+    first, across = np.random.default_rng(SEED).standard_normal((2, draws))
+    rows = []
+    for gamma, overlap in ((0.5, -0.6), (0.7, 0.4), (0.9, 0.9), (1.0, 1.0)):
+        student, teacher = gamma * first, overlap * first + np.sqrt(1 - overlap**2) * across
+        squares = np.where(student > 0, (np.maximum(teacher, 0) - student) ** 2, 0.0)
+        rows.append(
+            {
+                "γ": gamma,
+                "R": overlap,
+                "I2 as printed": printed_i2(gamma, overlap),
+                "I2 corrected": float(order_parameter_integrals(gamma, overlap).i2),
+                "I2 drawn": float(squares.mean()),
+                "standard error": float(squares.std() / draws**0.5),
+            }
+        )
+    return rows
+
+
+def dynamics(setting: Setting) -> Outcome:
+    """The equations of the order parameters against simulated online SGD, at one N and over N."""
+    scale = setting.read(__file__)["theory"]
+    rows, figure = _deviations(scale)
+    (sizes, powers), integrals = _rms_by_size(**scale["by_size"]), _integrals(scale["integral_draws"])
+    jumps = printed_step(**scale["printed_step"]).tolist()
+    largest = max(value for row in rows for name, value in row.items() if name.endswith("largest of the mean"))
+    errors = {
+        kind: max(abs(row[f"I2 {kind}"] - row["I2 drawn"]) - 4 * row["standard error"] for row in integrals)
+        for kind in ("as printed", "corrected")
+    }
+    beyond = "largest distance to the drawn value beyond four standard errors"
+    claims = [
+        computed("Eqs. 6-10", "the equations describe simulated students", "largest deviation of their mean", largest,
+                 below=0.05),
+        claim("Eqs. 6-10", "single students deviate as 1/sqrt(N)", "power of N", powers, paper=-0.5, within=1.3,
+              unit="students"),
+        claim("Eq. 5", "the gain settles when it moves by eta, as printed", "standard deviation of the gain", jumps,
+              below=0.01, unit="students"),
+        computed("Eq. 15", "I2 is as printed", beyond, errors["as printed"], below=0.0),
+        computed("Eq. 15", "I2 is as corrected (pi for pi R)", beyond, errors["corrected"], below=0.0, ours=True),
+    ]  # fmt: skip
+    return Outcome(
+        numbers={
+            "deviations": rows, "by_size": sizes, "powers_of_n": powers, "i2": integrals,
+            "deviation_of_gain_with_printed_step": jumps,
+        },
+        claims=claims,
+        tables={
+            "Simulated students minus equations": pandas.DataFrame(rows),
+            f"BN (zeta = {ZETA:g}), ReLU, over N": pandas.DataFrame(sizes),
+            "I2 of ReLU students": pandas.DataFrame(integrals),
+        },
+        figures={"paths": figure},
+        verdict="The equations hold with two corrections of the print: the step of γ is η/N, and I2 has π for πR.",
+        seeds=[SEED],
+    )  # fmt: skip
+
+
+PARTS = (
+    *students.PARTS,
+    Part("table1", "Table 1: fixed points, largest and effective learning rates", table_1,
+         "Batch norm has a fixed point of its own, and allows larger maximal and effective learning rates."),
+    Part("dynamics", "Eqs. 6 to 10: learning dynamics against simulated students", dynamics,
+         "Differential equations of three order parameters describe learning for large N."),
+)  # fmt: skip

@@ -1,0 +1,206 @@
+"""Luo et al. 2019: its helpers on known answers and its protocol; that its numbers stand is `test_frozen`."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gapscope.base.records import Record
+from gapscope.base.specs import Spec
+from gapscope.batch_norm.norm_layers import BATCH_KINDS
+from gapscope.cli.study import load_study
+from gapscope.data import load
+from gapscope.pools.from_spec import build_network, prepared
+from gapscope.theory import order_parameter_integrals, stability_eigenvalues
+from gapscope_studies.kit.study import Setting, run_study
+from gapscope_studies.luo2019 import STUDY, advice, excess, study
+from gapscope_studies.luo2019.networks import Method, differences, method, smaller
+from gapscope_studies.luo2019.students import Plan, simulate_point
+from gapscope_studies.luo2019.theory import APPROACHES, largest_settling_rate, overlap_rate, printed_i2
+
+
+def at(scale: str, work: Path = Path()) -> Setting:
+    return Setting(scale=scale, work=work, workers=1, say=lambda line: None)
+
+
+def test_the_study_is_found_by_its_name() -> None:
+    assert load_study("luo2019") is STUDY
+
+
+def test_the_papers_protocol_at_paper_scale() -> None:
+    small_batch, large_batch = (method(at("paper"), "resnet", size)[0] for size in (128, 1024))
+    assert small_batch.network.options == {"width_multiplier": 1.0}
+    assert (small_batch.training.learning_rate, small_batch.training.momentum) == (0.1, 0.9)
+    assert large_batch.training.learning_rate == pytest.approx(0.8)
+    assert small_batch.training.schedule_factor == pytest.approx(math.exp(-391e-4), rel=1e-4)
+    assert small_batch.data.train_size is None
+    imagenet = study._on_images(at("paper"), 128)[0]
+    training = imagenet.training
+    assert (training.schedule, training.schedule_factor, training.schedule_epochs) == ("step", 0.1, 30)
+    assert imagenet.data.options == {"folder": "imagenet32", "side": 32}
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+def test_every_scale_has_the_same_settings_and_whole_grids(scale: str) -> None:
+    content, other = at(scale).read(study.__file__), at("smoke").read(study.__file__)
+    assert content.keys() == other.keys()
+    assert all(content[name].keys() == other[name].keys() for name in ("theory", "excess", "advice", "fig2ef"))
+    slow = method(at(scale), "resnet", 10, options=study.PLAIN, weight_norm=True)
+    assert len(slow) == content["seeds"] and [spec.seed for spec in slow] == list(range(content["seeds"]))
+    assert slow[0].training.learning_rate == pytest.approx(
+        content["slower_weight_norm"] * method(at(scale), "resnet", 10)[0].training.learning_rate
+    )
+
+
+def made_up(losses: list[float], accuracy: float = 1.0) -> Method:
+    records = [
+        Record(
+            id="a", spec=Spec().to_dict(), status="finished" if math.isfinite(loss) else "diverged",
+            scores={"test_loss": loss, "train_accuracy": accuracy}, history=[{"test_loss": 1.0}] * 8,
+        )
+        for loss in losses
+    ]  # fmt: skip
+    return Method("made up", tuple(records), 10)
+
+
+def test_differences_pair_seeds_and_leave_out_what_diverged() -> None:
+    one, other = made_up([1.0, 2.0, math.nan]), made_up([0.5, 3.0, 1.0])
+    assert differences(one, other, "test_loss") == [0.5, -1.0]
+    assert smaller("", "", one, other, "test_loss").values == (0.5, -1.0)
+    assert one.final("test_loss") == [1.0, 2.0]
+
+
+def test_networks_that_learnt_nothing_or_less_carry_no_verdict() -> None:
+    one, better = made_up([1.0, 1.1, 0.9] * 2), made_up([2.0, 2.1, 1.9] * 2)
+    assert smaller("", "", one, better, "test_loss").outcome == "held"
+    for accuracy, reason in ((0.109, "did not learn: made up"), (0.5, "did not learn alike")):
+        outcome, why = smaller("", "", made_up([1.0, 1.1, 0.9] * 2, accuracy), better, "test_loss").judged
+        assert outcome == "open" and why.startswith(reason)
+
+
+def test_folding_keeps_the_norms_that_act() -> None:
+    spec = method(at("smoke"), "cnn", 10)[0]
+    problem, _ = prepared(spec, None)
+    network = build_network(spec, problem)
+    network(problem.train.inputs)
+    with torch.no_grad():
+        for layer in network.modules():
+            if isinstance(layer, BATCH_KINDS):
+                layer.weight.uniform_(-2, 2)
+    x = problem.train.inputs[:2]
+    folded = study.replace_normalization(network.eval(), "none", inputs=x)
+    parameters = dict(folded.named_parameters())
+    plain = {name: float(parameters[f"{name}.weight"].detach().norm()) for name in study.TUNED_LAYERS}
+    assert study.effective_norms(network, x) == pytest.approx(plain, rel=1e-5)
+    assert study.effective_norms(folded, x) == pytest.approx(plain, rel=1e-6)
+
+
+def test_images_are_written_so_that_they_are_read_back(tmp_path: Path) -> None:
+    inputs = torch.arange(5 * 3 * 4 * 4).view(5, 3, 4, 4) / 255
+    for split in ("train", "val"):
+        study.write_images(inputs, torch.tensor([1, 0, 1, 0, 1]), tmp_path / split)
+    found = load("image_folder", folder=str(tmp_path), side=4)
+    torch.testing.assert_close(found.train.inputs, inputs[[1, 0, 3, 2, 4]])
+    assert found.train.targets is not None and found.train.targets.tolist() == [0, 1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("model", excess.MODELS)
+def test_single_units_are_at_their_optimum(model: str) -> None:
+    samples = excess.unit_population(model, 20_000, torch.Generator().manual_seed(0))
+    network: Any = excess.fitted_unit(model, samples)
+    # the loss is of order 1 and its curvature too: gamma is at its optimum within 1e-4
+    assert max(float(p.grad.abs().max()) for p in network.parameters()) < 1e-4
+    assert float(network[0].weight.detach()) == pytest.approx(1.5, abs=0.1)
+
+
+def test_the_printed_decay_of_a_linear_unit_is_the_closed_form() -> None:
+    samples = excess.unit_population("linear", 4000, torch.Generator().manual_seed(0))
+    network = excess.fitted_unit("linear", samples)
+    [row] = excess.compare(network, samples, (20,), ["0"], 0, passes=2, draws=4)
+    # squared error, normal u: 2 / 2 * (2 / 4M + 1 / M) gamma^2; the squared score is 4 noise^2 in the place of 2
+    factor = (4000 - 20) / 3999
+    assert row["printed_curvature"] == pytest.approx(factor * 1.5 * 1.5**2 / 20, rel=0.06)
+    assert row["printed"] == pytest.approx(factor * 0.75 * 1.5**2 / 20, rel=0.1)
+    assert row["shipped"] == pytest.approx(row["second_order"], rel=0.1)
+
+
+def test_ratios_and_targets_by_hand() -> None:
+    group = [{"measured": 1.0, "standard_error": 0.3, "p": 2.0}, {"measured": 2.0, "standard_error": 0.4, "p": 4.0}]
+    assert excess.ratio(group, "p") == (0.5, pytest.approx(0.5 / 6))
+    unsure = [row | {"p_error": 1.0} for row in group]
+    assert excess.ratio(unsure, "p") == (0.5, pytest.approx((0.25 + 0.25 * 2) ** 0.5 / 6))
+    assert excess.judged(excess.UNIT, 16, 1.07, 0.004) == "met"
+    assert excess.judged(excess.UNIT, 16, 1.09, 0.004) == "missed"
+    assert excess.judged(excess.FULLY_CONNECTED, 128, 1.03, 0.006) == "open"
+    assert excess.judged(excess.FULLY_CONNECTED, 64, 1.03, 0.006) == "-"
+    assert [excess.judged(excess.CONVOLUTION, 64, value, 0.1) for value in (1.2, 1.8, 0.3, 0.7)] == [
+        "met", "missed", "missed", "open",
+    ]  # fmt: skip
+
+
+def test_simulated_ridge_students_lie_on_the_curve_and_batch_norm_goes_to_least_squares() -> None:
+    plan = Plan(student="linear", n_inputs=256, students=4, longest=200, full_epochs=0, loads=(2.0,))
+    point = simulate_point(plan, 2.0)
+    assert np.mean(point["decayed"]) == pytest.approx(float(plan.curve(2.0, 1 / 64)), rel=0.06)
+    assert np.mean(point["plain"]) == pytest.approx(0.25, rel=0.06)
+    assert min(point["cosine"]) > 0.99 and list(point["batch_norm"]) == ["10", "30", "60", "100", "200"]
+    assert np.mean(point["batch_norm"]["10"]) < np.mean(point["batch_norm"]["200"])
+
+
+def test_table_1_by_integration_agrees_with_its_closed_forms() -> None:
+    for approach in APPROACHES:
+        closed = stability_eigenvalues(1e-8, zeta=approach.zeta).overlap / 1e-8
+        assert overlap_rate(approach, "relu") == pytest.approx(float(closed), rel=2e-3)
+    assert largest_settling_rate("linear", tolerance=0.1) == pytest.approx(2.0, abs=0.06)
+
+
+def test_the_printed_i2_is_right_at_full_overlap_alone() -> None:
+    for overlap in (1.0, 0.4):
+        right = float(order_parameter_integrals(0.7, overlap).i2)
+        assert (abs(printed_i2(0.7, overlap) - right) < 1e-12) == (overlap == 1.0)
+    assert printed_i2(0.7, 0.4) == pytest.approx(right - (1 - 0.4) / 4)
+
+
+def world() -> dict[str, Any]:
+    return at("smoke").read(study.__file__)["advice"]["advice"]
+
+
+def test_remedies_change_the_network_and_add_to_its_regularisation() -> None:
+    alone = advice._specs(world(), 30)[0]
+    runs = [
+        advice._tried(None, alone, 8, *remedy)
+        for remedy in (("", 0.0, ""), ("dropout", 0.5, "output"), ("gamma decay", 30.0, ""), ("ghost batches", 8.0, ""))
+    ]
+    assert len({run["train_loss"] for run in runs}) == 4
+    assert all(run["regularization"][0] > runs[0]["regularization"][0] + 0.02 for run in runs[1:3])
+
+
+def test_advice_that_has_nothing_to_say_is_not_followed() -> None:
+    given: dict[str, Any] = {"dropout": None, "decay_strength": {"value": 1.5}, "dropout_before": ["output"]}
+    assert advice._follow("dropout", given, 8) is None
+    assert advice._follow("gamma decay", given, 8) == (1.5, "")
+    assert advice._follow("ghost batches", given, 8) == (8.0, "")
+    assert advice._follow("dropout", given | {"dropout": {"value": 0.2}}, 8) == (0.2, "output")
+
+
+def test_differences_of_methods_are_paired_by_seed() -> None:
+    runs = [{"train_accuracy": 1.0, "test_accuracy": value} for value in (0.5, 0.6, 0.8)]
+    everyone = advice.Followed("a", {}, dict(enumerate(runs)))
+    some = advice.Followed("b", {}, {1: runs[0], 2: runs[1]})
+    assert some.minus(everyone, "gap") == pytest.approx([0.5 - 0.4, 0.4 - 0.2])
+    assert everyone.minus(some, "test_accuracy") == pytest.approx([0.6 - 0.5, 0.8 - 0.6])
+
+
+def test_a_part_is_written_with_its_claims_and_its_scale(tmp_path: Path) -> None:
+    [path] = run_study(STUDY, at("smoke", tmp_path), tmp_path / "results", parts=["table1"])
+    content = json.loads(path.read_text())
+    outcomes = {row["says"]: row["outcome"] for row in content["claims"]}
+    assert outcomes["batch norm's effective learning rate is larger than SGD's"] == "not held"
+    assert outcomes["batch norm's largest rate exceeds SGD's by 2 zeta or more"] == "held"
+    assert "**What the paper says.** Batch norm has a fixed point" in path.with_suffix(".md").read_text()
