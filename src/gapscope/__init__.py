@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gapscope.assessment.compare import compare as compare
+    from gapscope.assessment.expected_accuracy import expected_accuracy as expected_accuracy
     from gapscope.assessment.measure import measure as measure
     from gapscope.assessment.rank_architectures import rank_architectures as rank_architectures
     from gapscope.base.records import Estimate as Estimate
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "advise_batch_norm": "batch_norm.advice.batch_norm",
+    "expected_accuracy": "assessment.expected_accuracy",
     "measure": "assessment.measure",
     "compare": "assessment.compare",
     "load": "data.sources",

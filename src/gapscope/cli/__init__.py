@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from gapscope.cli import advise, data, demo, doctor, estimate, measure, pool, report, study
+from gapscope.cli import advise, data, demo, doctor, estimate, expect, measure, pool, report, study
 
 app = typer.Typer(
     name="gapscope",
@@ -37,6 +37,7 @@ def root(
 app.command("demo")(demo.demo)
 app.command("measure")(measure.measure)
 app.command("compare")(measure.compare)
+app.command("expect")(expect.expect)
 app.add_typer(advise.app, name="advise")
 app.add_typer(data.app, name="data")
 app.add_typer(pool.app, name="pool")
