@@ -25,7 +25,7 @@ options = { n_hidden = 1, width = 8 }
 def test_a_row_a_network(tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.write_text(GRID)
-    shown = CliRunner().invoke(app, ["expect", str(path)])
+    shown = CliRunner().invoke(app, ["expect", str(path)], env={"COLUMNS": "120"})
     assert shown.exit_code == 0, shown.output
     assert "fully_connected" in shown.output and "with twice the data" in shown.output
     rows = json.loads(CliRunner().invoke(app, ["expect", str(path), "--json", "--samples", "40"]).stdout)
