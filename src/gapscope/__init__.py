@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gapscope.assessment.compare import compare as compare
+    from gapscope.assessment.comparison import Comparison as Comparison
     from gapscope.assessment.expected_accuracy import expected_accuracy as expected_accuracy
     from gapscope.assessment.measure import measure as measure
     from gapscope.assessment.rank_architectures import rank_architectures as rank_architectures
@@ -62,6 +63,7 @@ _PUBLIC = {
     "expected_accuracy": "assessment.expected_accuracy",
     "measure": "assessment.measure",
     "compare": "assessment.compare",
+    "Comparison": "assessment.comparison",
     "load": "data.sources",
     "GapEstimator": "estimation.gap_estimator",
     "accuracy": "measures.accuracy",

@@ -18,7 +18,7 @@ from gapscope.assessment.door import ready
 from gapscope.assessment.sampled import drawn, taken
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import as_samples
-from gapscope.measures.registry import get_measure, measure, measures
+from gapscope.measures.registry import get_measure, measures, register_measure
 
 X = torch.randn(2000, 6, generator=torch.Generator().manual_seed(0))
 Y = ((X[:, 0] + 0.3 * X[:, 1] > 0).long() + (X[:, 2] > 1).long()) % 3
@@ -135,7 +135,7 @@ def interrupted() -> Any:
     """Two measures, between accuracy and the rest: one that is stopped by Ctrl-C, and one that would come after it."""
     known = measures()
 
-    @measure("axle", needs=("inputs",), cost="", reference="")
+    @register_measure("axle", needs=("inputs",), cost="", reference="")
     def axle(network: nn.Module, x: Tensor) -> float:
         raise KeyboardInterrupt
 

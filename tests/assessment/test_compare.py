@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import statistics
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 import gapscope as gs
-from gapscope.base.errors import InvalidInput
+from door_networks import bert, resnet18
+from gapscope.base.errors import InvalidInput, UnreadableFile
 
 X = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -25,7 +30,7 @@ NETWORKS = {"flat": sharp(0.1), "steep": sharp(3.0)}
 
 
 def test_the_direction_of_each_measure_decides_the_rank() -> None:
-    table = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm", "loss"])
+    table = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm", "loss"]).to_pandas()
     rows = table.to_dict("records")
     ranks = {(row["measure"], row["network"]): row["rank"] for row in rows}
     assert ranks["input_jacobian_norm", "flat"] == 1 and ranks["input_jacobian_norm", "steep"] == 2
@@ -34,11 +39,84 @@ def test_the_direction_of_each_measure_decides_the_rank() -> None:
 
 
 def test_the_jackknife_of_a_mean_is_its_standard_error() -> None:
-    table = gs.compare(NETWORKS, (X, Y), ["loss"], n_groups=100)
+    table = gs.compare(NETWORKS, (X, Y), ["loss"], n_groups=100).to_pandas()
     (row,) = (row for row in table.to_dict("records") if (row["measure"], row["network"]) == ("loss", "steep"))
     losses = nn.functional.cross_entropy(NETWORKS["steep"](X), Y, reduction="none").detach().double()
     assert row["standard_error"] == pytest.approx(losses.std().item() / 200**0.5, rel=0.15)
     assert row["high"] - row["value"] == pytest.approx(1.959964 * row["standard_error"], rel=1e-4)
+
+
+def test_the_jackknife_of_means_and_sums_is_that_of_leaving_groups_out() -> None:
+    network, names = NETWORKS["steep"], ["loss", "input_jacobian_norm", "ntk_trace", "accuracy"]
+    table = gs.compare(NETWORKS, (X, Y), names).to_pandas()
+    keeps = [torch.arange(200) % 10 != j for j in range(10)]
+    for name in names:
+        left_out = [gs.measure(network, (X[keep], Y[keep]), [name])[name].value for keep in keeps]
+        expected = (9 * statistics.pvariance(left_out)) ** 0.5
+        (row,) = (row for row in table.to_dict("records") if (row["measure"], row["network"]) == (name, "steep"))
+        assert row["standard_error"] == pytest.approx(expected, rel=1e-5), name
+
+
+def test_the_verdict_is_in_words_and_the_table_is_small() -> None:
+    found = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm", "parameter_norm", "ntk_trace", "unit_sparsity"])
+    assert found.order() == ["flat", "steep"]
+    assert found.verdict[0].startswith("flat is expected to have the smallest gap: ")
+    assert "input_jacobian_norm" in found.verdict[0] and "All have the same size" in found.verdict[1]
+    lines = repr(found).splitlines()
+    assert len(lines) <= 10 and lines[2].startswith("flat") and found.verdict[0] in lines
+    assert "<table" in found._repr_html_() and set(found.unmeasured["flat"]) == {"unit_sparsity"}
+
+
+def test_the_same_network_twice_is_a_tie() -> None:
+    found = gs.compare({"a": NETWORKS["flat"], "b": NETWORKS["flat"]}, (X, Y), ["ntk_trace", "input_jacobian_norm"])
+    assert found.verdict[0] == "a and b are tied: none is put first by more than half of the 2 measures."
+
+
+def test_a_difference_within_the_intervals_is_not_settled() -> None:
+    one = nn.Sequential(nn.Linear(5, 9), nn.ReLU(), nn.Linear(9, 2))
+    other = copy.deepcopy(one)
+    with torch.no_grad():
+        other.get_parameter("2.weight").mul_(1.001)
+    found = gs.compare({"a": one, "b": other}, (X, Y), ["input_jacobian_norm"])
+    assert found.verdict[0].startswith("a is ahead, but within the intervals: 1 of 1 measures put it first")
+
+
+def test_networks_that_fit_unequally_are_said_to() -> None:
+    found = gs.compare({"right": sharp(1.0), "wrong": sharp(-1.0)}, (X, Y), ["accuracy", "ntk_trace"])
+    assert any(sentence.startswith("Training accuracies differ (0.000 to 1.000)") for sentence in found.verdict)
+
+
+def test_a_comparison_survives_the_disk(tmp_path: Path) -> None:
+    found = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm", "loss", "unit_sparsity"])
+    found.save(tmp_path / "found.json")
+    read = gs.Comparison.load(tmp_path / "found.json")
+    assert repr(read) == repr(found) and read.unmeasured == found.unmeasured and read.level == 0.95
+    gs.measure(NETWORKS["flat"], X, ["ntk_trace"]).save(tmp_path / "readings.json")
+    with pytest.raises(UnreadableFile, match="must hold a comparison"):
+        gs.Comparison.load(tmp_path / "readings.json")
+    assert gs.Readings.load(tmp_path / "readings.json")["ntk_trace"].value > 0
+    with pytest.raises(UnreadableFile, match="must hold readings"):
+        gs.Readings.load(tmp_path / "found.json")
+
+
+def test_a_resnet_and_a_bert_are_compared_with_others_of_their_kind() -> None:
+    for make in (resnet18, bert):
+        network, data = make()
+        found = gs.compare({"a": network, "b": copy.deepcopy(network)}, data, ["accuracy", "ntk_trace"], n_groups=2)
+        assert "are tied" in found.verdict[0] and "accuracy" in repr(found)
+
+
+def test_results_are_drawn(tmp_path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    found = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm", "loss", "ntk_trace"])
+    drawn = found.plot()
+    assert [axes.get_ylabel() for axes in drawn] == ["input_jacobian_norm", "ntk_trace", "parameter_count"]
+    axes = gs.measure(NETWORKS["flat"], (X, Y)).plot()
+    assert "ntk_trace" in [label.get_text() for label in axes.get_yticklabels()]
+    for figure in (drawn[0].figure, axes.figure):
+        figure.savefig(tmp_path / "figure.png")
+    plt.close("all")
 
 
 def test_wrong_input_gets_one_sentence() -> None:

@@ -13,7 +13,7 @@ from gapscope.base.specs import NetworkSpec
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameter_count import parameter_count
 from gapscope.networks import build
-from gapscope.theory.sensitivity import expected_sensitivity, fully_connected
+from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_layers
 
 X = torch.rand(100, 12, generator=torch.Generator().manual_seed(3))
 Y = torch.arange(100) % 4
@@ -25,7 +25,7 @@ def spec(**options: int) -> NetworkSpec:
 
 def test_agrees_with_the_closed_form_for_random_networks() -> None:
     ranking = rank_architectures({"a": spec(n_hidden=2, width=60)}, (X, Y), initializations=60, noise_std=1e-2)
-    theory = expected_sensitivity(fully_connected(12, [60, 60]), 4, noise_std=1e-2)
+    theory = expected_sensitivity(fully_connected_layers(12, [60, 60]), 4, noise_std=1e-2)
     assert ranking[0].sensitivity == pytest.approx(theory, rel=0.15)
     assert ranking[0].low < theory < ranking[0].high
 
@@ -61,7 +61,7 @@ def test_depth_beats_width_at_equal_products_and_size_disagrees() -> None:
 
 
 def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
-    theory = expected_sensitivity(fully_connected(12, [30]), 4, noise_std=1e-2)
+    theory = expected_sensitivity(fully_connected_layers(12, [30]), 4, noise_std=1e-2)
     inside = 0
     for seed in range(60):
         (found,) = rank_architectures({"a": spec(n_hidden=1, width=30)}, X[:40], n_outputs=4, seed=seed, noise_std=1e-2)

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import torch
 
 from gapscope.assessment.door import Ready
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
+from gapscope.inspection.outputs import inspecting, network_outputs
 from gapscope.measures.registry import Measure
 
 DEFAULT_SECONDS = 60.0
@@ -117,17 +118,15 @@ def _seconds_a_sample(item: Measure, ready: Ready, options: Mapping[str, Any], t
     return max((more - few) / (TRIAL[1] - TRIAL[0]), 0.3 * more / TRIAL[1])
 
 
-def _surely_little(items: Sequence[Measure], ready: Ready, budget: float) -> bool:
-    def forward() -> None:
-        from gapscope.inspection.outputs import inspecting, network_outputs
+def _forward_seconds(ready: Ready) -> float:
+    """Seconds a sample of one forward pass."""
 
+    def forward() -> None:
         part = _part(ready, TRIAL[1])
         with inspecting(ready.network):
             network_outputs(ready.network, part.samples.inputs)
 
-    seconds = min(_timed(forward), _timed(forward)) / TRIAL[1]
-    passes = sum(SAMPLINGS[item.name].passes(ready.n_outputs) for item in items if item.name in SAMPLINGS)
-    return seconds * passes * len(ready.samples) < SURELY_BELOW * budget
+    return min(_timed(forward), _timed(forward)) / TRIAL[1]
 
 
 def _fitted(costs: Mapping[str, float], total: int, budget: float) -> dict[str, int]:
@@ -149,6 +148,7 @@ def planned(
     budget: float | None,
     options: Mapping[str, Mapping[str, Any]],
     take: Take,
+    repeats: Mapping[str, float] | None = None,
 ) -> Plan:
     """Decide on how many samples, and by which method, each measure is taken.
 
@@ -161,6 +161,7 @@ def planned(
         budget: Seconds; None takes everything on all samples.
         options: Measure name -> the caller's options.
         take: Takes one measure.
+        repeats: Measure name -> how often all samples go through it; None for once.
 
     Returns:
         The plan.
@@ -174,19 +175,28 @@ def planned(
         return Plan(everything, total)
     if not budget > 0:
         raise InvalidInput(f"budget must be a positive number of seconds, or None; got {budget}.")
-    if total < 2 * TRIAL[1] or _surely_little(items, ready, budget):
+    repeats = repeats or {}
+    start, forward = time.perf_counter(), _forward_seconds(ready)
+    known = [item for item in items if item.name in SAMPLINGS]
+    rough = {item.name: forward * SAMPLINGS[item.name].passes(ready.n_outputs) for item in known}
+    times = {name: repeats.get(name, 1.0) for name in rough}
+    surely_little = sum(rough[name] * times[name] for name in rough) * total < SURELY_BELOW * budget
+    if total < 2 * TRIAL[1] or surely_little:
         return Plan(everything, total)
-    start = time.perf_counter()
     costs: dict[str, float] = {}
     failed: dict[str, str] = {}
     shares = dict(everything)
-    for item in items:
-        if item.name not in SAMPLINGS or item.name in options:
+    for item in known:
+        if item.name in options:
             continue
         try:
-            costs[item.name], shares[item.name] = _tried(item, ready, budget, take)
-        except Exception as error:  # whatever a measure raises on these samples it would raise on all
+            seconds, shares[item.name] = _tried(item, ready, budget, take)
+        except NotMeasurable:  # perhaps of these few samples only: none of them may be right
+            seconds = rough[item.name]
+        except Exception as error:  # whatever else it raises here it would raise on all samples
             failed[item.name] = reason(error)
+            continue
+        costs[item.name] = times[item.name] * seconds
     left = max((1 - KEPT_FOR_SURPRISES) * (budget - (time.perf_counter() - start)), 0.05 * budget)
     for name, n in _fitted(costs, total, left).items():
         shares[name] = replace(shares[name], n=n, seconds=n * costs[name])
@@ -217,8 +227,6 @@ def _tried(item: Measure, ready: Ready, budget: float, take: Take) -> tuple[floa
 
 def reason(error: BaseException) -> str:
     """Why a measure has no value, in one sentence: what gapscope says, or kind and first line of another error."""
-    from gapscope.base.errors import GapscopeError
-
     said = str(error).strip()
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in said:
         return "out of memory: pass fewer samples, or a smaller chunk_size"

@@ -30,8 +30,10 @@ def select_measures(names: Sequence[str] | None, samples: Samples, *, has_initia
     return [get_measure(name) for name in names]
 
 
-def _chosen(names: Sequence[str] | None, found: Ready, has_initial: bool) -> tuple[list[Measure], dict[str, str]]:
-    """The measures to take, and why others of those that are taken by default do not apply to these data."""
+def chosen_measures(
+    names: Sequence[str] | None, found: Ready, *, has_initial: bool
+) -> tuple[list[Measure], dict[str, str]]:
+    """Return the measures to take, and why others of those that are taken by default do not apply to these data."""
     if names is not None:
         return select_measures(names, found.samples, has_initial=has_initial), {}
     known = [item for item in measures().values() if item.by_default and (has_initial or "initial" not in item.needs)]
@@ -39,7 +41,8 @@ def _chosen(names: Sequence[str] | None, found: Ready, has_initial: bool) -> tup
     return [item for item in known if not why[item.name]], {name: said for name, said in why.items() if said}
 
 
-def _check_options(options: Mapping[str, Any], chosen: Sequence[Measure], unmeasured: Mapping[str, str]) -> None:
+def check_options(options: Mapping[str, Any], chosen: Sequence[Measure], unmeasured: Mapping[str, str]) -> None:
+    """Raise InvalidInput for options of a measure that is not taken, and for options that a measure does not know."""
     names = [item.name for item in chosen]
     for name in options:
         if name not in names and name not in unmeasured:
@@ -101,8 +104,8 @@ def measure(
     samples = as_samples(data)
     found = ready(network, samples)
     options = options or {}
-    chosen, unmeasured = _chosen(measures, found, initial is not None)
-    _check_options(options, chosen, unmeasured)
+    chosen, unmeasured = chosen_measures(measures, found, has_initial=initial is not None)
+    check_options(options, chosen, unmeasured)
     seconds = (DEFAULT_SECONDS if measures is None else None) if budget == "auto" else budget
 
     def trial(item: Measure, part: Ready, given: Mapping[str, Any]) -> Readings:

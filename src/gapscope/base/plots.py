@@ -19,12 +19,12 @@ def axes_or_new(axes: Any, *, width: float = 7.0, height: float = 4.0) -> Any:
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
-def panels(names: Sequence[str], *, width: float = 7.0, height: float = 1.8) -> list[Any]:
-    """Return the axes of a new figure, one below the other, one a name, with a common horizontal axis."""
+def panels(names: Sequence[str], *, width: float = 7.0, height: float = 1.8, sharex: bool = True) -> list[Any]:
+    """Return the axes of a new figure, one below the other, one a name."""
     import matplotlib.pyplot as plt
 
     _, axes = plt.subplots(
-        len(names), 1, sharex=True, squeeze=False, figsize=(width, height * len(names)), layout="constrained"
+        len(names), 1, sharex=sharex, squeeze=False, figsize=(width, height * len(names)), layout="constrained"
     )
     for panel, name in zip(axes[:, 0], names, strict=True):
         panel.set_ylabel(name, rotation=0, ha="right", va="center")

@@ -178,7 +178,7 @@ class Readings(Rows[Reading]):
             UnreadableFile: It is truncated, or holds something else.
         """
         content = read_json(Path(path))
-        if not isinstance(content, dict) or "rows" not in content:
+        if not isinstance(content, dict) or "rows" not in content or "notes" not in content:
             raise UnreadableFile(f"{path} must hold readings; it does not. Name a file that Readings.save wrote.")
         return cls._from(content)
 

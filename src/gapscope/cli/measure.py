@@ -51,5 +51,7 @@ def compare(
     import torch
 
     chosen = train if samples is None else train.subset(torch.arange(min(samples, len(train))))
-    table = compare_networks(named, chosen, measures or None)
-    Console().print(table_of(table.drop(columns=["standard_error"]), f"{len(chosen)} training samples"))
+    found = compare_networks(named, chosen, measures or None)
+    Console().print(table_of(found.summary().reset_index(), f"{len(chosen)} training samples"))
+    for sentence in found.verdict:
+        typer.echo(sentence)
