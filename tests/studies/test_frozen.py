@@ -24,7 +24,7 @@ FROZEN = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__fil
 FAST = {
     "forouzesh2021": ("fig2b", "fig10cd"),
     "luo2019": ("table1", "dynamics", "fig4"),
-    "overfitting_alarm": ("tuning", "judging"),
+    "overfitting_alarm": ("judging",),
     "szolnoky2022": ("tuning", "fig2"),
     "zhao2022": ("fig1", "fig2"),
 }

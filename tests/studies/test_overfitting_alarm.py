@@ -1,11 +1,9 @@
-"""The rules on made-up recordings, the signals against dense computations, and the whole study at smoke scale."""
+"""The rules on made-up recordings, the signals against dense computations; its numbers: `test_frozen`."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +13,11 @@ from torch import nn
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
 from gapscope.base.specs import Spec
-from gapscope_studies.kit.study import Setting, run_study
-from gapscope_studies.overfitting_alarm import STUDY, runs
-from gapscope_studies.overfitting_alarm.judging import STATISTICS, cost, interval, judge, resampled, tuned
-from gapscope_studies.overfitting_alarm.pools import Case, judging_cases, tuning_cases
+from gapscope_studies.kit.study import Setting
+from gapscope_studies.overfitting_alarm import runs, study
+from gapscope_studies.overfitting_alarm.judging import STATISTICS, cost, judge, tuned
 from gapscope_studies.overfitting_alarm.rules import ALARM, RULES, Rule, fallen, flat, growing_again
+from gapscope_studies.overfitting_alarm.runs import Case, cases
 
 
 def small(tmp_path: Path, scale: str = "small") -> Setting:
@@ -27,12 +25,12 @@ def small(tmp_path: Path, scale: str = "small") -> Setting:
 
 
 def test_pools_have_nothing_in_common_and_enough_runs(tmp_path: Path) -> None:
-    pools = [{case.spec.id for case in cases(small(tmp_path))} for cases in (tuning_cases, judging_cases)]
+    pools = [{case.spec.id for case in cases(small(tmp_path), pool)} for pool in ("tuning", "judging")]
     assert not pools[0] & pools[1]
     assert (len(pools[0]), len(pools[1])) == (190, 67)
-    noises = {case.spec.data.label_noise for case in judging_cases(small(tmp_path))}
-    assert noises & {case.spec.data.label_noise for case in tuning_cases(small(tmp_path))} == {0.0}
-    assert len({case.spec.id for case in judging_cases(small(tmp_path, "paper"))}) > 250
+    tuning, judging = ({c.spec.data.label_noise for c in cases(small(tmp_path), p)} for p in ("tuning", "judging"))
+    assert tuning & judging == {0.0}
+    assert len({case.spec.id for case in cases(small(tmp_path, "paper"), "judging")}) > 250
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -128,13 +126,6 @@ def test_tuning_takes_the_setting_of_the_smallest_cost() -> None:
     assert tuned(rule, [make_run(RISES_AND_FALLS)]) == {"index": 3}
 
 
-def test_intervals_are_those_of_the_mean() -> None:
-    values = np.random.default_rng(1).normal(size=400)
-    low, high = interval(lambda items: float(np.mean(items)), list(values), resampled(400))
-    half = 1.96 * values.std() / 20
-    assert (low, high) == (pytest.approx(values.mean() - half, abs=0.02), pytest.approx(values.mean() + half, abs=0.02))
-
-
 def test_the_alarm_is_replayed_as_it_ran() -> None:
     run = make_run(RISES_AND_FALLS)
     labels = (torch.arange(30) % 3 == 0).long()
@@ -196,41 +187,16 @@ def test_kernel_signals_against_the_dense_jacobian() -> None:
     }
 
 
-@pytest.fixture(scope="module")
-def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
-    return Setting(scale="smoke", work=tmp_path_factory.mktemp("work"), workers=1, say=lambda line: None)
-
-
-@pytest.fixture(scope="module")
-def results(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("results")
-    assert len(run_study(STUDY, setting, folder)) == 2
-    return folder / "overfitting_alarm" / "smoke"
-
-
-def content(results: Path, part: str) -> Any:
-    return json.loads((results / f"{part}.json").read_text())
-
-
-def test_both_parts_are_written(results: Path) -> None:
-    tuning, judging = content(results, "tuning"), content(results, "judging")
-    assert tuning["numbers"]["counts"]["runs"] == judging["numbers"]["counts"]["runs"] == 2
-    assert tuning["numbers"]["chosen"] == judging["numbers"]["chosen"]
-    assert judging["numbers"]["values"].keys() == {rule.name for rule in RULES}
-    assert 0 < judging["numbers"]["alarm_cost"]["share_of_training"] < 100
-    page = (results / "judging.md").read_text()
-    assert "gradient disparity" in page
-    assert page.count("![") == len(list(results.glob("judging-*.svg"))) == 2
-
-
-def test_watched_runs_are_kept_and_watching_changes_no_training(
-    setting: Setting, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = tuning_cases(setting)[1]
-    path = setting.work / "runs" / f"{case.spec.id}-{case.every}.safetensors"
-    before = path.stat().st_mtime_ns
+def test_watched_runs_are_kept_and_watching_changes_no_training(tmp_path: Path) -> None:
+    setting = small(tmp_path, "smoke")
+    case = cases(setting, "tuning")[1]
     [run] = runs.runs(setting, [case])
-    assert path.stat().st_mtime_ns == before
+    kept = {
+        path: path.stat().st_mtime_ns for folder in ("runs", "recordings") for path in (tmp_path / folder).iterdir()
+    }
+    [again] = runs.runs(setting, [case])
+    assert len(kept) == 2 and {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert again.columns == run.columns and torch.equal(again.probabilities, run.probabilities)
     assert run.probabilities.shape == (10, 256, 10)
     assert run.neighbours.shape == (10, 256, 20)
     record = setting.train("plain", [case.spec], measures=())[0]
@@ -239,8 +205,27 @@ def test_watched_runs_are_kept_and_watching_changes_no_training(
     assert run.held_out["test_accuracy"] != plain
 
 
+def test_rivals_with_a_split_get_their_best_form() -> None:
+    run = make_run(RISES_AND_FALLS)
+    run.held_out.update({"accuracy": [0.0] * 4 + [0.9] + [0.1] * 4, "loss": [1.0] * 5 + [9.0] * 4})
+    chosen = {rule.name: rule.settings()[0] for rule in RULES}
+    found = study.fair_rivals([run], chosen, {ALARM.name: [judge(at(None), {}, run)]})
+    assert found["nine tenths, best checkpoint by the split"] == [0.5 * 0.7]
+    assert found["all data, stopped where the split's loss says"] == [RISES_AND_FALLS[5]]
+
+
+def test_runs_of_a_kind_are_one_unit() -> None:
+    found = [make_run(RISES_AND_FALLS, kind, train_accuracy=[0.9]) for kind in ("a", "b") for _ in range(10)]
+    for run in found:
+        run.held_out.update({"accuracy": [0.5] * 9, "loss": [1.0] * 9})
+    verdicts = {rule.name: [judge(at(3 if rule is ALARM else None), {}, run) for run in found] for rule in RULES}
+    claims = study._claims(found, {rule.name: rule.settings()[0] for rule in RULES}, verdicts)
+    assert claims[0].value == pytest.approx(0.5) and claims[0].judged == ("open", "2 independent kinds, fewer than 6")
+    assert all(one.ours for one in claims)
+
+
 def test_a_run_that_diverges_is_left_out(tmp_path: Path) -> None:
-    case = tuning_cases(small(tmp_path, "smoke"))[0]
+    case = cases(small(tmp_path, "smoke"), "tuning")[0]
     wild = Case("wild", case.spec.replace({"training.learning_rate": 1e30, "training.optimizer": "sgd"}), 6)
     assert runs.runs(small(tmp_path), [wild]) == []
     assert runs.runs(small(tmp_path), [wild]) == []

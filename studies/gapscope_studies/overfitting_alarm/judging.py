@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -113,18 +112,3 @@ STATISTICS: dict[str, Callable[[Sequence[Verdict]], float]] = {
     "kept - final": lambda verdicts: _mean([v.kept - v.final for v in verdicts]),
     "best - kept": lambda verdicts: _mean([v.best - v.kept for v in verdicts]),
 }
-
-
-def resampled(n: int, *, draws: int = 2000, seed: int = 0) -> np.ndarray:
-    """Indices [draws, n] of bootstrap samples of the runs, the same for all rules, so that differences are paired."""
-    return np.random.default_rng(seed).integers(0, n, (draws, n))
-
-
-def interval(
-    statistic: Callable[[Sequence[Any]], float], items: Sequence[Any], draws: np.ndarray
-) -> tuple[float, float]:
-    """95 % bootstrap interval of a statistic of the runs; samples in which it has no value are left out."""
-    values = np.array([statistic([items[i] for i in draw]) for draw in draws])
-    values = values[~np.isnan(values)]
-    low, high = np.percentile(values, [2.5, 97.5]) if len(values) else (math.nan, math.nan)
-    return float(low), float(high)

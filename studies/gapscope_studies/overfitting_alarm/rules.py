@@ -54,17 +54,7 @@ def _first_in_a_row(hits: Sequence[bool], patience: int) -> int | None:
 
 
 def fallen(values: Sequence[float], *, fall: float, patience: int, window: int) -> int | None:
-    """First index at which the smoothed values lie more than `fall` below their maximum so far, `patience` in a row.
-
-    Args:
-        values: The recordings; NaN counts as no fall.
-        fall: See above.
-        patience: See above.
-        window: Values that are averaged.
-
-    Returns:
-        The index, or None.
-    """
+    """First index at which the smoothed values lie more than `fall` below their maximum so far, `patience` in a row."""
     smooth = _smoothed(values, window)
     return _first_in_a_row(list(smooth < np.fmax.accumulate(smooth) - fall), patience)
 
@@ -80,15 +70,6 @@ def growing_again(values: Sequence[float], *, rise: float, patience: int, window
     """First index at which the smoothed values grow faster than ever they grew slowly before, by `rise` a recording.
 
     The plateau and renewed growth of Szolnoky et al. 2022: growth counts from its smallest value so far.
-
-    Args:
-        values: The recordings.
-        rise: See above.
-        patience: Recordings in a row.
-        window: Values that are averaged.
-
-    Returns:
-        The index, or None.
     """
     growth = np.diff(_smoothed(values, window))
     found = _first_in_a_row(list(growth > np.minimum.accumulate(growth) + rise), patience)

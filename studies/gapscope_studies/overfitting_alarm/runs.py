@@ -1,10 +1,12 @@
-"""Watching a network along its training: everything that a rule may look at, kept so that rules can be replayed."""
+"""The networks, and what is recorded along their training: all that a rule may look at, so that it can be replayed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +16,55 @@ from torch import Tensor, nn
 
 from gapscope.base.randomness import stream_seed
 from gapscope.base.samples import Samples
+from gapscope.base.specs import Spec
+from gapscope.data import Problem
 from gapscope.inspection.losses import scores
 from gapscope.inspection.outputs import inspecting, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.pools.from_spec import build_network, prepared
-from gapscope.pools.processes import run_local
 from gapscope.training.alarm import OverfittingAlarm
 from gapscope.training.checkpoints import load_tensors, save_tensors
-from gapscope.training.loop import train
+from gapscope.training.loop import TrainingResult, train
 from gapscope.training.monitor import Monitor
 from gapscope_studies.kit.study import Setting
-from gapscope_studies.overfitting_alarm.pools import Case
 
+Row = dict[str, Any]
 WATCHED = 256
 KERNEL_SAMPLES = 128
 DISPARITY_BATCHES = 5
+RECORDED = (
+    "epoch", "test_accuracy", "train_loss", "train_accuracy", "log_trace", "log_determinant", "unfitted", "blocks",
+    "disparity",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network to be watched: the name of its kind, its spec, and the epochs from one recording to the next."""
+
+    kind: str
+    spec: Spec
+    every: int
+
+
+def _cases_of(kind: Mapping[str, Any], seeds: Sequence[int]) -> list[Case]:
+    """All combinations of noise and seed, and the clean seeds."""
+    pairs = [(noise, seed) for seed in seeds for noise in kind["noises"]]
+    pairs += [(0.0, seed) for seed in kind.get("clean_seeds", ())]
+    base = Spec.from_dict({name: kind[name] for name in ("data", "network", "training")})
+    changes = [{"data.label_noise": noise, "data.seed": seed, "seed": seed} for noise, seed in pairs]
+    return [Case(kind["name"], base.replace(change), kind["every"]) for change in changes]
+
+
+def cases(setting: Setting, pool: str) -> list[Case]:
+    """The networks on which rules are tuned ("tuning"), and the other ones on which they are judged ("judging")."""
+    kinds = tomllib.loads(Path(__file__).with_name("kinds.toml").read_text(encoding="utf-8"))[pool]
+    if setting.scale == "smoke":
+        kind = kinds[1 if pool == "tuning" else 0]
+        shorter = {"training": kind["training"] | {"epochs": 60}, "every": 6, "noises": (0.0, 0.5), "clean_seeds": ()}
+        return _cases_of(kind | shorter, kind["seeds"][:1])
+    repeats = range(5 if setting.scale == "paper" else 1)
+    return [case for kind in kinds for case in _cases_of(kind, [100 * i + s for i in repeats for s in kind["seeds"]])]
 
 
 @dataclass(frozen=True)
@@ -116,19 +152,17 @@ def gradient_disparity(network: nn.Module, samples: Samples, batch_size: int, ge
     return float(torch.pdist(torch.stack(gradients)).mean())
 
 
-def watch(case: Case, path: Path, data_root: str | None) -> None:
-    """Train a case twice (whole, and without a tenth) and keep its recordings at `path`; nothing where they exist."""
-    if path.exists():
-        return
-    spec, (problem, _) = case.spec, prepared(case.spec, data_root)
-    alarm = _Keeping()
+def _watch_whole(
+    case: Case, problem: Problem
+) -> tuple[TrainingResult, _Keeping, list[dict[str, Any]], dict[str, float]]:
+    spec, alarm = case.spec, _Keeping()
     watched = Monitor(problem.train, (), n_samples=WATCHED).samples
     for_kernel = watched.subset(torch.arange(min(KERNEL_SAMPLES, len(watched))))
     batches = torch.Generator().manual_seed(stream_seed(spec.seed, "gradient disparity"))
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     seconds = {"alarm": 0.0, "signals": 0.0}
 
-    def record(network: nn.Module, row: dict[str, Any]) -> None:
+    def record(network: nn.Module, row: Row) -> None:
         if row["epoch"] % case.every:
             return
         start = time.perf_counter()
@@ -141,75 +175,70 @@ def watch(case: Case, path: Path, data_root: str | None) -> None:
         seconds["signals"] += time.perf_counter() - middle
 
     start = time.perf_counter()
-    whole = train(
+    result = train(
         build_network(spec, problem), problem.train, spec.training, seed=spec.seed, test=problem.test, on_epoch=record
     )
     seconds["training"] = time.perf_counter() - start - seconds["alarm"] - seconds["signals"]
+    return result, alarm, rows, seconds
 
+
+def watch(case: Case, path: Path, data_root: str | None) -> dict[str, Any]:
+    """Train a case twice (whole, and without a tenth); tensors go to `path`, the other recordings are returned."""
+    spec, (problem, _) = case.spec, prepared(case.spec, data_root)
+    whole, alarm, rows, seconds = _watch_whole(case, problem)
     order = torch.randperm(len(problem.train), generator=torch.Generator().manual_seed(stream_seed(spec.seed, "split")))
     tenth, rest = (problem.train.subset(part) for part in order.tensor_split([len(order) // 10]))
-    held_out: list[dict[str, Any]] = []
+    held_out: list[Row] = []
 
-    def score(network: nn.Module, row: dict[str, Any]) -> None:
+    def score(network: nn.Module, row: Row) -> None:
         if row["epoch"] % case.every == 0:
             held_out.append(scores(network, tenth) | {"test_accuracy": row["test_accuracy"]})
 
     part = train(build_network(spec, problem), rest, spec.training, seed=spec.seed, test=problem.test, on_epoch=score)
-    path.parent.mkdir(parents=True, exist_ok=True)
     if "diverged" in (whole.status, part.status):
-        save_tensors(path, {}, {"diverged": True})
-        return
-    names = ("epoch", "test_accuracy", "train_loss", "train_accuracy", "log_trace", "log_determinant", "unfitted",
-             "blocks", "disparity")  # fmt: skip
-    facts = {
-        "rows": {name: [row[name] for row in rows] for name in names},
-        "held_out": {name: [row[name] for row in held_out] for name in ("loss", "accuracy", "test_accuracy")},
-        "seconds": seconds,
-    }
+        return {"diverged": True}
     tensors = {
         "probabilities": torch.stack([probabilities for probabilities, _ in alarm.seen]),
         "neighbours": torch.stack([neighbours for _, neighbours in alarm.seen]),
-        "labels": watched.targets,
+        "labels": Monitor(problem.train, (), n_samples=WATCHED).samples.targets,
     }
-    save_tensors(path, tensors, facts)  # type: ignore[arg-type]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_tensors(path, tensors)  # type: ignore[arg-type]
+    return {
+        "rows": {name: [row[name] for row in rows] for name in RECORDED},
+        "held_out": {name: [row[name] for row in held_out] for name in ("loss", "accuracy", "test_accuracy")},
+        "seconds": seconds,
+    }
 
 
-def _read(case: Case, path: Path) -> Run | None:
-    tensors, facts = load_tensors(path)
-    if "diverged" in facts:
-        return None
-    columns = facts["rows"]
-    return Run(
-        case=case,
-        epochs=[int(epoch) for epoch in columns.pop("epoch")],
-        columns=columns,
-        held_out=facts["held_out"],
-        probabilities=tensors["probabilities"].double(),
-        neighbours=tensors["neighbours"].long(),
-        labels=tensors["labels"],
-        seconds=facts["seconds"],
-    )
+def _numbers(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[float]]:
+    return {name: [float(value) for value in values] for name, values in columns.items()}
 
 
-def _job(job: tuple[Case, Path, str | None]) -> None:
-    watch(*job)
-
-
-def runs(setting: Setting, cases: Sequence[Case]) -> list[Run]:
-    """Watch what is missing of `cases`, and return all of them in order, without those that diverged.
-
-    Args:
-        setting: Work folder, workers, data.
-        cases: What to train.
-
-    Returns:
-        One run a case that did not diverge.
-    """
-    paths = [setting.work / "runs" / f"{case.spec.id}-{case.every}.safetensors" for case in cases]
-    jobs = [(case, path, setting.data_root) for case, path in zip(cases, paths, strict=True) if not path.exists()]
-    for number, ((case, *_), _, error) in enumerate(run_local(_job, jobs, max(1, min(setting.workers, len(jobs))))):
-        if error is not None:
-            raise error
-        setting.say(f"  {number + 1} of {len(jobs)}: {case.kind}, noise {case.spec.data.label_noise:g}")
-    found = [_read(case, path) for case, path in zip(cases, paths, strict=True)]
-    return [run for run in found if run is not None]
+def runs(setting: Setting, wanted: Sequence[Case]) -> list[Run]:
+    """Watch what is missing; one run a case in order, without those that diverged."""
+    paths = {f"{case.spec.id}-{case.every}": setting.work / "recordings" / f"{case.spec.id}-{case.every}.safetensors"
+             for case in wanted}  # fmt: skip
+    jobs = {
+        name: partial(watch, case, path, setting.data_root)
+        for case, (name, path) in zip(wanted, paths.items(), strict=True)
+    }
+    found = []
+    for case, (name, facts) in zip(wanted, setting.remembered("runs", jobs).items(), strict=True):
+        if "diverged" in facts:
+            continue
+        tensors, _ = load_tensors(paths[name])
+        columns = _numbers(facts["rows"])
+        found.append(
+            Run(
+                case=case,
+                epochs=[int(epoch) for epoch in columns.pop("epoch")],
+                columns=columns,
+                held_out=_numbers(facts["held_out"]),
+                probabilities=tensors["probabilities"].double(),
+                neighbours=tensors["neighbours"].long(),
+                labels=tensors["labels"],
+                seconds=facts["seconds"],
+            )
+        )
+    return found
