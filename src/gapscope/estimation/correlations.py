@@ -13,6 +13,7 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.estimation.bootstrap import percentile_interval, resample_weights
 from gapscope.estimation.columns import check_columns
 
 if TYPE_CHECKING:
@@ -110,13 +111,10 @@ def _row(x: Array, y: Array, n_bootstrap: int, seed: int, level: float) -> dict[
     row: dict[str, float] = {"n": n, "dropped": int((~finite).sum())}
     if n < 3:
         return row | {f"{name}{end}": numpy.nan for name in COEFFICIENTS for end in ("", "_low", "_high")}
-    resamples = numpy.random.default_rng(seed).multinomial(n, numpy.full(n, 1 / n), size=n_bootstrap).astype(float)
+    resamples = resample_weights(n, n_bootstrap, seed)
     for name, coefficient in COEFFICIENTS.items():
         row[name] = float(coefficient(numpy.ones((1, n)), x, y)[0])
-        drawn = coefficient(resamples, x, y)
-        drawn = drawn[numpy.isfinite(drawn)]
-        ends = numpy.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]) if len(drawn) else [numpy.nan, numpy.nan]
-        row[f"{name}_low"], row[f"{name}_high"] = (float(end) for end in ends)
+        row[f"{name}_low"], row[f"{name}_high"] = percentile_interval(coefficient(resamples, x, y), level)
     return row
 
 

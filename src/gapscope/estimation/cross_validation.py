@@ -9,6 +9,7 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.estimation.bootstrap import percentile_interval, resample_weights
 from gapscope.estimation.columns import check_columns, usable_rows
 from gapscope.estimation.correlations import pearson_correlation
 from gapscope.estimation.gap_estimator import GapEstimator
@@ -63,6 +64,7 @@ def _splits(
     labels: Sequence[str], scheme: str, n_splits: int, test_share: float, seed: int
 ) -> Iterator[tuple[str, Int[Array, " test"]]]:
     """Name and held-out rows of each split; labels are the groups, or the rows themselves."""
+    # not scikit-learn's splitters: they sort the groups and draw from RandomState, which would be other splits
     rng, n = numpy.random.default_rng(seed), len(labels)
     if scheme == "splits":
         for k in range(n_splits):
@@ -168,9 +170,9 @@ def _summary(
         )
         values = {key: _mean([row[key] for row in drawn]) for key in drawn[0]}
     else:
-        rng, share = numpy.random.default_rng(seed), 0.95
-        picks = [rng.integers(0, len(members), len(members)) for _ in range(n_bootstrap)]
-        drawn = [metrics(numpy.concatenate([members[k] for k in pick])) for pick in picks]
+        share, counts = 0.95, resample_weights(len(members), n_bootstrap, seed).astype(int)
+        of_cluster = numpy.repeat(numpy.arange(len(members)), [len(part) for part in members])
+        drawn = [metrics(numpy.repeat(numpy.concatenate(members), count[of_cluster])) for count in counts]
         what = f"95 % bootstrap over {'networks' if scheme == 'leave_one_out' else 'groups'}"
         values = metrics(numpy.arange(len(predictions)))
     fits = predictions.groupby("split", sort=False)["fit_pearson"].first().to_numpy(dtype=float)
@@ -188,9 +190,8 @@ def _mean(values: Sequence[float] | Float[Array, " n"]) -> float:
 def _row(
     metric: str, value: float, drawn: Sequence[float] | Float[Array, " n"], share: float, what: str
 ) -> dict[str, object]:
-    known = [draw for draw in drawn if numpy.isfinite(draw)]
-    low, high = numpy.quantile(known, [(1 - share) / 2, (1 + share) / 2]) if known else (numpy.nan, numpy.nan)
-    return {"metric": metric, "value": value, "low": float(low), "high": float(high), "interval": what}
+    low, high = percentile_interval(drawn, share)
+    return {"metric": metric, "value": value, "low": low, "high": high, "interval": what}
 
 
 def cross_validate(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy
 from jaxtyping import Float
@@ -148,17 +149,15 @@ def fit_with_band(
     >>> line.round(6).tolist(), half.round(6).tolist()
     ([5.0], [0.0])
     """
-    from scipy.special import stdtrit
+    from scipy.stats import linregress, t
 
     n = len(x)
     spread = ((x - x.mean()) ** 2).sum() if n else 0.0
     if n < 3 or spread <= 1e-24 * (x**2).sum():
         return None
-    slope = ((x - x.mean()) * (y - y.mean())).sum() / spread
-    residuals = y - y.mean() - slope * (x - x.mean())
-    deviation = math.sqrt((residuals**2).sum() / (n - 2))
-    half = stdtrit(n - 2, (1 + level) / 2) * deviation * numpy.sqrt(1 / n + (at - x.mean()) ** 2 / spread)
-    return y.mean() + slope * (at - x.mean()), half
+    line: Any = linregress(x, y)
+    half = t.ppf((1 + level) / 2, n - 2) * line.stderr * numpy.sqrt(spread / n + (at - x.mean()) ** 2)
+    return line.intercept + line.slope * at, half
 
 
 def measure_against_gap(

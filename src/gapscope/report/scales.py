@@ -64,6 +64,7 @@ class Scale:
         >>> Scale(-0.03, 0.62).ticks(), Scale(0.5, 2000.0, logarithmic=True).ticks()
         ([0.0, 0.2, 0.4, 0.6], [1.0, 10.0, 100.0, 1000.0])
         """
+        # matplotlib's locators give ticks outside the scale too, and load matplotlib for every report
         if self.logarithmic:
             decades = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
             if len(decades) >= 3:

@@ -61,6 +61,8 @@ def learning_rate_at(settings: TrainingSpec, epochs: float) -> float:
     >>> learning_rate_at(TrainingSpec(learning_rate=1.0, schedule="step", schedule_epochs=2), 2.5)
     0.1
     """
+    # closed forms of the time, without a state to keep: torch's schedulers multiply the last rate step after step, so
+    # that its last bits, and with them the weights, would depend on the path to it
     base, factor = settings.learning_rate, settings.schedule_factor
     if settings.schedule == "step":
         return base * factor ** math.floor(epochs / settings.schedule_epochs)

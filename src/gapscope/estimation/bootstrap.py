@@ -1,0 +1,39 @@
+"""The one bootstrap of this room: resamples as weights, intervals as percentiles.
+
+Weights instead of drawn rows, because a coefficient of 2,000 resamples is then a few products of matrices:
+`scipy.stats.bootstrap` calls the statistic once a resample, or hands it copies of the rows.
+
+Reference: Efron and Tibshirani 1993, section 13.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy
+from jaxtyping import Float
+
+Array = numpy.ndarray
+
+
+def resample_weights(n: int, n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
+    """Return how often each of n things is in each resample of n with replacement.
+
+    >>> resample_weights(3, 2, 0).sum(1)
+    array([3., 3.])
+    """
+    return numpy.random.default_rng(seed).multinomial(n, numpy.full(n, 1 / n), size=n_bootstrap).astype(float)
+
+
+def percentile_interval(drawn: Sequence[float] | Float[Array, " b"], level: float) -> tuple[float, float]:
+    """Return the central part of the finite values that holds the share `level` of them; NaN where none is finite.
+
+    >>> percentile_interval([0.0, 1.0, 2.0, 3.0, 4.0, float("nan")], 0.5)
+    (1.0, 3.0)
+    """
+    values = numpy.asarray(drawn, dtype=float)
+    values = values[numpy.isfinite(values)]
+    if not len(values):
+        return numpy.nan, numpy.nan
+    low, high = numpy.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
