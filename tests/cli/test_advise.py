@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-CODE = "import sys; from gapscope.cli import main; sys.argv[0] = 'gapscope'; main()"
+from commands import gapscope
+from engines import in_this_process
+
 GRID = """
 measures = ["parameter_count"]
 [base.data]
@@ -29,8 +30,12 @@ learning_rate = 0.05
 """
 
 
-def gapscope(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", CODE, *map(str, arguments)], capture_output=True, text=True)
+@pytest.fixture(scope="module", autouse=True)
+def _no_processes() -> Iterator[None]:
+    """Networks are trained in this process: starting two workers costs more than all the rest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gapscope.pools.processes.run_local", in_this_process)
+        yield
 
 
 @pytest.fixture(scope="module")

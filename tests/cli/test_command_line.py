@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from commands import gapscope
+from engines import in_this_process
 from gapscope.cli.demo import held_out_ids
 from gapscope.cli.doctor import torchvision_problem
 
@@ -29,8 +34,12 @@ learning_rate = 0.01
 """
 
 
-def gapscope(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", CODE, *map(str, arguments)], capture_output=True, text=True)
+@pytest.fixture(scope="module", autouse=True)
+def _no_processes() -> Iterator[None]:
+    """Networks are trained in this process: starting two workers costs more than all the rest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gapscope.pools.processes.run_local", in_this_process)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +56,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_help_lists_every_verb_and_loads_nothing_heavy() -> None:
     done = gapscope("--help")
-    assert done.returncode == 0
+    assert done.returncode == 0 and "[[cases]]" in gapscope("pool", "run", "--help").stdout
     assert all(
         verb in done.stdout
         for verb in ("demo", "measure", "compare", "study", "data", "pool", "estimate", "report", "doctor")
@@ -121,6 +130,102 @@ def test_stored_networks_are_measured_and_compared(pool: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert first.parent.name[:8] in done.stdout and "parameter_count" in done.stdout
     assert "30 training samples" in done.stdout
+
+
+def test_every_reading_command_speaks_json(pool: Path) -> None:
+    first, second = sorted(pool.glob("runs/*/weights.safetensors"))[:2]
+    status = json.loads(gapscope("pool", "status", pool.parent / "grid.toml", pool, "--json").stdout)
+    assert status["total"] == status["finished"] == 12 and status["unreadable"] == 0
+    measured = json.loads(gapscope("measure", first, "--measure", "parameter_count", "--json").stdout)
+    assert measured["id"] == first.parent.name and measured["unmeasured"] == {}
+    compared = json.loads(gapscope("compare", first, second, "--measure", "parameter_norm", "--json").stdout)
+    assert compared["samples"] == 60 and len(compared["comparison"]) >= 2
+    fitted = json.loads(gapscope("estimate", "fit", pool, "--json").stdout)
+    assert fitted["networks"] == 12 and {row["model"] for row in fitted["quality"]} >= {"estimator", "mean gap"}
+    answers = json.loads(gapscope("estimate", "predict", pool, first, second, "--json").stdout)["answers"]
+    assert [row["network"] for row in answers] == [str(first), str(second)]
+
+
+def test_several_networks_are_asked_about_at_once(pool: Path) -> None:
+    assert gapscope("estimate", "fit", pool).returncode == 0
+    first, second = sorted(pool.glob("runs/*/weights.safetensors"))[:2]
+    done = gapscope("estimate", "predict", pool, first, second)
+    assert done.stdout.count("trust: yes") == 2 and f"{first}:" in done.stdout and f"{second}:" in done.stdout
+
+
+def test_a_pool_of_which_nothing_finished_is_a_failure(tmp_path: Path) -> None:
+    grid = tmp_path / "grid.toml"
+    grid.write_text("[base.data]\ntrain_size = 5000\n")
+    done = gapscope("pool", "run", grid, tmp_path / "pool")
+    assert done.returncode == 1 and "0 finished, 0 diverged, 1 failed" in done.stdout
+    assert "train_size must be at most" in done.stderr and "--retry-failed" in done.stderr
+    assert gapscope("pool", "run", grid, tmp_path / "pool").returncode == 1
+
+
+def test_absent_data_are_an_error_that_is_tried_again(tmp_path: Path) -> None:
+    grid = tmp_path / "grid.toml"
+    grid.write_text('[base.data]\nname = "mnist"\n')
+    for _ in range(2):
+        done = gapscope("pool", "run", grid, tmp_path / "pool", "--data-root", tmp_path)
+        assert done.returncode == 1 and "0 done, 1 to run" in done.stdout
+        assert done.stderr.startswith("error: Data set 'mnist' needs") and "Traceback" not in done.stderr
+    done = gapscope("pool", "run", grid, tmp_path / "pool", "--device", "cuda:7")
+    assert done.returncode == 1 and "error: device must be one that torch can use" in done.stderr
+
+
+def test_a_damaged_record_is_said_in_a_line_and_hides_no_other(pool: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "pool"
+    shutil.copytree(pool, copy)
+    first = min(copy.glob("runs/*/record.json"))
+    first.write_text("{")
+    done = gapscope("report", copy)
+    assert done.returncode == 0 and "11 networks" in done.stdout
+    assert done.stderr.startswith("note: 1 of 12 records") and "\n" not in done.stderr.strip()
+    assert "1 unreadable" in gapscope("pool", "status", pool.parent / "grid.toml", copy).stdout
+
+
+def test_a_report_into_an_absent_folder_is_not_told_to_free_space(pool: Path, tmp_path: Path) -> None:
+    done = gapscope("report", pool, "--output", tmp_path / "absent" / "page.html")
+    assert done.returncode == 1 and "Make its folder, or correct the path" in done.stderr
+
+
+WRONG_ESTIMATORS = {
+    "[]": "must hold a gap estimator",
+    '{"what": "gap estimator"}': "has no 'schema' that is a number",
+    '{"what": "gap estimator", "schema": "1"}': "has no 'schema' that is a number",
+    '{"what": "gap estimator", "schema": 1, "parameters": [], "fitted": 3}': "is damaged",
+    '{"what": "gap estimator", "schema": 1, "parameters": {"kind": "magic"}, "fitted": {}}': "is damaged",
+}
+
+
+@pytest.mark.parametrize("content", WRONG_ESTIMATORS)
+def test_wrong_estimators_get_one_sentence(pool: Path, tmp_path: Path, content: str) -> None:
+    (tmp_path / "estimator.json").write_text(content)
+    network = next(pool.glob("runs/*/weights.safetensors"))
+    done = gapscope("estimate", "predict", pool, network, "--estimator", tmp_path / "estimator.json")
+    assert done.returncode == 1 and WRONG_ESTIMATORS[content] in done.stderr
+
+
+@pytest.mark.parametrize("take", ["coefficients", "residuals", "left_out"])
+def test_a_shortened_estimator_gets_one_sentence(pool: Path, tmp_path: Path, take: str) -> None:
+    assert gapscope("estimate", "fit", pool, "--output", tmp_path / "estimator.json").returncode == 0
+    content = json.loads((tmp_path / "estimator.json").read_text())
+    content["fitted"][take] = content["fitted"][take][:1]
+    (tmp_path / "estimator.json").write_text(json.dumps(content))
+    network = next(pool.glob("runs/*/weights.safetensors"))
+    done = gapscope("estimate", "predict", pool, network, "--estimator", tmp_path / "estimator.json")
+    assert done.returncode == 1 and "is damaged" in done.stderr
+
+
+@pytest.mark.parametrize("facts", [5, None, {}, {"spec": 3}, {"spec": {"dat": 1}}, {"spec": {}, "corruption": 1}])
+def test_weights_with_wrong_facts_get_one_sentence(tmp_path: Path, facts: object) -> None:
+    import torch
+    from safetensors.torch import save
+
+    content = save({"a": torch.zeros(1)}, metadata={"facts": json.dumps(facts)})
+    (tmp_path / "weights.safetensors").write_bytes(content)
+    done = gapscope("measure", tmp_path / "weights.safetensors")
+    assert done.returncode == 1 and done.stderr.startswith("error: ")
 
 
 @pytest.mark.parametrize(

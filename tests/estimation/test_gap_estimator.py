@@ -110,7 +110,7 @@ def test_no_features_is_the_mean_gap() -> None:
     assert numpy.isfinite(found.predict_interval(table.iloc[:4])).all()
 
 
-@pytest.mark.parametrize("interval", ["jackknife+", "split"])
+@pytest.mark.parametrize("interval", ["jackknife+", "cv+", "split"])
 @pytest.mark.parametrize("kind", ["linear", "ridge"])
 def test_intervals_cover_new_networks(interval: str, kind: str) -> None:
     """Skewed, heteroscedastic noise: no assumption of the intervals but exchangeability holds."""
@@ -126,6 +126,34 @@ def test_intervals_cover_new_networks(interval: str, kind: str) -> None:
     # 60 pools of 30 new networks; the standard error of the coverage over pools is about 0.01
     assert 0.86 <= covered / 1800 <= 0.96
     assert 0.2 < numpy.mean(width) < 0.7
+
+
+def test_folds_of_one_network_are_the_jackknife() -> None:
+    table = networks(30)
+    one = _estimator(interval="cv+", n_folds=30).fit(table, table["gap"]).predict_interval(table)
+    numpy.testing.assert_array_equal(one, _estimator().fit(table, table["gap"]).predict_interval(table))
+
+
+def test_cv_plus_is_its_formula() -> None:
+    table = networks(25)
+    x, y = table[["zeta"]].to_numpy(), table["gap"].to_numpy()
+    found = GapEstimator(interval="cv+", n_folds=4, random_state=3).fit(x, y).predict_interval(x[:1], level=0.8)[0]
+    low, high = [], []
+    for fold in numpy.array_split(numpy.random.default_rng(3).permutation(25), 4):
+        model = LinearRegression().fit(numpy.delete(x, fold, 0), numpy.delete(y, fold))
+        residuals = numpy.abs(y[fold] - model.predict(x[fold]))
+        low += (model.predict(x[:1]) - residuals).tolist()
+        high += (model.predict(x[:1]) + residuals).tolist()
+    # the floor(.2 * 26) = 5th and the ceil(.8 * 26) = 21st smallest
+    numpy.testing.assert_allclose(found, [sorted(low)[4], sorted(high)[20]], rtol=1e-9)
+
+
+def test_without_refits_intervals_are_infinite() -> None:
+    table = networks(12)
+    found = GapEstimator(features=("zeta",), interval="none").fit(table, table["gap"])
+    assert numpy.isinf(found.predict_interval(table)).all()
+    plain = GapEstimator(features=("zeta",)).fit(table, table["gap"])
+    numpy.testing.assert_array_equal(found.predict(table), plain.predict(table))
 
 
 def test_few_networks_give_an_infinite_interval_not_a_wrong_one() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from engines import in_this_process
 from gapscope.base.errors import (
     DamagedFileWarning,
     DataNotFound,
@@ -37,17 +38,6 @@ BASE = {
 SPEC = Spec.from_dict(BASE)
 MEASURES = ("accuracy", "parameter_count")
 NO_RIGHTS = pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
-
-
-def in_this_process(
-    function: Callable[[Any], Any], jobs: Iterable[Any], workers: int
-) -> Iterator[tuple[Any, Any, BaseException | None]]:
-    """An engine without processes."""
-    for job in jobs:
-        try:
-            yield job, function(job), None
-        except Exception as error:
-            yield job, None, error
 
 
 @pytest.fixture(autouse=True)

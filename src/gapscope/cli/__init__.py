@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
 
 import typer
 
@@ -52,11 +53,17 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: object) -> None:
+    """A warning as one line: where in the code it was made tells a user of the command line nothing."""
+    typer.secho(f"note: {message}", fg=typer.colors.YELLOW, err=True)
+
+
 def main() -> None:
     """Run the command line; an error gapscope raises on purpose is one sentence and exit code 1."""
     from gapscope.base.errors import GapscopeError
 
     signal.signal(signal.SIGTERM, _interrupt)
+    warnings.showwarning = _show_warning
     try:
         app()
     except GapscopeError as error:

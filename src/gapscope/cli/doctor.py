@@ -8,8 +8,11 @@ from pathlib import Path
 
 import typer
 
-CORE = ("numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "safetensors", "jaxtyping", "jinja2", "rich", "pooch")
-EXTRAS = ("lightning", "transformers", "timm", "tensorboard", "wandb", "mlflow", "ray")
+CORE = (
+    "numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "safetensors", "jaxtyping", "jinja2", "typer", "rich",
+    "pooch", "pillow", "filelock",
+)  # fmt: skip
+EXTRAS = ("lightning", "transformers", "timm", "tensorboard", "wandb", "mlflow-skinny", "mlflow", "ray")
 
 
 def installed_version(name: str) -> str | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import typer
 
 app = typer.Typer(help="Fit a gap estimator on a pool, and ask it about a new network.", no_args_is_help=True)
 
 POOL = typer.Argument(..., help="Folder of a pool.")
+JSON = typer.Option(False, "--json", help="Print everything as JSON.")
 
 
 @app.command("fit")
@@ -17,28 +20,39 @@ def fit(
     measure: list[str] = typer.Option([], help="Reading to use, such as unit_sparsity.zeta; again for more."),
     kind: str = typer.Option("ridge", help="'linear', 'ridge' or 'monotone'."),
     output: Path | None = typer.Option(None, help="Where to write the estimator; default POOL/estimator.json."),
+    json: bool = JSON,
 ) -> None:
     """Fit a gap estimator on the finished networks of a pool and say how good it is beside the plain baselines."""
     from rich.console import Console
 
+    from gapscope.base.files import to_json
+    from gapscope.base.records import records_to_pandas
+    from gapscope.cli.progress import steps
     from gapscope.cli.tables import table_of
     from gapscope.estimation import cross_validate, suggested_estimator, usable_rows
+    from gapscope.estimation.held_out import N_FOLDS, suggested_scheme, suited_to
     from gapscope.pools import open_pool
 
-    opened = open_pool(pool)
-    records = opened.records()
+    records = open_pool(pool).records()
     estimator = suggested_estimator(records, features=measure or None, kind=kind)
-    table = usable_rows(opened.to_pandas(), estimator.features or [])
-    quality = cross_validate(estimator, table, scheme="leave_one_out")
+    table = usable_rows(records_to_pandas(records), estimator.features or [])
+    estimator, scheme = suited_to(estimator, len(table)), suggested_scheme(len(table))
+    with steps("estimating each network from others") as show:
+        quality = cross_validate(estimator, table, scheme=scheme, n_splits=N_FOLDS, on_fit=show)
     shown = quality.pivot(index="model", columns="metric", values="value").sort_values(by=["rmse"]).reset_index()
     estimator.fit(table, table["gap"])
     path = output or pool / "estimator.json"
     estimator.save(path)
+    others = "all others" if scheme == "leave_one_out" else f"those of the other {N_FOLDS - 1} of {N_FOLDS} folds"
+    if json:
+        typer.echo(to_json({"networks": len(table), "predicted_from": others, "quality": quality.to_dict("records"),
+                            "written": str(path)}, indent=1))  # fmt: skip
+        return
     console = Console()
     kinds = table["gap_kind"].unique()
     console.print(f"fitted on {len(table)} networks; gap of {' and '.join(kinds)}", highlight=False)
     columns = ["model", "rmse", "mae", "pearson", "coverage"]
-    console.print(table_of(shown.filter(items=columns), "Each network predicted from all others"))
+    console.print(table_of(shown.filter(items=columns), f"Each network predicted from {others}"))
     for name, coefficient in zip(estimator.feature_names_, estimator.coef_, strict=True):
         term = f"log {name}" if name in estimator.logarithm else name
         console.print(f"  {coefficient:+.4g} × {term}", highlight=False)
@@ -46,16 +60,31 @@ def fit(
     typer.echo(f"next: gapscope estimate predict {pool} NETWORK.safetensors")
 
 
+def _answer(assessed: Mapping[Any, Any], level: float) -> list[str]:
+    """What is said of one network: its gap and interval, or why there is no answer."""
+    if assessed["verdict"] != "inside":
+        return ["gap: no answer", f"trust: no, {assessed['reason']}"]
+    interval = f"{level:.0%} interval {assessed['low']:.3f} to {assessed['high']:.3f}"
+    return [
+        f"gap {assessed['prediction']:.3f}, {interval}",
+        "trust: yes, it is like the networks the estimator was fitted on",
+    ]
+
+
 @app.command("predict")
 def predict(
     pool: Path = POOL,
-    network: Path = typer.Argument(..., help="Weights that a pool wrote (they carry their spec)."),
+    networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help="Weights that a pool wrote, one or more."),
     estimator: Path | None = typer.Option(None, help="The fitted estimator; default POOL/estimator.json."),
     level: float = typer.Option(0.9, help="Nominal coverage of the interval."),
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
+    json: bool = JSON,
 ) -> None:
-    """Measure a network on its training data and print its gap, an interval, and whether to trust them."""
+    """Measure networks on their training data and say the gap of each, its interval, and whether to trust them."""
+    import pandas
+
     from gapscope.base.errors import InvalidInput
+    from gapscope.base.files import to_json
     from gapscope.base.records import records_to_pandas
     from gapscope.estimation import GapEstimator
     from gapscope.pools import open_pool
@@ -71,16 +100,17 @@ def predict(
         measure_samples=max((record.measured_samples or 0 for record in open_pool(pool)), default=0) or None,
         data_root=None if data_root is None else str(data_root),
     )
-    record = read_network(network, options)
-    row = records_to_pandas([record])
-    for name in fitted.feature_names_:
-        if name not in row:
-            row[name] = float("nan")
-    answer = fitted.assess(row, level=level).iloc[0]
-    if answer["verdict"] == "inside":
-        typer.echo(f"gap {answer['prediction']:.3f}, {level:.0%} interval {answer['low']:.3f} to {answer['high']:.3f}")
-        typer.echo("trust: yes, it is like the networks the estimator was fitted on")
+    table = records_to_pandas([read_network(network, options) for network in networks])
+    lacking = {name: float("nan") for name in fitted.feature_names_ if name not in table}
+    answers = fitted.assess(pandas.DataFrame(table.assign(**lacking)), level=level).to_dict("records")
+    if json:
+        rows = [{"network": str(path), **row} for path, row in zip(networks, answers, strict=True)]
+        typer.echo(to_json({"level": level, "answers": rows}, indent=1))
     else:
-        typer.echo("gap: no answer")
-        typer.echo(f"trust: no, {answer['reason']}")
+        for path, row in zip(networks, answers, strict=True):
+            if len(networks) > 1:
+                typer.echo(f"{path}:")
+            for line in _answer(row, level):
+                typer.echo(line)
+    if any(row["verdict"] != "inside" for row in answers):
         raise typer.Exit(2)

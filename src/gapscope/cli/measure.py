@@ -9,6 +9,7 @@ import typer
 NAMES = typer.Option([], "--measure", help="A measure; again for more. Default: all of linear cost.")
 SAMPLES = typer.Option(None, help="Measure on this many training samples; default all.")
 ROOT = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache).")
+JSON = typer.Option(False, "--json", help="Print everything as JSON.")
 
 
 def measure(
@@ -16,6 +17,7 @@ def measure(
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
     data_root: Path | None = ROOT,
+    json: bool = JSON,
 ) -> None:
     """Measure a stored network on the data it was trained on; every number with direction and units."""
     from gapscope.pools.readings import RunOptions
@@ -27,6 +29,12 @@ def measure(
         data_root=None if data_root is None else str(data_root),
     )
     record = read_network(network, options)
+    if json:
+        from gapscope.base.files import to_json
+
+        content = {"readings": record.readings.to_dict(), "unmeasured": record.unmeasured}
+        typer.echo(to_json({"id": record.id, "measured_samples": record.measured_samples, **content}, indent=1))
+        return
     typer.echo(repr(record.readings))
     for name, reason in record.unmeasured.items():
         typer.echo(f"{name}: no value: {reason}", err=True)
@@ -37,6 +45,7 @@ def compare(
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
     data_root: Path | None = ROOT,
+    json: bool = JSON,
 ) -> None:
     """Rank stored networks by every measure on the first one's training data, with intervals and the size beside."""
     from rich.console import Console
@@ -52,6 +61,9 @@ def compare(
 
     chosen = train if samples is None else train.subset(torch.arange(min(samples, len(train))))
     found = compare_networks(named, chosen, measures or None)
+    if json:
+        typer.echo(found.to_json(indent=1))
+        return
     Console().print(table_of(found.summary().reset_index(), f"{len(chosen)} training samples"))
     for sentence in found.verdict:
         typer.echo(sentence)

@@ -8,8 +8,9 @@ import typer
 
 app = typer.Typer(help="Train and measure many networks; run the same command again to go on.", no_args_is_help=True)
 
-GRID = typer.Argument(..., help="TOML file with the grid: tables base, [[cases]], axes, and a list measures.")
+GRID = typer.Argument(..., help="TOML file with the grid: tables base, [\\[cases]], axes, and a list measures.")
 FOLDER = typer.Argument(..., help="The pool's folder.")
+JSON = typer.Option(False, "--json", help="Print everything as JSON.")
 
 
 @app.command("run")
@@ -43,16 +44,30 @@ def run(
         )
     counts = {status: sum(r.status == status for r in records) for status in ("finished", "diverged", "failed")}
     typer.echo(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; records in {folder}")
+    if counts["failed"]:
+        first = next(record for record in records if record.status == "failed")
+        typer.echo(f"the first that failed: {first.id}: {first.message}", err=True)
+        typer.echo("failed networks are run again with --retry-failed", err=True)
+    if not counts["finished"]:
+        typer.echo("no network finished", err=True)
+        raise typer.Exit(1)
     typer.echo(f"next: gapscope report {folder}")
 
 
 @app.command("status")
-def status(grid: Path = GRID, folder: Path = FOLDER) -> None:
+def status(grid: Path = GRID, folder: Path = FOLDER, json: bool = JSON) -> None:
     """How far the runs of a grid are."""
+    from dataclasses import asdict
+
+    from gapscope.base.files import to_json
     from gapscope.pools import Grid, Pool
 
     state = Pool(folder).status(Grid.from_toml(grid))
+    if json:
+        typer.echo(to_json({"total": state.total, **asdict(state)}))
+        return
     typer.echo(
         f"{state.total} networks: {state.finished} finished, {state.diverged} diverged, {state.failed} failed, "
         f"{state.started} started, {state.waiting} waiting"
+        + (f", {state.unreadable} unreadable" if state.unreadable else "")
     )

@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import typer
 
 from gapscope.base.records import Record
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 def outcome(record: Record) -> str:
@@ -39,6 +43,46 @@ def stoppable() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=Console(stderr=True))
+
+
+@contextmanager
+def steps(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal while the body runs, nothing elsewhere.
+
+    Args:
+        title: What is being done.
+
+    Yields:
+        A function to call with the numbers of steps done and of all.
+    """
+    if not sys.stderr.isatty():
+        yield lambda done, of: None
+        return
+    with _bar() as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[Record], None]]:
     """Show progress while the body runs.
@@ -60,25 +104,7 @@ def progress(title: str, total: int) -> Iterator[Callable[[Record], None]]:
 
         yield plain
         return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with _bar() as bar:
         task = bar.add_task(title, total=total)
 
         def advance(record: Record) -> None:

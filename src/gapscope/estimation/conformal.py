@@ -36,7 +36,11 @@ def jackknife_plus(left_out: Float[Array, "m n"], residuals: Float[Array, " n"],
     Returns:
         Lower and upper ends, in units of the target.
 
-    Barber, Candès, Ramdas, Tibshirani, "Predictive inference with the jackknife+", 2021, eq. 1.4 and theorem 1.
+    The same formula with fits that leave out a whole fold at a time is CV+, which covers with probability at least
+    2 level - 1 - sqrt(2/n).
+
+    Barber, Candès, Ramdas, Tibshirani, "Predictive inference with the jackknife+", 2021, eq. 1.4 and theorem 1; CV+ is
+    section 3 and theorem 4.
 
     >>> jackknife_plus(numpy.zeros((1, 9)), numpy.arange(1.0, 10.0), 0.9)
     array([[-9.,  9.]])

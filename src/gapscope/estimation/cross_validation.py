@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas
 
 Array = numpy.ndarray
-SCHEMES = ("leave_one_out", "leave_one_group_out", "group_folds", "splits")
+SCHEMES = ("leave_one_out", "folds", "leave_one_group_out", "group_folds", "splits")
 MEAN_GAP = "mean gap"
 
 
@@ -70,13 +70,17 @@ def _splits(
         for k in range(n_splits):
             yield str(k), numpy.sort(rng.permutation(n)[: max(1, round(test_share * n))])
         return
-    names = list(dict.fromkeys(labels))
+    rows: dict[str, list[int]] = {}
+    for row, label in enumerate(labels):
+        rows.setdefault(label, []).append(row)
+    names = list(rows)
     folds = [[name] for name in names]
-    if scheme == "group_folds":
+    if scheme in ("folds", "group_folds"):
         shuffled = rng.permutation(len(names))
         folds = [[names[i] for i in part] for part in numpy.array_split(shuffled, min(n_splits, len(names)))]
-    for fold in folds:
-        yield ", ".join(fold), numpy.flatnonzero([label in fold for label in labels])
+    for number, fold in enumerate(folds):
+        held = numpy.sort(numpy.concatenate([rows[name] for name in fold]))
+        yield str(number) if scheme == "folds" else ", ".join(fold), held
 
 
 def held_out_predictions(
@@ -90,6 +94,7 @@ def held_out_predictions(
     test_share: float = 0.1,
     level: float = 0.9,
     seed: int = 0,
+    on_fit: Callable[[int, int], None] | None = None,
 ) -> pandas.DataFrame:
     """Estimate of each network by an estimator that was fitted without it.
 
@@ -97,13 +102,16 @@ def held_out_predictions(
         estimator: What to fit; it is cloned, not changed. It must name its features.
         table: One row a network; those unfinished or without finite readings and target are left out.
         target: What is estimated.
-        scheme: "leave_one_out"; "leave_one_group_out" (each group held out in turn); "group_folds" (the groups are
-            dealt at random into `n_splits` folds); "splits" (random splits, the paper's are 90/10, 100 times).
+        scheme: "leave_one_out"; "folds" (the networks are dealt at random into `n_splits` folds, each held out in
+            turn; for hundreds of networks); "leave_one_group_out" (each group held out in turn);
+            "group_folds" (the groups are dealt at random into `n_splits` folds); "splits" (random splits, the paper's
+            are 90/10, 100 times).
         groups: Column that names the group of each network, for example the architecture family.
         n_splits: Number of random splits, or of folds.
         test_share: Share of the networks that a random split holds out.
         level: Nominal coverage of the intervals.
         seed: Seed of splits and folds.
+        on_fit: Called after each fit with the numbers of fits done and of all.
 
     Returns:
         One row for each network and split: `split`, `target`, `prediction`, `low`, `high`, `verdict`, `reason`, and
@@ -121,7 +129,8 @@ def held_out_predictions(
     grouped = scheme in ("leave_one_group_out", "group_folds")
     labels = [str(label) for label in (table[groups] if grouped else range(len(table)))]
     parts = []
-    for name, test in _splits(labels, scheme, n_splits, test_share, seed):
+    splits = list(_splits(labels, scheme, n_splits, test_share, seed))
+    for number, (name, test) in enumerate(splits, start=1):
         train, held = table.iloc[numpy.setdiff1d(numpy.arange(len(table)), test)], table.iloc[test]
         fitted = GapEstimator(**estimator.get_params()).fit(train, train[target])
         part = fitted.assess(held, level=level, refuse=False)
@@ -129,6 +138,8 @@ def held_out_predictions(
         part.insert(1, "target", held[target].astype(float))
         fit_pearson = pearson_correlation(fitted.predict(train), train[target].to_numpy(dtype=float))
         parts.append(part.assign(fit_pearson=fit_pearson))
+        if on_fit is not None:
+            on_fit(number, len(splits))
     return pandas.concat(parts)
 
 
@@ -156,8 +167,10 @@ def _summary(
     names = ["target", "prediction", "low", "high"]
     rows = {name: predictions[name].to_numpy(dtype=float) for name in names}
     rows["inside"] = (predictions["verdict"] == "inside").to_numpy()
-    clusters: Array = predictions["split"].astype(str).to_numpy()
-    members = [numpy.flatnonzero(clusters == name) for name in dict.fromkeys(clusters)]
+    clusters: dict[str, list[int]] = {}
+    for row, name in enumerate(predictions["split"].astype(str)):
+        clusters.setdefault(str(row) if scheme == "folds" else name, []).append(row)
+    members = [numpy.array(part) for part in clusters.values()]
 
     def metrics(taken: Int[Array, " m"]) -> dict[str, float]:
         return _metrics({key: values[taken] for key, values in rows.items()}, mean_gap)
@@ -173,7 +186,7 @@ def _summary(
         share, counts = 0.95, resample_weights(len(members), n_bootstrap, seed).astype(int)
         of_cluster = numpy.repeat(numpy.arange(len(members)), [len(part) for part in members])
         drawn = [metrics(numpy.repeat(numpy.concatenate(members), count[of_cluster])) for count in counts]
-        what = f"95 % bootstrap over {'networks' if scheme == 'leave_one_out' else 'groups'}"
+        what = f"95 % bootstrap over {'networks' if scheme in ('leave_one_out', 'folds') else 'groups'}"
         values = metrics(numpy.arange(len(predictions)))
     fits = predictions.groupby("split", sort=False)["fit_pearson"].first().to_numpy(dtype=float)
     found = [_row(key, values[key], [row[key] for row in drawn], share, what) for key in values]
@@ -206,6 +219,7 @@ def cross_validate(
     level: float = 0.9,
     n_bootstrap: int = 1000,
     seed: int = 0,
+    on_fit: Callable[[int, int], None] | None = None,
 ) -> pandas.DataFrame:
     r"""How well the estimator and the three baselines estimate the gap of networks they were not fitted on.
 
@@ -219,7 +233,7 @@ def cross_validate(
         estimator: What to judge; it must name its features.
         table: One row a network, best with the columns parameter_count and train_loss for the baselines.
         target: What is estimated.
-        scheme: "splits" (the paper's protocol: 90/10, 100 times), "leave_one_out", "leave_one_group_out" or
+        scheme: "splits" (the paper's protocol: 90/10, 100 times), "leave_one_out", "folds", "leave_one_group_out" or
             "group_folds", see `held_out_predictions`.
         groups: Column that names the group of each network.
         n_splits: Number of random splits, or of folds.
@@ -227,6 +241,7 @@ def cross_validate(
         level: Nominal coverage of the intervals.
         n_bootstrap: Resamples behind the intervals of the pooled schemes.
         seed: Seed of splits, folds and resamples.
+        on_fit: Called after each fit of a split with the numbers of fits done and of all, of all estimators.
 
     Returns:
         One row for each model and metric: `model`, `metric`, `value`, `low`, `high`, and `interval`, which says what
@@ -249,14 +264,18 @@ def cross_validate(
     import pandas
 
     models = {"estimator": estimator, **baselines(table)}
+    if estimator.interval == "cv+":  # hundreds of networks: no model is refitted without each of them
+        for model in models.values():
+            model.interval = "cv+"
     columns = dict.fromkeys(column for model in models.values() for column in model.features or ())
     _check(estimator, table, scheme, groups)
     table = usable_rows(table, list(columns), target=target)
     rows = []
-    for name, model in models.items():
+    for number, (name, model) in enumerate(models.items()):
         predictions = held_out_predictions(
             model, table, target=target, scheme=scheme, groups=groups, n_splits=n_splits, test_share=test_share,
             level=level, seed=seed,
+            on_fit=on_fit and (lambda done, of, n=number: on_fit(n * of + done, len(models) * of)),
         )  # fmt: skip
         rows += [{"model": name, **row} for row in _summary(predictions, scheme, name == MEAN_GAP, n_bootstrap, seed)]
     return pandas.DataFrame(rows)

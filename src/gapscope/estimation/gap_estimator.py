@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from gapscope.base.errors import InvalidInput, UnreadableFile, check_choice, check_range
+from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, check_choice, check_range
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.estimation.columns import check_columns
 from gapscope.estimation.conformal import jackknife_plus, split_conformal
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Array = numpy.ndarray
 SCHEMA = 1
-INTERVALS = ("jackknife+", "split")
+INTERVALS = ("jackknife+", "cv+", "split", "none")
 COEFFICIENT_SIGNS = {"lower": 1.0, "higher": -1.0, "none": 0.0}
 
 
@@ -47,10 +47,13 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         directions: For "monotone": direction of each reading, "lower" (a lower reading goes with a smaller gap, so
             the coefficient is at least 0), "higher" or "none". A reading that is not named counts as "none".
         interval: "jackknife+" (n refits; covers a new exchangeable network with probability at least
-            2 level - 1, in practice about level) or "split" (fits on a part and takes the residuals of the
-            rest; covers with probability at least level, but all estimates are a little worse).
+            2 level - 1, in practice about level), "cv+" (the same with `n_folds` refits, each without one fold of the
+            networks; for hundreds of networks), "split" (fits on a part and takes the residuals of the rest; covers
+            with probability at least level, but all estimates are a little worse) or "none" (one fit, infinite
+            intervals).
+        n_folds: Number of folds of "cv+".
         calibration_share: Share of the networks that "split" keeps for calibration.
-        random_state: Seed of the split.
+        random_state: Seed of the split and of the folds.
 
     Attributes:
         coef_: Coefficients a, in units of the gap per unit of the reading (or of its logarithm).
@@ -76,6 +79,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         families: Sequence[str] = (),
         directions: Mapping[str, str] | None = None,
         interval: str = "jackknife+",
+        n_folds: int = 20,
         calibration_share: float = 0.3,
         random_state: int = 0,
     ) -> None:
@@ -85,12 +89,14 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         self.families = families
         self.directions = directions
         self.interval = interval
+        self.n_folds = n_folds
         self.calibration_share = calibration_share
         self.random_state = random_state
 
     def _check_parameters(self) -> None:
         check_choice("kind", self.kind, KINDS)
         check_choice("interval", self.interval, INTERVALS)
+        check_range("n_folds", self.n_folds, 2)
         check_range("calibration_share", self.calibration_share, 0, 1, low_open=True, high_open=True)
         for name in ("features", "logarithm", "families"):
             if isinstance(getattr(self, name), str):
@@ -193,13 +199,23 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         if self.interval == "split":
             self.residuals_ = numpy.abs(y - self._linear(x))[calibration]
             self.left_out_ = numpy.zeros((0, len(weights)))
+        elif self.interval == "none":
+            self.residuals_, self.left_out_ = numpy.zeros(0), numpy.zeros((0, len(weights)))
         else:
-            self.left_out_ = numpy.stack(
-                [fit_coefficients(self.kind, numpy.delete(x, i, 0), numpy.delete(y, i), signs) for i in range(len(y))]
-            )
+            self.left_out_ = numpy.zeros((len(y), len(weights)))
+            for fold in self._folds(len(y)):
+                rest = numpy.delete(x, fold, 0), numpy.delete(y, fold)
+                self.left_out_[fold] = fit_coefficients(self.kind, *rest, signs)
             predictions = self.left_out_[:, 0] + (self.left_out_[:, 1:] * x).sum(1)
             self.residuals_ = numpy.abs(y - predictions)
         return self
+
+    def _folds(self, n: int) -> list[Int[Array, " m"]]:
+        """Networks that are left out together: one alone, or one of `n_folds` parts drawn at random."""
+        if self.interval == "jackknife+":
+            return [numpy.array([i]) for i in range(n)]
+        order = numpy.random.default_rng(self.random_state).permutation(n)
+        return numpy.array_split(order, min(self.n_folds, n))
 
     def _linear(self, x: Float[Array, "m p"]) -> Float[Array, " m"]:
         return self.intercept_ + x @ self.coef_
@@ -222,8 +238,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         Args:
             X: Readings, one row a network.
             level: Nominal coverage. What is guaranteed for networks exchangeable with the fitted ones, whatever the
-                distribution: at least 2 level - 1 with "jackknife+" (about level in practice), at least level
-                with "split". Nothing is guaranteed for a network that `trust` refuses.
+                distribution: at least 2 level - 1 with "jackknife+" (about level in practice) and, up to about
+                sqrt(2 / n), with "cv+"; at least level with "split". Nothing is guaranteed for a network that `trust`
+                refuses.
 
         Returns:
             Lower and upper end of each; infinite where fewer networks were fitted than the level needs (9 for .9).
@@ -322,12 +339,15 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             The fitted estimator.
 
         Raises:
-            UnreadableFile: The file is no estimator, damaged, or written by a newer gapscope.
+            DamagedFile: The file is damaged.
+            UnreadableFile: The file is no estimator, or written by a newer gapscope.
         """
         path = Path(path)
         content = read_json(path)
         if not isinstance(content, dict) or content.get("what") != "gap estimator":
             raise UnreadableFile(f"{path} must hold a gap estimator; it does not. Fit one and save it there.")
+        if not isinstance(content.get("schema"), int):
+            raise DamagedFile(f"{path} is damaged (it has no 'schema' that is a number). Fit the estimator again.")
         if content["schema"] > SCHEMA:
             raise UnreadableFile(
                 f"{path} must have schema {SCHEMA} or older; got {content['schema']}, written by a newer gapscope. "
@@ -335,9 +355,10 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             )
         try:
             estimator = cls(**content["parameters"])
+            estimator._check_parameters()
             estimator._restore(content["fitted"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise UnreadableFile(f"{path} is damaged ({error}). Fit the estimator again.") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DamagedFile(f"{path} is damaged ({error}). Fit the estimator again.") from None
         return estimator
 
     def _restore(self, fitted: Mapping[str, Any]) -> None:
@@ -348,8 +369,13 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         if fitted["named"]:
             self.feature_names_in_ = numpy.array(self.feature_names_, dtype=object)
         self.left_out_ = numpy.array(fitted["left_out"], dtype=float).reshape(-1, 1 + len(self.coef_))
-        self.residuals_ = numpy.array(fitted["residuals"], dtype=float)
+        self.residuals_ = numpy.array(fitted["residuals"], dtype=float).reshape(-1)
         self.region_ = FittedRegion.from_dict(fitted["region"])
+        lengths = {len(self.coef_), len(self.feature_names_), len(self.region_.names), len(self.region_.low)}
+        if len(lengths) > 1:
+            raise ValueError(f"{len(self.feature_names_)} readings and {len(self.coef_)} coefficients")
+        if self.interval != "split" and len(self.left_out_) != len(self.residuals_):
+            raise ValueError(f"{len(self.left_out_)} refits and {len(self.residuals_)} residuals")
 
 
 def _family(value: Any) -> str:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.base.errors import InvalidInput
-from gapscope.estimation.columns import check_columns, usable_rows
-from gapscope.estimation.cross_validation import baselines, held_out_predictions
+from gapscope.estimation.columns import check_columns
 from gapscope.estimation.gap_estimator import GapEstimator
+from gapscope.estimation.held_out import baseline_errors
 from gapscope.report.figures import Prediction, interval_strip, predicted_against_true
 from gapscope.report.numbers import fixed, number
 from gapscope.report.pool_view import PoolView
@@ -52,26 +52,6 @@ def _errors(name: str, errors: list[float], *, own: bool = False) -> dict[str, A
     rmse = math.sqrt((values**2).mean()) if len(values) else math.nan
     mae = float(numpy.abs(values).mean()) if len(values) else math.nan
     return {"name": name, "rmse": fixed(rmse), "mae": fixed(mae), "own": own, "share": rmse}
-
-
-def _baseline_errors(view: PoolView, held_out: list[str], answered: list[str]) -> dict[str, list[float]]:
-    """Errors of the baselines on the answered networks, fitted on those not held out (if none, leaving one out)."""
-    table = usable_rows(view.table)
-    held, rest = table.loc[answered], table.drop(held_out)
-    errors = {}
-    for name, model in baselines(table).items():
-        columns = list(model.features or ())
-        if not numpy.isfinite(held[columns].to_numpy(dtype=float)).all():
-            continue
-        fitted_on = rest[numpy.isfinite(rest[columns].to_numpy(dtype=float)).all(axis=1)]
-        if len(fitted_on) >= 3:
-            estimates = model.fit(fitted_on, fitted_on["gap"]).predict(held)
-        elif len(held) >= 3:
-            estimates = held_out_predictions(model, held)["prediction"].to_numpy()
-        else:
-            continue
-        errors[name] = (estimates - held["gap"].to_numpy(dtype=float)).tolist()
-    return errors
 
 
 def _row(item: Prediction, reason: str, scale: Scale) -> dict[str, Any]:
@@ -116,7 +96,7 @@ def held_out_section(
     ordered = sorted(zip(items, held_out["reason"], strict=True), key=lambda pair: pair[0].gap)
     models = [_errors("this estimator", [item.prediction - item.gap for item in answered], own=True)]
     if answered:
-        same = _baseline_errors(view, [item.id for item in items], [item.id for item in answered])
+        same = baseline_errors(view.table, [item.id for item in items], [item.id for item in answered])
         models += [_errors(name, errors) for name, errors in same.items()]
     own = models[0]["share"]
     largest = max((model["share"] for model in models if math.isfinite(model["share"])), default=1.0) or 1.0

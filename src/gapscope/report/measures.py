@@ -17,6 +17,7 @@ TITLED_DOTS = 2500
 ALL_DOTS = 30000
 SHOWN_CARDS = 12
 SHOWN_ROWS = 15
+RESAMPLES, FEWEST_RESAMPLES, FULLY_RESAMPLED = 2000, 200, 500
 DIRECTIONS = {
     "lower": "lower goes with a smaller gap",
     "higher": "higher goes with a smaller gap",
@@ -47,7 +48,9 @@ def ranked_measures(view: PoolView) -> list[dict[str, Any]]:
         return []
     table = view.table.loc[[record.id for record in view.finished]]
     baseline = BASELINE if BASELINE in view.readings else None
-    found = correlations(table, names, baseline=baseline)
+    # the time grows with networks squared times resamples; a large pool needs fewer of them for as narrow an interval
+    resamples = max(FEWEST_RESAMPLES, min(RESAMPLES, int(RESAMPLES * (FULLY_RESAMPLED / len(table)) ** 2)))
+    found = correlations(table, names, baseline=baseline, n_bootstrap=resamples)
     sizes: dict[str, float] = found["kendall"].abs().fillna(-1.0).to_dict()
     rows = []
     for name in sorted(sizes, key=lambda name: -sizes[name]):

@@ -1,0 +1,39 @@
+"""The command line in this process: what it prints, and its exit code."""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+
+from gapscope.cli import main
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left: exit code, standard output and standard error."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def gapscope(*arguments: object) -> Done:
+    """Run `gapscope ...` as the installed command does; an exception that it lets through is the test's."""
+    out, err = io.StringIO(), io.StringIO()
+    handler, argv = signal.getsignal(signal.SIGTERM), sys.argv
+    try:
+        sys.argv = ["gapscope", *map(str, arguments)]
+        with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings():
+            warnings.simplefilter("default")
+            main()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    finally:
+        sys.argv = argv
+        signal.signal(signal.SIGTERM, handler)
+    return Done(code, out.getvalue(), err.getvalue())
