@@ -139,7 +139,7 @@ def test_every_reading_command_speaks_json(pool: Path) -> None:
     measured = json.loads(gapscope("measure", first, "--measure", "parameter_count", "--json").stdout)
     assert measured["id"] == first.parent.name and measured["unmeasured"] == {}
     compared = json.loads(gapscope("compare", first, second, "--measure", "parameter_norm", "--json").stdout)
-    assert compared["samples"] == 60 and len(compared["comparison"]) >= 2
+    assert len(compared["rows"]) >= 2
     fitted = json.loads(gapscope("estimate", "fit", pool, "--json").stdout)
     assert fitted["networks"] == 12 and {row["model"] for row in fitted["quality"]} >= {"estimator", "mean gap"}
     answers = json.loads(gapscope("estimate", "predict", pool, first, second, "--json").stdout)["answers"]
