@@ -13,8 +13,12 @@ from torch.utils.data import Dataset
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from gapscope.integrations.transformers import MonitorCallback
+from gapscope.base.errors import InvalidInput
+from gapscope.base.input_form import packed
+from gapscope.inspection.adapted import Adapted
+from gapscope.integrations.transformers import MonitorCallback, add_penalty
 from gapscope.networks.adapters import LogitsOnly
+from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.training.monitor import Monitor
 
 pytestmark = [
@@ -82,6 +86,90 @@ def test_weights_are_bit_identical_with_and_without_the_callback(tmp_path: Path)
     logged = [row for row in trainer.state.log_history if "ntk_trace" in row]
     assert [row["ntk_trace"] for row in logged] == monitor.to_pandas()["ntk_trace"].tolist()
     assert [row["step"] for row in logged] == [4, 8, 12]
+
+
+def test_the_data_of_the_trainer_are_those_of_the_monitor(tmp_path: Path) -> None:
+    monitor = Monitor(Sentences(), ("ntk_trace", "accuracy"), n_samples=12)
+    fit(tmp_path, MonitorCallback(monitor))
+    ids = Monitor((TOKENS, LABELS), ("ntk_trace", "accuracy"), n_samples=12)
+    fit(tmp_path, MonitorCallback(ids))
+    assert monitor.epochs == ids.epochs == [1, 2, 3]
+    for mine, theirs in zip(monitor.rows, ids.rows, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-5)
+
+
+def trainer_of(model: Any, folder: Path, **options: Any) -> Any:
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        max_steps=3,
+        per_device_train_batch_size=8,
+        learning_rate=1e-2,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        use_cpu=True,
+        seed=3,
+        **options,
+    )
+    return transformers.Trainer(model=model, args=arguments, train_dataset=Sentences())
+
+
+def without_dropout(model: Any) -> Any:
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_a_penalty_adds_its_own_gradient_to_that_of_the_loss(tmp_path: Path, accumulated: int) -> None:
+    batch = {name: torch.stack([Sentences()[i][name] for i in range(8)]) for name in Sentences()[0]}
+    gradients = []
+    for penalty in (None, GradientSimilarityPenalty(0.1, method="exact")):
+        model = without_dropout(tiny_model()).train()
+        trainer = trainer_of(model, tmp_path, gradient_accumulation_steps=accumulated)
+        if penalty is not None:
+            add_penalty(trainer, penalty)
+        trainer.current_gradient_accumulation_steps = accumulated
+        trainer.training_step(model, dict(batch), num_items_in_batch=None)
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    model = without_dropout(tiny_model()).train()
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    x, form = packed(inputs)
+    (GradientSimilarityPenalty(0.1, method="exact")(Adapted(model, form), x) / accumulated).backward()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            added = gradients[1][name] - gradients[0][name]
+            assert torch.allclose(added, parameter.grad, rtol=1e-3, atol=1e-5), name
+
+
+def test_a_penalty_trains_a_lora_adapter_and_leaves_the_rest(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
+    model = peft.get_peft_model(tiny_model(), config)
+    frozen = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
+    monitor = Monitor(Sentences(), ("ntk_trace", "parameter_count", "accuracy"), n_samples=12)
+    trainer = trainer_of(model, tmp_path)
+    trainer.add_callback(MonitorCallback(monitor))
+    add_penalty(trainer, GradientSimilarityPenalty(0.01))
+    trainer.train()
+    assert monitor.rows[0]["parameter_count"] == sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert all(torch.equal(frozen[name], p) for name, p in model.named_parameters() if name in frozen)
+    assert any(bool(p.abs().sum() > 0) for name, p in model.named_parameters() if "lora_B" in name)
+
+
+def test_the_loss_of_evaluation_has_no_penalty(tmp_path: Path) -> None:
+    trainer = trainer_of(tiny_model(), tmp_path)
+    before = trainer.evaluate(Sentences())["eval_loss"]
+    add_penalty(trainer, GradientSimilarityPenalty(10.0))
+    assert trainer.evaluate(Sentences())["eval_loss"] == before
+
+
+def test_what_is_no_trainer_or_no_penalty_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="needs a transformers Trainer; got BertForSequenceClassification"):
+        add_penalty(tiny_model(), GradientSimilarityPenalty(0.1))
+    with pytest.raises(InvalidInput, match="needs a penalty, such as GradientSimilarityPenalty"):
+        add_penalty(trainer_of(tiny_model(), tmp_path), 0.1)  # type: ignore[arg-type]
 
 
 def test_padding_is_left_out() -> None:

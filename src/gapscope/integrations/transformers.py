@@ -1,13 +1,22 @@
-"""A monitor in a Hugging Face Trainer: `Trainer(..., callbacks=[MonitorCallback(monitor)])`."""
+"""A monitor and a penalty in a Hugging Face Trainer, a line each, with adapters (PEFT, LoRA) or without.
+
+trainer = Trainer(model, ..., callbacks=[MonitorCallback(gs.Monitor(train_dataset))])
+add_penalty(trainer, gs.GradientSimilarityPenalty(0.003))
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from gapscope.base.errors import require_extra
+from gapscope.base.errors import InvalidInput, require_extra
+from gapscope.base.gathering import LABEL_NAMES
+from gapscope.base.input_form import packed
+from gapscope.inspection.adapted import Adapted
 from gapscope.networks.adapters import LogitsOnly
+from gapscope.penalties.base import Penalty
 from gapscope.training.monitor import Monitor
 
 require_extra("transformers", "hf")
@@ -28,8 +37,8 @@ class MonitorCallback(TrainerCallback):
     sinks, for the Trainer does not hand them on. Weights are bit-identical with and without the callback (unless
     `stop`). With several processes the first one records.
 
-    The monitored network is the model's logits. A monitor needs tensors, not a dataset of dictionaries:
-    `Monitor((input_ids, labels))`, or `Monitor((pixel_values, labels))`; token numbers equal to the config's
+    The monitored network is the model's logits. The monitor takes the training data as the Trainer does, a Dataset of
+    mappings of one length (pad to it), or `(input_ids, labels)`: then token numbers equal to the config's
     `pad_token_id` are left out by the attention mask.
 
     Args:
@@ -61,8 +70,59 @@ class MonitorCallback(TrainerCallback):
             return
         assert model is not None
         row: dict[str, Any] = {"epoch": round(state.epoch or 0)}
-        self.monitor(LogitsOnly(model, getattr(model.config, "pad_token_id", None)), row)
+        as_given = self.monitor.samples.form is not None
+        self.monitor(model if as_given else LogitsOnly(model, getattr(model.config, "pad_token_id", None)), row)
         if len(row) > 1:
             state.log_history.append({**row, "step": state.global_step})
         if self.stop and self.monitor.alarm is not None and self.monitor.alarm.raised:
             control.should_training_stop = True
+
+
+def _inputs_and_targets(batch: Mapping[str, Any]) -> tuple[dict[str, Tensor], Tensor | None]:
+    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim > 0}
+    targets = [tensors.pop(name) for name in LABEL_NAMES if name in tensors]
+    return tensors, targets[0] if targets else None
+
+
+def add_penalty(trainer: Any, penalty: Penalty) -> None:
+    """Add a penalty to the loss of a Trainer's training steps; evaluation stays as it is.
+
+    The penalty is that of the model's logits by its trainable weights, which with an adapter (PEFT) are those of the
+    adapter. It takes a forward pass of its own a step, so that dropout masks are drawn anew for it. Several penalties
+    add up. What the Trainer logs as `loss` holds the penalty; `trainer.state.log_history` is otherwise unchanged.
+
+    Args:
+        trainer: The Trainer, before `train()`.
+        penalty: The penalty.
+
+    Raises:
+        InvalidInput: It is no Trainer, or no penalty.
+
+    """
+    if not hasattr(trainer, "compute_loss"):
+        raise InvalidInput(f"add_penalty needs a transformers Trainer; got {type(trainer).__name__}.")
+    if not isinstance(penalty, Penalty):
+        raise InvalidInput(f"add_penalty needs a penalty, such as GradientSimilarityPenalty(0.003); got {penalty!r}.")
+    compute_loss = trainer.compute_loss
+
+    def with_penalty(model: nn.Module, inputs: Mapping[str, Any], *given: Any, **options: Any) -> Any:
+        batch = dict(inputs)  # the Trainer's own loss may take the labels out
+        result = compute_loss(model, inputs, *given, **options)
+        if not model.training:
+            return result
+        tensors, targets = _inputs_and_targets(batch)
+        x, form = packed(tensors)
+        x = x.to(next(iter(tensors.values())).device)
+        network = Adapted(trainer.accelerator.unwrap_model(model), form)
+        value = penalty(network, x, targets) / _parts_of_a_step(trainer, options)
+        if isinstance(result, tuple):
+            return (result[0] + value, *result[1:])
+        return result + value
+
+    trainer.compute_loss = with_penalty
+
+
+def _parts_of_a_step(trainer: Any, options: Mapping[str, Any]) -> float:
+    """By what the Trainer leaves it to the loss to divide: the parts of an accumulated step, where it counts items."""
+    counted = options.get("num_items_in_batch") is not None and trainer.model_accepts_loss_kwargs
+    return float(trainer.args.gradient_accumulation_steps) if counted else 1.0
