@@ -13,6 +13,14 @@ from gapscope.gradients.traces import every_output, per_sample_traces, square_no
 from gradients.reference import CASES, VisionTransformer, Wrapped, dense_jacobian
 
 
+def _square_norms_on_the_graph(network: nn.Module, outputs: Tensor) -> Tensor:
+    """[N], by one backward pass an output of a sample."""
+    parameters = list(network.parameters())
+    rows = [torch.autograd.grad(output, parameters, retain_graph=True) for output in outputs.flatten()]
+    squares = [sum(gradient.square().sum() for gradient in row) for row in rows]
+    return torch.stack([torch.as_tensor(square) for square in squares]).view_as(outputs).sum(1)
+
+
 def test_batch_norm_in_training_mode_is_refused_with_the_fix() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     with pytest.raises(ReplaceLayer, match=r"must not mix the samples.*'1' uses the statistics.*module.eval\(\)"):
@@ -77,7 +85,8 @@ def test_inputs_that_mix_before_every_parameter_are_no_mixing() -> None:
     torch.testing.assert_close(square_norms(tape, outputs, every_output(outputs)), expected)
 
 
-def test_random_numbers_beside_a_parameter_outside_layers_are_refused() -> None:
+@pytest.mark.filterwarnings("ignore::gapscope.base.errors.SlowGradients")
+def test_random_numbers_beside_a_parameter_outside_layers_are_seen_as_drawn() -> None:
     def forward(net: Any, x: Tensor) -> Tensor:
         return net.head(net.dropout(torch.tanh(net.layer(x) + net.token)))
 
@@ -88,10 +97,13 @@ def test_random_numbers_beside_a_parameter_outside_layers_are_refused() -> None:
         dropout=nn.Dropout(0.5),
         token=nn.Parameter(torch.ones(64)),
     )
-    tape, outputs = recorded(network.train(), torch.randn(4, 3))
-    with pytest.raises(NeverSupported, match=r"by token do not add up.*dropout too"):
-        verify(tape, outputs)
-    verify(*recorded(network.eval(), torch.randn(4, 3)))
+    tape, outputs = recorded(network.double().train(), torch.randn(4, 3, dtype=torch.float64))
+    norms = square_norms(tape, outputs, every_output(outputs))
+    assert tape.separate == {id(network.token)}
+    torch.testing.assert_close(norms, _square_norms_on_the_graph(network, outputs))
+    tape, outputs = recorded(network.eval(), torch.randn(4, 3, dtype=torch.float64))
+    verify(tape, outputs)
+    assert not tape.separate
 
 
 def test_dropout_is_seen_with_the_masks_that_were_drawn() -> None:

@@ -69,6 +69,10 @@ class ReplaceLayer(UnsupportedLayer):
     """The layer must be replaced or set differently; the message says by what."""
 
 
+class SlowGradients(UserWarning):
+    """Gradients of single samples are right, but computed by one backward pass a sample; said once a network."""
+
+
 def nearest(given: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the known name nearest to `given`, or an empty string.
 

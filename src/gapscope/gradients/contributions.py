@@ -273,22 +273,27 @@ class Dense(Contribution):
 
     Attributes:
         parameters: The parameter.
-        values: Its Jacobian, flattened.
+        values: Its Jacobian, flattened; for a complex parameter that by its real and imaginary parts, in turn.
     """
 
     parameters: tuple[Tensor, ...]
     values: Float[Tensor, "c n p"]
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        (parameter,) = self.parameters
+        return (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
 
     def _rows(self) -> Tensor:
         return self.values.detach().transpose(0, 1)
 
     @override
     def dense(self) -> list[Tensor]:
-        return [self.values.reshape(*self.values.shape[:2], *self.parameters[0].shape)]
+        return [self.values.reshape(*self.values.shape[:2], *self._shape)]
 
     @override
     def weighted_sum(self, weights: Tensor) -> list[Tensor]:
-        return [torch.einsum("cnp,n->p", self.values, weights).reshape(self.parameters[0].shape)]
+        return [torch.einsum("cnp,n->p", self.values, weights).reshape(self._shape)]
 
     @override
     def square_norms(self) -> Tensor:
@@ -360,7 +365,7 @@ def densely_combined(contributions: Sequence[Contribution]) -> dict[tuple[int, .
     sums: dict[int, tuple[Tensor, Tensor]] = {}
     for contribution in contributions:
         for parameter, values in zip(contribution.parameters, contribution.dense(), strict=True):
-            values = values.flatten(2)
+            values = values.reshape(*values.shape[:2], -1)  # also that of a number, which has no dimension to flatten
             before = sums.get(id(parameter))
             sums[id(parameter)] = (parameter, values if before is None else before[1] + values)
     return {(key,): Dense((parameter,), values) for key, (parameter, values) in sums.items()}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import every_output
 from gapscope.inspection.chunking import memory_budget
 from gapscope.inspection.outputs import ready_inputs
+from gapscope.inspection.substitution import Substituted, in_precision, of_precision
 
 Contributions = Mapping[tuple[int, ...], Contribution]
 
@@ -25,24 +26,36 @@ Contributions = Mapping[tuple[int, ...], Contribution]
 _SMALL = 32
 
 
-def in_precision(network: nn.Module, x: Tensor, dtype: torch.dtype | None) -> tuple[nn.Module, Tensor]:
-    """Return the network and inputs in a floating-point type, as copies; the very objects where `dtype` is None."""
-    if dtype is None:
-        return network, x
-    with torch.inference_mode(False):
-        return copy.deepcopy(network).to(dtype), x.to(dtype) if x.is_floating_point() else x
+@contextmanager
+def precisely(network: nn.Module, dtype: torch.dtype | None) -> Iterator[Substituted | None]:
+    """Compute in a floating-point type in the body; with the network as it is where it has that type already.
+
+    Args:
+        network: The network.
+        dtype: The type; None for the network's own.
+
+    Yields:
+        What stands in for the network's parameters, None where nothing does.
+    """
+    tensors = [*network.parameters(), *network.buffers()]
+    if dtype is None or all(of_precision(tensor.dtype, dtype) == tensor.dtype for tensor in tensors):
+        yield None
+        return
+    with in_precision(network, dtype) as substituted:
+        yield substituted
 
 
 def _bytes(tape: Tape, outputs: Tensor) -> int:
     """Bytes of the factors of a pass: inputs of the layers, and derivatives by their outputs once an output."""
-    numbers = 0
+    beside = tape.irregular | tape.separate
+    numbers = outputs.shape[1] * tape.n * sum(p.numel() for p in tape.parameters.values() if id(p) in beside)
     for call in tape.calls:
         tensors = [leaf for leaf, _ in call.versions]
         by_output = sum(out.shape.numel() for out in call.outputs)
         if call.rule is None:
             by_output += tape.n * sum(parameter.numel() for parameter in call.parameters.values())
         numbers += sum(tensor.numel() for tensor in tensors) + outputs.shape[1] * by_output
-    return numbers * outputs.element_size()
+    return max(1, numbers) * outputs.element_size()
 
 
 def _contributions(tape: Tape, outputs: Tensor) -> Contributions:
@@ -77,6 +90,7 @@ def kernel(
     traced: bool,
     max_bytes: int | None,
     chunk_size: int | None,
+    substituted: Substituted | None = None,
 ) -> Tensor:
     """Inner products of the gradients of all outputs at all samples, see `gapscope.measures.empirical_ntk`.
 
@@ -87,6 +101,7 @@ def kernel(
         traced: Whether to sum over equal outputs.
         max_bytes: Bytes for factors and temporaries; None for a quarter of the free memory, at most 1 GiB.
         chunk_size: Samples a chunk; None for as many as `max_bytes` allows.
+        substituted: What stands in for the parameters, inside `precisely`.
 
     Returns:
         [n, C, m, C], or [n, m] where traced.
@@ -95,7 +110,9 @@ def kernel(
     max_bytes = memory_budget(x.device, 2**30) if max_bytes is None else max_bytes
     check_range("max_bytes", max_bytes, 1)
     others = x if x2 is None else ready_inputs(network, x2)
-    first_pass = recorded(network, x if len(x) <= _SMALL else x[:1])
+    symmetric = x2 is None
+    first_pass = recorded(network, x if len(x) <= _SMALL else x[:1], substituted)
+    verify(*first_pass)
     if chunk_size is None:
         # Two chunks are held at a time, and a backward pass needs two more for a while.
         chunk_size = max(1, max_bytes * first_pass[0].n // (6 * _bytes(*first_pass)))
@@ -106,14 +123,15 @@ def kernel(
     whole = first_pass if chunk_size >= len(x) == first_pass[0].n else None
     del first_pass
     for rows in slices(len(x), chunk_size):
-        first = _contributions(*(whole or recorded(network, x[rows])))
+        first = _contributions(*(whole or recorded(network, x[rows], substituted)))
         for columns in slices(len(others), chunk_size):
-            if x2 is None and columns.start < rows.start:
+            if symmetric and columns.start < rows.start:
                 continue
-            second = first if x2 is None and columns == rows else _contributions(*recorded(network, others[columns]))
+            same = symmetric and columns == rows
+            second = first if same else _contributions(*recorded(network, others[columns], substituted))
             block = result[rows, columns] if traced else result[rows, :, columns]
             _add_block(block, first, second, traced=traced, floats=floats)
-            if x2 is None and columns != rows:
+            if symmetric and not same:
                 mirrored = result[columns, rows] if traced else result[columns, :, rows]
                 mirrored.copy_(block.T if traced else block.permute(2, 3, 0, 1))
     return result

@@ -14,6 +14,11 @@ from torch.autograd.graph import GradientEdge
 
 from gapscope.base.errors import ReplaceLayer
 from gapscope.gradients.contributions import Contribution
+from gapscope.inspection.substitution import Substituted
+
+
+class NotSeparable(Exception):
+    """The rows of single samples cannot be told apart in a call; another way is taken to them."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class Call:
         n: Samples in the batch.
         features_last: Whether any leading dimension may hold the samples.
         autocast: Makes the autocast context in which the pass ran.
+        substituted: What the pass saw in place of the parameters, where it ran in a substitution.
     """
 
     name: str
@@ -60,6 +66,11 @@ class Call:
     n: int
     features_last: bool
     autocast: Callable[[], AbstractContextManager[Any]]
+    substituted: Substituted | None = None
+
+    def source(self, parameter: Tensor) -> Tensor:
+        """Return the tensor that stands for a parameter in the graph of the pass."""
+        return parameter if self.substituted is None else self.substituted[parameter]
 
     @property
     def sample_dim(self) -> int | None:
@@ -130,8 +141,12 @@ def layer_rule(*layers: type[nn.Module], features_last: bool = False) -> Callabl
 
 
 def rule_of(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Rule | None:
-    """Return the rule of a layer, None if it has none or has other trainable parameters than the rule knows."""
-    return _RULES.get(type(module)) if set(parameters) <= {"weight", "bias"} else None
+    """Return the rule of a layer, None if it has none or has other trainable parameters than the rule knows.
+
+    Rules know real numbers; complex parameters go through the exact per-sample Jacobian of the layer alone.
+    """
+    known = set(parameters) <= {"weight", "bias"} and not any(p.is_complex() for p in parameters.values())
+    return _RULES.get(type(module)) if known else None
 
 
 def treats_leading_dimensions_alike(module: nn.Module) -> bool:

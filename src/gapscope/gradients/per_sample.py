@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
-from torch.func import functional_call, vjp, vmap
+from torch import Tensor, nn
+from torch.func import vjp, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from gapscope.gradients.backward import gradients_at
 from gapscope.gradients.contributions import Contribution, Dense
 from gapscope.gradients.double_backward import differentiable_kernels
-from gapscope.gradients.layer_rules import Call, samples_first
+from gapscope.gradients.layer_rules import Call, NotSeparable, samples_first
+from gapscope.inspection.outputs import as_real
+from gapscope.inspection.restoring import restored
+from gapscope.inspection.substitution import Substituted
 
 
 def _sample_dim(shape: Sequence[int], n: int) -> int | None:
@@ -23,79 +27,81 @@ def _sample_dim(shape: Sequence[int], n: int) -> int | None:
 
 
 class _Repeated:
-    """A recorded call of one module, repeated on the whole batch or on one sample."""
+    """A recorded call of one module, repeated with other arguments and parameters."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
+        self.parameters = list(call.parameters.values())
+        self.sources = [call.source(parameter) for parameter in self.parameters]
         self.leaves, self.structure = tree_flatten((call.arguments, dict(call.keywords)))
         shapes = [leaf.shape if isinstance(leaf, Tensor) else () for leaf in self.leaves]
         self.dims = [_sample_dim(shape, call.n) for shape in shapes]
         found = [_sample_dim(out.shape, call.n) for out in call.outputs]
         self.output_dims = [dim for dim in found if dim is not None]
+        if all(dim is None for dim in self.dims) or len(self.output_dims) < len(call.outputs):
+            raise NotSeparable(f"no dimension of an argument or an output of '{call.name}' holds the samples")
 
-    @property
-    def has_samples(self) -> bool:
-        """Whether an argument and every output has a dimension of n samples."""
-        return any(dim is not None for dim in self.dims) and len(self.output_dims) == len(self.call.outputs)
-
-    def __call__(self, parameters: Mapping[str, Tensor], leaves: Sequence[Any]) -> tuple[Tensor, ...]:
-        """Return the recorded outputs for other arguments; buffers of the module stay as they are."""
+    def __call__(self, leaves: Sequence[Any], parameters: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
+        """Return the recorded outputs for other arguments, and with other tensors in place of the parameters."""
         arguments, keywords = tree_unflatten(list(leaves), self.structure)
-        state = {name: buffer.clone() for name, buffer in self.call.module.named_buffers()} | dict(parameters)
-        outputs = tree_flatten(functional_call(self.call.module, state, arguments, keywords))[0]
-        return tuple(outputs[out.index] for out in self.call.outputs)
-
-    def over_samples(self, function: Callable[..., Any], *extra: Sequence[Tensor]) -> Any:
-        """Apply `function(leaves of one sample, its part of extra [C, ...])` to every sample by vmap."""
-
-        def of_one(leaves: Sequence[Any], *parts: Sequence[Tensor]) -> Any:
-            pairs = zip(leaves, self.dims, strict=True)
-            return function([leaf if dim is None else leaf.unsqueeze(dim) for leaf, dim in pairs], *parts)
-
-        in_dims = (self.dims, *([dim + 1 for dim in self.output_dims] for _ in extra))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "There is a performance drop")
-            return vmap(of_one, in_dims=in_dims)(self.leaves, *extra)
+        if parameters is None:
+            outputs = self.call.module(*arguments, **keywords)
+        else:
+            with Substituted(zip(self.parameters, parameters, strict=True)):
+                outputs = self.call.module(*arguments, **keywords)
+        flat = tree_flatten(outputs)[0]
+        return tuple(flat[out.index] for out in self.call.outputs)
 
     def sample(self, i: int) -> list[Any]:
         """Arguments of sample i, as a batch of one."""
         pairs = zip(self.leaves, self.dims, strict=True)
         return [leaf if dim is None else leaf.narrow(dim, i, 1) for leaf, dim in pairs]
 
+    def own_outputs(self, leaves: Sequence[Any], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the outputs of one sample, seen by vmap, whose arguments have no dimension for it."""
+        pairs = zip(leaves, self.dims, strict=True)
+        batch_of_one = [leaf if dim is None else leaf.unsqueeze(dim) for leaf, dim in pairs]
+        if not any(isinstance(module, nn.RNNBase) for module in self.call.module.modules()):
+            return self(batch_of_one, parameters)
+        # vmap knows no fused recurrence. Under a derivative, here by a number that nothing depends on, torch takes
+        # it apart into steps that vmap knows.
+        nothing = torch.zeros((), device=parameters[0].device)
+        return vjp(lambda _: self(batch_of_one, parameters), nothing)[0]
 
-def _vectorized(repeated: _Repeated, gradients: Sequence[Tensor]) -> list[Tensor]:
-    parameters = dict(repeated.call.parameters)
 
-    def of_one(leaves: Sequence[Any], parts: Sequence[Tensor]) -> dict[str, Tensor]:
-        pull: Any = vjp(lambda p: repeated(p, leaves), parameters)[1]
-        cotangents = [part.unsqueeze(dim + 1) for part, dim in zip(parts, repeated.output_dims, strict=True)]
-        return vmap(lambda one: pull(one)[0])(tuple(cotangents))
+def _vectorized(repeated: _Repeated, gradients: Sequence[Tensor], *, create_graph: bool) -> list[Tensor | None]:
+    """All samples at once: each has its own copy of the parameters, whose derivatives are the rows."""
+    # Only the forward pass is vectorised by vmap, and the derivatives are plain autograd's: vmap of a derivative by
+    # the module's own parameters loses the second derivative of layer_norm.
+    n, leaves, sources = repeated.call.n, repeated.leaves, repeated.sources
+    if not create_graph:
+        leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        sources = [source.detach().requires_grad_() for source in sources]
+    with torch.enable_grad():
+        copies = [source.expand(n, *source.shape) for source in sources]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            outputs = vmap(repeated.own_outputs, in_dims=(repeated.dims, [0] * len(copies)))(leaves, copies)
+    pairs = zip(gradients, repeated.output_dims, strict=True)
+    cotangents = [gradient.movedim(dim + 1, 1).unsqueeze(dim + 2) for gradient, dim in pairs]
+    return gradients_at(outputs, copies, cotangents, create_graph=create_graph)
 
-    jacobians = repeated.over_samples(of_one, list(gradients))
-    return [jacobian.transpose(0, 1) for jacobian in jacobians.values()]
 
-
-def _one_by_one(repeated: _Repeated, gradients: Sequence[Tensor]) -> list[Tensor]:
-    parameters, create_graph = dict(repeated.call.parameters), torch.is_grad_enabled()
-    by_sample = []
+def _one_by_one(repeated: _Repeated, gradients: Sequence[Tensor], *, create_graph: bool) -> list[Tensor | None]:
+    rows = []
     for i in range(repeated.call.n):
         with torch.enable_grad():
-            outputs = repeated(parameters, repeated.sample(i))
+            outputs = repeated(repeated.sample(i))
         parts = [g.narrow(dim + 1, i, 1) for g, dim in zip(gradients, repeated.output_dims, strict=True)]
-        rows = [
-            torch.autograd.grad(
-                outputs,
-                list(parameters.values()),
-                [part[c] for part in parts],
-                retain_graph=True,
-                create_graph=create_graph,
-                materialize_grads=True,
-                allow_unused=True,
-            )
-            for c in range(len(parts[0]))
-        ]
-        by_sample.append([torch.stack(column) for column in zip(*rows, strict=True)])
-    return [torch.stack(column, dim=1) for column in zip(*by_sample, strict=True)]
+        found = gradients_at(outputs, repeated.sources, parts, create_graph=create_graph)
+        given = zip(found, repeated.sources, strict=True)
+        rows.append([s.new_zeros(len(parts[0]), *s.shape) if g is None else g for g, s in given])
+    return [torch.stack(column, dim=1) for column in zip(*rows, strict=True)]
+
+
+def dense_contribution(parameter: Tensor, jacobian: Float[Tensor, "c n ..."]) -> Dense:
+    """Return the Jacobian by one parameter as a contribution; a complex one counts its two parts."""
+    return Dense((parameter,), samples_first(as_real(jacobian).reshape(*jacobian.shape[:2], -1), None))
 
 
 def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]]) -> list[Contribution]:
@@ -108,37 +114,11 @@ def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]])
     Returns:
         One contribution a parameter.
     """
-    repeated = _Repeated(call)
-    with differentiable_kernels(call.module.modules()), call.autocast():
+    repeated, create_graph = _Repeated(call), torch.is_grad_enabled()
+    with restored(call.module), differentiable_kernels(call.module.modules()), call.autocast():
         try:
-            jacobians = _vectorized(repeated, gradients)
+            jacobians = _vectorized(repeated, gradients, create_graph=create_graph)
         except RuntimeError:  # vmap has no rule for an operation, or the module looks at values
-            jacobians = _one_by_one(repeated, gradients)
-    pairs = zip(call.parameters.values(), jacobians, strict=True)
-    return [Dense((parameter,), samples_first(jacobian.flatten(2), None)) for parameter, jacobian in pairs]
-
-
-def is_repeatable_by_sample(call: Call, tolerance: float) -> bool:
-    """Whether a module gives every sample the same outputs alone as in its batch.
-
-    Args:
-        call: The call; the module is run again, so random numbers in it show.
-        tolerance: Largest difference, relative to the largest output.
-
-    Returns:
-        False where samples are mixed, random numbers are drawn, or no dimension holds the samples (the first eight
-        samples are tried).
-    """
-    repeated = _Repeated(call)
-    if not repeated.has_samples:
-        return False
-    parameters = dict(call.parameters)
-    with torch.no_grad(), differentiable_kernels(call.module.modules()), call.autocast():
-        whole = repeated(parameters, repeated.leaves)
-        for i in range(min(call.n, 8)):
-            alone = repeated(parameters, repeated.sample(i))
-            for together, single, dim in zip(whole, alone, repeated.output_dims, strict=True):
-                scale = float(together.abs().max())
-                if float((together.narrow(dim, i, 1) - single).abs().max()) > tolerance * scale:
-                    return False
-    return True
+            jacobians = _one_by_one(repeated, gradients, create_graph=create_graph)
+    pairs = zip(repeated.parameters, jacobians, strict=True)
+    return [dense_contribution(parameter, jacobian) for parameter, jacobian in pairs if jacobian is not None]

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
 
-from gapscope.base.errors import ReplaceLayer
 from gapscope.gradients.contributions import Contribution
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.gradients.layer_rules import Call, rule_of
 from gapscope.gradients.rules.attention import attention, can_be_unfolded
 from gapscope.gradients.rules.linear import linear
 from gapscope.gradients.tape import Tape
-from gapscope.inspection.outputs import checked_outputs
-
-
-def check_no_batch_statistics(modules: Mapping[str, nn.Module]) -> None:
-    """Raise ReplaceLayer where BatchNorm would mix the samples of a batch, so that single samples have no gradient."""
-    for name, module in modules.items():
-        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
-            raise ReplaceLayer(
-                f"BatchNorm must not mix the samples of a batch where gradients of single samples are needed; "
-                f"'{name}' uses the statistics of the batch. Put it into evaluation mode with running statistics "
-                "(module.eval()), or use GroupNorm."
-            )
+from gapscope.inspection.independence import check_no_batch_statistics
+from gapscope.inspection.outputs import checked_outputs, uncompiled, unwrapped
+from gapscope.inspection.substitution import Substituted
 
 
 def _owned(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -69,22 +57,23 @@ def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) ->
 
 
 @contextmanager
-def recording(network: nn.Module, inputs: Tensor) -> Iterator[Tape]:
+def recording(network: nn.Module, inputs: Tensor, substituted: Substituted | None = None) -> Iterator[Tape]:
     """Record the forward pass that runs in the body.
 
     Args:
-        network: The network, possibly wrapped by DistributedDataParallel.
+        network: The network, possibly wrapped by DistributedDataParallel or `torch.compile`, which then runs eagerly.
         inputs: The batch, samples first.
+        substituted: What torch functions see in place of the parameters, where the body runs in a substitution.
 
     Yields:
         The tape.
     """
-    if isinstance(network, DistributedDataParallel):
-        network = network.module
+    network = unwrapped(network)
     modules = dict(network.named_modules())
     check_no_batch_statistics(modules)
-    tape = Tape(network, modules, inputs)
+    tape = Tape(network, modules, inputs, substituted)
     with ExitStack() as stack:
+        stack.enter_context(uncompiled())
         stack.enter_context(differentiable_kernels(modules.values()))
         inside: set[nn.Module] = set()
         for name, module in modules.items():
@@ -105,8 +94,10 @@ def recording(network: nn.Module, inputs: Tensor) -> Iterator[Tape]:
         yield tape
 
 
-def recorded(network: nn.Module, inputs: Tensor) -> tuple[Tape, Float[Tensor, "n k"]]:
-    """Run the network on a batch and return the tape with the outputs."""
-    with recording(network, inputs) as tape:
+def recorded(
+    network: nn.Module, inputs: Tensor, substituted: Substituted | None = None
+) -> tuple[Tape, Float[Tensor, "n k"]]:
+    """Run the network on a batch and return the tape with the outputs; arguments as `recording`."""
+    with recording(network, inputs, substituted) as tape:
         outputs = network(inputs)
     return tape, checked_outputs(outputs, tape.n)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+import weakref
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,10 +15,16 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils._pytree import tree_flatten
 
-from gapscope.base.errors import NotMeasurable
+from gapscope.base.errors import GapscopeError, NotMeasurable, SlowGradients
+from gapscope.gradients.backward import gradients_at, sample_rows
 from gapscope.gradients.contributions import Contribution, combined
-from gapscope.gradients.layer_rules import Call, Output, Rule, apply_rule, treats_leading_dimensions_alike
-from gapscope.gradients.per_sample import per_sample_jacobian
+from gapscope.gradients.layer_rules import Call, NotSeparable, Output, Rule, apply_rule, treats_leading_dimensions_alike
+from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
+from gapscope.inspection.outputs import explained
+from gapscope.inspection.substitution import Substituted
+
+# Networks of which it has been said that their gradients are slow.
+_TOLD: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def _leaves(tree: Any) -> list[Any]:
@@ -37,33 +45,6 @@ def _versions(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[
     return tuple((leaf, leaf._version) for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_inference())
 
 
-def output_gradients(
-    outputs: Tensor, edges: Sequence[Any], cotangents: Float[Tensor, "c n k"], *, create_graph: bool
-) -> list[Tensor | None]:
-    """Return the derivatives [C, ...] of `(cotangents * outputs).sum()` at every edge; None where there is none.
-
-    Args:
-        outputs: The network's outputs.
-        edges: Places in their graph.
-        cotangents: C weightings of the outputs.
-        create_graph: Whether the result is to be differentiated.
-
-    Returns:
-        One tensor an edge.
-    """
-    cotangents = cotangents.to(outputs.dtype)
-    settings: dict[str, Any] = {"retain_graph": True, "create_graph": create_graph, "allow_unused": True}
-    if not create_graph and len(cotangents) > 1:
-        try:
-            return list(torch.autograd.grad(outputs, edges, cotangents, is_grads_batched=True, **settings))
-        except RuntimeError:  # an operation whose backward vmap cannot batch: one cotangent after the other
-            pass
-    rows = [torch.autograd.grad(outputs, edges, cotangent, **settings) for cotangent in cotangents]
-    if len(rows) == 1:
-        return [None if gradient is None else gradient[None] for gradient in rows[0]]
-    return [None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)]
-
-
 def _trainable(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
     """Trainable parameters by their first name, as `named_parameters`, without walking the network again."""
     found: dict[nn.Parameter, str] = {}
@@ -72,6 +53,21 @@ def _trainable(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
             if parameter is not None and parameter.requires_grad:
                 found.setdefault(parameter, f"{prefix}.{name}" if prefix else name)
     return {name: parameter for parameter, name in found.items()}
+
+
+def _say_that_it_is_slow(tape: Tape, parameters: Mapping[str, nn.Parameter]) -> None:
+    if tape.network in _TOLD:
+        return
+    _TOLD.add(tape.network)
+    names = list(parameters)
+    listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    warnings.warn(
+        f"Gradients of single samples by {listed} are computed one backward pass a sample, which is right but slow: "
+        "the network uses these weights in a way that no faster one follows. Use each weight by calling the layer "
+        "that owns it, or freeze it with requires_grad_(False) to leave it out.",
+        SlowGradients,
+        stacklevel=2,
+    )
 
 
 class Tape:
@@ -86,12 +82,20 @@ class Tape:
         whole: The call of the network itself, with all trainable parameters; there once it has returned.
         irregular: Parameters (by identity) that are used outside calls of their own module, or in calls whose
             outputs do not hold one row a sample; their Jacobian is taken from the whole network.
+        separate: Parameters for which that is not right either; their Jacobian is taken by its definition, from one
+            backward pass of the whole batch for every sample.
     """
 
-    whole: Call
-
-    def __init__(self, network: nn.Module, modules: Mapping[str, nn.Module], inputs: Tensor) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        modules: Mapping[str, nn.Module],
+        inputs: Tensor,
+        substituted: Substituted | None = None,
+    ) -> None:
         self.network, self.modules = network, modules
+        self.inputs, self.substituted = inputs.detach(), substituted
+        self.whole: Call | None = None
         self.n = len(inputs)
         device = inputs.device.type
         self.autocast = partial(
@@ -99,6 +103,7 @@ class Tape:
         )
         self.calls: list[Call] = []
         self.irregular: frozenset[int] = frozenset()
+        self.separate: frozenset[int] = frozenset()
         self.parameters = _trainable(modules)
         if not self.parameters:
             raise NotMeasurable(
@@ -132,29 +137,36 @@ class Tape:
             n=self.n,
             features_last=treats_leading_dimensions_alike(module),
             autocast=self.autocast,
+            substituted=self.substituted,
         )
         if module is self.network:
             self.whole = replace(call, parameters=self.parameters, rule=None)
         if parameters:
             self.calls.append(call)
 
-    def _routed(self) -> list[Call]:
-        """Calls with the parameters for which each is right; the irregular ones go to the whole network."""
-        irregular = set(self.irregular)
+    def source(self, parameter: Tensor) -> Tensor:
+        """Return the tensor that stands for a parameter in the graph of the pass."""
+        return parameter if self.substituted is None else self.substituted[parameter]
+
+    def _routed(self) -> tuple[list[Call], set[int]]:
+        """Calls with the parameters for which each is right, and the parameters for which none is."""
+        irregular, separate = set(self.irregular), set(self.separate)
         for call in self.calls:
             if call.rule is not None and call.sample_dim is None:
                 irregular |= {id(p) for p in call.parameters.values()}
-        if not irregular:
-            return self.calls
+        if not irregular | separate:
+            return self.calls, separate
+        if self.whole is None:
+            separate |= irregular
         routed = []
         for call in self.calls:
-            regular = {name: p for name, p in call.parameters.items() if id(p) not in irregular}
+            regular = {name: p for name, p in call.parameters.items() if id(p) not in irregular | separate}
             if regular:
                 routed.append(replace(call, parameters=regular))
-        left = {name: p for name, p in self.parameters.items() if id(p) in irregular}
-        if left:
+        left = {name: p for name, p in self.parameters.items() if id(p) in irregular - separate}
+        if left and self.whole is not None:
             routed.append(replace(self.whole, parameters=left))
-        return routed
+        return routed, separate
 
     def contributions(
         self, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool = False
@@ -169,11 +181,41 @@ class Tape:
         Returns:
             One contribution a parameter (or a weight with its bias).
         """
-        calls = self._routed()
+        parts, left = self.parts(outputs, cotangents, create_graph=create_graph)
+        if left:
+            _say_that_it_is_slow(self, left)
+            sources = [self.source(parameter) for parameter in left.values()]
+            with explained():
+                rows = sample_rows(outputs, sources, cotangents, create_graph=create_graph)
+            parts += [dense_contribution(p, values) for p, values in zip(left.values(), rows, strict=True)]
+        with torch.set_grad_enabled(create_graph), torch.autocast(outputs.device.type, enabled=False):
+            return combined(parts)
+
+    def parts(
+        self, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool
+    ) -> tuple[list[Contribution], dict[str, nn.Parameter]]:
+        """Return what each call adds, and the parameters of which no call can say it, by name.
+
+        Args:
+            outputs: As for `contributions`.
+            cotangents: As for `contributions`.
+            create_graph: As for `contributions`.
+
+        Returns:
+            Contributions, several of one parameter where it is used several times, and the parameters left.
+
+        Raises:
+            GapscopeError: A layer is set in a way that its rule refuses.
+            OutOfMemoryError: The device's memory does not suffice.
+        """
+        calls, separate = self._routed()
         for call in calls:
             call.check_unchanged()
         edges = [out.edge for call in calls for out in call.outputs]
-        gradients = iter(output_gradients(outputs, edges, cotangents, create_graph=create_graph))
+        cotangents = cotangents.to(outputs.dtype)
+        with explained():
+            found = gradients_at([outputs], edges, [cotangents], create_graph=create_graph) if edges else []
+        gradients = iter(found)
         parts: list[Contribution] = []
         with torch.set_grad_enabled(create_graph), torch.autocast(outputs.device.type, enabled=False):
             for call in calls:
@@ -184,5 +226,14 @@ class Tape:
                     outputs.new_zeros(len(cotangents), *out.shape) if gradient is None else gradient
                     for gradient, out in zip(given, call.outputs, strict=True)
                 ]
-                parts += per_sample_jacobian(call, filled) if call.rule is None else apply_rule(call, filled[0])
-            return combined(parts)
+                try:
+                    parts += per_sample_jacobian(call, filled) if call.rule is None else apply_rule(call, filled[0])
+                except (GapscopeError, torch.OutOfMemoryError):
+                    raise
+                except (NotSeparable, RuntimeError, ValueError, IndexError, TypeError, AssertionError):
+                    # Not a row a sample after all: sizes coincide, or a module cannot run on a single sample.
+                    separate |= {id(parameter) for parameter in call.parameters.values()}
+        while dropped := [part for part in parts if separate & set(part.key)]:
+            separate |= {key for part in dropped for key in part.key}
+            parts = [part for part in parts if not separate & set(part.key)]
+        return parts, {name: p for name, p in self.parameters.items() if id(p) in separate}

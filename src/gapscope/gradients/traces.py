@@ -33,7 +33,7 @@ def square_norms(
     Returns:
         One number a sample, in at least float32.
     """
-    verify(tape, outputs)
+    verify(tape, outputs, create_graph=create_graph)
     parts = tape.contributions(outputs, cotangents, create_graph=create_graph).values()
     with torch.set_grad_enabled(create_graph), torch.autocast(outputs.device.type, enabled=False):
         if not parts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,10 +9,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
-from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, ReplaceLayer
 from gapscope.base.samples import slices
 from gapscope.inspection.chunking import rows_per_pass
+from gapscope.inspection.restoring import restored
 
 # Samples a pass beyond which a forward pass gets no faster, on CPUs and GPUs alike.
 AT_MOST = 512
@@ -21,59 +23,88 @@ AT_MOST = 512
 _FEW_ENTRIES, _FEW_TOKENS = 2**18, 2**8
 
 
-@contextmanager
-def _global_random_states_restored() -> Iterator[None]:
-    python_state = random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy else None
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        random.setstate(python_state)
-        if numpy:
-            numpy.random.set_state(numpy_state)
-
-
-def _restore_buffers(network: nn.Module, saved: dict[str, tuple[Tensor, Tensor]]) -> None:
-    for name, (buffer, copy) in saved.items():
-        owner, _, leaf = name.rpartition(".")
-        module = network.get_submodule(owner)
-        if module._buffers.get(leaf) is not buffer:
-            module._buffers[leaf] = buffer
-        # batch norm writes its statistics without raising their version, so that contents are compared
-        if not torch.equal(buffer, copy):
-            buffer.copy_(copy)
-
-
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
+
+
+def unwrapped(network: nn.Module) -> nn.Module:
+    """Return the network inside wrappers: those of `torch.compile`, DistributedDataParallel and DataParallel.
+
+    The modules inside `torch.compile`'s wrapper are the network's own, under their own names and with their hooks.
+    """
+    while True:
+        inner = vars(network).get("_modules", {}).get("_orig_mod")
+        if isinstance(network, DistributedDataParallel | DataParallel):
+            inner = network.module
+        if not isinstance(inner, nn.Module):
+            return network
+        network = inner
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Run what `torch.compile` has compiled eagerly in the body, with all hooks; nothing where nothing is compiled."""
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn what torch raises where a derivative cannot be taken into one sentence that says what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise
+        raise ReplaceLayer(
+            "A network's gradients must be readable in the middle of its graph; torch.utils.checkpoint was called "
+            "with use_reentrant=True, which forbids that. Call it with use_reentrant=False."
+        ) from error
+
+
+def _check_initialized(network: nn.Module) -> None:
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+        if is_lazy(tensor):
+            raise NotMeasurable(
+                f"A network's parameters must have their sizes; '{name}' belongs to a lazy layer that has not run yet. "
+                "Run the network once on a batch."
+            )
 
 
 @contextmanager
 def inspecting(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -> Iterator[nn.Module]:
     """Run the body with `network` in one mode and gradients on; restore everything afterwards.
 
-    Restored: the training flag of every single module, all buffers, every `.grad` and `requires_grad`, the global
-    random states of Python, NumPy and torch (CPU and CUDA). Inference mode is left and gradients are enabled inside.
-    Parameters must not be written inside; that is checked by their version counters.
+    Restored: every attribute of every single module (its training flag, parameters and buffers by identity, hooks),
+    the values of all buffers, every `.grad` and `requires_grad`, the global random states of Python, NumPy and torch
+    (CPU and CUDA). Inference mode is left and gradients are enabled inside; compiled networks run eagerly, so that
+    hooks see them. Parameters must not be written inside; that is checked by their version counters.
 
     Args:
         network: The network to look at.
         mode: "eval" (default) or "train" for all modules.
 
     Yields:
-        The network itself.
+        The network itself, without the wrappers of `torch.compile` and of data-parallel training.
 
     Raises:
         GapscopeError: The body changed a parameter in place.
     """
+    network = unwrapped(network)
+    _check_initialized(network)
     modes = [(module, module.training) for module in network.modules()]
     parameters = [(p, p.grad, p.requires_grad, _version(p)) for p in network.parameters()]
-    buffers = {name: (b, b.detach().clone()) for name, b in network.named_buffers()}
     try:
-        with torch.inference_mode(False), torch.enable_grad(), _global_random_states_restored():
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            restored(network),
+            uncompiled(),
+            explained(),
+        ):
             for parameter, *_ in parameters:
                 parameter.grad = None
             network.train(mode == "train")
@@ -81,8 +112,6 @@ def inspecting(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -
     finally:
         for module, training in modes:
             module.training = training
-        with torch.no_grad():
-            _restore_buffers(network, buffers)
         for parameter, gradient, requires_grad, _ in parameters:
             parameter.requires_grad_(requires_grad)
             parameter.grad = gradient
@@ -113,11 +142,12 @@ def ready_inputs(network: nn.Module, x: Tensor) -> Tensor:
     Raises:
         InvalidInput: Inputs and weights have different floating-point types.
     """
-    parameter = next(network.parameters(), None)
-    if parameter is not None and x.is_floating_point() and parameter.dtype != x.dtype:
+    floating = (p.dtype.to_real() for p in network.parameters() if p.is_floating_point() or p.is_complex())
+    dtype = next(floating, None)
+    if dtype is not None and (x.is_floating_point() or x.is_complex()) and dtype != x.dtype.to_real():
         raise InvalidInput(
-            f"inputs and weights must have the same dtype; got {x.dtype} and {parameter.dtype}. "
-            f"Use x.to({parameter.dtype}) or network.to({x.dtype})."
+            f"inputs and weights must have the same dtype; got {x.dtype} and {dtype}. "
+            f"Use x.to({dtype}) or network.to({x.dtype.to_real()})."
         )
     x = x.clone() if x.is_inference() else x.detach()
     return x.to(device_of(network))
@@ -209,7 +239,7 @@ def checked_outputs(outputs: Any, n: int) -> Tensor:
         The outputs.
 
     Raises:
-        InvalidInput: They are no [n, K] tensor.
+        InvalidInput: They are no [n, K] tensor of real floating-point numbers.
     """
     outputs = raw_outputs(outputs)
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != n:
@@ -218,7 +248,17 @@ def checked_outputs(outputs: Any, n: int) -> Tensor:
             f"A network must return a tensor of shape [n, K] for n inputs, here [{n}, K]; got {got}. "
             "Wrap it in a module that returns its raw outputs (logits)."
         )
+    if not outputs.is_floating_point():
+        raise InvalidInput(
+            f"A network's outputs must be real floating-point numbers; got {outputs.dtype}. "
+            "Wrap it in a module that returns real numbers, for example torch.view_as_real(outputs).flatten(1)."
+        )
     return outputs
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """Return a complex tensor as its real and imaginary parts in a last dimension of 2; a real one as it is."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def check_labels(targets: Tensor, n_outputs: int) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.records import Estimate
+from gapscope.inspection.outputs import as_real
 from gapscope.measures.registry import register_measure
 
 
@@ -47,12 +48,13 @@ def distance_from_initialization(network: nn.Module, *, initial: Mapping[str, Te
     for name, parameter in network.named_parameters():
         if not parameter.requires_grad:
             continue
-        if name not in initial or initial[name].shape != parameter.shape:
+        alike = name in initial and initial[name].is_complex() == parameter.is_complex()
+        if not alike or initial[name].shape != parameter.shape:
             raise InvalidInput(
                 f"initial must be a state dictionary of the same network; '{name}' is "
                 f"{'missing' if name not in initial else 'of another shape'}. "
                 "Copy network.state_dict() before training."
             )
-        start = initial[name].detach().to(parameter.device).double()
-        total += (parameter.detach().double() - start).square().sum().item()
+        start = as_real(initial[name].detach().to(parameter.device)).double()
+        total += (as_real(parameter.detach()).double() - start).square().sum().item()
     return Estimate(total**0.5)

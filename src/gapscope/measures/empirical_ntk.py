@@ -9,8 +9,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice
-from gapscope.gradients.kernel import in_precision, kernel
-from gapscope.inspection.outputs import inspecting
+from gapscope.gradients.kernel import kernel, precisely
+from gapscope.inspection.independence import check_samples_alone
+from gapscope.inspection.outputs import inspecting, ready_inputs
+from gapscope.inspection.substitution import in_precision_of
 
 
 def empirical_ntk(
@@ -44,7 +46,7 @@ def empirical_ntk(
         max_bytes: Bytes that factors, temporaries and the backward pass may take beside weights and result, among them
             the blocks in which the contributions of a layer are contracted, which hold no whole sample; None for a
             quarter of the free memory, at most 1 GiB. A small budget costs passes, not accuracy.
-        dtype: Floating-point type in which everything is computed, on a copy of the network; None for the network's.
+        dtype: Floating-point type in which everything is computed; None for the network's own.
 
     Returns:
         K [n, C, m, C], or [n, m] for "traced", in squared output / squared weight.
@@ -61,7 +63,15 @@ def empirical_ntk(
             [ 9.,  6.]])
     """
     check_choice("outputs", outputs, ("full", "traced"))
-    network, x = in_precision(network, x, dtype)
-    x2 = x2 if x2 is None or dtype is None or not x2.is_floating_point() else x2.to(dtype)
-    with inspecting(network):
-        return kernel(network, x, x2, traced=outputs == "traced", max_bytes=max_bytes, chunk_size=chunk_size)
+    with inspecting(network) as network, precisely(network, dtype) as substituted:
+        x = ready_inputs(network, in_precision_of(x, dtype))
+        check_samples_alone(network, x)
+        return kernel(
+            network,
+            x,
+            x2 if x2 is None else in_precision_of(x2, dtype),
+            traced=outputs == "traced",
+            max_bytes=max_bytes,
+            chunk_size=chunk_size,
+            substituted=substituted,
+        )

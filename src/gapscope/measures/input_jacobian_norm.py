@@ -13,7 +13,9 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.records import Estimate
 from gapscope.base.samples import slices
+from gapscope.gradients.by_inputs import gradient_by_inputs
 from gapscope.gradients.probes import draw_probe
+from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.outputs import checked_outputs, inspecting, network_outputs, samples_per_pass
 from gapscope.measures._noisy_outputs import NOISE, SPACES, Space, continuous_inputs, in_space
 from gapscope.measures.registry import register_measure
@@ -59,7 +61,9 @@ def squared_products(
         outputs = in_space(checked_outputs(network(inputs), len(inputs)).double(), space)
         chosen = (cotangents if rows == 1 else cotangents[:, part]).to(outputs).expand(m, len(inputs), k)
         for j in range(m):
-            (gradient,) = torch.autograd.grad(outputs, inputs, chosen[j], retain_graph=j < m - 1)
+            gradient = gradient_by_inputs(
+                network, outputs, inputs, chosen[j], create_graph=False, retain_graph=j < m - 1
+            )
             products[j, part] = gradient.flatten(1).double().square().sum(1).cpu()
     return products
 
@@ -150,8 +154,9 @@ def input_jacobian_norm(
             "method='probe' needs squared=True, because the probe of the norm itself is biased; got squared=False. "
             "Use squared=True for the mean squared norm, or method='exact'."
         )
-    with inspecting(network):
+    with inspecting(network) as network:
         x = continuous_inputs(network, x)
+        check_samples_alone(network, x)
         if method == "probe":
             signs = random_signs(draws, len(x), number_of_outputs(network, x), generator, x.device)
             return _mean_of_probes(squared_products(network, x, signs, space=space, chunk_size=chunk_size))

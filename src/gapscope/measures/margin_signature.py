@@ -15,6 +15,7 @@ from gapscope.ablation.margins import boundary_distances, default_layers, moment
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.base.results import Result
 from gapscope.base.samples import Samples
+from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.outputs import check_labels, checked_outputs, inspecting, ready_inputs
 from gapscope.measures.registry import Number, register_measure
 
@@ -175,7 +176,8 @@ def margin_signature(
     samples = Samples(x, y)
     if not samples.is_classification:
         raise InvalidInput(f"margin_signature needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
-    with inspecting(network):
+    with inspecting(network) as network:
+        check_samples_alone(network, ready_inputs(network, samples.inputs[:64]))
         with torch.no_grad():
             n_outputs = checked_outputs(network(ready_inputs(network, x[:1])), 1).shape[1]
         check_labels(y, n_outputs)

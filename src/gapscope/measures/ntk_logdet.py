@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice
 from gapscope.base.records import Estimate
-from gapscope.gradients.kernel import in_precision, kernel
-from gapscope.inspection.outputs import inspecting
+from gapscope.gradients.kernel import kernel, precisely
+from gapscope.inspection.independence import check_samples_alone
+from gapscope.inspection.outputs import inspecting, ready_inputs
+from gapscope.inspection.substitution import in_precision_of
 from gapscope.measures.registry import Number, register_measure
 
 
@@ -95,8 +97,8 @@ def ntk_logdet(
         outputs: "full" for all nC rows, or "traced" for the n x n kernel summed over outputs. The two differ.
         chunk_size: As for `empirical_ntk`.
         max_bytes: As for `empirical_ntk`.
-        dtype: Floating-point type of gradients and kernel, on a copy of the network; None for the network's own,
-            which is faster and raises the threshold. The factorisation is in float64 always.
+        dtype: Floating-point type in which gradients and kernel are computed; None for the network's own, which is
+            faster and raises the threshold. The factorisation is in float64 always.
 
     Returns:
         The log determinant in nats, with `eigenvalues`, `rank` and `effective_rank`.
@@ -113,9 +115,18 @@ def ntk_logdet(
     1
     """
     check_choice("outputs", outputs, ("full", "traced"))
-    network, x = in_precision(network, x, dtype)
-    with inspecting(network):
-        matrix = kernel(network, x, None, traced=outputs == "traced", max_bytes=max_bytes, chunk_size=chunk_size)
+    with inspecting(network) as network, precisely(network, dtype) as substituted:
+        x = ready_inputs(network, in_precision_of(x, dtype))
+        check_samples_alone(network, x)
+        matrix = kernel(
+            network,
+            x,
+            None,
+            traced=outputs == "traced",
+            max_bytes=max_bytes,
+            chunk_size=chunk_size,
+            substituted=substituted,
+        )
     if matrix.ndim == 4:
         matrix = matrix.flatten(2).flatten(0, 1)
     eigenvalues = torch.linalg.eigvalsh(matrix.double()).cpu()

@@ -13,9 +13,9 @@ from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.records import Estimate
 from gapscope.base.samples import slices
 from gapscope.gradients.probes import draw_probe, probe_scale
-from gapscope.gradients.recording import check_no_batch_statistics
 from gapscope.gradients.traces import per_sample_traces
-from gapscope.inspection.outputs import checked_outputs, inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.independence import check_samples_alone
+from gapscope.inspection.outputs import as_real, checked_outputs, inspecting, ready_inputs, samples_per_pass
 from gapscope.measures.registry import register_measure
 
 # Gradients of single outputs that are held at once.
@@ -24,17 +24,16 @@ _GRADIENTS_AT_ONCE = 1024
 
 def _batch_sums(network: nn.Module, x: Tensor, probes: Tensor, chunk_size: int | None) -> Tensor:
     """Squared norm [P, 1] of the gradient of all weighted outputs together, for each probe."""
-    check_no_batch_statistics(dict(network.named_modules()))
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     chunk_size = samples_per_pass(network, x, chunk_size, one_pass=network, at_most=_GRADIENTS_AT_ONCE)
     squares = []
     for probe in probes:
-        sums = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
+        sums = [torch.zeros_like(as_real(parameter), dtype=torch.float64) for parameter in parameters]
         for part in slices(len(x), chunk_size):
             outputs = checked_outputs(network(x[part]), part.stop - part.start)
             gradients = torch.autograd.grad(outputs, parameters, probe[part].to(outputs), materialize_grads=True)
             for total, gradient in zip(sums, gradients, strict=True):
-                total += gradient
+                total += as_real(gradient.to_dense())
         squares.append(torch.stack([total.square().sum() for total in sums]).sum())
     return torch.stack(squares)[:, None]
 
@@ -112,8 +111,9 @@ def ntk_trace(
     check_choice("method", method, ("exact", "probe"))
     check_choice("reduction", reduction, ("sum", "mean"))
     check_range("draws", draws, 1)
-    with inspecting(network):
+    with inspecting(network) as network:
         x = ready_inputs(network, x)
+        check_samples_alone(network, x)
         n, n_outputs = len(x), checked_outputs(network(x[:1]), 1).shape[1]
         scale = 1 / (n * n_outputs) if reduction == "mean" else 1.0
         if method == "exact":

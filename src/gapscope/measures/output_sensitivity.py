@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.records import Estimate
+from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.outputs import inspecting
 from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
 from gapscope.measures.input_jacobian_norm import (
@@ -143,8 +144,9 @@ def output_sensitivity(
     check_range("noise_std", noise_std, 0, low_open=True)
     check_range("draws", draws, 1)
     per_output = per_output or space == "probabilities"
-    with inspecting(network):
+    with inspecting(network) as network:
         x = continuous_inputs(network, x)
+        check_samples_alone(network, x)
         if method == "zero_noise":
             limit = _zero_noise(network, x, space=space, per_output=per_output, chunk_size=chunk_size)
             return Estimate(noise_std**2 * limit)

@@ -17,6 +17,7 @@ from gapscope.base.errors import NotMeasurable, check_choice, check_range
 from gapscope.base.records import Estimate
 from gapscope.base.results import Result
 from gapscope.base.samples import Samples
+from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
 from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
@@ -108,10 +109,12 @@ def output_variance(
     check_choice("space", space, SPACES)
     check_range("noise_std", noise_std, 0, low_open=True)
     check_range("draws", draws, 2)
-    with inspecting(network):
+    with inspecting(network) as network:
+        x = continuous_inputs(network, x)
+        check_samples_alone(network, x)
         shifts = output_shifts(
             network,
-            continuous_inputs(network, x),
+            x,
             noise_std=noise_std,
             draws=draws,
             space=space,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from gapscope.base.records import Estimate
+from gapscope.inspection.outputs import as_real
 from gapscope.measures.registry import register_measure
 
 
@@ -18,7 +19,7 @@ from gapscope.measures.registry import register_measure
     reference="Jiang et al., Fantastic Generalization Measures, 2020, section C.2",
 )
 def parameter_norm(network: nn.Module) -> Estimate:
-    r"""Squared L2 norm of all trainable parameters, $\sum_i \theta_i^2$, biases included; a sum.
+    r"""Squared L2 norm of all trainable parameters, $\sum_i |\theta_i|^2$, biases included; a sum.
 
     Exact; accumulated in float64.
 
@@ -34,4 +35,4 @@ def parameter_norm(network: nn.Module) -> Estimate:
     9
     """
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    return Estimate(sum(parameter.detach().double().square().sum().item() for parameter in parameters))
+    return Estimate(sum(as_real(parameter.detach()).double().square().sum().item() for parameter in parameters))

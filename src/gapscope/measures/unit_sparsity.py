@@ -16,7 +16,8 @@ from gapscope.ablation.unit_order import ATTRIBUTES, Attribute
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.results import Result
 from gapscope.base.samples import Samples
-from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
+from gapscope.inspection.independence import check_samples_alone
+from gapscope.inspection.outputs import check_labels, inspecting, network_outputs, ready_inputs
 from gapscope.measures.registry import Number, register_measure
 
 if TYPE_CHECKING:
@@ -267,7 +268,8 @@ def unit_sparsity(
     samples = Samples(x, y)
     if not samples.is_classification:
         raise InvalidInput(f"unit_sparsity needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
-    with inspecting(network):
+    with inspecting(network) as network:
+        check_samples_alone(network, ready_inputs(network, samples.inputs[:64]))
         n_outputs = network_outputs(network, x[:1]).shape[1]
         check_labels(y, n_outputs)
         classes = n_outputs if n_classes is None else n_classes

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from gapscope.base.errors import check_choice, check_range
 from gapscope.gradients.log_determinant import log_determinant
 from gapscope.gradients.probes import ProbeSource, probe_scale
-from gapscope.gradients.recording import check_no_batch_statistics, recording
+from gapscope.gradients.recording import recording
 from gapscope.gradients.self_check import verify
 from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import every_output, square_norms
-from gapscope.inspection.outputs import checked_outputs
+from gapscope.inspection.independence import check_no_batch_statistics
+from gapscope.inspection.outputs import as_real, checked_outputs, explained
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
 
@@ -28,10 +29,11 @@ _LOOK_EVERY = 20
 def _batch_sum(network: nn.Module, outputs: Tensor, probe: Tensor) -> Tensor:
     check_no_batch_statistics(dict(network.named_modules()))
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    gradients = torch.autograd.grad(
-        outputs, parameters, probe.to(outputs.dtype), create_graph=True, materialize_grads=True
-    )
-    return torch.stack([gradient.square().sum() for gradient in gradients]).sum()
+    with explained():
+        gradients = torch.autograd.grad(
+            outputs, parameters, probe.to(outputs.dtype), create_graph=True, materialize_grads=True
+        )
+    return torch.stack([as_real(gradient.to_dense()).square().sum() for gradient in gradients]).sum()
 
 
 @register_penalty("gradient_similarity")
@@ -119,7 +121,7 @@ class GradientSimilarityPenalty(Penalty):
         return scale * total
 
     def _logdet(self, tape: Tape, outputs: Tensor) -> Tensor:
-        verify(tape, outputs)
+        verify(tape, outputs, create_graph=True)
         parts = tape.contributions(outputs, every_output(outputs), create_graph=True)
         with torch.autocast(outputs.device.type, enabled=False):
             return log_determinant(list(parts.values()), self.noise)

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.gradients.by_inputs import gradient_by_inputs
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.gradients.probes import ProbeSource, probe_scale
 from gapscope.gradients.traces import every_output
-from gapscope.inspection.outputs import checked_outputs
+from gapscope.inspection.outputs import checked_outputs, uncompiled
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
 
@@ -78,7 +79,7 @@ class InputJacobianPenalty(Penalty):
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
         """Let the inputs have a gradient."""
-        with differentiable_kernels(network.modules()):
+        with uncompiled(), differentiable_kernels(network.modules()):
             yield differentiable_inputs(inputs), None
 
     def value(
@@ -92,7 +93,7 @@ class InputJacobianPenalty(Penalty):
             weightings = self._probes.draw(outputs).to(outputs.dtype)[None]
             scale = probe_scale(self._probes.kind, outputs.shape[1])
         squares = [
-            torch.autograd.grad(outputs, inputs, weighting, create_graph=True)[0].square().sum()
+            gradient_by_inputs(network, outputs, inputs, weighting, create_graph=True).square().sum()
             for weighting in weightings
         ]
         count = outputs.numel() if self.reduction == "mean" else 1

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.gradients.by_inputs import gradient_by_inputs
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.inspection.losses import loss_of
+from gapscope.inspection.outputs import as_real, explained, uncompiled
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.input_jacobian import differentiable_inputs
 from gapscope.penalties.registry import register_penalty
@@ -21,6 +23,7 @@ from gapscope.penalties.registry import register_penalty
 def _joint_square(gradient: Tensor, network: DistributedDataParallel) -> Tensor:
     # Squared norm of the processes' mean gradient. The derivative taken on each process is that of 2 mean . gradient,
     # whose mean over processes is the derivative of the squared norm.
+    gradient = as_real(gradient.to_dense())
     mean = gradient.detach().clone()
     torch.distributed.all_reduce(mean, group=network.process_group)
     mean /= torch.distributed.get_world_size(network.process_group)
@@ -78,7 +81,7 @@ class LossGradientPenalty(Penalty):
         if not applied:
             yield inputs, False
             return
-        with differentiable_kernels(network.modules()):
+        with uncompiled(), differentiable_kernels(network.modules()):
             yield differentiable_inputs(inputs) if self.wrt == "inputs" else inputs, True
 
     def value(
@@ -91,14 +94,15 @@ class LossGradientPenalty(Penalty):
             return outputs.new_zeros(())
         strength, loss = self.strength * self.every, self.loss(outputs, targets)
         if self.wrt == "inputs":
-            (gradient,) = torch.autograd.grad(loss * len(inputs), inputs, create_graph=True)
+            gradient = gradient_by_inputs(network, loss * len(inputs), inputs, create_graph=True)
             return strength * gradient.square().sum() / len(inputs)
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        gradients = torch.autograd.grad(loss, parameters, create_graph=True, materialize_grads=True)
+        with explained():
+            gradients = torch.autograd.grad(loss, parameters, create_graph=True, materialize_grads=True)
         if isinstance(network, DistributedDataParallel):
             squares = [_joint_square(gradient, network) for gradient in gradients]
         else:
-            squares = [gradient.square().sum() for gradient in gradients]
+            squares = [as_real(gradient.to_dense()).square().sum() for gradient in gradients]
         return strength * torch.stack(squares).sum()
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
+from gapscope.inspection.outputs import as_real
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
 
 
 @register_penalty("weight")
 class WeightPenalty(Penalty):
-    r"""$\lambda \sum_i \theta_i^2$ over all trainable parameters, biases included; a sum, not a mean.
+    r"""$\lambda \sum_i |\theta_i|^2$ over all trainable parameters, biases included; a sum, not a mean.
 
     With plain SGD this equals `weight_decay = 2 * strength`. Exact.
 
@@ -35,5 +36,5 @@ class WeightPenalty(Penalty):
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
     ) -> Tensor:
         """Return the penalty; it depends on the parameters alone."""
-        squares = [parameter.square().sum() for parameter in network.parameters() if parameter.requires_grad]
+        squares = [as_real(parameter).square().sum() for parameter in network.parameters() if parameter.requires_grad]
         return self.strength * torch.stack(squares).sum()

@@ -21,7 +21,7 @@ from gapscope.base.randomness import stream_seed
 from gapscope.base.records import Readings
 from gapscope.base.results import Result
 from gapscope.base.samples import Samples, as_samples
-from gapscope.gradients.recording import check_no_batch_statistics
+from gapscope.inspection.independence import check_no_batch_statistics
 from gapscope.inspection.outputs import inspecting
 from gapscope.training.alarm import OverfittingAlarm
 

@@ -1,0 +1,76 @@
+"""Derivatives of outputs by places in their graph, many at a time where that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def _dense(gradient: Tensor | None) -> Tensor | None:
+    return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
+
+
+def gradients_at(
+    outputs: Sequence[Tensor],
+    places: Sequence[Any],
+    cotangents: Sequence[Float[Tensor, "c ..."]],
+    *,
+    create_graph: bool,
+) -> list[Tensor | None]:
+    """Return the derivatives [C, ...] of the weighted outputs at every place in their graph; None where there is none.
+
+    Args:
+        outputs: Tensors with a graph.
+        places: Tensors or gradient edges in it.
+        cotangents: C weightings of each of the outputs.
+        create_graph: Whether the result is to be differentiated.
+
+    Returns:
+        One dense tensor a place.
+    """
+    settings: dict[str, Any] = {"retain_graph": True, "create_graph": create_graph, "allow_unused": True}
+    rows_of_cotangents = list(zip(*cotangents, strict=True))
+    if not create_graph and len(rows_of_cotangents) > 1:
+        try:
+            found = torch.autograd.grad(outputs, places, cotangents, is_grads_batched=True, **settings)
+            return [_dense(gradient) for gradient in found]
+        except RuntimeError:  # an operation whose backward vmap cannot batch: one cotangent after the other
+            pass
+    rows = [
+        [_dense(gradient) for gradient in torch.autograd.grad(outputs, places, cotangent, **settings)]
+        for cotangent in rows_of_cotangents
+    ]
+    if len(rows) == 1:
+        return [None if gradient is None else gradient[None] for gradient in rows[0]]
+    return [None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)]
+
+
+def sample_rows(
+    outputs: Float[Tensor, "n k"], places: Sequence[Tensor], cotangents: Float[Tensor, "c n k"], *, create_graph: bool
+) -> list[Float[Tensor, "c n ..."]]:
+    """Return the derivatives of every sample's own weighted outputs, from one backward pass a sample and weighting.
+
+    This is what the rows of the Jacobian are by definition, whatever the network does with its parameters; it is also
+    as many times slower than any other way as there are samples.
+
+    Args:
+        outputs: The network's outputs.
+        places: Parameters, or what stands in for them.
+        cotangents: C weightings of the outputs.
+        create_graph: Whether the result is to be differentiated.
+
+    Returns:
+        One tensor a parameter; zero where the outputs do not depend on it.
+    """
+    rows: list[list[Tensor]] = [[] for _ in places]
+    for i in range(len(outputs)):
+        own = torch.zeros_like(cotangents, dtype=outputs.dtype)
+        own[:, i] = cotangents[:, i].to(outputs.dtype)
+        gradients = gradients_at([outputs], places, [own], create_graph=create_graph)
+        for column, place, gradient in zip(rows, places, gradients, strict=True):
+            column.append(place.new_zeros(len(own), *place.shape) if gradient is None else gradient)
+    return [torch.stack(column, dim=1) for column in rows]

@@ -1,0 +1,61 @@
+"""Derivatives of outputs by the inputs, zero where the outputs do not depend on them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import NotMeasurable
+from gapscope.inspection.outputs import explained
+from gapscope.inspection.restoring import restored
+
+
+def _check_constant(network: nn.Module, inputs: Tensor) -> None:
+    """Raise unless the outputs stay what they are when the inputs change."""
+    with torch.no_grad(), restored(network):
+        network.eval()
+        changed = inputs + torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0)).to(inputs)
+        if torch.equal(network(inputs), network(changed)):
+            return
+    raise NotMeasurable(
+        "A derivative by the inputs must be visible to autograd; the outputs change with the inputs here, but their "
+        "graph does not reach them. Look for detach or torch.no_grad on the way of the inputs in the forward pass."
+    )
+
+
+def gradient_by_inputs(
+    network: nn.Module,
+    outputs: Tensor,
+    inputs: Tensor,
+    cotangent: Tensor | None = None,
+    *,
+    create_graph: bool,
+    retain_graph: bool | None = None,
+) -> Tensor:
+    """Return the derivative of the weighted outputs by the inputs.
+
+    Args:
+        network: The network, for a look at it where its outputs have no derivative by the inputs.
+        outputs: Its outputs, or a number made of them.
+        inputs: The inputs that it was given, with a gradient.
+        cotangent: Weights of the outputs; None for a number.
+        create_graph: Whether the result is to be differentiated.
+        retain_graph: Whether the graph is kept; None for that of `create_graph`.
+
+    Returns:
+        A tensor like the inputs.
+
+    Raises:
+        NotMeasurable: The outputs depend on the inputs, but their graph does not.
+    """
+    gradient = None
+    if outputs.requires_grad:
+        with explained():
+            (gradient,) = torch.autograd.grad(
+                outputs, inputs, cotangent, create_graph=create_graph, retain_graph=retain_graph, allow_unused=True
+            )
+    if gradient is None:
+        _check_constant(network, inputs.detach())
+        gradient = torch.zeros_like(inputs)
+        return gradient + 0 * outputs.sum() if create_graph else gradient
+    return gradient
