@@ -127,7 +127,7 @@ IMAGES = (*FLAT, *CONVOLUTIONAL, *AUGMENTED, *LENET)
 FITTED = Plan(
     "fitted",
     {"digits": (*FLAT, *CONVOLUTIONAL), "mnist": IMAGES, "fashion_mnist": IMAGES, "cifar10": IMAGES},
-    SIZES, NOISES, networks=40, seed=0,
+    SIZES, NOISES, networks=20, seed=0,
 )  # fmt: skip
 JUDGED = (
     Plan("judged_cifar_batch_norm", {"cifar10": UNSEEN, "cifar100": UNSEEN}, (300, 600, 1200), (0.1, 0.3, 0.5), 24, 1),

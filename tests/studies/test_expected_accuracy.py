@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gapscope_studies.expected_accuracy.pools import ADAM, FITTED, JUDGED, PLANS, Configuration, Recipe
+from gapscope_studies.expected_accuracy.runs import on_equally_noisy, probed
+from gapscope_studies.expected_accuracy.study import STUDY
+from gapscope_studies.kit.study import Setting
+
+
+def test_pools_are_drawn_once_and_half_clean() -> None:
+    for plan in PLANS.values():
+        drawn = plan.configurations()
+        assert drawn == plan.configurations()
+        assert len({item.name for item in drawn}) == len(drawn)
+        assert sum(item.noise == 0 for item in drawn) >= len(drawn) / 2
+
+
+def test_judged_pools_share_no_network_with_the_fitted_one() -> None:
+    fitted = {(item.data, item.recipe.name) for item in FITTED.configurations()}
+    unseen = {(item.data, item.recipe.name) for item in JUDGED[0].configurations()}
+    assert not fitted & unseen
+
+
+def test_wrong_labels_meet_wrong_predictions_by_chance() -> None:
+    assert on_equally_noisy(1.0, 0.3, 10) == pytest.approx(0.7)
+    assert on_equally_noisy(0.0, 0.9, 10) == pytest.approx(0.1)
+    assert on_equally_noisy(0.4, 0.0, 10) == 0.4
+
+
+def test_rivals_train_the_same_recipe() -> None:
+    recipe = Recipe("fully_connected", {"n_hidden": 1, "width": 16}, ADAM | {"epochs": 10})
+    found = probed(Configuration("test", "digits", 100, 0.0, recipe, 0), rivals=True)
+    assert 0.3 < found["cross_validation"] <= 1 and 0 <= found["hold_out"] <= 1
+    assert found["test_score_like_training"] == found["test_score"] > 0.3
+
+
+def test_first_pool_at_smoke_scale(tmp_path: Path) -> None:
+    setting = Setting(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
+    outcome = STUDY.part("first_pool").run(setting)
+    networks = outcome.numbers["networks"]
+    assert len(networks) == 6 and all(0 <= row["initial.accuracy"] <= 1 for row in networks)
+    assert outcome.claims[0].outcome in ("held", "not held", "open")
+    value, low, high = outcome.numbers["errors"]["all"]["left-out accuracy, RMSE"]
+    assert low <= value <= high
