@@ -31,7 +31,7 @@ def test_wrong_labels_meet_wrong_predictions_by_chance() -> None:
 
 
 def test_rivals_train_the_same_recipe() -> None:
-    recipe = Recipe("fully_connected", {"n_hidden": 1, "width": 16}, ADAM | {"epochs": 10})
+    recipe = Recipe("fully_connected", {"n_hidden": 1, "width": 16}, ADAM | {"epochs": 40})
     found = probed(Configuration("test", "digits", 100, 0.0, recipe, 0), rivals=True)
     assert 0.3 < found["cross_validation"] <= 1 and 0 <= found["hold_out"] <= 1
     assert found["test_score_like_training"] == found["test_score"] > 0.3

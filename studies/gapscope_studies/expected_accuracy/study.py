@@ -41,9 +41,10 @@ def _error(table: pandas.DataFrame, guess: str) -> Interval:
 
 def _mean_gap_guess(table: pandas.DataFrame) -> np.ndarray:
     """Training accuracy less the mean gap of the *other* data sets: the plain guess of one who has other networks."""
-    gap, data = table["train_score"] - table["test_score_like_training"], table["data"]
-    others = {name: gap[data != name].mean() if (data != name).any() else gap.mean() for name in data.unique()}
-    return (table["train_score"] - data.map(others)).to_numpy()
+    gap = (table["train_score"] - table["test_score_like_training"]).to_numpy(dtype=float)
+    data = table["data"].to_numpy()
+    others = [gap[data != name].mean() if (data != name).any() else gap.mean() for name in data]
+    return table["train_score"].to_numpy(dtype=float) - np.array(others)
 
 
 def _hold_out(table: pandas.DataFrame) -> float:
@@ -66,7 +67,10 @@ def _row(name: str, part: pandas.DataFrame) -> dict[str, Any]:
 def _figure(table: pandas.DataFrame) -> Any:
     figure, axes = plots.panels(1)
     groups = {str(data): part for data, part in table.groupby("data")}
-    found = {data: (part["initial.accuracy"], part["test_score_like_training"]) for data, part in groups.items()}
+    found = {
+        data: (part["initial.accuracy"].tolist(), part["test_score_like_training"].tolist())
+        for data, part in groups.items()
+    }
     plots.scatter(axes[0], found, hollow={data: part["early"].tolist() for data, part in groups.items()})
     axes[0].plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
     plots.named(axes[0], xlabel="left-out accuracy, initial weights", ylabel="accuracy after training")
@@ -81,7 +85,7 @@ def first_pool(setting: Setting) -> Outcome:
         configurations = [item for item in configurations if item.data == "digits"][:6]
     table = networks(setting, configurations)
     table["mean_gap_guess"] = _mean_gap_guess(table)
-    trained = table[~table["early"]]
+    trained = table.loc[~table["early"]]
     groups = [
         ("all", table),
         ("all but stopped early", trained),
