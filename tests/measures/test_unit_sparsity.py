@@ -286,3 +286,15 @@ def test_wrong_input() -> None:
     ):
         unit_sparsity(network, x, y, attribute=lambda values: values[:, 0])
     assert isinstance(unit_sparsity(network, x, y), UnitSparsity)
+
+
+def test_nothing_is_left_in_memory() -> None:
+    import linecache
+
+    network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    x, y = torch.randn(12, 4), torch.arange(12) % 3
+    unit_sparsity(network, x, y)
+    before = set(linecache.cache)
+    for _ in range(3):
+        unit_sparsity(network, x, y)
+    assert set(linecache.cache) == before

@@ -1,4 +1,4 @@
-"""SIGKILL at ten random moments, of one worker or of everything: nothing finished is lost, the end is the same."""
+"""SIGKILL at random moments, of one worker or of everything: nothing finished is lost, the end is the same."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ options = { dropout = 0.2, n_hidden = 2 }
 """
 
 
-def start(grid: Path, folder: Path) -> subprocess.Popen[bytes]:
+def start(grid: Path, folder: Path, *options: str) -> subprocess.Popen[bytes]:
     """The command as a user starts it, in a process group of its own."""
     code = "import sys; from gapscope.cli import main; sys.argv[0] = 'gapscope'; main()"
-    command = [sys.executable, "-c", code, "pool", "run", str(grid), str(folder)]
+    command = [sys.executable, "-c", code, "pool", "run", str(grid), str(folder), *options]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
@@ -72,38 +72,59 @@ def take_half_away(folder: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.timeout(1200)
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the children of a process from /proc")
-def test_ten_kills_lose_nothing(tmp_path: Path) -> None:
+def lose_nothing(tmp_path: Path, content: str, kills_wanted: int, seed: int, *options: str) -> int:
+    """Kill runs of a grid so often, at random moments, and compare with an unbroken run; return the kills."""
     grid, folder = tmp_path / "grid.toml", tmp_path / "broken"
-    grid.write_text(GRID)
+    grid.write_text(content)
+    n = len(Grid.from_toml(grid))
     begin = time.monotonic()
-    assert start(grid, tmp_path / "unbroken").wait() == 0
+    assert start(grid, tmp_path / "unbroken", *options).wait() == 0
     longest = time.monotonic() - begin
 
-    moments, kills, before = random.Random(0), 0, {}
-    while kills < 10:
-        process = start(grid, folder)
+    moments, kills, before = random.Random(seed), 0, {}
+    while kills < kills_wanted:
+        process = start(grid, folder, *options)
         try:
             process.wait(timeout=moments.uniform(0.3, 1.0) * longest)
         except subprocess.TimeoutExpired:
-            kill(process, one_worker=kills % 3 == 2, moments=moments)
+            kill(process, one_worker=kills % 3 == 2 and not options, moments=moments)
             kills += 1
         else:
             assert process.returncode == 0
             longest *= 0.8  # it ended before it was killed: kill earlier
         now = finished(folder)
         assert before.items() <= now.items(), "a finished record was lost or rewritten"
-        if len(now) == 8:
+        if len(now) == n:
             take_half_away(folder)
         before = finished(folder)
 
-    assert start(grid, folder).wait() == 0
+    assert start(grid, folder, *options).wait() == 0
     expected = Pool(tmp_path / "unbroken").to_pandas().drop(columns="seconds")
-    assert len(expected) == len(Grid.from_toml(grid)) == 8
+    assert len(expected) == n
     assert Pool(folder).to_pandas().drop(columns="seconds").equals(expected)
     for spec_id in expected.index:
         weights = (Pool(pool).run_folder(spec_id) / "weights.safetensors" for pool in (folder, tmp_path / "unbroken"))
         first, second = (path.read_bytes() for path in weights)
         assert first == second
     assert not list(folder.glob("runs/*/.*.tmp"))
+    return kills
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the children of a process from /proc")
+def test_two_kills_lose_nothing(tmp_path: Path) -> None:
+    assert lose_nothing(tmp_path, GRID.replace("[0, 1, 2, 3]", "[0]"), 2, seed=1) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the children of a process from /proc")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_ten_kills_lose_nothing(tmp_path: Path, seed: int) -> None:
+    assert lose_nothing(tmp_path, GRID, 10, seed) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_five_kills_of_a_ray_driver_lose_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    assert lose_nothing(tmp_path, GRID, 5, 0, "--engine", "ray") == 5

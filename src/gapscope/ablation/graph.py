@@ -149,7 +149,22 @@ def crossing(traced: Traced, site: fx.Node) -> list[fx.Node]:
     ]
 
 
-def piece(traced: Traced, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tuple[fx.GraphModule, list[bool]]:
+class Piece:
+    """Some of a network's operations, run one after the other.
+
+    A GraphModule would be the same as generated code, which torch keeps for ever, a few kilobytes for every piece.
+    """
+
+    def __init__(self, root: nn.Module, graph: fx.Graph) -> None:
+        self._interpreter = fx.Interpreter(root, graph=graph)
+        self._interpreter.extra_traceback = False
+
+    def __call__(self, *values: Any) -> Any:
+        """Return what the graph returns for these inputs."""
+        return self._interpreter.run(*values)
+
+
+def piece(traced: Traced, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tuple[Piece, list[bool]]:
     """Cut the operations from `inputs` to `outputs` out of a traced network.
 
     Args:
@@ -167,4 +182,4 @@ def piece(traced: Traced, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node])
         if node in needed and node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in outputs))
-    return fx.GraphModule(traced.root, graph), [node in needed for node in inputs]
+    return Piece(traced.root, graph), [node in needed for node in inputs]

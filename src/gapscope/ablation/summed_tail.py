@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
-from gapscope.ablation.graph import ancestors, descendants, piece
+from gapscope.ablation.graph import Piece, ancestors, descendants, piece
 from gapscope.ablation.masked_tail import PASS_BYTES, MaskedTail, Tail, doubtful, judged
 from gapscope.ablation.split import Activations, Split, TracedSplit
 from gapscope.ablation.states import States
@@ -28,10 +28,10 @@ class LinearCut:
         rest_uses: Which context values that takes.
     """
 
-    features: fx.GraphModule
+    features: Piece
     uses: list[bool]
     linear: nn.Linear
-    rest: fx.GraphModule | None
+    rest: Piece | None
     rest_uses: list[bool]
 
     def features_of(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r ..."]:

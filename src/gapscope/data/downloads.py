@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import os
 import tarfile
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -20,6 +24,9 @@ _MOST_BYTES = 2**30
 _CHUNK_BYTES = 2**16
 _FRUITLESS_ATTEMPTS = 3
 _TIMEOUT_SECONDS = (10.0, 60.0)
+_ANSWER_SECONDS = 60.0
+_SLOW_SECONDS = 60.0
+_LEAST_BYTES = 2**14
 
 
 @dataclass(frozen=True)
@@ -49,36 +56,61 @@ class _BrokenOff(Exception):
     """The connection failed or ended early; another attempt may go on."""
 
 
-class _ResumingDownloader:
-    """Downloads for pooch, keeping what has arrived in a `.part` file of its own from one attempt to the next."""
+class _Download:
+    """One file on its way, kept as `<name>.part` from one attempt to the next (pooch would begin anew)."""
 
-    def __init__(self, part: Path, progress: Progress | None, pause: float) -> None:
-        self.part = part
-        self.progress = progress
-        self.pause = pause
+    def __init__(self, url: str, part: Path, progress: Progress | None, pause: float) -> None:
+        self.url, self.part, self.progress, self.pause = url, part, progress, pause
 
-    def __call__(self, url: str, output_file: str, pooch: Any) -> None:
-        """Fetch `url` into `output_file`, as pooch asks of a downloader."""
-        fruitless = 0
+    def run(self) -> None:
+        """Ask for the file until all of it is here, or three attempts in a row brought next to nothing.
+
+        Raises:
+            GapscopeError: The server refuses, is silent, or breaks off again and again.
+        """
+        if self.part.is_symlink():  # what it points to is not ours to write
+            self.part.unlink()
+        fruitless, most = 0, self._arrived()
         while True:
-            before = self._arrived()
             try:
-                self._receive(url)
-                break
+                self._receive()
+                return
             except _BrokenOff as error:
-                fruitless = 0 if self._arrived() > before else fruitless + 1
+                # an attempt counts by what it adds to the best one: a server that cannot resume may break off for ever
+                fruitless = 0 if self._arrived() >= most + _LEAST_BYTES else fruitless + 1
+                most = max(most, self._arrived())
                 if fruitless == _FRUITLESS_ATTEMPTS:
                     raise GapscopeError(
-                        f"The download of {url} broke off after {self._arrived():,} bytes ({error}); what arrived is "
-                        "kept. Run the same command again to go on, or name another server with --base-url."
+                        f"The download of {self.url} broke off after {self._arrived():,} bytes ({error}); what arrived "
+                        "is kept. Run the same command again to go on, or name another server with --base-url."
                     ) from None
                 time.sleep(self.pause)
-        self.part.replace(output_file)
 
     def _arrived(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
 
-    def _receive(self, url: str) -> None:
+    def _answer(self, headers: dict[str, str]) -> Any:
+        """The server's answer; time-outs of sockets start anew with every byte of a header, so that a thread waits."""
+        import requests
+
+        answers: list[Any] = []
+
+        def ask() -> None:
+            try:
+                answers.append(requests.get(self.url, headers=headers, stream=True, timeout=_TIMEOUT_SECONDS))
+            except Exception as error:
+                answers.append(error)
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        thread.join(_ANSWER_SECONDS)
+        if not answers:
+            raise _BrokenOff(f"no answer in {_ANSWER_SECONDS:g} seconds")
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return answers[0]
+
+    def _receive(self) -> None:
         """Ask once for what is still missing and append it."""
         import requests
         import urllib3
@@ -86,17 +118,17 @@ class _ResumingDownloader:
         offset = self._arrived()
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={offset}-"} if offset else {})
         try:
-            with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT_SECONDS) as response:
+            with self._answer(headers) as response:
                 # 416: the server has nothing beyond what is here. Whether that is the whole file the checksum tells.
                 if offset and response.status_code == 416:
                     return
                 if not response.ok:
                     raise GapscopeError(
-                        f"{url} must send a file; it answered {response.status_code} {response.reason}. "
+                        f"{self.url} must send a file; it answered {response.status_code} {response.reason}. "
                         "Name another server with --base-url."
                     )
                 self._append(response, offset)
-        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+        except (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException) as error:
             raise _BrokenOff(type(error).__name__) from None
 
     def _append(self, response: Any, offset: int) -> None:
@@ -107,8 +139,9 @@ class _ResumingDownloader:
             raise _BrokenOff("the server sent another range than was asked for")
         length = response.headers.get("Content-Length", "")
         total = offset + int(length) if length.isdecimal() else None
-        with self.part.open("ab" if offset else "wb") as file:
-            for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):
+        flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | (os.O_APPEND if offset else os.O_TRUNC)
+        with os.fdopen(os.open(self.part, flags, 0o666), "ab" if offset else "wb") as file:
+            for chunk in _steadily(response.raw):
                 offset += file.write(chunk)
                 if offset > _MOST_BYTES:
                     break
@@ -122,18 +155,30 @@ class _ResumingDownloader:
             )
 
 
-@contextmanager
-def _quiet_pooch() -> Iterator[Any]:
-    """Give pooch without its messages; progress is reported by the caller."""
-    import pooch
+def _steadily(stream: Any) -> Iterator[bytes]:
+    """Bytes as they arrive; a server that sends next to nothing for a while is given up."""
+    since, arrived = time.monotonic(), 0
+    while chunk := stream.read1(_CHUNK_BYTES, decode_content=False):
+        yield chunk
+        arrived += len(chunk)
+        if time.monotonic() - since > _SLOW_SECONDS:
+            if arrived < _LEAST_BYTES:
+                raise _BrokenOff(f"fewer than {_LEAST_BYTES:,} bytes in {_SLOW_SECONDS:g} seconds")
+            since, arrived = time.monotonic(), 0
 
-    logger = pooch.get_logger()
-    level = logger.level
-    logger.setLevel("ERROR")
-    try:
-        yield pooch
-    finally:
-        logger.setLevel(level)
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Let one process at a time work on a file; others wait."""
+    import filelock
+
+    name = path.with_name(f".{path.name}.lock")
+    with filelock.FileLock(name):
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                name.unlink()
 
 
 def _extract(archive: Path, members: tuple[str, ...], folder: Path) -> None:
@@ -153,29 +198,33 @@ def _extract(archive: Path, members: tuple[str, ...], folder: Path) -> None:
         raise UnreadableFile(f"{archive} must hold {', '.join(sorted(missing))} as regular files; it does not.")
 
 
+def _is_official(path: Path, file: RemoteFile) -> bool:
+    import pooch
+
+    return path.is_file() and bool(pooch.hashes.hash_matches(path, file.checksum))
+
+
 def _fetch_file(file: RemoteFile, folder: Path, base_url: str, progress: Progress | None, pause: float) -> list[Path]:
     members = [folder / PurePosixPath(member).name for member in file.members]
-    if members and all(path.is_file() for path in members):
+    path, url = folder / file.name, f"{base_url.rstrip('/')}/{file.name}"
+    with _alone(path):
+        if members and all(member.is_file() for member in members):
+            return members
+        if not _is_official(path, file):
+            part = path.with_name(f"{file.name}.part")
+            _Download(url, part, progress, pause).run()
+            if not _is_official(part, file):
+                part.unlink()
+                raise UnreadableFile(
+                    f"{url} must have the checksum {file.checksum}; what it sent has another, and was deleted. "
+                    "Run the same command again, or name another server with --base-url."
+                )
+            part.replace(path)
+        if not members:
+            return [path]
+        _extract(path, file.members, folder)
+        path.unlink()
         return members
-    url = f"{base_url.rstrip('/')}/{file.name}"
-    downloader = _ResumingDownloader(folder / f"{file.name}.part", progress, pause)
-    try:
-        with _quiet_pooch() as pooch:
-            path = Path(
-                pooch.retrieve(url, known_hash=file.checksum, fname=file.name, path=folder, downloader=downloader)
-            )
-    except GapscopeError:
-        raise
-    except ValueError:
-        raise UnreadableFile(
-            f"{url} must have the checksum {file.checksum}; what it sent has another, and was deleted. "
-            "Run the same command again, or name another server with --base-url."
-        ) from None
-    if not members:
-        return [path]
-    _extract(path, file.members, folder)
-    path.unlink()
-    return members
 
 
 def download(
@@ -190,7 +239,7 @@ def download(
 
     A file appears under its name only after its checksum held. What arrived of a broken download is kept beside it as
     `<name>.part`; after a pause the download goes on from there, and so does a later call. It is given up when three
-    attempts in a row brought nothing.
+    attempts in a row brought next to nothing, or hardly anything arrives for a minute. Of two calls at once one waits.
 
     Args:
         origin: What to fetch from where.

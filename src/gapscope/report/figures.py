@@ -12,7 +12,7 @@ from jaxtyping import Float
 from markupsafe import Markup
 
 from gapscope.report.numbers import fixed, number
-from gapscope.report.scales import Scale
+from gapscope.report.scales import Scale, drawn
 from gapscope.report.svg import Plot, percent, tag
 
 Array = numpy.ndarray
@@ -51,7 +51,7 @@ def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
     step = _round_width(scale, max(6, min(24, 2 * math.ceil(len(gaps) ** 0.5))))
     first, last = math.floor(scale.low / step), math.ceil(scale.high / step)
     edges = [k * step for k in range(first, last + 1)]
-    counts, _ = numpy.histogram(gaps, bins=edges)
+    counts, _ = numpy.histogram([drawn(gap) for gap in gaps], bins=edges)
     top = Scale(0.0, 1.08 * counts.max())
     whole = sorted({round(tick) for tick in top.ticks(3)})
     plot = Plot(Scale(edges[0], edges[-1]), top, label=f"Histogram of the {gap_label} of {len(gaps)} networks",
@@ -194,7 +194,7 @@ def measure_against_gap(
                 y_label=gap_label, kind="baseline" if baseline else "")  # fmt: skip
     across = numpy.linspace(x.percent(min(values)), x.percent(max(values)), 25)
     positions = numpy.array([x.percent(value) for value in values])
-    fitted = fit_with_band(positions, numpy.array(gaps, dtype=float), across)
+    fitted = fit_with_band(positions, numpy.array([drawn(gap) for gap in gaps]), across)
     if fitted is not None:
         line, half = fitted
         xs = [_value_at(x, position) for position in across]

@@ -16,6 +16,7 @@ from gapscope.report.pool_view import PoolView
 TITLED_DOTS = 2500
 ALL_DOTS = 30000
 SHOWN_CARDS = 12
+MOST_CARDS = 100
 SHOWN_ROWS = 15
 RESAMPLES, FEWEST_RESAMPLES, FULLY_RESAMPLED = 2000, 200, 500
 DIRECTIONS = {
@@ -121,7 +122,9 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
             titled=dots <= TITLED_DOTS,
         )
         figures.append({**row, "figure": figure, "direction": DIRECTIONS[reading.direction]})
-    return {"figures": figures[:SHOWN_CARDS], "more": figures[SHOWN_CARDS:], "every": every}
+    left_out = max(0, len(figures) - MOST_CARDS)
+    return {"figures": figures[:SHOWN_CARDS], "more": figures[SHOWN_CARDS:MOST_CARDS], "every": every,
+            "left_out": left_out}  # fmt: skip
 
 
 def _exactness(readings: list[Reading]) -> str:

@@ -14,6 +14,7 @@ from gapscope.report.pool_view import PoolView
 
 LONGEST_MESSAGE = 400
 MOST_VALUES = 12
+MOST_TROUBLES = 50
 SHOWN = 5
 
 
@@ -48,7 +49,7 @@ def _troubles(view: PoolView) -> list[dict[str, Any]]:
     for (status, message), ids in groups.items():
         shown = [{"id": key, "text": view.descriptions[key]} for key in ids[:SHOWN]]
         troubles.append({"status": status, "message": message, "networks": shown, "more": len(ids) - len(shown)})
-    return troubles
+    return sorted(troubles, key=lambda trouble: -len(trouble["networks"]) - trouble["more"])
 
 
 def _unmeasured(view: PoolView) -> list[dict[str, Any]]:
@@ -67,7 +68,7 @@ def overview(view: PoolView) -> dict[str, Any]:
     Returns:
         What the template shows.
     """
-    gaps = [record.gap for record in view.finished]
+    gaps, troubles = [record.gap for record in view.finished], _troubles(view)
     states = Counter(record.status for record in view.records)
     parts = [f"{states[name]} {name}" for name in ("finished", "diverged", "failed") if states[name]]
     quartiles = numpy.quantile(gaps, [0.25, 0.5, 0.75]).tolist() if gaps else [numpy.nan] * 3
@@ -81,6 +82,7 @@ def overview(view: PoolView) -> dict[str, Any]:
         "gap_quartiles": f"{fixed(quartiles[0])} and {fixed(quartiles[2])}",
         "distribution": gap_distribution(gaps, view.gap_label) if gaps else Markup(""),
         "varied": _varied(view),
-        "troubles": _troubles(view),
+        "troubles": troubles[:MOST_TROUBLES],
+        "other_troubles": max(0, len(troubles) - MOST_TROUBLES),
         "unmeasured": _unmeasured(view),
     }

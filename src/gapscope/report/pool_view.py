@@ -17,6 +17,7 @@ from gapscope.report.numbers import setting_name, setting_value
 if TYPE_CHECKING:
     import pandas
 
+LONGEST_NAME = 160
 GAP_WORDS = {"accuracy": "train minus test accuracy", "loss": "test minus train loss"}
 
 
@@ -100,4 +101,5 @@ def _description(settings: Mapping[str, Any]) -> str:
             words.append(text.replace("_", " "))
         elif name != "seed" and text not in ("–", "none"):
             words.append(f"{setting_name(name)} {text}")
-    return ", ".join(words)
+    text = ", ".join(words)
+    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"

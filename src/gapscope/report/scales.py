@@ -8,6 +8,14 @@ from dataclasses import dataclass
 
 import numpy
 
+# larger numbers are drawn there: their squares and differences are no floats any more
+LARGEST = 1e100
+
+
+def drawn(value: float) -> float:
+    """Return the value, or the largest of its sign that can be drawn."""
+    return min(max(value, -LARGEST), LARGEST)
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -38,7 +46,7 @@ class Scale:
         Returns:
             The scale; around 0 to 1 where there is nothing to draw.
         """
-        kept = [value for value in values if math.isfinite(value) and (value > 0 or not logarithmic)]
+        kept = [drawn(value) for value in values if math.isfinite(value) and (value > 0 or not logarithmic)]
         low, high = (min(kept), max(kept)) if kept else (1.0, 10.0) if logarithmic else (0.0, 1.0)
         if logarithmic:
             room = padding * math.log(high / low) or math.log(2)
@@ -48,6 +56,7 @@ class Scale:
 
     def percent(self, value: float) -> float:
         """Position of a value, in percent of the axis."""
+        value = drawn(value)
         if self.logarithmic:
             return 100 * math.log(value / self.low) / math.log(self.high / self.low)
         return 100 * (value - self.low) / (self.high - self.low)

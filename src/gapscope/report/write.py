@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jinja2
+import numpy
 from markupsafe import Markup
 
 from gapscope.base.errors import InvalidInput
@@ -90,25 +91,27 @@ def write_report(
     records = list(records)
     if not records:
         raise InvalidInput("A report needs at least one record; got none. Run the pool first.")
-    view = PoolView(records, None if logarithm is None else frozenset(logarithm))
-    ranked = ranked_measures(view)
-    page = (
-        _environment()
-        .get_template("report.html")
-        .render(
-            title=title,
-            version=version(),
-            gap_words=view.gap_words,
-            overview=overview(view),
-            held_out=None if held_out is None else held_out_section(view, held_out, estimator, level),
-            ranking=ranked,
-            folded=folded(ranked),
-            cards=cards(view, ranked),
-            curves=curves(view),
-            networks=networks(view),
-            guide=guide(view),
+    # readings near the end of the floats overflow in sums and squares; such a cell shows a dash
+    with numpy.errstate(over="ignore", invalid="ignore"):
+        view = PoolView(records, None if logarithm is None else frozenset(logarithm))
+        ranked = ranked_measures(view)
+        page = (
+            _environment()
+            .get_template("report.html")
+            .render(
+                title=title,
+                version=version(),
+                gap_words=view.gap_words,
+                overview=overview(view),
+                held_out=None if held_out is None else held_out_section(view, held_out, estimator, level),
+                ranking=ranked,
+                folded=folded(ranked),
+                cards=cards(view, ranked),
+                curves=curves(view),
+                networks=networks(view),
+                guide=guide(view),
+            )
         )
-    )
     path = Path(path)
     write_atomically(path, page)
     return path
