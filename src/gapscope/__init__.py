@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from gapscope.penalties.loss_gradient import LossGradientPenalty as LossGradientPenalty
     from gapscope.penalties.weight import WeightPenalty as WeightPenalty
     from gapscope.pools.grid import Grid as Grid
+    from gapscope.pools.own import record as record
     from gapscope.pools.pool import Pool as Pool
     from gapscope.report.write import write_report as write_report
     from gapscope.training.loop import train as train
@@ -94,6 +95,7 @@ _PUBLIC = {
     "WeightPenalty": "penalties.weight",
     "Grid": "pools.grid",
     "Pool": "pools.pool",
+    "record": "pools.own",
     "rank_architectures": "assessment.rank_architectures",
     "Estimate": "base.records",
     "Reading": "base.records",

@@ -255,7 +255,7 @@ class Record:
     @property
     def gap(self) -> float:
         """Generalization gap: train minus test accuracy, or test minus train loss where there is no accuracy."""
-        if not self.scores:
+        if "test_loss" not in self.scores or "train_loss" not in self.scores:
             return math.nan
         if self.gap_kind == "accuracy":
             return self.scores["train_accuracy"] - self.scores["test_accuracy"]

@@ -8,8 +8,11 @@ from typing import Any
 
 import typer
 
+from gapscope.cli.own import HELP
+
 app = typer.Typer(help="Fit a gap estimator on a pool, and ask it about a new network.", no_args_is_help=True)
 
+FEWEST = 5
 POOL = typer.Argument(..., help="Folder of a pool.")
 JSON = typer.Option(False, "--json", help="Print everything as JSON.")
 
@@ -25,6 +28,7 @@ def fit(
     """Fit a gap estimator on the finished networks of a pool and say how good it is beside the plain baselines."""
     from rich.console import Console
 
+    from gapscope.base.errors import InvalidInput
     from gapscope.base.files import to_json
     from gapscope.base.records import records_to_pandas
     from gapscope.cli.progress import steps
@@ -36,6 +40,11 @@ def fit(
     records = open_pool(pool).records()
     estimator = suggested_estimator(records, features=measure or None, kind=kind)
     table = usable_rows(records_to_pandas(records), estimator.features or [])
+    if len(table) < FEWEST:
+        raise InvalidInput(
+            f"An estimator needs {FEWEST} finished networks or more, better dozens; {pool} has {len(table)}. Run a "
+            "larger grid, or add networks with Pool.add."
+        )
     estimator, scheme = suited_to(estimator, len(table)), suggested_scheme(len(table))
     with steps("estimating each network from others") as show:
         quality = cross_validate(estimator, table, scheme=scheme, n_splits=N_FOLDS, on_fit=show)
@@ -74,7 +83,7 @@ def _answer(assessed: Mapping[Any, Any], level: float) -> list[str]:
 @app.command("predict")
 def predict(
     pool: Path = POOL,
-    networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help="Weights that a pool wrote, one or more."),
+    networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {HELP}."),
     estimator: Path | None = typer.Option(None, help="The fitted estimator; default POOL/estimator.json."),
     level: float = typer.Option(0.9, help="Nominal coverage of the interval."),
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
@@ -86,10 +95,10 @@ def predict(
     from gapscope.base.errors import InvalidInput
     from gapscope.base.files import to_json
     from gapscope.base.records import records_to_pandas
+    from gapscope.cli.own import record_of
     from gapscope.estimation import GapEstimator
     from gapscope.pools import open_pool
     from gapscope.pools.readings import RunOptions
-    from gapscope.pools.stored import read_network
 
     path = estimator or pool / "estimator.json"
     if not path.exists():
@@ -100,7 +109,7 @@ def predict(
         measure_samples=max((record.measured_samples or 0 for record in open_pool(pool)), default=0) or None,
         data_root=None if data_root is None else str(data_root),
     )
-    table = records_to_pandas([read_network(network, options) for network in networks])
+    table = records_to_pandas([record_of(network, options) for network in networks])
     lacking = {name: float("nan") for name in fitted.feature_names_ if name not in table}
     answers = fitted.assess(pandas.DataFrame(table.assign(**lacking)), level=level).to_dict("records")
     if json:

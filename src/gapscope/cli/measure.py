@@ -1,10 +1,12 @@
-"""`gapscope measure` and `gapscope compare`: readings of stored networks on the data they were trained on."""
+"""`gapscope measure` and `gapscope compare`: readings of networks on the data they were trained on."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import typer
+
+from gapscope.cli.own import HELP
 
 NAMES = typer.Option([], "--measure", help="A measure; again for more. Default: all of linear cost.")
 SAMPLES = typer.Option(None, help="Measure on this many training samples; default all.")
@@ -13,22 +15,22 @@ JSON = typer.Option(False, "--json", help="Print everything as JSON.")
 
 
 def measure(
-    network: Path = typer.Argument(..., help="Weights that a pool wrote (they carry their spec)."),
+    network: Path = typer.Argument(..., help=f"Of one network: {HELP}."),
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
     data_root: Path | None = ROOT,
     json: bool = JSON,
 ) -> None:
-    """Measure a stored network on the data it was trained on; every number with direction and units."""
+    """Measure a network on the data it was trained on; every number with direction and units."""
+    from gapscope.cli.own import record_of
     from gapscope.pools.readings import RunOptions
-    from gapscope.pools.stored import read_network
 
     options = RunOptions(
         measures=tuple(measures) or None,
         measure_samples=samples,
         data_root=None if data_root is None else str(data_root),
     )
-    record = read_network(network, options)
+    record = record_of(network, options)
     if json:
         from gapscope.base.files import to_json
 
@@ -41,22 +43,23 @@ def measure(
 
 
 def compare(
-    networks: list[Path] = typer.Argument(..., help="Two or more weights of one pool, trained on the same data."),
+    networks: list[Path] = typer.Argument(..., help=f"Two or more, trained on the same data: {HELP}."),
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
     data_root: Path | None = ROOT,
     json: bool = JSON,
 ) -> None:
-    """Rank stored networks by every measure on the first one's training data, with intervals and the size beside."""
+    """Rank networks by every measure on the first one's training data, with intervals and the size beside."""
     from rich.console import Console
 
     from gapscope.assessment.compare import compare as compare_networks
+    from gapscope.base.samples import as_samples
+    from gapscope.cli.own import network_of
     from gapscope.cli.tables import table_of
-    from gapscope.pools.stored import load_network
 
-    loaded = [load_network(path, None if data_root is None else str(data_root)) for path in networks]
-    named = {path.parent.name[:8]: network for path, (network, _) in zip(networks, loaded, strict=True)}
-    train = loaded[0][1].train
+    loaded = [network_of(source, data_root) for source in networks]
+    named = {name: network for name, network, _ in loaded}
+    train = as_samples(loaded[0][2])
     import torch
 
     chosen = train if samples is None else train.subset(torch.arange(min(samples, len(train))))

@@ -281,6 +281,27 @@ class Pool:
                 self._run_missing(missing, options, workers, engine, on_record or (lambda record: None))
         return [record for spec in specs if (record := self._readable(spec.id)) is not None]
 
+    def add(self, network: Record | nn.Module, data: Any = None, **about: Any) -> Record:
+        """Put a network that was trained elsewhere into the pool; one of the same name and settings takes its place.
+
+        Args:
+            network: A record (from `gapscope.record`), or the network itself.
+            data: Training data of the network; not for a record.
+            **about: What `gapscope.record` takes: test data, name, ...
+
+        Returns:
+            The record, as written.
+        """
+        if not isinstance(network, Record):
+            from gapscope.pools.own import record
+
+            network = record(network, data, **about)
+        self._make()
+        folder = self.run_folder(network.id)
+        make_folder(folder)
+        network.write(folder)
+        return network
+
     def _readable(self, spec_id: str) -> Record | None:
         try:
             return self.record(spec_id)

@@ -89,7 +89,9 @@ class PoolView:
         found = {}
         for record, (_, row) in zip(self.records, self.table.iterrows(), strict=True):
             columns = self.varied if record.status == "finished" else every
-            found[record.id] = _description({name: row[name] for name in columns}) or record.id[:8]
+            settings = _description({name: row[name] for name in columns}) or record.id[:8]
+            # a network that was trained elsewhere has a name
+            found[record.id] = str(record.spec.get("name") or settings)
         return found
 
 

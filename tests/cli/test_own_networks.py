@@ -1,0 +1,132 @@
+"""Networks that were trained elsewhere: on the command line by a function, and in a pool up to the estimate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import gapscope as gs
+from commands import gapscope
+from door_networks import bert, resnet18
+from gapscope.base.errors import InvalidInput
+
+MODULE = """
+import torch
+from torch import nn
+
+X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
+Y = (X[:, 0] > 0).long()
+
+
+def made(width):
+    torch.manual_seed(width)
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 2)), (X, Y)
+
+
+def small():
+    return made(10)
+
+
+def large():
+    return made(30)
+
+
+def nothing():
+    return None
+"""
+NAMES = ["input_jacobian_norm", "ntk_trace", "loss", "accuracy", "parameter_norm"]
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "own_networks.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    import sys
+
+    sys.modules.pop("own_networks", None)
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> gs.Pool:
+    found = gs.Pool(tmp_path_factory.mktemp("own") / "pool")
+    x = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
+    for i in range(8):
+        torch.manual_seed(i)
+        y = torch.where(torch.rand(60) < 0.05 * i, torch.randint(0, 2, (60,)), (x[:, 0] > 0).long())
+        network = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 2))
+        gs.train(network, gs.Samples(x, y), gs.TrainingSpec(epochs=20, batch_size=20, learning_rate=0.1))
+        test = (x.flip(1), (x.flip(1)[:, 0] > 0).long())
+        found.add(network, (x, y), test=test, name=f"net {i}", family="mlp", measures=NAMES, settings={"noise": i})
+    return found
+
+
+def test_a_pool_of_own_networks_is_read_reported_and_estimated_from(pool: gs.Pool, own: Path) -> None:
+    table = pool.to_pandas()
+    assert len(table) == 8 and set(table["network.name"]) == {"mlp"} and table["gap"].notna().all()
+    assert sorted(table["hp.noise"]) == list(range(8))
+    done = gapscope("report", pool.folder, "--output", own / "report.html")
+    assert done.returncode == 0 and "net 0" in (own / "report.html").read_text()
+    done = gapscope("estimate", "fit", pool.folder)
+    assert done.returncode == 0 and "fitted on 8 networks; gap of accuracy" in done.stdout, done.stderr
+    done = gapscope("estimate", "predict", pool.folder, "own_networks:small", "own_networks:large")
+    assert done.returncode in (0, 2) and done.stdout.count("trust: ") == 2, done.stderr
+    estimator = gs.GapEstimator.load(pool.folder / "estimator.json")
+    record = pool.records()[0]
+    answer = estimator.assess(gs.estimation.records_to_pandas([record]))
+    assert answer["verdict"].tolist() == ["inside"]
+
+
+def test_adding_the_same_network_again_takes_its_place(pool: gs.Pool) -> None:
+    record = pool.records()[0]
+    assert pool.add(record) == record and len(pool.records()) == 8
+
+
+def test_two_networks_are_too_few_for_an_estimator(pool: gs.Pool, tmp_path: Path) -> None:
+    few = gs.Pool(tmp_path / "few")
+    for record in pool.records()[:2]:
+        few.add(record)
+    done = gapscope("estimate", "fit", few.folder)
+    assert done.returncode == 1 and "needs 5 finished networks or more" in done.stderr
+    assert gapscope("report", few.folder).returncode == 0
+
+
+def test_own_networks_are_measured_and_compared_by_name_of_a_function(own: Path) -> None:
+    done = gapscope("measure", "own_networks:small", "--measure", "parameter_count", "--json")
+    assert json.loads(done.stdout)["readings"]["rows"][0]["value"] == 92, done.stderr
+    done = gapscope("compare", "own_networks:small", "own_networks:large", "--measure", "input_jacobian_norm")
+    assert done.returncode == 0 and "By size alone it would be small." in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("no_such_module:small", "there is no 'no_such_module'"),
+        ("own_networks:smal", "it has no 'smal'. Did you mean 'small'?"),
+        ("own_networks:nothing", "must return (network, training data); it returned NoneType"),
+    ],
+)
+def test_a_wrong_function_gets_one_sentence(own: Path, source: str, message: str) -> None:
+    done = gapscope("measure", source)
+    assert done.returncode == 1 and message in done.stderr
+
+
+def test_a_resnet_and_a_bert_make_records() -> None:
+    for make in (resnet18, bert):
+        network, data = make()
+        record = gs.record(network, data, test=data, name="mine", measures=["ntk_trace", "unit_sparsity", "loss"])
+        assert record.gap == 0 and record.readings["ntk_trace"].value > 0 and record.measured_samples == 24
+        assert record.spec["network"]["name"] == type(network).__name__
+    assert set(record.unmeasured) == {"unit_sparsity"}
+    assert gs.record(network, data, name="mine", measures=["loss"]).gap != record.gap  # NaN: no test data
+
+
+def test_a_record_needs_targets() -> None:
+    with pytest.raises(InvalidInput, match="train data of a record need targets"):
+        gs.record(nn.Linear(3, 2), torch.ones(4, 3), name="mine")
