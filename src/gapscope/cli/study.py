@@ -1,7 +1,7 @@
-"""`gapscope study list | run`: the papers' tables and figures, with the paper's numbers beside ours.
+"""`gapscope study list | run | claims`: the papers' tables and figures, with the paper's numbers beside ours.
 
 The studies are a package of their own, `gapscope-studies`. Any package can add one: an entry point of the group
-`gapscope.studies` that names an object with `title`, `parts` and `run`.
+`gapscope.studies` that names an object with `title`, `parts`, `run`, `claims` and `claims_section`.
 """
 
 from __future__ import annotations
@@ -90,3 +90,38 @@ def run(
             say=typer.echo,
         )
     typer.echo(f"{len(written)} parts written to {results / name / scale}")
+
+
+PAGE_OPENS = """# What holds
+
+Every claim, table and figure of the papers, one row each, and our own claims apart: what is said, what was run, our
+number with its 95 % interval, and what follows from it. Made from the JSON files by `gapscope study claims --write`; no
+word or number of it is typed. A claim is **held** or **not held** only where every network compared learnt (training
+accuracy more than five points above chance, and near the others'), its score had stopped improving, six or more
+independent units stand behind it, and the interval holds one answer alone; else it is **open**, with the reason. What
+no part tests is **not run**; what lacks data or a machine **cannot be run here**.
+
+Each page lists the parts that have not been run at its scale. Run one yourself: `gapscope study run forouzesh2021
+--scale smoke` (seconds), `small` (minutes to hours), `paper` (days). Beside the studies:
+[mnist_lenet5](mnist_lenet5/README.md), eight LeNet-5 on blurred MNIST, interrupted and resumed.
+"""
+
+
+@app.command("claims")
+def claims(
+    name: str | None = typer.Argument(None, help="Name of a study; without it, all."),
+    results: Path = typer.Option(Path("results"), help="Folder of the stored results."),
+    write: bool = typer.Option(False, help="Write the page of all claims to README.md in that folder."),
+) -> None:
+    """What holds: every claim, from the stored results, and why an open one is open."""
+    names = [name] if name else list(available())
+    for study in map(load_study, names):
+        typer.echo(f"{study.name}  {study.title}")
+        for outcome, sentence in study.claims(results):
+            typer.echo(f"    {outcome:<20}{sentence}")
+    if write:
+        from gapscope.base.files import write_atomically
+
+        sections = [load_study(there).claims_section(results) for there in available()]
+        write_atomically(results / "README.md", "\n".join([PAGE_OPENS, *sections]).rstrip() + "\n")
+        typer.echo(f"written: {results / 'README.md'}")

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope_studies.kit.claims import Claim, counts
 
+# Of results that are older than claims.
+BEFORE_THE_GUARD = "judged before the guard; to be run again"
+
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
@@ -105,6 +108,9 @@ def write_index(folder: Path, title: str, reference: str, scale: str, parts: Map
             lines += [f"- {part_title}: not run at this scale yet"]
             continue
         content = read_json(path)
-        claims = [Claim.from_dict(row) for row in content.get("claims", ())]
+        if "claims" not in content:
+            lines += [f"- [{part_title}]({name}.md): {BEFORE_THE_GUARD}"]
+            continue
+        claims = [Claim.from_dict(row) for row in content["claims"]]
         lines += [f"- [{part_title}]({name}.md): {counts(claims) or content['verdict']}"]
     write_atomically(folder / "README.md", "\n".join(lines) + "\n")

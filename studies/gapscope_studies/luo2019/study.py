@@ -226,7 +226,7 @@ def _images(setting: Setting, name: str, most: int | None) -> str:
 
 
 def _on_images(setting: Setting, batch_size: int, **normalization: Any) -> list[Spec]:
-    """ResNet-18 on the folder; the rate falls to a tenth at 30, 60 and 90 of 100 epochs. Two seeds."""
+    """ResNet-18 on the folder; the rate falls to a tenth at 30, 60 and 90 of 100 epochs."""
     chosen = setting.read(__file__)["fig3"]
     if normalization.get("kind") == "population":
         normalization["population_samples"] = chosen["population_samples"]
@@ -238,7 +238,7 @@ def _on_images(setting: Setting, batch_size: int, **normalization: Any) -> list[
         "training.schedule_factor": 0.1,
         "training.schedule_epochs": max(1, round(0.3 * chosen["epochs"])),
     }
-    return [spec.replace(changes) for spec in method(setting, "resnet", batch_size, **normalization)[:2]]
+    return [spec.replace(changes) for spec in method(setting, "resnet", batch_size, **normalization)]
 
 
 def figure_3(setting: Setting) -> Outcome:

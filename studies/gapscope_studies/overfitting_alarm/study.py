@@ -240,7 +240,12 @@ STUDY = Study(
     title="An overfitting alarm without validation data",
     reference="Our own; it follows Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 3.3.",
     parts=(
-        Part("tuning", "Rules tuned on one pool of runs", tuning),
-        Part("judging", "Rules judged on another pool of runs", judging),
+        Part("tuning", "Rules tuned on one pool of runs", tuning, "Ours: all rules are tuned with the same budget."),
+        Part(
+            "judging",
+            "Rules judged on another pool of runs",
+            judging,
+            "Ours: the training samples alone say when test accuracy has peaked.",
+        ),
     ),
 )
