@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gapscope.base.randomness import stream_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import DataSpec, NetworkSpec, Spec
-from gapscope.batch_norm import batch_norm_excess, gamma_decay, refresh_population
+from gapscope.batch_norm import GammaDecay, batch_norm_excess, gamma_decay, refresh_population
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.inspection.losses import loss_of
 from gapscope_studies.kit import plots
@@ -79,16 +79,25 @@ def fitted_unit(model: str, samples: Samples) -> nn.Module:
     return network
 
 
+def _by_theorem_1(decay: GammaDecay) -> dict[str, float]:
+    """Layer -> decay with the variances as printed, 1/M and (rho + 2)/4M, every position taken for a copy.
+
+    Channels count as independent, and so do a batch's mean and deviation. Batches are drawn without replacement.
+    """
+    found = {}
+    for name, layer in decay.items():
+        of_sample = (layer.excess_kurtosis + 2) / 4 * layer.curvature_gamma + layer.curvature_beta
+        found[name] = float(decay.variance_factor(decay.batch_size) / 2 * (of_sample * layer.gamma.square()).sum())
+    return found
+
+
 def _printed(network: nn.Module, samples: Samples, size: int) -> dict[str, Mapping[str, float]]:
     """Layer -> decay by theorem 1 as printed, and with the curvature corrected."""
     network = copy.deepcopy(network)
     refresh_population(network, samples, samples=len(samples), layers=list(batch_norm_layers(network)))
-    as_printed: Any = {"covariance": "diagonal", "skewness": False, "analytic": True}
-    decays = {
-        "printed": gamma_decay(network, samples, batch_size=size, curvature="squared_score", **as_printed),
-        "printed_curvature": gamma_decay(network, samples, batch_size=size, **as_printed),
-    }
-    return {name: {layer: float(found.decay) for layer, found in decay.items()} for name, decay in decays.items()}
+    squared_score = gamma_decay(network, samples, batch_size=size, covariance="diagonal", curvature="squared_score")
+    corrected = gamma_decay(network, samples, batch_size=size, covariance="diagonal")
+    return {"printed": _by_theorem_1(squared_score), "printed_curvature": _by_theorem_1(corrected)}
 
 
 def compare(

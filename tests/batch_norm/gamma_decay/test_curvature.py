@@ -57,7 +57,7 @@ def test_derivatives_by_gamma_and_beta_sample_by_sample(make: type[nn.Module]) -
     samples = images(5)
     outputs, taps = tapped_forward(network, layers, samples.inputs)
     direction = torch.randn(5, 3, dtype=torch.float64)
-    found = {name: (by_gamma, by_beta) for name, _, by_gamma, by_beta in derivatives_along(outputs, taps, direction)}
+    found = {name: (by_gamma, by_beta) for name, by_gamma, by_beta in derivatives_along(outputs, taps, direction)}
     for i in range(5):
         value = (network(samples.inputs[i : i + 1]) * direction[i]).sum()
         for name, layer in layers.items():

@@ -12,8 +12,15 @@ from batch_norm.some_networks import Residual, images, warmed_up
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.gamma_decay.length_factors import euclidean_length_factors
+from gapscope.batch_norm.gamma_decay.subject import Subject
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
+from gapscope.inspection.losses import sample_losses
+
+
+def factors_of(network: nn.Module, samples: Samples, chunk_size: int, names: list[str] | None = None) -> Any:
+    layers = batch_norm_layers(network, names)
+    return euclidean_length_factors(Subject(network, layers, samples, sample_losses, chunk_size))
 
 
 @pytest.mark.parametrize("chunk_size", [7, 1000])
@@ -23,7 +30,7 @@ def test_white_inputs_have_factor_one(chunk_size: int) -> None:
     x = 3 * x @ torch.linalg.inv(torch.linalg.cholesky(x.T @ x / 500)).T
     network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, eps=0.0)).double().eval()
     refresh_population(network, x, layers=["1"])
-    factors = euclidean_length_factors(network, batch_norm_layers(network), Samples(x), chunk_size)
+    factors = factors_of(network, Samples(x, x), chunk_size)
     torch.testing.assert_close(factors["1"], torch.ones(6, dtype=torch.float64))
 
 
@@ -35,14 +42,14 @@ def test_coloured_inputs() -> None:
     covariance = torch.cov(x.double().T, correction=0)
     empirical = ((weight @ covariance) * weight).sum(1)
     euclidean = covariance.trace() / 3 * weight.square().sum(1)
-    factors = euclidean_length_factors(network, batch_norm_layers(network), Samples(x), 100)
+    factors = factors_of(network, Samples(x, x), 100)
     torch.testing.assert_close(factors["1"], (euclidean / empirical).sqrt(), rtol=1e-4, atol=0)
 
 
 def test_grouped_convolution_takes_the_inputs_of_its_group() -> None:
     network: Any = warmed_up(Residual().double())
     x = images(30).inputs
-    factors = euclidean_length_factors(network, {"norm2": network.norm2}, images(30), 8)
+    factors = factors_of(network, images(30), 8, ["norm2"])
     inputs = network.relu(network.norm1(network.conv1(x))).transpose(0, 1).flatten(1).var(1, unbiased=False)
     variance = inputs.view(2, 2).mean(1).repeat_interleave(2)
     norm = network.conv2.weight.flatten(1).square().sum(1)
@@ -53,4 +60,4 @@ def test_grouped_convolution_takes_the_inputs_of_its_group() -> None:
 def test_a_layer_without_weights_before_it_is_refused() -> None:
     network = warmed_up(Residual().double())
     with pytest.raises(NotMeasurable, match="metric='euclid' needs the weights before layer 'last'"):
-        euclidean_length_factors(network, batch_norm_layers(network), images(5), 8)
+        factors_of(network, images(5), 8)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from batch_norm.some_networks import images, plain, warmed_up
 from gapscope.base.errors import InvalidInput
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
+from gapscope.batch_norm.gamma_decay.layer_decay import LayerDecay
 from gapscope.batch_norm.gamma_decay.measured_excess import ALL_LAYERS, ExcessRow, batch_norm_excess, random_batches
 from gapscope.batch_norm.refresh import refresh_population
 
@@ -81,6 +82,12 @@ def measured(
     )[0]
 
 
+def predicted(model: str, distribution: str, size: int, *, off: float = 1.0) -> LayerDecay:
+    network, data, loss = one_layer(model, population(distribution), off=off)
+    refresh_population(network, data, samples=N, layers=["0"])
+    return gamma_decay(network, data, batch_size=size, loss=loss)["0"]
+
+
 def check(row: ExcessRow, tolerance: float) -> None:
     error = (row.measured.standard_error or 0) / abs(row.predicted)
     assert error < 0.012
@@ -109,7 +116,9 @@ def test_off_the_optimum_the_other_parts_alone_fail() -> None:
     row = measured("linear", "gaussian", 32, off=0.6)
     check(row, 0.04)
     assert row.measured > 1.3 * row.decay
-    assert abs(measured("linear", "gaussian", 32, off=0.6, batches=2000, form="independent").ratio - 1) > 0.15
+    layer = predicted("linear", "gaussian", 32, off=0.6)
+    of_other_batches = float(layer.decay) + float(layer.first_order_of_other_batches.sum())
+    assert abs(row.measured / of_other_batches - 1) > 0.15
 
 
 def test_laplace() -> None:
@@ -118,9 +127,11 @@ def test_laplace() -> None:
 
 
 def test_exponential_needs_the_skewness() -> None:
-    check(measured("logistic", "exponential", 128), 0.04)
-    without = measured("logistic", "exponential", 128, skewness=False)
-    assert abs(without.ratio - 1) > 0.03 + 2 * (without.measured.standard_error or 0) / without.predicted
+    row, layer = measured("logistic", "exponential", 128), predicted("logistic", "exponential", 128)
+    check(row, 0.04)
+    by_covariance = layer.gamma * layer.covariance * (layer.gamma * layer.curvature_cross + layer.gradient_beta)
+    without = float(layer.predicted) - float(by_covariance.sum())
+    assert abs(row.measured / without - 1) > 0.03 + 2 * (row.measured.standard_error or 0) / without
 
 
 def test_measured_is_the_definition() -> None:

@@ -11,6 +11,8 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.gamma_decay.sampled_decay import even_part, noise_source
+from gapscope.batch_norm.gamma_decay.subject import Subject
+from gapscope.batch_norm.gamma_decay.sums import Blocks
 
 
 def test_draws_have_the_covariance_asked_for() -> None:
@@ -18,23 +20,19 @@ def test_draws_have_the_covariance_asked_for() -> None:
     root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
     root[5] = root[4]  # singular
     covariance = root @ root.T
-    blocks = covariance[:3, :3], covariance[3:, 3:], covariance[3:, :3], covariance[:3, 3:]
-    drawn = noise_source(*blocks)(100_000, generator)
+    blocks = Blocks(covariance[:3, :3], covariance[3:, 3:], covariance[:3, 3:], covariance[3:, :3])
+    drawn = noise_source(blocks)(100_000, generator)
     torch.testing.assert_close(torch.cov(drawn.T), covariance, rtol=0, atol=0.03 * float(covariance.diagonal().max()))
-    diagonals = [block.diagonal() for block in blocks]
-    drawn = noise_source(*diagonals)(100_000, generator)
-    expected = torch.cat(
-        [
-            torch.cat([diagonals[0].diag(), diagonals[3].diag()], 1),
-            torch.cat([diagonals[2].diag(), diagonals[1].diag()], 1),
-        ]
-    )
+    diagonals = blocks.diagonals()
+    drawn = noise_source(diagonals)(100_000, generator)
+    pp, rr, pr, rp = (block.diag() for block in diagonals)
+    expected = torch.cat([torch.cat([pp, pr], 1), torch.cat([rp, rr], 1)])
     torch.testing.assert_close(torch.cov(drawn.T), expected, rtol=0, atol=0.03 * float(covariance.diagonal().max()))
 
 
 def test_a_constant_channel_has_no_noise() -> None:
     zero = torch.zeros(1, dtype=torch.float64)
-    assert noise_source(zero, zero, zero, zero)(5, torch.Generator()).abs().max() == 0
+    assert noise_source(Blocks(zero, zero, zero, zero))(5, torch.Generator()).abs().max() == 0
 
 
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
@@ -62,11 +60,10 @@ def test_a_kink_is_seen() -> None:
     def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
         return outputs.abs().squeeze(1)
 
-    only_mean = noise_source(*(torch.tensor([v], dtype=torch.float64) for v in (0.0, 1.0, 0.0, 0.0)))
-    found = even_part(
-        nn.Sequential(network), "0", network, Samples(h, h), h, absolute, only_mean, 0.2, 20, 500,
-        torch.Generator().manual_seed(0),
-    )  # fmt: skip
+    zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    subject = Subject(nn.Sequential(network), {"0": network}, Samples(h, h), absolute, 500)
+    only_mean = Blocks(zero, one, zero, zero)
+    found = even_part(subject, "0", only_mean, scale=0.2, draws=20, generator=torch.Generator().manual_seed(0))
     assert found == pytest.approx(0.2**2 / 6, rel=0.1)
 
 

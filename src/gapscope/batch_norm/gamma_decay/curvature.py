@@ -77,7 +77,7 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
 
 
 @dataclass(frozen=True)
-class Tapped:
+class Tap:
     """One normalisation layer in one forward pass.
 
     Attributes:
@@ -100,7 +100,7 @@ def normalised_input(layer: Any, h: Tensor) -> Tensor:
     return u.flatten(2) if u.ndim > 2 else u[..., None]
 
 
-def tapped_forward(network: nn.Module, layers: dict[str, Any], x: Tensor) -> tuple[Tensor, dict[str, Tapped]]:
+def tapped_forward(network: nn.Module, layers: dict[str, Any], x: Tensor) -> tuple[Tensor, dict[str, Tap]]:
     """Outputs [n, K] and what went through each layer.
 
     Args:
@@ -111,10 +111,10 @@ def tapped_forward(network: nn.Module, layers: dict[str, Any], x: Tensor) -> tup
     Returns:
         Outputs in the graph, and the taps by name.
     """
-    taps: dict[str, Tapped] = {}
+    taps: dict[str, Tap] = {}
 
     def tap(name: str, layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        taps[name] = Tapped(normalised_input(layer, inputs[0]).detach(), output)
+        taps[name] = Tap(normalised_input(layer, inputs[0]).detach(), output)
         return output.clone()  # the next layer may work in place
 
     x = x.clone().requires_grad_() if x.is_floating_point() else x
@@ -124,13 +124,13 @@ def tapped_forward(network: nn.Module, layers: dict[str, Any], x: Tensor) -> tup
 
 
 def derivatives_along(
-    outputs: Tensor, taps: dict[str, Tapped], direction: Tensor
-) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
-    """Yield (name, derivative by the layer's output, by gamma [n, C], by beta [n, C]) of <outputs, direction>."""
+    outputs: Tensor, taps: dict[str, Tap], direction: Tensor
+) -> Iterator[tuple[str, Float[Tensor, "n c"], Float[Tensor, "n c"]]]:
+    """Yield (name of the layer, derivative by gamma, derivative by beta) of each sample's <outputs, direction>."""
     at = [tap.output for tap in taps.values()]
     gradients = torch.autograd.grad(outputs, at, direction.to(outputs.dtype), retain_graph=True, materialize_grads=True)
     for (name, tap), gradient in zip(taps.items(), gradients, strict=True):
-        yield name, gradient, *tap.derivatives(gradient)
+        yield name, *tap.derivatives(gradient)
 
 
 def hessian_diagonals(

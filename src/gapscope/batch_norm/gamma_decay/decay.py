@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.random_streams import given_or_repeatable
-from gapscope.base.records import Estimate
-from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.gamma_decay.curvature import (
     derivatives_along,
     hessian_diagonals,
@@ -22,110 +20,104 @@ from gapscope.batch_norm.gamma_decay.curvature import (
 )
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay, LayerDecay
 from gapscope.batch_norm.gamma_decay.length_factors import euclidean_length_factors
-from gapscope.batch_norm.gamma_decay.sampled_decay import even_part, noise_source
+from gapscope.batch_norm.gamma_decay.sampled_decay import even_part
+from gapscope.batch_norm.gamma_decay.subject import Subject, with_targets
 from gapscope.batch_norm.gamma_decay.sums import LayerSums
 from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order
 from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import device_of, inspecting, ready_inputs, samples_per_pass
 
-Form = Literal["in_batch", "independent"]
 Metric = Literal["empirical", "euclid"]
 Curvature = Literal["gauss_newton", "squared_score", "hessian"]
 Covariance = Literal["full", "diagonal"]
 
+Sums = dict[str, LayerSums]
 
-class _Measurement:
-    """One pass over the samples that fills the sums of every layer."""
 
-    def __init__(
-        self, network: nn.Module, layers: dict[str, Any], samples: Samples, targets: Tensor, loss: Loss,
-        curvature: str, covariance: str, analytic: bool, draws: int | None, generator: torch.Generator,
-    ) -> None:  # fmt: skip
-        self.network, self.layers, self.samples, self.targets, self.loss = network, layers, samples, targets, loss
-        self.curvature, self.draws, self.generator = curvature, draws, generator
+def _probes(layers: dict[str, Any], draws: int | None, generator: torch.Generator) -> list[dict[str, Tensor]]:
+    """Name -> z [C] for Hutchinson's estimate: random signs, or every unit vector."""
+    channels = {name: layer.num_features for name, layer in layers.items()}
+    if draws is not None:
+        return [
+            {name: torch.randint(0, 2, (c,), generator=generator) * 2.0 - 1 for name, c in channels.items()}
+            for _ in range(draws)
+        ]
+    none = {name: torch.zeros(c) for name, c in channels.items()}
+    return [none | {name: unit} for name, c in channels.items() for unit in torch.eye(c)]
+
+
+def _add_hessians(subject: Subject, sums: Sums, draws: int | None, generator: torch.Generator) -> None:
+    """Add the diagonals of the Hessian itself, one draw a probe; where all probes are taken they make one draw."""
+    device = device_of(subject.network)
+    probes = [{name: z.to(device) for name, z in probe.items()} for probe in _probes(subject.layers, draws, generator)]
+    for _, x, y in subject.chunks():
+        found = hessian_diagonals(subject.network, subject.layers, x, y, subject.loss, probes)
+        for number, diagonals in enumerate(found):
+            for name, diagonal in diagonals.items():
+                sums[name].add_diagonal(number if draws else 0, diagonal)
+
+
+class _Directions:
+    """Directions in output space whose outer products make the Hessian by the outputs, exactly or on average."""
+
+    def __init__(self, subject: Subject, curvature: str, draws: int | None, generator: torch.Generator) -> None:
+        self.subject, self.curvature, self.draws, self.generator = subject, curvature, draws, generator
         self.signs: Tensor | None = None
-        self.sums = {
-            name: LayerSums(
-                layer.num_features, full=covariance == "full", analytic=analytic, draws=draws or 1,
-                device=device_of(network),
-            )
-            for name, layer in layers.items()
-        }  # fmt: skip
 
-    def run(self, chunk_size: int) -> None:
-        probes = self._probes() if self.curvature == "hessian" else []
-        for part in slices(len(self.samples), chunk_size):
-            x = ready_inputs(self.network, self.samples.inputs[part])
-            y = self.targets[part].to(x.device)
-            self._first_order_pass(x, y, part)
-            if probes:
-                found = hessian_diagonals(self.network, self.layers, x, y, self.loss, probes)
-                for probe, diagonals in enumerate(found):
-                    for name, diagonal in diagonals.items():
-                        self.sums[name].add_diagonal(probe if self.draws else 0, diagonal)
-
-    def _first_order_pass(self, x: Tensor, y: Tensor, part: slice) -> None:
-        outputs, taps = tapped_forward(self.network, self.layers, x)
-        for name, tap in taps.items():
-            self.sums[name].add_inputs(tap.normalised)
-        score = output_gradient(self.loss, outputs, y)
-        for name, gradient, by_gamma, by_beta in derivatives_along(outputs, taps, score):
-            self.sums[name].add_gradient(taps[name].normalised, gradient, by_gamma, by_beta)
-            if self.curvature == "squared_score":
-                self.sums[name].add_direction(0, by_gamma, by_beta)
-        if self.curvature == "gauss_newton":
-            for draw, direction in self._directions(outputs, y, part):
-                for name, _, by_gamma, by_beta in derivatives_along(outputs, taps, direction):
-                    self.sums[name].add_direction(draw, by_gamma, by_beta)
-
-    def _directions(self, outputs: Tensor, y: Tensor, part: slice) -> Iterator[tuple[int, Tensor]]:
-        """Directions in output space whose outer products make the Hessian, exactly or on average."""
-        factor = output_hessian_factor(self.loss, outputs, y)
+    def at(self, part: slice, outputs: Tensor, y: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Yield (number of the draw, direction [n, K]) for one chunk."""
+        if self.curvature == "squared_score":
+            yield 0, output_gradient(self.subject.loss, outputs, y)
+            return
+        factor = output_hessian_factor(self.subject.loss, outputs, y)  # (n, K, R), F F^T = H
         if self.draws is None:
             yield from ((0, column) for column in factor.unbind(2))
             return
+        # E[(F z)(F z)^T] = F F^T for random signs z; those of all samples at once, so that chunks do not matter
         if self.signs is None:
-            shape = self.draws, len(self.samples), factor.shape[2]
+            shape = self.draws, len(self.subject.samples), factor.shape[2]
             self.signs = torch.randint(0, 2, shape, generator=self.generator, dtype=torch.int8) * 2 - 1
         signs = self.signs[:, part].to(device=factor.device, dtype=factor.dtype)
         yield from enumerate(torch.einsum("nkr,dnr->dnk", factor, signs))
 
-    def _probes(self) -> list[dict[str, Tensor]]:
-        device = device_of(self.network)
-        channels = {name: layer.num_features for name, layer in self.layers.items()}
-        if self.draws is None:
-            return [
-                {name: torch.eye(c, device=device)[i] if name == one else torch.zeros(c, device=device)
-                 for name, c in channels.items()}
-                for one, n in channels.items() for i in range(n)
-            ]  # fmt: skip
-        return [
-            {name: (torch.randint(0, 2, (c,), generator=self.generator) * 2.0 - 1).to(device)
-             for name, c in channels.items()}
-            for _ in range(self.draws)
-        ]  # fmt: skip
 
-    def finish(self, name: str, length_factor: Tensor | None, *, in_batch: bool, skewness: bool) -> LayerDecay:
-        layer = self.layers[name]
+def _summed(
+    subject: Subject, *, curvature: str, covariance: str, draws: int | None, generator: torch.Generator
+) -> Sums:
+    """Pass the samples through once (with curvature="hessian" twice) and sum what the decay is made of."""
+    device = device_of(subject.network)
+    sums = {
+        name: LayerSums(layer.num_features, full=covariance == "full", draws=draws or 1, device=device)
+        for name, layer in subject.layers.items()
+    }
+    directions = _Directions(subject, curvature, draws, generator)
+    for part, x, y in subject.chunks():
+        outputs, taps = tapped_forward(subject.network, subject.layers, x)
+        score = output_gradient(subject.loss, outputs, y)
+        for name, by_gamma, by_beta in derivatives_along(outputs, taps, score):
+            sums[name].add(taps[name].normalised, by_gamma, by_beta)
+        for draw, direction in directions.at(part, outputs, y) if curvature != "hessian" else ():
+            for name, by_gamma, by_beta in derivatives_along(outputs, taps, direction):
+                sums[name].add_direction(draw, by_gamma, by_beta)
+    if curvature == "hessian":
+        _add_hessians(subject, sums, draws, generator)
+    return sums
+
+
+def _of_one_sample(subject: Subject, sums: Sums, metric: str, *, estimated: bool) -> dict[str, LayerDecay]:
+    factors = euclidean_length_factors(subject) if metric == "euclid" else {}
+    found = {}
+    for name, layer in subject.layers.items():
         ones = torch.ones_like(layer.running_mean, dtype=torch.float64)
         gamma = ones if layer.weight is None else layer.weight.detach().double()
-        return self.sums[name].finish(
-            name, gamma, ones if length_factor is None else length_factor, in_batch=in_batch, skewness=skewness,
-            estimated=self.draws is not None,
-        )  # fmt: skip
-
-    def sampled(self, scale: float, draws: int, chunk_size: int, *, skewness: bool) -> dict[str, Estimate]:
-        found = {}
-        for name, layer in self.layers.items():
-            v2, v1, v21, v12 = self.sums[name].noise_covariance(skewness)
-            found[name] = even_part(
-                self.network, name, layer, self.samples, self.targets, self.loss, noise_source(v2, v1, v12, v21),
-                scale, draws, chunk_size, self.generator,
-            )  # fmt: skip
-        return found
+        found[name] = sums[name].finish(name, gamma, factors.get(name, ones), estimated=estimated)
+    return found
 
 
-def _check_together(metric: str, curvature: str, covariance: str, draws: int | None, noise_draws: int) -> None:
+def _check_options(metric: str, curvature: str, covariance: str, draws: int | None, noise_draws: int) -> None:
+    check_choice("metric", metric, get_args(Metric))
+    check_choice("curvature", curvature, get_args(Curvature))
+    check_choice("covariance", covariance, get_args(Covariance))
     if draws is not None:
         check_range("draws", draws, 1)
     if noise_draws:
@@ -144,12 +136,9 @@ def gamma_decay(
     *,
     batch_size: int,
     layers: Sequence[str] | None = None,
-    form: Form = "in_batch",
     metric: Metric = "empirical",
     curvature: Curvature = "gauss_newton",
     covariance: Covariance = "full",
-    analytic: bool = False,
-    skewness: bool = True,
     replacement: bool = False,
     loss: Loss | None = None,
     draws: int | None = None,
@@ -169,9 +158,9 @@ def gamma_decay(
     means over samples. The network is taken in evaluation mode, with its running statistics as population
     statistics; call `refresh_population` first where these are stale.
 
-    The paper's theorem 1 is `covariance="diagonal", skewness=False, curvature="squared_score"`, without the part linear
-    in gamma; there its sigmoid is $H_{\beta\beta}$ of the softplus model. In convolutions it also has `analytic=True`,
-    which overestimates by one or two orders of magnitude.
+    The paper's theorem 1 is `covariance="diagonal", curvature="squared_score"` without c and without the part linear in
+    gamma; there its sigmoid is $H_{\beta\beta}$ of the softplus model. In convolutions it also takes all positions of a
+    sample for one value ($v_\mu = 1/M$), which overestimates by one or two orders of magnitude.
 
     Cost: one pass over the data, forward and (1 + K) backward for K outputs, or (1 + draws). Sums are in float64; the
     memory beside one chunk is O(channels), or O(channels^2) a layer with `covariance="full"`. The result does not
@@ -184,8 +173,6 @@ def gamma_decay(
         data: Inputs with targets, taken for the population: (x, y), Samples, a Dataset or a DataLoader.
         batch_size: Emulated batch size M.
         layers: Names of layers; None for all.
-        form: "in_batch": a sample meets the statistics of the batch it is in, as in training; "independent": of
-            another batch, as the paper assumes. They differ in the part linear in gamma alone.
         metric: "empirical": gamma_i^2 is the variance of the layer's output over the data, which is what batch norm
             decays; "euclid", the paper's eq. 4: gamma_i^2 is a ||w_eff||^2 with w_eff = gamma w / sigma and a the mean
             variance of the inputs' coordinates. They agree where inputs are white.
@@ -194,8 +181,6 @@ def gamma_decay(
             "squared_score" (derivatives by the given labels, squared, as printed: too small for a network that fits).
         covariance: "full": channels are correlated in noise and curvature, decay = gamma^T Z gamma with zeta on the
             diagonal of Z; "diagonal": the paper's assumption of independent channels.
-        analytic: Whether all positions of a sample count as one value (v_mu = 1/M), also in convolutions.
-        skewness: Whether c counts.
         replacement: Whether batches are drawn with replacement (the data stand for an infinite population); without,
             all variances have the factor (n - M) / (n - 1).
         loss: Loss of each sample [n] from outputs [n, K] and targets; None for cross-entropy (class labels) or the
@@ -219,35 +204,26 @@ def gamma_decay(
     >>> round(float(gamma_decay(layer, (u, u), batch_size=10, replacement=True).decay), 6)  # 2 / (2 * 10)
     0.1
     """
-    for option, given, choices in (
-        ("form", form, Form), ("metric", metric, Metric), ("curvature", curvature, Curvature),
-        ("covariance", covariance, Covariance),
-    ):  # fmt: skip
-        check_choice(option, given, get_args(choices))
-    _check_together(metric, curvature, covariance, draws, noise_draws)
-    samples = as_samples(data)
-    if samples.targets is None:
-        raise InvalidInput("data must hold targets, for the curvature of the loss; got inputs alone. Pass (x, y).")
+    _check_options(metric, curvature, covariance, draws, noise_draws)
+    samples = with_targets(data)
     generator = given_or_repeatable(generator)
     with inspecting(network):
         found = batch_norm_layers(network, layers)
-        first = ready_inputs(network, samples.inputs[:1])
-        ordered = {name: found[name] for name in in_forward_order(network, found, first)}
-        measurement = _Measurement(
-            network, ordered, samples, samples.targets, loss or sample_losses, curvature, covariance,
-            analytic, draws, generator,
-        )  # fmt: skip
+        ordered = in_forward_order(network, found, ready_inputs(network, samples.inputs[:1]))
         chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
-        measurement.run(chunk_size)
-        factors = euclidean_length_factors(network, ordered, samples, chunk_size) if metric == "euclid" else {}
-        of_one_sample = {
-            name: measurement.finish(name, factors.get(name), in_batch=form == "in_batch", skewness=skewness)
-            for name in ordered
-        }
+        subject = Subject(network, {name: found[name] for name in ordered}, samples, loss or sample_losses, chunk_size)
+        sums = _summed(subject, curvature=curvature, covariance=covariance, draws=draws, generator=generator)
+        of_one_sample = _of_one_sample(subject, sums, metric, estimated=draws is not None)
         decay = GammaDecay(of_one_sample, len(samples), replacement).at(batch_size)
-        if noise_draws:
-            scale = decay.variance_factor(batch_size) ** 0.5
-            sampled = measurement.sampled(scale, noise_draws, chunk_size, skewness=skewness)
-            layers_with_it = {name: replace(layer, sampled=sampled[name]) for name, layer in decay.items()}
-            decay = GammaDecay(layers_with_it, len(samples), replacement)
-    return decay
+        if not noise_draws:
+            return decay
+        scale = decay.variance_factor(batch_size) ** 0.5
+        sampled = {
+            name: even_part(
+                subject, name, sums[name].noise_covariance(), scale=scale, draws=noise_draws, generator=generator
+            )
+            for name in decay
+        }
+    return GammaDecay(
+        {name: replace(layer, sampled=sampled[name]) for name, layer in decay.items()}, len(samples), replacement
+    )

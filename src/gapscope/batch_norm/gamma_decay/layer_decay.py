@@ -31,8 +31,7 @@ class LayerDecay:
         zeta: Decay rate [C], $\frac12 (v_\sigma H_{\gamma\gamma} + v_\mu H_{\beta\beta}) + c H_{\gamma\beta}$.
         coupling: Z [C, C] with zeta on its diagonal: noise of different channels is correlated, and so is the
             curvature. None for covariance="diagonal".
-        first_order: Part that is linear in gamma [C]; it vanishes in expectation for noise from another batch at a
-            stationary point of gamma and beta.
+        first_order: Part that is linear in gamma [C], where a sample meets the statistics of the batch it is in.
         gradient_gamma: Mean over samples of the derivative of the loss by gamma [C], at the population statistics.
         gradient_beta: The same by beta [C].
         mean_variance: v_mu = Var(a) [C].
@@ -78,6 +77,16 @@ class LayerDecay:
         if self.coupling is None:
             return self.zeta * self.length_factor.square()
         return self.coupling * self.length_factor * self.length_factor[:, None]
+
+    @property
+    def first_order_of_other_batches(self) -> Float[Tensor, " c"]:
+        """The part linear in gamma [C] where a sample meets the statistics of another batch, as the paper assumes.
+
+        It vanishes at a stationary point of gamma and beta; `first_order` knows that a sample is in its own batch.
+        """
+        # V1/2 + 3 V2/8 and V12/2, of which mean_variance is V1, std_variance V2/4 and covariance V12/2
+        of_gamma = self.mean_variance / 2 + 3 * self.std_variance / 2
+        return self.gamma * (of_gamma * self.gradient_gamma + self.covariance * self.gradient_beta)
 
     @property
     def predicted(self) -> Estimate:

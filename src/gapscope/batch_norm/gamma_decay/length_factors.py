@@ -5,19 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.base.samples import Samples, slices
+from gapscope.batch_norm.gamma_decay.subject import Subject
 from gapscope.batch_norm.norm_layers import feeding_layers
 from gapscope.inspection.hooks import hooked
 from gapscope.inspection.moments import ChannelMoments
-from gapscope.inspection.outputs import ready_inputs
 
 
-def euclidean_length_factors(
-    network: nn.Module, layers: dict[str, Any], samples: Samples, chunk_size: int
-) -> dict[str, Tensor]:
+def euclidean_length_factors(subject: Subject) -> dict[str, Tensor]:
     r"""Ratio $\sqrt{a}\, \lVert w_i \rVert / \sigma_i$ of the Euclidean to the empirical length of each channel.
 
     $\mathrm{Var}(w_i^\top x) = w_i^\top \Sigma w_i$ is $\sigma_i^2$; with $\Sigma = a I$, a the mean variance of the
@@ -25,10 +22,7 @@ def euclidean_length_factors(
     \rVert^2$. The ratio is 1 for white inputs.
 
     Args:
-        network: The network, in evaluation mode.
-        layers: Normalisation layers by name.
-        samples: The population.
-        chunk_size: Samples a forward pass.
+        subject: Network, layers and samples.
 
     Returns:
         Name -> ratio [C] in float64.
@@ -36,7 +30,8 @@ def euclidean_length_factors(
     Raises:
         NotMeasurable: A layer is not fed by a linear or convolutional layer alone.
     """
-    feeders = feeding_layers(network, layers, ready_inputs(network, samples.inputs[:1]))
+    network, layers = subject.network, subject.layers
+    feeders = feeding_layers(network, layers, subject.batch(slice(1))[0])
     for name in layers:
         if name not in feeders:
             raise NotMeasurable(
@@ -46,12 +41,12 @@ def euclidean_length_factors(
     modules = {name: network.get_submodule(source) for name, source in feeders.items()}
     moments = {name: ChannelMoments() for name in modules}
 
-    def take_in(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def take_in(name: str, module: Any, inputs: tuple[Tensor, ...]) -> None:
         moments[name].update(inputs[0])
 
     with hooked(modules, take_in, before=True), torch.no_grad():
-        for part in slices(len(samples), chunk_size):
-            network(ready_inputs(network, samples.inputs[part]))
+        for _, x, _ in subject.chunks():
+            network(x)
     return {name: _factor(modules[name], layers[name], moments[name].variance) for name in layers}
 
 

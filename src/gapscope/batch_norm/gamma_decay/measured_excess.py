@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.errors import check_range
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.records import Estimate
 from gapscope.base.results import Rows
-from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.gamma_decay._figures import label_first, panels_over_batch_size
 from gapscope.batch_norm.gamma_decay.curvature import tapped_forward
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay
+from gapscope.batch_norm.gamma_decay.subject import Subject, with_targets
 from gapscope.batch_norm.layers.ghost import normalize_parts
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.hooks import hooked
 from gapscope.inspection.losses import Loss, sample_losses
-from gapscope.inspection.outputs import inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import inspecting, samples_per_pass
 
 if TYPE_CHECKING:
     import pandas
@@ -111,29 +111,25 @@ def _mean(values: Tensor) -> Estimate:
 class _Comparison:
     """A network in its population form, and what its loss gains by batch statistics in some layers."""
 
-    def __init__(
-        self, network: nn.Module, samples: Samples, targets: Tensor, loss: Loss, decay: GammaDecay, chunk_size: int
-    ) -> None:
-        self.network, self.samples, self.targets, self.loss = network, samples, targets, loss
-        self.decay, self.chunk_size = decay, chunk_size
-        self.layers = {name: network.get_submodule(name) for name in decay}
-        parts = [self._population_chunk(part) for part in slices(len(samples), chunk_size)]
+    def __init__(self, subject: Subject, decay: GammaDecay) -> None:
+        self.subject, self.decay = subject, decay
+        parts = [self._population_chunk(x, y) for _, x, y in subject.chunks()]
         self.population_losses = torch.cat([losses for losses, _ in parts])
         linear = {name: torch.cat([chunk[name] for _, chunk in parts]) for name in decay}
         self.linear_gains = {name: values - values.mean() for name, values in linear.items()}
 
-    def _losses(self, outputs: Tensor, indices: Tensor) -> Tensor:
-        return self.loss(outputs, self.targets[indices].to(outputs.device)).detach().double().cpu()
+    def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return self.subject.loss(outputs, y).detach().double().cpu()
 
-    def _population_chunk(self, part: slice) -> tuple[Tensor, dict[str, Tensor]]:
+    def _population_chunk(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Losses [n], and the part of the gain that is linear in each sample's mean and mean square of u, by layer."""
-        outputs, taps = tapped_forward(self.network, self.layers, ready_inputs(self.network, self.samples.inputs[part]))
+        outputs, taps = tapped_forward(self.subject.network, self.subject.layers, x)
         linear = {}
         for name, tap in taps.items():
             layer, u = self.decay[name], tap.normalised.double()
             by_channel = -u.square().mean(2) / 2 * layer.gradient_gamma - u.mean(2) * layer.gradient_beta
             linear[name] = (by_channel * layer.gamma).sum(1).cpu()
-        return self._losses(outputs, torch.arange(part.start, part.stop)), linear
+        return self._losses(outputs, y), linear
 
     def excess(self, names: Sequence[str], batch_size: int, passes: int, generator: torch.Generator) -> Estimate:
         """Mean over random batches of the batch's loss with batch statistics in these layers minus its loss without."""
@@ -146,13 +142,14 @@ class _Comparison:
         # and leaves the much smaller spread of what is left as the standard error.
         expected = self.population_losses + sum(self.linear_gains[name] for name in names)
         gains = []
-        per_chunk = max(1, self.chunk_size // batch_size)
-        with hooked({name: self.layers[name] for name in names}, by_batch), torch.no_grad():
-            for batches in random_batches(len(self.samples), batch_size, passes, per_chunk, generator):
+        per_chunk = max(1, self.subject.chunk_size // batch_size)
+        with hooked({name: self.subject.layers[name] for name in names}, by_batch), torch.no_grad():
+            for batches in random_batches(len(self.subject.samples), batch_size, passes, per_chunk, generator):
                 parts = len(batches)
                 dealt = batches.T.reshape(-1)  # sample i belongs to batch i mod parts
-                outputs = self.network(ready_inputs(self.network, self.samples.inputs[dealt]))
-                gains.append((self._losses(outputs, dealt) - expected[dealt]).view(batch_size, parts).mean(0))
+                x, y = self.subject.batch(dealt)
+                losses = self._losses(self.subject.network(x), y)
+                gains.append((losses - expected[dealt]).view(batch_size, parts).mean(0))
         return _mean(torch.cat(gains))
 
 
@@ -195,7 +192,7 @@ def batch_norm_excess(
         loss: Loss of each sample, as for `gamma_decay`.
         chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
         generator: Source of the batches; None for the same draws at every call.
-        **decay_options: Options of `gamma_decay` (form, covariance, curvature, draws, ...).
+        **decay_options: Options of `gamma_decay` (covariance, curvature, draws, ...).
 
     Returns:
         Rows with numbers and standard errors; `.to_pandas()`, `.plot()`.
@@ -209,9 +206,7 @@ def batch_norm_excess(
     >>> abs(row.ratio - 1) < 0.15
     True
     """
-    samples = as_samples(data)
-    if samples.targets is None:
-        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
+    samples = with_targets(data)
     for size in batch_sizes:
         check_range("batch_sizes (at least 2, below the number of samples)", size, 2, len(samples) - 1)
     generator, loss = given_or_repeatable(generator), loss or sample_losses
@@ -228,7 +223,8 @@ def batch_norm_excess(
     rows = []
     with inspecting(network):
         chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network)
-        comparison = _Comparison(network, samples, samples.targets, loss, decays[batch_sizes[0]], chunk_size)
+        in_layers = {name: network.get_submodule(name) for name in in_order}
+        comparison = _Comparison(Subject(network, in_layers, samples, loss, chunk_size), decays[batch_sizes[0]])
         for name in [*in_order, ALL_LAYERS] if len(in_order) > 1 else in_order:
             for size, decay in decays.items():
                 prediction = decay if name == ALL_LAYERS else decay[name]
