@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from batch_norm.some_networks import Residual, images, plain, warmed_up
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.batch_norm.layers.population import PopulationNorm1d
-from gapscope.batch_norm.refresh import PopulationRefresh, refresh_population
+from gapscope.batch_norm.refresh import refresh_population
 from gapscope.batch_norm.replace import replace
 
 
@@ -138,26 +138,7 @@ def test_a_constant_channel_has_variance_zero() -> None:
     assert layer.train()(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))[:, 1].tolist() == [0.0, 0.0]
 
 
-def test_schedule() -> None:
-    layer, x = PopulationNorm1d(1), torch.zeros(4, 1)
-    refresh = PopulationRefresh(layer, x, every=3)
-    means = []
-    for step in range(7):
-        x.fill_(step + 1.0)
-        refresh.step()
-        means.append(layer.running_mean.item())
-    assert means == [0.0, 0.0, 3.0, 3.0, 3.0, 6.0, 6.0]
-    resumed = PopulationRefresh(layer, x, every=3)
-    resumed.load_state_dict(refresh.state_dict())
-    resumed.step()
-    assert resumed.steps == 8
-    loader = DataLoader(TensorDataset(x), batch_size=2)
-    assert PopulationRefresh(layer, loader).every == 2
-
-
 def test_errors() -> None:
-    with pytest.raises(InvalidInput, match="every must be a number of steps unless data is a DataLoader"):
-        PopulationRefresh(PopulationNorm1d(1), torch.zeros(4, 1))
     with pytest.raises(InvalidInput, match="samples must lie in"):
         refresh_population(PopulationNorm1d(1), torch.zeros(4, 1), samples=0)
     with pytest.raises(InvalidInput, match="the loader is empty"):

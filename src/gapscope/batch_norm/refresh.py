@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -147,71 +147,3 @@ def refresh_population(
             layer.running_var.copy_(variance)
             if isinstance(layer, PopulationNorm):
                 layer.num_batches_tracked.add_(1)
-
-
-class PopulationRefresh:
-    """Refreshes the population statistics of a network on a schedule; call `step()` after every optimiser step.
-
-    The statistics are set once when this is made, and again after every `every` steps.
-
-    Args:
-        network: The network.
-        data: Training data, as for `refresh_population`.
-        every: Steps between refreshes; None for one epoch of a DataLoader.
-        samples: Number of samples a refresh.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
-        generator: Source of the random subsets; None for the same draws at every call.
-
-    Raises:
-        InvalidInput: `every` is None and the data are no DataLoader.
-
-    >>> from gapscope.batch_norm.layers.population import PopulationNorm1d
-    >>> layer = PopulationNorm1d(1)
-    >>> refresh = PopulationRefresh(layer, torch.tensor([[1.0], [5.0]]), every=2)
-    >>> for _ in range(4):
-    ...     refresh.step()
-    >>> layer.num_batches_tracked.item()
-    3
-    """
-
-    def __init__(
-        self,
-        network: nn.Module,
-        data: Any,
-        *,
-        every: int | None = None,
-        samples: int = 10_000,
-        chunk_size: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        if every is None:
-            if not isinstance(data, DataLoader):
-                raise InvalidInput(
-                    "every must be a number of steps unless data is a DataLoader, whose epoch is then taken; "
-                    f"got None with {type(data).__name__}. Pass every=len(x) // batch_size for once an epoch."
-                )
-            every = len(data)
-        check_range("every", every, 1)
-        self.network, self.data, self.every, self.steps = network, data, every, 0
-        self.samples, self.chunk_size, self.generator = samples, chunk_size, given_or_repeatable(generator)
-        self._refresh()
-
-    def _refresh(self) -> None:
-        refresh_population(
-            self.network, self.data, samples=self.samples, chunk_size=self.chunk_size, generator=self.generator
-        )
-
-    def step(self) -> None:
-        """Count one optimiser step, and refresh where it is time."""
-        self.steps += 1
-        if self.steps % self.every == 0:
-            self._refresh()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return what is needed to resume: the number of steps and the state of the random subsets."""
-        return {"steps": torch.tensor(self.steps), "generator": self.generator.get_state()}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Resume from `state_dict()`; load the network's state after making this object, which refreshed it."""
-        self.steps = int(state["steps"])
-        self.generator.set_state(state["generator"].cpu())

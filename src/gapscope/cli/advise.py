@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gapscope.batch_norm.advice.batch_norm import BatchNormAdvice
+    from gapscope.batch_norm.advice.result import BatchNormAdvice
 
 app = typer.Typer(help="Advice about a stored network, estimated from its training data.", no_args_is_help=True)
 

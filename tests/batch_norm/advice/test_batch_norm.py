@@ -9,11 +9,8 @@ from torch import Tensor, nn
 import gapscope
 from batch_norm.some_networks import images, plain, warmed_up
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
-from gapscope.base.records import Estimate
-from gapscope.base.samples import Samples
 from gapscope.batch_norm import replace
-from gapscope.batch_norm.advice.batch_norm import BatchNormAdvice
-from gapscope.batch_norm.advice.dropout import DropoutLoss, last_linear_layer
+from gapscope.batch_norm.advice.result import BatchNormAdvice
 from gapscope.batch_norm.gamma_decay.measured_excess import random_batches
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
 
@@ -134,15 +131,3 @@ def test_refuses_a_network_without_batch_norm(signs: Data) -> None:
         gapscope.advise_batch_norm(nn.Linear(1, 1).double(), signs, batch_size=20)
     with pytest.raises(GapscopeError, match="data must hold targets"):
         gapscope.advise_batch_norm(one_layer(), signs[0], batch_size=20)
-    with pytest.raises(NotMeasurable, match="linear or convolutional layer"):
-        last_linear_layer(nn.BatchNorm1d(1).double(), Samples(*signs))
-
-
-def test_dropout_costs_what_the_closed_form_says_and_no_rate_adds_too_much(signs: Data) -> None:
-    dropout = DropoutLoss(one_layer(), Samples(*signs), ["1"], draws=20)
-    for rate in (0.1, 0.5):
-        found = dropout.excess(rate)
-        assert found.standard_error is not None and found.standard_error < 0.02
-        assert float(found) == pytest.approx(rate / (1 - rate), abs=4 * found.standard_error + 1e-9)
-    assert dropout.excess(0.0) == 0
-    assert dropout.matching_rate(Estimate(20.0, 0.0)) is None

@@ -182,18 +182,6 @@ def test_draws_do_not_depend_on_chunks_and_repeat(network: Any) -> None:
     assert float(one.decay) == pytest.approx(float(other.decay)) != pytest.approx(float(third.decay))
 
 
-def test_another_batch_size_without_measuring(network: Any) -> None:
-    decay = gamma_decay(network, images(N), batch_size=M)
-    for size in (1, 2, 29):
-        again = gamma_decay(network, images(N), batch_size=size)
-        assert float(decay.at(size).predicted) == pytest.approx(float(again.predicted))
-        assert decay.at(size).batch_size == size
-    replaced = gamma_decay(network, images(N), batch_size=M, replacement=True)
-    assert float(replaced.at(1000).decay) == pytest.approx(float(replaced.decay) * M / 1000)
-    with pytest.raises(InvalidInput, match=r"batch_size \(below the number of samples.*\[1, 29\]; got 30"):
-        decay.at(30)
-
-
 def test_euclidean_metric_scales_the_length(network: Any) -> None:
     empirical = gamma_decay(network, images(N), batch_size=M)
     euclid = gamma_decay(network, images(N), batch_size=M, metric="euclid")
@@ -247,14 +235,6 @@ def test_a_frozen_network_and_single_precision(network: Any) -> None:
     samples = images(N)
     found = gamma_decay(frozen, (samples.inputs.float(), samples.targets), batch_size=M)
     assert float(found.predicted) == pytest.approx(float(reference.predicted), rel=1e-4)
-
-
-def test_tables(network: Any) -> None:
-    decay = gamma_decay(network, images(N), batch_size=M)
-    table = decay.to_pandas()
-    assert list(table.index) == ["1", "4", "8"]
-    assert table["predicted"].to_numpy().sum() == pytest.approx(float(decay.predicted))
-    assert "mean_zeta" in repr(decay) and len(decay) == 3
 
 
 def test_errors(network: Any) -> None:

@@ -61,7 +61,7 @@ class PopulationNorm(ChannelNorm):
     $d=(\mu_B-\mu_P)/\sigma_P$ held constant, so that it is invariant to the scale of the weights before the layer, as
     with weight normalisation. With `detach` no gradient runs through the statistics.
 
-    The statistics are 0 and 1 until `refresh_population` (or a `PopulationRefresh`) has set them. The state dictionary
+    The statistics are 0 and 1 until `refresh_population` has set them. The state dictionary
     has the keys of torch's BatchNorm, and a BatchNorm's state gives the same evaluation function;
     `num_batches_tracked` counts refreshes. A channel that is constant over the population is divided by sqrt(eps).
 

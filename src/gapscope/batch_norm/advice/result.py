@@ -1,0 +1,246 @@
+"""What an advice on batch norm is: its numbers, the same in sentences, and when not to trust it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gapscope.base.records import Estimate
+from gapscope.base.results import Result, plain
+
+if TYPE_CHECKING:
+    import pandas
+
+_FROZEN = (
+    "these numbers are of the weights as they are; trained anew, gammas and curvature change. The batch size also "
+    "changes the noise of the gradient and the number of steps, which nothing here restores."
+)
+
+
+def clearly_positive(value: Estimate) -> bool:
+    """Whether a value exceeds 0 by more than two standard errors."""
+    return value > 2 * (value.standard_error or 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerRegularization:
+    r"""What batch statistics of one layer, or of all at once, add to the training loss.
+
+    Attributes:
+        layer: Name of the layer, or "all layers".
+        gamma_squared: Sum of gamma^2 over the channels.
+        decay: $\sum_i \zeta_i\gamma_i^2$ at the batch size, first order in 1/M.
+        predicted: The same with the part linear in gamma and all even orders of the noise.
+        excess: Measured: mean loss over random batches with their own statistics, minus that with population ones.
+        new_excess: Measured at the new batch size; 0 and exact where there are no batch statistics any more.
+    """
+
+    layer: str
+    gamma_squared: float
+    decay: Estimate
+    predicted: Estimate
+    excess: Estimate
+    new_excess: Estimate
+
+    @property
+    def zeta(self) -> float:
+        """Mean decay rate, weighted by gamma^2; NaN where all gammas are 0."""
+        return self.decay / self.gamma_squared if self.gamma_squared else float("nan")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchNormAdvice(Result):
+    """What `advise_batch_norm` found; printing it gives the table, the advice and when not to trust it.
+
+    Attributes:
+        batch_size: M, whose regularisation is wanted.
+        new_batch_size: The batch size in question; None for no batch statistics at all.
+        samples: Number of samples it was estimated from.
+        loss: Mean loss with population statistics.
+        running_loss: Mean loss with the network's own running statistics.
+        layers: The layers, in forward order.
+        total: All layers at once.
+        missing: Regularisation at M minus that at the new batch size, in units of the loss; negative for smaller
+            batches.
+        ghost_size: Size of ghost batches that restores it; None where the new batches are smaller, or none.
+        dropout: Dropout rate that adds the missing amount; None where nothing is missing or no rate up to 0.9 does.
+        dropout_before: The layers whose inputs are dropped.
+        decay_strength: `strength` of GammaDecayPenalty (M, batch_norm_size=new) with which it adds the missing amount;
+            None where nothing is missing or there is no decay to strengthen.
+    """
+
+    batch_size: int
+    new_batch_size: int | None
+    samples: int
+    loss: float
+    running_loss: float
+    layers: tuple[LayerRegularization, ...]
+    total: LayerRegularization
+    missing: Estimate
+    ghost_size: int | None
+    dropout: Estimate | None
+    dropout_before: tuple[str, ...]
+    decay_strength: Estimate | None
+
+    @property
+    def something_is_missing(self) -> bool:
+        """Whether the new batch size regularises less, by more than two standard errors."""
+        return clearly_positive(self.missing)
+
+    @property
+    def something_is_added(self) -> bool:
+        """Whether the new batch size regularises more, by more than two standard errors."""
+        return clearly_positive(Estimate(-self.missing, self.missing.standard_error))
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The advice: what batch norm adds, what the new batch size changes, and what would restore it."""
+        return _sentences(self)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """When not to trust it: what speaks against these numbers here, worst first; the last holds always."""
+        return _caveats(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a layer, the last one for all of them at once."""
+        import pandas
+
+        rows = [*self.layers, self.total] if len(self.layers) > 1 else [self.total]
+        return pandas.DataFrame(
+            {
+                "layer": row.layer,
+                "gamma_squared": row.gamma_squared,
+                "zeta": row.zeta,
+                "decay": float(row.decay),
+                "predicted": float(row.predicted),
+                "excess": float(row.excess),
+                "standard_error": row.excess.standard_error,
+                "share_of_loss": row.excess / self.loss if self.loss else float("nan"),
+                "new_excess": float(row.new_excess),
+                "new_standard_error": row.new_excess.standard_error,
+            }
+            for row in rows
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        names = ("batch_size", "new_batch_size", "samples", "loss", "running_loss", "ghost_size", "dropout_before")
+        return {
+            **{name: getattr(self, name) for name in names},
+            **{name: plain(getattr(self, name)) for name in ("missing", "dropout", "decay_strength")},
+            "layers": self.to_pandas().to_dict("records"),
+            "advice": list(self.sentences),
+            "caveats": list(self.caveats),
+        }
+
+    def __repr__(self) -> str:
+        lines = [self.to_pandas().to_string(index=False, float_format="%.4g"), "", *self.sentences, ""]
+        return "\n".join([*lines, *(f"Caution: {caveat}" for caveat in self.caveats)])
+
+
+def _value(estimate: Estimate) -> str:
+    return f"{float(estimate):.3g} ± {estimate.standard_error or 0.0:.1g}"
+
+
+def _present(advice: BatchNormAdvice) -> str:
+    total = advice.total.excess
+    text = (
+        f"Batch norm with batches of {advice.batch_size} adds {_value(total)} to the training loss of {advice.loss:.3g}"
+    )
+    text += f" ({total / advice.loss:.1%})" if advice.loss else ""
+    if len(advice.layers) > 1 and total > 0:
+        first = max(advice.layers, key=lambda layer: float(layer.excess))
+        alone = sum(float(layer.excess) for layer in advice.layers)
+        text += f"; the largest part is that of {first.layer} ({first.excess / alone:.0%} of the layers' sum)"
+    return text + "."
+
+
+def _change(advice: BatchNormAdvice) -> str:
+    new, total = advice.total.new_excess, advice.total.excess
+    where = (
+        "Without batch statistics all of it is lost"
+        if advice.new_batch_size is None
+        else f"Batches of {advice.new_batch_size} would add {_value(new)}"
+    )
+    if not advice.something_is_missing and not advice.something_is_added:
+        return (
+            f"{where}; the difference, {_value(advice.missing)}, is no more than its error: nothing is to be restored."
+        )
+    if advice.something_is_added:
+        growth = Estimate(-advice.missing, advice.missing.standard_error)
+        return f"{where}: the regularisation would grow by {_value(growth)}."
+    share = f": {advice.missing / total:.0%} of the regularisation would be lost" if advice.new_batch_size else ""
+    return f"{where}{share}."
+
+
+def _remedies(advice: BatchNormAdvice) -> list[str]:
+    lines = []
+    if advice.ghost_size is not None:
+        lines.append(
+            f"Ghost batches of {advice.ghost_size} restore it, with the same noise: "
+            f"gapscope.batch_norm.replace(network, 'ghost', ghost_size={advice.ghost_size})."
+        )
+    where = " and ".join(advice.dropout_before)
+    if advice.dropout is not None:
+        lines.append(f"A dropout rate of {_value(advice.dropout)} before {where} adds as much to the loss.")
+    else:
+        lines.append(f"No dropout rate up to 0.9 before {where} adds as much to the loss.")
+    if advice.decay_strength is not None:
+        arguments = f"{float(advice.decay_strength):.2g}, batch_size={advice.batch_size}"
+        arguments += "" if advice.new_batch_size is None else f", batch_norm_size={advice.new_batch_size}"
+        form = " with population norm" if advice.new_batch_size is None else ""
+        lines.append(
+            f"Gamma decay{form} adds as much with GammaDecayPenalty({arguments}); the error of the strength is "
+            f"{advice.decay_strength.standard_error or 0.0:.1g}."
+        )
+    return lines
+
+
+def _sentences(advice: BatchNormAdvice) -> tuple[str, ...]:
+    lines = [_present(advice), _change(advice)]
+    if advice.something_is_missing:
+        lines += _remedies(advice)
+    elif advice.something_is_added:
+        lines.append(
+            "Neither ghost batches nor dropout take noise away; population norm with GammaDecayPenalty("
+            f"batch_size={advice.batch_size}) keeps the regularisation of batches of {advice.batch_size}."
+        )
+    return tuple(lines)
+
+
+def _odd_prediction(advice: BatchNormAdvice) -> str | None:
+    total = advice.total
+    error = (total.excess.standard_error or 0.0) + (total.predicted.standard_error or 0.0)
+    apart = abs(total.excess - total.predicted)
+    if apart <= 3 * error or apart <= 0.25 * abs(total.excess):
+        return None
+    return (
+        f"the theory, which is of first order in 1/M and adds the layers up, gives {float(total.predicted):.3g} where "
+        f"{float(total.excess):.3g} is measured: the strength of gamma decay is rough here."
+    )
+
+
+def _caveats(advice: BatchNormAdvice) -> tuple[str, ...]:
+    found: list[str | None] = [_odd_prediction(advice)]
+    error, largest = advice.missing.standard_error or 0.0, max(advice.batch_size, advice.new_batch_size or 0)
+    if advice.something_is_missing and error > 0.2 * advice.missing:
+        found.append(f"the missing amount, {_value(advice.missing)}, is rough: take more passes or more samples.")
+    if abs(advice.running_loss - advice.loss) > max(advice.total.excess, 0.05 * advice.loss):
+        found.append(
+            f"with its running statistics the network's loss is {advice.running_loss:.3g}, with exact ones "
+            f"{advice.loss:.3g}: the running statistics are stale, and the advice is for the exact ones."
+        )
+    if largest > advice.samples / 4:
+        found.append(
+            f"batches of {largest} are a large part of the {advice.samples} samples, drawn without replacement: "
+            "right if these are all training data, else their noise is underestimated."
+        )
+    if advice.dropout is not None and advice.dropout > 0.5:
+        found.append(f"a dropout rate of {float(advice.dropout):.2f} is no small noise; the match is in name only.")
+    if advice.decay_strength is not None and not 0.5 <= advice.decay_strength <= 2:
+        found.append(
+            f"gamma decay needs a strength of {float(advice.decay_strength):.2g} to match, where theory says 1: it "
+            "leaves out what is linear in gamma and beyond the second order."
+        )
+    return (*(text for text in found if text is not None), _FROZEN)
