@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gapscope.base.records import Reading as Reading
     from gapscope.base.records import Readings as Readings
     from gapscope.base.records import Record as Record
+    from gapscope.base.records import records_to_pandas as records_to_pandas
     from gapscope.base.samples import Samples as Samples
     from gapscope.base.specs import DataSpec as DataSpec
     from gapscope.base.specs import NetworkSpec as NetworkSpec
@@ -101,6 +102,7 @@ _PUBLIC = {
     "Reading": "base.records",
     "Readings": "base.records",
     "Record": "base.records",
+    "records_to_pandas": "base.records",
     "write_report": "report.write",
     "Samples": "base.samples",
     "DataSpec": "base.specs",
