@@ -13,21 +13,27 @@ import torch
 from gapscope.cli.study import load_study
 from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.output_sensitivity import output_sensitivity
-from gapscope_studies.forouzesh2021 import STUDY, figures, grids, tables
-from gapscope_studies.forouzesh2021.analysis import fitted, left_out, over_predicted, relation
-from gapscope_studies.forouzesh2021.grids import Configuration
-from gapscope_studies.forouzesh2021.runs import measure_run, measured_samples, points, runs, trained_network
+from gapscope_studies.forouzesh2021 import STUDY, figures
+from gapscope_studies.forouzesh2021.analysis import fitted, over_predicted, related, relation
+from gapscope_studies.forouzesh2021.networks import (
+    Configuration,
+    Grids,
+    measure_run,
+    measured_samples,
+    points,
+    runs,
+    trained_network,
+)
 from gapscope_studies.kit.study import Setting, run_study
 
 GRIDS = (
-    grids.by_depth, grids.figure_1, grids.table_1, grids.initialized, grids.against_convolutions,
-    grids.cnns_by_depth, grids.regularized_fully_connected, grids.regularized_cnns, grids.few_and_many, grids.stages,
-    grids.untrained, grids.housing, grids.authors,
+    "by_depth", "popular_and_unregularized", "table_1", "initialized", "against_convolutions", "cnns_by_depth",
+    "regularized_dense", "regularized_cnns", "few_and_many", "stages", "untrained", "housing", "authors", "mnist",
 )  # fmt: skip
 
 
 def configurations(setting: Setting) -> list[Configuration]:
-    return [item for grid in GRIDS for item in grid(setting)]
+    return [item for grid in GRIDS for item in getattr(Grids(setting), grid)()]
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +59,12 @@ def content(results: Path, part: str) -> Any:
 
 
 @pytest.mark.parametrize("part", [part.name for part in STUDY.parts])
-def test_every_part_leaves_figures_in_its_verdict(results: Path, part: str) -> None:
+def test_every_part_leaves_claims_scale_and_figures(results: Path, part: str) -> None:
     found = content(results, part)
-    assert any(character.isdigit() for character in found["verdict"])
+    assert found["claims"] and all(claim["outcome"] in ("held", "not held", "open") for claim in found["claims"])
+    # networks of a few epochs decide nothing: what is computed without training may hold, nothing else
+    assert all(claim["exact"] for claim in found["claims"] if claim["outcome"] == "held")
+    assert {"data", "network", "epochs", "seeds", "measured on"} <= {row["what"] for row in found["stands_in_for"]}
     page = (results / f"{part}.md").read_text()
     assert page.count("![") == len(list(results.glob(f"{part}-*.svg"))) >= 1
     assert all(path.stat().st_size < 200_000 for path in results.glob(f"{part}-*.svg"))
@@ -69,7 +78,7 @@ def test_no_network_is_trained_twice(setting: Setting, results: Path) -> None:
 
 
 def test_measures_the_trained_network_on_the_whole_test_split(setting: Setting) -> None:
-    spec = grids.by_depth(setting)[0].specs()[1]
+    spec = Grids(setting).by_depth()[0].specs()[1]
     problem, test = measured_samples(setting, spec)
     assert len(problem.test) == 500 and len(test) == 100 and len(problem.train) == 50
     network, row = trained_network(setting, spec, problem), measure_run(setting, spec)
@@ -84,7 +93,7 @@ def test_measures_the_trained_network_on_the_whole_test_split(setting: Setting) 
 
 
 def test_points_average_the_numbers_and_not_their_logarithms(setting: Setting) -> None:
-    table = runs(setting, grids.by_depth(setting))
+    table = runs(setting, Grids(setting).by_depth())
     means = points(table)
     first = table[table["configuration"] == 0]
     assert len(first) == 2 and means.loc[0, "runs"] == 2
@@ -99,16 +108,16 @@ def test_bias_and_variance_add_up_to_the_squared_error(results: Path) -> None:
 
 
 def test_the_authors_numbers_stand_beside_ours() -> None:
-    row = tables._authors_row(200, "test_loss", pandas.Series([35511.0, 35511.0 + 2 * 3551.0]))
+    row = figures.authors_row(200, "test_loss", pandas.Series([35511.0, 35511.0 + 2 * 3551.0]))
     assert row["authors"] == 35511 and row["ours"] == 35511 + 3551 and row["our deviation"] == 3551
     assert row["deviations apart"] == pytest.approx(1 / math.sqrt(2))
-    assert tables._authors_row(500, "test_accuracy", pandas.Series([0.291]))["ours"] == pytest.approx(29.1)
+    assert figures.authors_row(500, "test_accuracy", pandas.Series([0.291]))["ours"] == pytest.approx(29.1)
 
 
 def test_the_authors_protocol_is_that_of_their_code() -> None:
-    at_paper = grids.authors(Setting(scale="paper", work=Path()))
+    at_paper = Grids(Setting(scale="paper", work=Path())).authors()
     assert [item.spec.network.options for item in at_paper] == [{"n_hidden": 4, "width": w} for w in (200, 300, 500)]
-    at_small = grids.authors(Setting(scale="small", work=Path()))
+    at_small = Grids(Setting(scale="small", work=Path())).authors()
     assert at_small[0].spec == at_paper[0].spec and len(at_paper[0].specs()) == 10
     training = at_paper[0].spec.training
     assert (training.optimizer, training.learning_rate, training.batch_size) == ("adam", 1e-3, 128)
@@ -116,16 +125,27 @@ def test_the_authors_protocol_is_that_of_their_code() -> None:
     assert at_paper[0].spec.data.train_size == 1000
 
 
+@pytest.mark.parametrize(
+    ("ours", "runs", "outcome"), [(36000.0, 10, "held"), (41000.0, 10, "not held"), (35600.0, 2, "open")]
+)
+def test_a_mean_of_few_runs_decides_nothing(ours: float, runs: int, outcome: str) -> None:
+    found = {"quantity": "test_loss", "width": 200, "authors": 35511.0, "deviation": 3551.0, "ours": ours,
+             "our deviation": 3000.0, "runs": runs}  # fmt: skip
+    claim = figures.same_mean(found)
+    assert claim.value == pytest.approx(abs(ours - 35511) / math.sqrt(3551**2 / 10 + 3000**2 / runs))
+    assert claim.outcome == outcome
+
+
 @pytest.mark.parametrize("scale", ["small", "paper"])
 def test_the_larger_scales_hold_the_marked_pairs(scale: str) -> None:
     there = Setting(scale=scale, work=Path())
     pairs = [
-        (item.spec.network.options["n_hidden"], item.spec.network.options["width"]) for item in grids.by_depth(there)
+        (item.spec.network.options["n_hidden"], item.spec.network.options["width"]) for item in Grids(there).by_depth()
     ]
     deep, deeper = {"small": ((4, 200), (5, 80)), "paper": ((4, 500), (5, 165))}[scale]
     assert deep in pairs and deeper in pairs
     assert (deep[1] / 2) ** deep[0] == pytest.approx((deeper[1] / 2) ** deeper[0], rel=0.03)
-    sizes = [item.spec.network.options for item in grids.against_convolutions(there)]
+    sizes = [item.spec.network.options for item in Grids(there).against_convolutions()]
     assert {"n_hidden": 2, "width": 140} in sizes and {"n_conv": 1, "channels": 5, "hidden": 100} in sizes
 
 
@@ -134,16 +154,16 @@ def test_relation_agrees_with_least_squares_and_finds_the_slope() -> None:
     s = numpy.exp(rng.normal(0, 3, 40))
     loss = 2 * numpy.sqrt(s) * numpy.exp(rng.normal(0, 0.1, 40))
     found = relation(pandas.DataFrame({"s": s, "loss": loss}), "s", "loss")
-    assert found.slope == pytest.approx(numpy.polyfit(numpy.log(s), numpy.log(loss), 1)[0], rel=1e-9)
-    assert found.rho == pytest.approx(numpy.corrcoef(numpy.log(s), numpy.log(loss))[0, 1], rel=1e-9)
-    assert found.rho_raw == pytest.approx(numpy.corrcoef(s, loss)[0, 1], rel=1e-9)
-    assert found.slope_low < 0.5 < found.slope_high and found.slope_high - found.slope_low < 0.1
+    assert found["slope"] == pytest.approx(numpy.polyfit(numpy.log(s), numpy.log(loss), 1)[0], rel=1e-9)
+    assert found["rho"] == pytest.approx(numpy.corrcoef(numpy.log(s), numpy.log(loss))[0, 1], rel=1e-9)
+    assert found["rho_raw"] == pytest.approx(numpy.corrcoef(s, loss)[0, 1], rel=1e-9)
+    assert found["slope_low"] < 0.5 < found["slope_high"] < found["slope_low"] + 0.1
 
 
 def test_relation_leaves_out_what_has_no_logarithm() -> None:
     table = pandas.DataFrame({"s": [1.0, 4.0, 9.0, 0.0, math.nan], "loss": [1.0, 2.0, 3.0, 4.0, 5.0]})
-    assert relation(table, "s", "loss").n == 3
-    assert math.isnan(relation(table.head(2), "s", "loss").rho)
+    assert relation(table, "s", "loss")["n"] == 3
+    assert math.isnan(relation(table.head(2), "s", "loss")["rho"])
 
 
 def test_equation_9_is_met_by_what_it_predicts() -> None:
@@ -154,11 +174,35 @@ def test_equation_9_is_met_by_what_it_predicts() -> None:
     assert over_predicted(table)["median"] == pytest.approx(2)
 
 
-def test_networks_that_did_not_fit_are_left_out_and_counted() -> None:
-    table = pandas.DataFrame({"fitted": [True, True, True, False]})
-    assert len(fitted(table)) == 3 and left_out(table).startswith(" 1 of 4 configurations did not fit")
-    few = pandas.DataFrame({"fitted": [True, False]})
-    assert len(fitted(few)) == 2 and "all are used" in left_out(few)
+def test_networks_that_did_not_fit_are_left_out() -> None:
+    assert len(fitted(pandas.DataFrame({"fitted": [True, True, True, False]}))) == 3
+    assert len(fitted(pandas.DataFrame({"fitted": [True, False]}))) == 2
+
+
+def learnt_table(accuracies: dict[str, float]) -> pandas.DataFrame:
+    return pandas.DataFrame(
+        {"family": family, "s_after": 10.0 ** (n + (family != "none")), "test_loss": 3.0**n, "outputs": 10.0,
+         "train_accuracy": accuracy, "parameters": 100.0 * n}
+        for family, accuracy in accuracies.items() for n in range(1, 8)
+    )  # fmt: skip
+
+
+def test_a_relation_is_claimed_only_of_networks_that_learnt() -> None:
+    assert related("Fig.", "L rises", learnt_table({"none": 1.0}), "s_after").outcome == "held"
+    open_claim = related("Fig.", "L rises", learnt_table({"none": 0.14}), "s_after")
+    assert open_claim.outcome == "open" and "did not learn: none (training accuracy 0.14)" in open_claim.sentence
+    few = related("Fig.", "L rises", learnt_table({"none": 1.0}).head(3), "s_after")
+    assert few.outcome == "open" and "3 independent configurations, fewer than 6" in few.sentence
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "reason"), [(1.0, ""), (0.13, "did not learn: dropout"), (0.25, "did not learn alike")]
+)
+def test_a_regularisation_is_judged_only_where_it_trains(accuracy: float, reason: str) -> None:
+    claims = figures.shifts(learnt_table({"dropout": accuracy, "none": 1.0}), "Fig. 2(d)")
+    s, loss = claims
+    assert reason in s.sentence and s.outcome == ("open" if reason else "not held")
+    assert loss.says == "dropout lowers L" and loss.outcome == ("open" if reason else "not held")
 
 
 def test_shifts_are_ratios_of_geometric_means() -> None:
@@ -170,9 +214,8 @@ def test_shifts_are_ratios_of_geometric_means() -> None:
             "train_accuracy": [1.0, 1.0, 1.0, 0.5],
         }
     )
-    rows, sentence = figures.shifts(table)
-    assert [entry["ours"] for entry in rows] == pytest.approx([0.2, 0.25])
-    assert "dropout S x 0.2, L x 0.25 (training accuracy 0.75)" in sentence
+    claims = figures.shifts(table.assign(outputs=10.0), "Fig. 2(d)")
+    assert [10**claim.value for claim in claims] == pytest.approx([0.2, 0.25])
 
 
 def test_the_nearest_products_are_compared() -> None:
@@ -183,11 +226,14 @@ def test_the_nearest_products_are_compared() -> None:
             "s_before": [1.0, 2.0, 2.0],
             "s_after": [1.0, 2.0, 3.0],
             "test_loss": [1.0, 4.0, 1.0],
+            "family": ["1", "1", "2"],
+            "train_accuracy": 1.0,
+            "outputs": 10.0,
         }
     )
-    rows, sentence = figures.equal_products(table)
-    assert [entry["ours"] for entry in rows] == [1.0, 1.5, 0.25]
-    assert sentence.startswith("2 layers of 8 over 1 layers of 32 ((H/2)^M equal within 0%)")
+    claims = figures.equal_products(table)
+    assert [10**claim.value for claim in claims] == pytest.approx([1.5, 0.25])
+    assert claims[0].quantity == "log10 of S of 2 layers of 8 over 1 layers of 32" and claims[0].outcome == "open"
 
 
 def test_the_study_is_found_by_its_name() -> None:

@@ -16,20 +16,32 @@ import torch
 from gapscope.cli.study import load_study
 from gapscope.estimation import GapEstimator
 from gapscope.measures.unit_sparsity import unit_sparsity
+from gapscope_studies.kit.pool import trained
 from gapscope_studies.kit.study import Setting, run_study
-from gapscope_studies.zhao2022 import STUDY, conditions, grids, imagenet, varied
+from gapscope_studies.zhao2022 import STUDY, pools
+from gapscope_studies.zhao2022 import networks as grids
 from gapscope_studies.zhao2022.analysis import (
     KAPPA,
     MARGINS,
     ZETA,
-    bootstrap_mean,
     centred,
+    errs_less,
+    mean_gap,
     related,
     repeated_splits,
+    sign_claims,
     sparsity_model,
     sum_of_squares,
 )
-from gapscope_studies.zhao2022.runs import measure_layers, networks, sparsity, trained_network
+from gapscope_studies.zhao2022.networks import (
+    first_pool,
+    measure_layers,
+    networks,
+    paper_grid,
+    sparsity,
+    stratified,
+    varied_pool,
+)
 
 PAPER, SMALL = (Setting(scale=scale, work=Path()) for scale in ("paper", "small"))
 
@@ -51,7 +63,7 @@ def content(results: Path, part: str) -> Any:
 
 
 def test_the_paper_grid_is_that_of_its_appendix() -> None:
-    specs = grids.vgg(PAPER)
+    specs = paper_grid(PAPER, "vgg")
     assert len({spec.id for spec in specs}) == 80
     assert sorted(Counter(spec.data.label_noise for spec in specs).values()) == [13, 13, 13, 13, 14, 14]
     values = {
@@ -67,16 +79,20 @@ def test_the_paper_grid_is_that_of_its_appendix() -> None:
     assert all(spec.training.nesterov == (spec.training.momentum > 0) for spec in specs)
 
 
-@pytest.mark.parametrize("grid", [grids.vgg, grids.mobilenet, grids.resnet34])
-def test_plain_networks_differ_in_corruption_alone(grid: Any) -> None:
-    plain = grids.plain_networks(grid(PAPER))
-    assert [spec.data.label_noise for spec in plain] == list(grids.FRACTIONS)
+FRACTIONS = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+
+
+@pytest.mark.parametrize("pool", ["vgg", "mobilenet", "resnet34"])
+def test_plain_networks_differ_in_corruption_alone(pool: str) -> None:
+    plain = grids.plain_networks(paper_grid(PAPER, pool))
+    assert [spec.data.label_noise for spec in plain] == FRACTIONS
     assert len({spec.replace({"data.label_noise": 0.0}).id for spec in plain}) == 1
     assert not plain[0].network.options.get("batch_norm") and not plain[0].training.penalties
 
 
 def test_the_varied_pools_hold_what_the_paper_kept_fixed() -> None:
-    for specs in (varied.digits(PAPER), varied.clothes(PAPER), varied.clothes(SMALL), varied.dense(SMALL)):
+    for setting, pool in ((PAPER, "digits"), (PAPER, "clothes"), (SMALL, "clothes"), (SMALL, "dense")):
+        specs = varied_pool(setting, pool)
         assert len({spec.id for spec in specs}) == len({spec.seed for spec in specs}) == len(specs) >= 38
         clean = [spec for spec in specs if spec.data.label_noise == 0]
         assert len({spec.data.train_size for spec in clean}) >= 3
@@ -84,30 +100,30 @@ def test_the_varied_pools_hold_what_the_paper_kept_fixed() -> None:
         assert Counter(spec.network.options["batch_norm"] for spec in specs)[True] == len(specs) / 2
     both = Counter(
         (spec.network.options["batch_norm"], spec.network.options["width_multiplier"], spec.data.label_noise)
-        for spec in varied.digits(SMALL)
+        for spec in varied_pool(SMALL, "digits")
     )
     assert len(both) == 24 and set(both.values()) == {1}
 
 
 def test_the_first_pool_holds_networks_of_one_size_trained_to_the_end() -> None:
-    name, specs = varied.first_pool(SMALL)
-    assert name == "clothes" and {spec.id for spec in specs} <= {spec.id for spec in varied.clothes(SMALL)}
+    name, specs = first_pool(SMALL)
+    assert name == "clothes" and {spec.id for spec in specs} <= {spec.id for spec in varied_pool(SMALL, "clothes")}
     assert len(specs) == 28 and len({(spec.data.train_size, spec.training.epochs) for spec in specs}) == 1
     plain = grids.plain_networks(specs)
-    assert [spec.data.label_noise for spec in plain] == list(grids.FRACTIONS)
-    assert varied.first_pool(PAPER) == ("vgg", grids.vgg(PAPER))
+    assert [spec.data.label_noise for spec in plain] == FRACTIONS
+    assert first_pool(PAPER) == ("vgg", paper_grid(PAPER, "vgg"))
 
 
 def test_stratified_draws_all_cells_alike_and_nothing_twice() -> None:
     recipes = [{"a": a, "b": b, "c": c} for a in (0, 1) for b in (0, 1) for c in range(10)]
-    drawn = grids.stratified(recipes, 12, ["a", "b"], seed=3)
+    drawn = stratified(recipes, 12, ["a", "b"], seed=3)
     assert len({tuple(recipe.items()) for recipe in drawn}) == 12
     assert set(Counter((recipe["a"], recipe["b"]) for recipe in drawn).values()) == {3}
-    assert drawn == grids.stratified(recipes, 12, ["a", "b"], seed=3) != grids.stratified(recipes, 12, ["a", "b"], 4)
+    assert drawn == stratified(recipes, 12, ["a", "b"], seed=3) != stratified(recipes, 12, ["a", "b"], 4)
 
 
 def test_models_lose_one_regularisation_after_the_other() -> None:
-    models = imagenet.recipes(PAPER)
+    models = grids.models(PAPER)
     ways = {
         name: (
             spec.training.augmentation != "none",
@@ -130,7 +146,9 @@ def made_up(n: int = 24, *, noise: float = 0.0, seed: int = 0) -> pandas.DataFra
     rng = numpy.random.default_rng(seed)
     zeta, kappa = rng.random(n), rng.random(n)
     gap = 0.1 + 0.6 * zeta - 0.3 * kappa + noise * rng.standard_normal(n)
-    return pandas.DataFrame({ZETA: zeta, KAPPA: kappa, "gap": gap, "train_loss": rng.random(n), "parameter_count": 7.0})
+    return pandas.DataFrame({ZETA: zeta, KAPPA: kappa, "gap": gap, "train_loss": rng.random(n), "parameter_count": 7.0,
+                             "corruption": [0.0, 0.2, 0.4, 0.6, 0.8, 1.0] * (n // 6) + [0.0] * (n % 6),
+                             "train_accuracy": 1.0})  # fmt: skip
 
 
 def test_an_exact_relation_leaves_no_residual() -> None:
@@ -158,19 +176,30 @@ def test_centring_takes_out_what_separates_families() -> None:
     assert abs(before) < 0.3 and after.loc[ZETA, "pearson"] > 0.8
 
 
-def test_bootstrap_of_a_mean() -> None:
-    values = numpy.random.default_rng(0).standard_normal(400).tolist()
-    low, high = bootstrap_mean(values)
-    assert low < numpy.mean(values) < high
-    assert high - low == pytest.approx(2 * 1.96 / 20, rel=0.15)
+def outcomes(table: pandas.DataFrame) -> list[str]:
+    return [claim.outcome for claim in sign_claims("Fig. 3", table, 0.1)]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "sign", "said"),
-    [(0.2, 0.9, 1, "as in the paper"), (0.2, 0.9, -1, "the other way round"), (-0.1, 0.9, 1, "undecided")],
-)
-def test_what_an_interval_says_of_a_sign(low: float, high: float, sign: int, said: str) -> None:
-    assert conditions.verdict_of({"pearson_low": low, "pearson_high": high}, sign) == said
+def test_signs_are_those_of_the_paper_and_noise_levels_are_the_units() -> None:
+    table = made_up(60)
+    assert outcomes(table) == ["held", "held"]
+    assert outcomes(table.assign(gap=-table["gap"])) == ["not held", "not held"]
+    assert sign_claims("Fig. 3", table, 0.1)[0].units == 6
+    few = sign_claims("Fig. 3", table[table["corruption"] < 0.5], 0.1)[0]
+    assert few.outcome == "open" and "3 independent noise levels" in few.sentence
+
+
+def test_networks_that_learnt_nothing_decide_nothing() -> None:
+    table = made_up(60)
+    lazy = table.assign(train_accuracy=numpy.where(table["corruption"] == 1.0, 0.12, 1.0))
+    assert outcomes(lazy) == ["open", "open"]
+    assert "did not learn: 100% corrupted (training accuracy 0.12)" in sign_claims("Fig. 3", lazy, 0.1)[0].sentence
+
+
+def test_a_model_is_judged_by_networks_that_it_did_not_see() -> None:
+    table = made_up(60, noise=0.01)
+    assert errs_less("Fig. 3", "it tells", table, sparsity_model(), mean_gap(), 0.1).outcome == "held"
+    assert errs_less("Fig. 3", "it tells", table, mean_gap(), sparsity_model(), 0.1).outcome == "not held"
 
 
 def test_subsets_by_hand() -> None:
@@ -180,24 +209,24 @@ def test_subsets_by_hand() -> None:
         corruption=[0.0, 0.0, 0.5] * 8,
         family=["a", "b"] * 12,
         recipe=["r"] * 24,
-        **{name: numpy.arange(24.0) for name in conditions.RIVALS if name not in ("train_loss", "parameter_count")},
+        **{name: numpy.arange(24.0) for name in pools.RIVALS if name not in ("train_loss", "parameter_count")},
     )
-    sizes = {name: len(part) for name, part in conditions.subsets(table).items()}
+    sizes = {name: len(part) for name, part in pools.subsets(table).items()}
     assert sizes["all"] == 24 and sizes["fitted"] == 18 and sizes["not fitted"] == 6
     assert sizes["fitted, no batch norm"] == sizes["fitted, batch norm"] == 9
     assert sizes["fitted, clean labels"] == 12 and sizes["fitted, clean labels, no batch norm"] == 6
-    by_family = conditions.subsets(table)["fitted, from the mean of their family"]
+    by_family = pools.subsets(table)["fitted, from the mean of their family"]
     assert by_family.groupby("family")[ZETA].mean().abs().max() < 1e-12
 
 
 def test_the_table_holds_the_networks_as_they_are(setting: Setting, results: Path) -> None:
-    specs = varied.digits(setting)
+    specs = varied_pool(setting, "digits")
     table: Any = networks(setting, "digits", specs)
     assert list(table.index) == [spec.id for spec in specs] and results.exists()
     assert table["batch_norm"].tolist() == [spec.network.options["batch_norm"] for spec in specs]
     assert (table["gap"] == table["train_accuracy"] - table["test_accuracy"]).all()
     assert (table["fitted"] == (table["train_accuracy"] >= 0.97)).all()
-    network, problem = trained_network(setting, "digits", specs[0])
+    network, problem = trained(setting, "digits", specs[0].id)
     assert problem.train.targets is not None
     found = unit_sparsity(network, problem.train.inputs, problem.train.targets)
     assert table[ZETA].iloc[0] == found.zeta == sparsity(setting, "digits", specs[0]).zeta
@@ -206,10 +235,10 @@ def test_the_table_holds_the_networks_as_they_are(setting: Setting, results: Pat
 
 
 def test_other_layers_are_measured_by_name(setting: Setting, results: Path) -> None:
-    spec = varied.digits(setting)[1]
+    spec = varied_pool(setting, "digits")[1]
     assert results.exists()
     found = measure_layers(setting, "digits", spec, 60)
-    network, problem = trained_network(setting, "digits", spec)
+    network, problem = trained(setting, "digits", spec.id)
     assert problem.train.targets is not None
     x, y = problem.train.inputs[:60], problem.train.targets[:60]
     assert found["zeta, fully connected"] == unit_sparsity(network, x, y, layers="fc1_relu").zeta
@@ -220,8 +249,8 @@ def test_other_layers_are_measured_by_name(setting: Setting, results: Path) -> N
 
 def test_photographs_are_those_of_the_data_set(setting: Setting, results: Path) -> None:
     assert results.exists()
-    spec = next(iter(imagenet.recipes(setting).values()))
-    _, problem = trained_network(imagenet.where(setting), imagenet.POOL, spec)
+    spec = next(iter(grids.models(setting).values()))
+    _, problem = trained(grids.photographs(setting), "photographs", spec.id)
     assert (len(problem.train), len(problem.test), problem.n_outputs) == (100, 100, 10)
     assert problem.train.inputs.shape[1:] == (3, 8, 8)
     sixteenths = problem.train.inputs * 255 * 16 / 255  # digits have 17 grey levels
@@ -229,9 +258,12 @@ def test_photographs_are_those_of_the_data_set(setting: Setting, results: Path) 
 
 
 @pytest.mark.parametrize("part", [part.name for part in STUDY.parts])
-def test_every_part_leaves_figures_in_its_verdict(results: Path, part: str) -> None:
+def test_every_part_leaves_claims_scale_and_figures(results: Path, part: str) -> None:
     found = content(results, part)
-    assert any(character.isdigit() for character in found["verdict"]) and "nan" not in found["verdict"]
+    assert found["claims"] and all(claim["outcome"] in ("held", "not held", "open") for claim in found["claims"])
+    # networks of a few epochs and two noise levels decide nothing: what is computed without them may, nothing else
+    assert all(claim["exact"] for claim in found["claims"] if claim["outcome"] == "held")
+    assert {"data", "network", "epochs", "seeds"} <= {row["what"] for row in found["stands_in_for"]}
     page = (results / f"{part}.md").read_text()
     assert page.count("![") == len(list(results.glob(f"{part}-*.svg")))
     assert all(path.stat().st_size < 300_000 for path in results.glob(f"{part}-*.svg"))
@@ -245,7 +277,7 @@ def test_margins_and_sparsity_see_the_same_splits(results: Path) -> None:
 
 def test_the_curves_of_figure_1_are_those_of_the_networks(setting: Setting, results: Path) -> None:
     found = content(results, "fig1")["numbers"]
-    plain = grids.plain_networks(grids.vgg(setting))
+    plain = grids.plain_networks(paper_grid(setting, "vgg"))
     here = sparsity(setting, "vgg", plain[0])
     assert found["clean"]["zeta"] == pytest.approx(here.class_zeta.tolist())
     units = [(a + 1 - b) / 2 for a, b in zip(found["clean"]["n0/M"], found["clean"]["n0r/M"], strict=True)]

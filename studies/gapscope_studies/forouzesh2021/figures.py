@@ -1,189 +1,482 @@
-"""Parts of the study that are a figure of test loss against sensitivity (Figs. 1 to 5, appendix F)."""
+"""The parts: every figure and table of the paper that survives, from one pool of networks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gapscope_studies.forouzesh2021 import grids
+import numpy
+
+from gapscope.estimation.correlations import correlations, kendall_tau
+from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_layers, predicted_loss
 from gapscope_studies.forouzesh2021.analysis import (
-    Relation,
-    Table,
-    comparison,
+    Rows,
+    by_family,
+    compared_relations,
     fitted,
-    left_out,
+    learnt,
+    loss_over_eq_9,
+    number_rows,
     over_predicted,
-    plain,
-    point_table,
+    pearson,
+    ratio_claim,
+    related,
     relation,
-    relation_rows,
-    row,
-    scatter,
 )
-from gapscope_studies.forouzesh2021.grids import Configuration
-from gapscope_studies.forouzesh2021.runs import points, runs
-from gapscope_studies.kit.study import Outcome, Setting
+from gapscope_studies.forouzesh2021.networks import (
+    Configuration,
+    Grids,
+    measured_samples,
+    points,
+    runs,
+    trained_network,
+)
+from gapscope_studies.kit.claims import Claim, claim, computed
+from gapscope_studies.kit.claims import measured as claims_of
+from gapscope_studies.kit.plots import named, panels, scatter
+from gapscope_studies.kit.pool import data_hashes, stands_in_for
+from gapscope_studies.kit.statistics import Interval
+from gapscope_studies.kit.study import Outcome, Setting, Table
 
-Grid = Callable[[Setting], list[Configuration]]
-Check = Callable[[Table], tuple[list[dict[str, Any]], str]]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SAME = 1.2  # factor within which two numbers are "the same"
+NEAR = {"above": -math.log10(SAME), "below": math.log10(SAME)}  # of log10 of a ratio
+REACH = 0.1  # largest difference of training accuracy at which two networks are compared
+AUTHORS_RUNS = 10
+TABLE_1 = {
+    "j_softmax": "J after softmax",
+    "j": "J before softmax",
+    "s_softmax": "S after softmax",
+    "s_few": "S before softmax",
+}
+LABELS = {
+    "s_after": "sensitivity S after training",
+    "s_before": "sensitivity S before training",
+    "s_train": "S on training inputs",
+    "s_softmax": "sensitivity behind the softmax",
+    "s_calibrated": "S after training over the squared temperature",
+    "j_softmax": "J behind the softmax",
+    "variance": "variance over runs",
+    "bias_and_variance": "bias + variance",
+    "test_loss": "test loss L",
+    "error": "test error",
+}
+# what the paper had, where its text or the authors' code says it
+PAPER = {"batch size": "128", "seeds": "10", "epochs": "until the training loss is 1e-5 in 10 epochs"}
+IMAGES = {"data": "CIFAR-10, 1,000 training and 10,000 test images", **PAPER}
+WIDTHS = {**IMAGES, "network": "widths 100 to 500"}
+POPULAR = {**IMAGES, "data": "CIFAR-10, 12,800 training images", "network": "widths of 1/4 to 5/4"}
+HOUSING = {**PAPER, "data": "Boston housing", "network": "3 to 8 hidden layers, widths 100 to 500"}
+TABLE_1_PAPER = {**POPULAR, "data": "CIFAR-10, 50,000 training images"}
 
 
-def _verdict(table: Table, found: Relation, x: str, slope: float) -> str:
-    named = "S before training" if x == "s_before" else "S after training"
-    theory = "eq. 9: 0.5" if slope == 0.5 else "without bias: 1"
-    return (
-        f"Log test loss and log {named}: Pearson {found.text()}, slope {found.slope:.2f} "
-        f"[{found.slope_low:.2f}, {found.slope_high:.2f}] ({theory}).{left_out(table)}"
-    )
+def _scatter(table: Table, x: str, y: str = "test_loss", *, predicted: bool = False) -> Figure:
+    """Log-log scatter plot, a colour a family; open markers did not fit their data; dashed eq. (9)."""
+    figure, (axis,) = panels(1, width=5.4, height=4.0)
+    groups = {str(family): group for family, group in table.groupby("family", sort=False)}
+    hollow = {name: (~group["fitted"].astype(bool)).to_list() for name, group in groups.items()}
+    scatter(axis, {name: (group[x], group[y]) for name, group in groups.items()}, hollow)
+    named(axis, xscale="log", yscale="log", xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
+    if predicted:
+        first, ends = table.iloc[0], [table[x].min(), table[x].max()]
+        facts = {"n_outputs": int(first["outputs"]), "input_second_moment": first["mean_square_input"]}
+        axis.plot(ends, [predicted_loss(end, **facts) for end in ends], "--", color="0.5", lw=1, label="eq. (9)")
+    axis.legend(fontsize=7, frameon=False)
+    return figure
 
 
-def loss_against_sensitivity(
-    setting: Setting,
-    *,
-    grid: Grid,
-    x: str = "s_after",
-    rho: float | str = "",
-    slope: float = 0.5,
-    checks: Sequence[Check] = (),
-) -> Outcome:
-    """Test loss against S over one grid, with the relation, eq. (9), and what else the figure claims.
+@dataclass(frozen=True)
+class Measured:
+    """The networks of one part: its configurations, their runs, and the points that average these."""
 
-    Args:
-        setting: Where and how large.
-        grid: The configurations.
-        x: "s_after" or "s_before".
-        rho: The paper's correlation.
-        slope: The slope that theory has: 0.5 for the cross-entropy, 1 for the squared error.
-        checks: Further claims: points -> rows of the comparison, and a sentence.
+    setting: Setting
+    configurations: list[Configuration]
+    runs: Table
+    points: Table
 
-    Returns:
-        Points, relation, figure, verdict.
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What one part computes of its networks: numbers, claims, scatter plots (name -> columns), and its own table.
+
+    `points` are those that are shown where they are not all, or have further columns.
     """
-    table = points(runs(setting, grid(setting)))
-    used = fitted(table)
-    found = relation(used, x)
-    rows = relation_rows("L and S", found, rho, slope)
-    verdict, numbers = _verdict(table, found, x, slope), {"relation": plain(found)}
-    by_equation_9 = x == "s_after" and "train_accuracy" in table
-    if by_equation_9:
-        ratio = over_predicted(used)
-        rows.append(
-            row(
-                "L over eq. (9): median, smallest to largest",
-                ratio["median"],
-                (ratio["smallest"], ratio["largest"]),
-                1.0,
-            )
-        )
-        numbers["loss_over_eq_9"] = ratio
-    for check in checks:
-        more, sentence = check(table)
-        rows += more
-        verdict += f" {sentence}"
+
+    numbers: Mapping[str, Any]
+    claims: Sequence[Claim]
+    plots: Mapping[str, tuple[str, str]]
+    points: Table = None
+    table: Rows | None = None
+    predicted: bool = False
+
+
+def part(
+    setting: Setting, *, grid: str, find: Callable[[Measured], Answer], paper: Mapping[str, str] = IMAGES
+) -> Outcome:
+    """Train and measure the networks of a grid, and tell what `find` finds; `paper` is what they stand in for."""
+    import pandas
+
+    configurations = getattr(Grids(setting), grid)()
+    table = runs(setting, configurations)
+    measured = Measured(setting, configurations, table, points(table))
+    answer = find(measured)
+    shown = measured.points if answer.points is None else answer.points
+    # networks are scored on other test samples than those that are watched while they train
+    specs = [spec.replace({"data.test_size": None}) for item in configurations for spec in item.specs()]
+    n_measured, left_out = len(measured_samples(setting, specs[0])[1]), int((~shown["fitted"].astype(bool)).sum())
+    columns = dict.fromkeys(column for pair in answer.plots.values() for column in pair)
+    facts = [name for name in ("train_accuracy", "test_accuracy", "parameters", "runs") if name in shown]
     return Outcome(
-        numbers=numbers | {"comparison": rows, "points": table.to_dict("records")},
-        tables={"Paper and ours": comparison(rows), "Points (means over runs)": point_table(table, x, "test_loss")},
-        figures={"loss": scatter(table, x, predicted=by_equation_9, whiskers=x == "s_after")},
-        verdict=verdict,
-        seeds=range(int(table["runs"].max())),
-    )
+        numbers={**answer.numbers, "points": shown.to_dict("records")},
+        claims=answer.claims,
+        stands_in_for=[*stands_in_for(setting, specs, paper),
+                       {"what": "measured on", "paper": "", "here": f"{n_measured:,} test samples"}],
+        tables={"What was computed": pandas.DataFrame(answer.table or number_rows(answer.numbers)),
+                "Points (means over runs)": shown[["family", "name", *columns, *facts]]},
+        figures={name: _scatter(shown, *pair, predicted=answer.predicted) for name, pair in answer.plots.items()},
+        verdict=f"Units are configurations, whose runs are averaged; all share one draw of training samples. "
+        f"{left_out} of {len(shown)} do not fit their training data.",
+        seeds=range(int(shown["runs"].max())),
+        data=data_hashes(setting, specs),
+    )  # fmt: skip
 
 
-def _means(table: Table) -> Table:
-    """Geometric means of S and L of each family."""
-    import numpy
-
-    logs = table[["s_after", "test_loss"]].apply(numpy.log).assign(family=table["family"])
-    return logs.groupby("family", sort=False).mean().apply(numpy.exp)
+# --- test loss against sensitivity: Figs. 1 to 5, appendix F
 
 
-def equal_parameters(table: Table) -> tuple[list[dict[str, Any]], str]:
+def _both(source: str, says: str, first: Table, second: Table, what: str, **more: Any) -> list[Claim]:
+    """Two claims about the first's S, and about its loss, over the second's; below it unless `more` says otherwise."""
+    more = {"reach": REACH, **(more or {"below": 0.0})}
+    return [
+        ratio_claim(source, says.format(name), first, second, column, f"{name} of {what}", **more)
+        for name, column in (("S", "s_after"), ("L", "test_loss"))
+    ]
+
+
+def equal_parameters(table: Table) -> list[Claim]:
     """Fig. 2(a): the CNN against the fully connected network nearest to it in parameters."""
     cnns = table[table["family"].str.startswith("CNN")]
     others = table[table["family"] == "FC, 2 hidden layers"]
-    pairs = [(cnn, others.loc[(others["parameters"] - cnn["parameters"]).abs().idxmin()]) for _, cnn in cnns.iterrows()]
-    cnn, other = min(pairs, key=lambda pair: abs(pair[0]["parameters"] / pair[1]["parameters"] - 1))
-    ratios = {name: cnn[name] / other[name] for name in ("s_after", "test_loss", "parameters")}
-    sentence = (
-        f"At {cnn['parameters']:,.0f} (CNN) and {other['parameters']:,.0f} (FC) parameters the CNN has "
-        f"{ratios['s_after']:.2g} of the FC's S and {ratios['test_loss']:.2g} of its loss (paper: both lower)."
-    )
-    return [
-        row("S of CNN over FC at equal parameters", ratios["s_after"], paper="< 1"),
-        row("L of CNN over FC at equal parameters", ratios["test_loss"], paper="< 1"),
-    ], sentence
+    pairs = [(cnn, (others["parameters"] - table.loc[cnn, "parameters"]).abs().idxmin()) for cnn in cnns.index]
+    pair = min(pairs, key=lambda pair: abs(table.loc[pair[0], "parameters"] / table.loc[pair[1], "parameters"] - 1))
+    says = "at equal parameters a convolution instead of a layer lowers {}"
+    cnn, other = (table.loc[[place]] for place in pair)
+    return _both("Fig. 2(a)", says, cnn, other, "CNN over FC")
 
 
-def equal_products(table: Table) -> tuple[list[dict[str, Any]], str]:
+def equal_products(table: Table) -> list[Claim]:
     """Fig. 2(b): two networks of the largest depths with nearly the same (H/2)^M; the paper finds the same S and L."""
     product = (table["width"] / 2) ** table["n_hidden"]
     deep, deeper = sorted(table["n_hidden"].unique())[-2:]
     pairs = [(i, j) for i in table.index[table["n_hidden"] == deep] for j in table.index[table["n_hidden"] == deeper]]
     i, j = min(pairs, key=lambda pair: abs(product[pair[0]] / product[pair[1]] - 1))
-    before, s, loss = (table.loc[j, name] / table.loc[i, name] for name in ("s_before", "s_after", "test_loss"))
-    shapes = [f"{table.loc[k, 'n_hidden']:.0f} layers of {table.loc[k, 'width']:.0f}" for k in (i, j)]
-    names = f"{shapes[1]} over {shapes[0]}"
-    sentence = (
-        f"{names} ((H/2)^M equal within {abs(product[j] / product[i] - 1):.0%}): S {before:.2f} before and {s:.2f} "
-        f"after training, L {loss:.2f} (paper: the same S after training and L)."
-    )
+    shapes = [f"{table.loc[k, 'n_hidden']:.0f} layers of {table.loc[k, 'width']:.0f}" for k in (j, i)]
+    says = "equal (H/2)^M give the same {}"
+    return _both("Fig. 2(b)", says, table.loc[[j]], table.loc[[i]], " over ".join(shapes), **NEAR)
+
+
+def shifts(table: Table, source: str) -> list[Claim]:
+    """Fig. 2(d, e): S and L of each regularisation over those of the same networks without it."""
+    groups = dict(list(table.groupby("family", sort=False)))
     return [
-        row(f"S before training of {names}", before),
-        row(f"S of {names}", s, paper=1.0),
-        row(f"L of {names}", loss, paper=1.0),
-    ], sentence
+        each
+        for family in groups
+        if family != "none"
+        for each in _both(source, f"{family} lowers {{}}", groups[family], groups["none"], f"{family} over none")
+    ]
 
 
-def shifts(table: Table) -> tuple[list[dict[str, Any]], str]:
-    """Fig. 2(d, e): S and L of each regularisation over those of the same networks without it (geometric means)."""
-    means = _means(table)
-    rows, phrases = [], []
-    for family in means.index.drop("none"):
-        s, loss = (means.loc[family] / means.loc["none"])[["s_after", "test_loss"]]
-        trained = table.loc[table["family"] == family, "train_accuracy"].mean()
-        rows += [
-            row(f"S with {family} over none", s, paper="< 1"),
-            row(f"L with {family} over none", loss, paper="< 1"),
-        ]
-        phrases.append(f"{family} S x {s:.2g}, L x {loss:.2g} (training accuracy {trained:.2f})")
-    return rows, f"Against no regularisation: {'; '.join(phrases)}."
-
-
-def xavier_alone(table: Table) -> tuple[list[dict[str, Any]], str]:
+def xavier_alone(table: Table) -> list[Claim]:
     """Fig. 1 without its standard normal networks, whose outputs are larger by orders of magnitude."""
-    alone = table[table["initialization"] != "standard_normal"]
-    found = relation(fitted(alone), "s_after")
-    sentence = f"Over the networks from Xavier uniform weights alone it is {found.text()}.{left_out(alone)}"
-    return relation_rows("L and S, Xavier uniform alone", found), sentence
+    alone = fitted(table[table["initialization"] != "standard_normal"])
+    says = "L rises with S among the networks from Xavier uniform weights, one of two clusters nine decades apart"
+    return [related("Fig. 1", says, alone, "s_after", paper=0.9707)]
 
 
-def initializations(table: Table) -> tuple[list[dict[str, Any]], str]:
-    """Fig. 3: S and L from each initialisation; the paper finds both lowest for He normal."""
-    means = _means(table)
-    rows = []
-    for family in means.index:
-        rows += [
-            row(f"{label}, {family}", means.loc[family, name]) for name, label in (("s_after", "S"), ("test_loss", "L"))
-        ]
-    lowest = {label: means[name].idxmin() for name, label in (("s_after", "S"), ("test_loss", "L"))}
-    rows += [row(f"lowest {label}", name, paper="he_normal") for label, name in lowest.items()]
-    scaled = relation(table[table["family"] != "standard_normal"], "s_after")
-    sentence = (
-        f"Lowest S: {lowest['S']}, lowest L: {lowest['L']} (paper: he_normal for both). Without the standard normal "
-        f"networks the correlation is {scaled.text()}."
+def initializations(table: Table) -> list[Claim]:
+    """Fig. 3: S and L from He normal weights over those from the best others; the paper finds both lowest."""
+    groups = dict(list(table.groupby("family", sort=False)))
+    claims = []
+    for name, label in (("s_after", "S"), ("test_loss", "L")):
+        logs = {kind: numpy.log(group[name]).mean() for kind, group in groups.items() if kind != "he_normal"}
+        rival = min(logs, key=logs.__getitem__)
+        claims.append(
+            ratio_claim("Fig. 3", f"{label} is lowest from He normal weights", groups["he_normal"], groups[rival], name,
+                        f"{label} of He normal over {rival}", below=0.0, reach=REACH)
+        )  # fmt: skip
+    others = table[table["family"] != "standard_normal"]
+    return [*claims, related("Fig. 3", "L rises with S without the standard normal networks", others, "s_after")]
+
+
+def loss_against_sensitivity(
+    measured: Measured,
+    *,
+    source: str,
+    x: str = "s_after",
+    rho: float | None = None,
+    clusters: str = "",
+    check: Callable[[Table], list[Claim]] | None = None,
+) -> Answer:
+    """Test loss against S over one grid, with the relation, eq. (9), and what else the figure claims."""
+    table = measured.points
+    used = fitted(table)
+    numbers: dict[str, Any] = {"relation": relation(used, x)}
+    by_equation_9 = x == "s_after" and "train_accuracy" in table
+    if by_equation_9:
+        numbers["loss_over_eq_9"] = over_predicted(used)
+    more = {"clusters": used[clusters].to_list(), "unit": "clusters"} if clusters else {}
+    claims = [related(source, f"L rises with {LABELS[x]}", used, x, paper=rho, **more)]
+    claims += [] if check is None else check(table)
+    return Answer(numbers=numbers, claims=claims, plots={"loss": (x, "test_loss")}, predicted=by_equation_9)
+
+
+# --- Figs. 10 to 13
+
+
+def _parts_of_error(setting: Setting, configuration: Configuration) -> dict[str, float]:
+    """Bias, variance and squared error (sums over outputs) of one configuration over its runs."""
+    import torch
+
+    from gapscope.inspection.outputs import network_outputs
+    from gapscope.measures.bias_variance import bias_variance
+
+    outputs, test = [], None
+    for spec in configuration.specs():
+        problem, test = measured_samples(setting, spec)
+        outputs.append(network_outputs(trained_network(setting, spec, problem), test.inputs))
+    assert test is not None and test.targets is not None
+    found = bias_variance(torch.stack(outputs), test.targets)
+    return {"bias": found.bias, "variance": found.variance, "squared_error": found.mse}
+
+
+def figure_10(measured: Measured) -> Answer:
+    """Boston housing: squared error against bias + variance (identical), and the variance against S (Fig. 10c, d)."""
+    import pandas
+
+    parts = [_parts_of_error(measured.setting, item) for item in measured.configurations]
+    table = measured.points.join(pandas.DataFrame(parts))
+    table["bias_and_variance"] = table["bias"] + table["variance"]
+    table["predicted_variance"] = table["s_after"] * table["mean_square_input"] / 0.1**2 * table["outputs"] ** 2
+    gap = float((table["bias_and_variance"] / table["squared_error"] - 1).abs().max())
+    # with a few runs a variance is hardly known, and the bias takes its share: the runs are the units that count
+    n_runs = int(table["runs"].min())
+    close = related("Fig. 10(d)", "the variance over runs rises with S", table, "s_after", "variance")
+    claims = [
+        computed("Fig. 10(c)", "the squared error is bias + variance", "largest relative difference", gap, below=1e-6),
+        replace(close, units=min(close.units, n_runs), unit="runs behind a variance"),
+    ]
+    return Answer(
+        numbers={"variance_and_s": relation(table, "s_after", "variance"),
+                 "loss_and_variance": relation(table, "variance"),
+                 "variance_over_squared_error": float((table["variance"] / table["squared_error"]).median()),
+                 "variance_over_predicted": float((table["variance"] / table["predicted_variance"]).median())},
+        claims=claims, points=table,
+        plots={"variance": ("s_after", "variance"), "bias-and-variance": ("bias_and_variance", "squared_error")},
+    )  # fmt: skip
+
+
+def figure_11_amount(measured: Measured) -> Answer:
+    """ResNet-18 and 34 on few and on many samples (Fig. 11a, b); the paper: a poor match, then a better one."""
+    few, many = (group.reset_index(drop=True) for _, group in measured.points.groupby("family", sort=False))
+    better = compared_relations(
+        "Fig. 11(a, b)", "loss and S match better with many samples than with few",
+        "Pearson of the logs with many minus with few",
+        lambda table: pearson(table, "s_after") - pearson(table, "few_s", "few_loss"),
+        many.assign(few_s=few["s_after"], few_loss=few["test_loss"]),
+    )  # fmt: skip
+    return Answer(numbers={"relations": by_family(measured.points)}, claims=[better],
+                  plots={"loss": ("s_after", "test_loss")}, predicted=True)  # fmt: skip
+
+
+def figure_11_stages(measured: Measured) -> Answer:
+    """The relation at stages of training (Fig. 11d); the paper: it comes closer to eq. (9) as training goes on."""
+    table, claims = measured.points, []
+    groups = table.groupby(["family", "initialization"], sort=False)
+    ratios = {f"{family}, {kind}": over_predicted(group) for (family, kind), group in groups}
+    for kind, group in table.groupby("initialization", sort=False):
+        first, *_, last = (stage for _, stage in group.groupby("family", sort=False))
+        before, after = (numpy.abs(numpy.log10(loss_over_eq_9(stage))) for stage in (first, last))
+        claims.append(
+            claim("Fig. 11(d)", f"loss and S come closer to eq. (9) with training ({kind})",
+                  f"|log10 of L over eq. (9)| after {last['family'].iloc[0]} minus after {first['family'].iloc[0]}",
+                  after - before, unit="configurations", below=0.0, compared=learnt(last))
+        )  # fmt: skip
+    return Answer(numbers={"relations": by_family(table) | ratios}, claims=claims,
+                  plots={"loss": ("s_after", "test_loss")}, predicted=True)  # fmt: skip
+
+
+def figure_12(measured: Measured) -> Answer:
+    """S of raw outputs and of probabilities, over all popular networks and initialisations (Fig. 12)."""
+    used = fitted(measured.points)
+    lost = compared_relations(
+        "Fig. 12", "the relation is lost behind the softmax", "Pearson of the logs, raw minus probabilities",
+        lambda table: pearson(table, "s_after") - pearson(table, "s_softmax"), used,
+    )  # fmt: skip
+    return Answer(
+        numbers={"raw": relation(used, "s_after"), "probabilities": relation(used, "s_softmax")},
+        claims=[related("Fig. 12", "L rises with S of the raw outputs", used, "s_after"), lost],
+        plots={"raw": ("s_after", "test_loss"), "probabilities": ("s_softmax", "test_loss")},
     )
-    return rows + relation_rows("L and S without standard normal", scaled), sentence
 
 
-figure_1 = partial(loss_against_sensitivity, grid=grids.figure_1, rho=0.9707, checks=[xavier_alone])
-figure_2a = partial(loss_against_sensitivity, grid=grids.against_convolutions, checks=[equal_parameters])
-figure_2b = partial(loss_against_sensitivity, grid=grids.by_depth, checks=[equal_products])
-figure_2c = partial(loss_against_sensitivity, grid=grids.cnns_by_depth)
-figure_2d = partial(loss_against_sensitivity, grid=grids.regularized_fully_connected, checks=[shifts])
-figure_2e = partial(loss_against_sensitivity, grid=grids.regularized_cnns, checks=[shifts])
-figure_3 = partial(loss_against_sensitivity, grid=grids.initialized, checks=[initializations])
-figure_4 = partial(loss_against_sensitivity, grid=grids.untrained, x="s_before")
-figure_5 = partial(loss_against_sensitivity, grid=grids.housing, slope=1.0)
-mnist = partial(loss_against_sensitivity, grid=partial(grids.other_images, name="mnist"))
-cifar100 = partial(loss_against_sensitivity, grid=partial(grids.other_images, name="cifar100"))
+def figure_13(measured: Measured) -> Answer:
+    """S on training and on test inputs (Fig. 13); the paper: practically the same."""
+    table = measured.points
+    train, test = (table.assign(s=table[name]) for name in ("s_train", "s_after"))
+    same = ratio_claim("Fig. 13", "S on training inputs is that on test inputs", train, test, "s",
+                       "S on training over S on test inputs", **NEAR)  # fmt: skip
+    return Answer(numbers={"relation": relation(table, "s_after", "s_train")}, claims=[same],
+                  plots={"inputs": ("s_after", "s_train")})  # fmt: skip
+
+
+# --- tables
+
+
+def _printed(table: str) -> Table:
+    import pandas
+
+    rows: Table = pandas.read_csv(Path(__file__).with_name("paper.csv"), comment="#")
+    return rows[rows["table"] == table]
+
+
+def _lead(table: Table) -> float:
+    """Correlation of the loss with S before the softmax, less the largest of the three others."""
+    with_loss = table[[*TABLE_1, "test_loss"]].corr()["test_loss"]
+    return float(with_loss["s_few"] - with_loss[["j_softmax", "j", "s_softmax"]].max())
+
+
+def table_1(measured: Measured) -> Answer:
+    """Pearson correlation of J and S, before and after the softmax, with the test loss, and their computing time."""
+    all_runs, used, theirs = measured.runs, fitted(measured.points), _printed("I").set_index("quantity")
+    rows, numbers = [], {}
+    for column, label in TABLE_1.items():
+        found, seconds = relation(used, column), all_runs[f"{column}_seconds"]
+        numbers[label] = {**found, "seconds": seconds.mean(), "seconds_std": seconds.std()}
+        rows.append({"metric": label, "paper": theirs.loc[label, "mean"], **found,
+                     "paper's seconds": theirs.loc[label, "seconds"], "seconds": seconds.mean()})  # fmt: skip
+    numbers["S before softmax, per output, on all test inputs"] = relation(used, "s_per_output")
+    times = all_runs["j_seconds"] / all_runs["s_few_seconds"]
+    claims = [
+        compared_relations("Table I", "of J and S, before and after the softmax, S before it goes best with the loss",
+                           "its Pearson minus the largest of the others", _lead, used),
+        claim("Sec. V", "J takes more than ten times the time of S", "wall time of J over that of S", times,
+              clusters=all_runs["configuration"].to_list(), unit="configurations", above=10.0),
+    ]  # fmt: skip
+    return Answer(numbers={"metrics": numbers, "j_over_s_seconds": times.median()}, claims=claims, table=rows,
+                  plots={"s": ("s_after", "test_loss"), "j": ("j_softmax", "test_loss")})  # fmt: skip
+
+
+def table_2(measured: Measured) -> Answer:
+    """Correlation of the error with loss and S before and after temperature scaling (the paper's table is lost)."""
+    table = fitted(measured.points)
+    table = table[table["temperature"].notna()]
+    table = table.assign(error=table["error_judged"], s_calibrated=table["s_after"] / table["temperature"] ** 2)
+    pairs = {"loss": ("loss_judged", "loss_calibrated"), "S": ("s_after", "s_calibrated")}
+    claims = [
+        compared_relations(
+            "Table II", f"temperature scaling brings the {name} closer to the error",
+            "Pearson of the logs after minus before",
+            lambda rows, pair=pair: pearson(rows, pair[1], "error") - pearson(rows, pair[0], "error"), table,
+        )
+        for name, pair in pairs.items()
+    ]  # fmt: skip
+    numbers = {name: {"before": relation(table, before, "error"), "after": relation(table, after, "error")}
+               for name, (before, after) in pairs.items()}  # fmt: skip
+    plots = {"before": ("s_after", "error"), "after": ("s_calibrated", "error")}
+    return Answer(numbers=numbers, claims=claims, plots=plots, points=table)
+
+
+def authors_row(width: int, name: str, ours: Any) -> dict[str, Any]:
+    """One of the authors' stored results beside ours; the accuracy in per cent."""
+    theirs = _printed("authors")
+    found = theirs[(theirs["width"] == width) & (theirs["quantity"] == name)]
+    mean, deviation = (float(found[key].iloc[0]) if len(found) else math.nan for key in ("mean", "deviation"))
+    scale = 100 if name == "test_accuracy" else 1
+    own, own_deviation = scale * ours.mean(), scale * ours.std(ddof=0)
+    return {
+        "width": width,
+        "quantity": name,
+        "authors": mean,
+        "deviation": deviation,
+        "ours": own,
+        "our deviation": own_deviation,
+        "runs": len(ours),
+        "deviations apart": abs(own - mean) / math.hypot(deviation, own_deviation),
+    }
+
+
+def same_mean(found: Mapping[str, Any]) -> Claim:
+    """Whether our mean is the authors' mean of ten runs, by the standard error of the difference."""
+    error = math.hypot(found["deviation"] / math.sqrt(AUTHORS_RUNS), found["our deviation"] / math.sqrt(found["runs"]))
+    apart = abs(found["ours"] - found["authors"]) / error
+    says = f"{found['quantity']} at width {found['width']} is {found['authors']:.4g}"
+    return claims_of("the authors' code", says, "standard errors between the means",
+                     Interval(apart, apart, apart, found["runs"]), below=2.0, unit="runs")  # fmt: skip
+
+
+def authors(measured: Measured) -> Answer:
+    """The authors' three stored results: 4 hidden layers, standard normal, 1,000 CIFAR-10 images, ten runs."""
+    inputs = math.prod(measured_samples(measured.setting, measured.configurations[0].spec)[0].input_shape)
+    widths = measured.points["width"].astype(int)
+    theory = [expected_sensitivity(fully_connected_layers(inputs, [width] * 4), 10) for width in widths]
+    table = measured.points.assign(s_over_eq_10=measured.points["s_before"] / theory)
+    rows = [
+        authors_row(int(width), name, group[name])
+        for width, group in measured.runs.groupby("width")
+        for name in ("test_loss", "s_after", "test_accuracy")
+    ]
+    claims = [same_mean(found) for found in rows if math.isfinite(found["deviations apart"])]
+    claims.append(claim("eq. (10)", "S before training is eq. (10)", "S before training over eq. (10)",
+                        table["s_over_eq_10"], unit="configurations", above=1 / SAME, below=SAME))  # fmt: skip
+    return Answer(numbers={"comparison": rows, "relation": relation(table, "s_after")}, claims=claims, table=rows,
+                  points=table, plots={"loss": ("s_after", "test_loss")}, predicted=True)  # fmt: skip
+
+
+def _ranking_rows(used: Table, what: str) -> Rows:
+    rows = []
+    for target in ("test_loss", "error"):
+        found: Table = correlations(used, ["s_before"], target=target, baseline="parameters")
+        for measure, values in found.iterrows():
+            rows.append(
+                {
+                    "networks": what,
+                    "predictor": "S before training" if measure == "s_before" else "parameter count",
+                    "of": "test loss" if target == "test_loss" else "test error",
+                    "n": int(values["n"]),
+                    "Kendall": values["kendall"],
+                    "Kendall interval": f"[{values['kendall_low']:.2f}, {values['kendall_high']:.2f}]",
+                    "Spearman": values["spearman"],
+                    "Spearman interval": f"[{values['spearman_low']:.2f}, {values['spearman_high']:.2f}]",
+                }
+            )
+    return rows
+
+
+def _tau_lead(table: Table) -> float:
+    """Kendall's tau of the loss with S before training, less that with the number of parameters."""
+    loss = table["test_loss"].to_numpy()
+    return kendall_tau(table["s_before"].to_numpy(), loss) - kendall_tau(table["parameters"].to_numpy(), loss)
+
+
+def ranking(measured: Measured) -> Answer:
+    """Does S before training rank networks by loss and error better than counting their parameters?"""
+    table = measured.points.assign(error=1 - measured.points["test_accuracy"])
+    is_standard = table["initialization"] == "standard_normal"
+    used = fitted(table[is_standard])
+    rows, claims = [], []
+    for what, networks in (
+        ("standard normal, all", used),
+        ("standard normal, fully connected", used[used["n_hidden"].notna()]),
+        ("other initialisations, fully connected", table[~is_standard]),
+    ):
+        rows += _ranking_rows(networks, what)
+        says = f"S before training ranks the losses better than counting parameters ({what})"
+        quantity = "Kendall's tau of S minus that of the parameters"
+        claims.append(compared_relations("ranking", says, quantity, _tau_lead, networks, ours=True))
+    return Answer(numbers={"rankings": rows}, claims=claims, table=rows, points=table,
+                  plots={"s": ("s_before", "test_loss"), "size": ("parameters", "test_loss")})  # fmt: skip

@@ -240,7 +240,8 @@ def relation(
     """A claim about a coefficient of pairs (a correlation, a slope), with a bootstrap interval over clusters."""
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     found = bootstrap(lambda rows: coefficient(a[rows], b[rows]), len(a), clusters)
-    return measured(source, says, quantity, found, unit="networks" if clusters is None else "clusters", **more)
+    unit = "networks" if clusters is None else "clusters"
+    return measured(source, says, quantity, found, **{"unit": unit, **more})
 
 
 def measured(source: str, says: str, quantity: str, found: Interval, **more: Any) -> Claim:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCALES = ("smoke", "small", "paper")
+Table = Any  # a pandas.DataFrame, whose own annotations allow each column to be a table
 
 
 def silent(line: str) -> None:

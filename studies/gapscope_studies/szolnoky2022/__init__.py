@@ -1,15 +1,24 @@
-"""Szolnoky et al. 2022: model gradient similarity as a metric and as a penalty, in every table and figure.
+"""Szolnoky et al. 2022: model gradient similarity as a metric and as a penalty.
 
 The paper's appendix could not be had and no code was published: data, networks, methods and noise levels are the
-paper's; learning rates, epochs, strengths, the test bench and the ranges of Fig. 5 are our own, as `setups` says. Every
-method is tuned once a setup, all with the same budget, on held-out training samples with their wrong labels as they
-are; test labels are never used to choose anything. Tables and figures share networks where they can.
+paper's; learning rates, epochs, strengths, the test bench and the ranges of Fig. 5 are our own, as `setups.toml` says.
+Strengths were never chosen by test labels; epochs, rates, sizes and ranges were set by hand and changed once after the
+first test results. Tables and figures share networks where they can.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
+from gapscope_studies.kit.claims import cannot_run, not_run
 from gapscope_studies.kit.study import Part, Study
-from gapscope_studies.szolnoky2022 import circles, curves, scenarios, tables
+from gapscope_studies.szolnoky2022 import curves, tables
+
+MNIST = {"data": "MNIST, 3,000 training images, motion-blurred, 10,000 test images"}
+FACES = {"data": "facial keypoints of photographs, 96 x 96, motion-blurred"}
+_labels = partial(partial, tables.paper_table, number=1, unit="per cent")
+_faces = partial(partial, tables.paper_table, number=2, unit="squared pixels")
+_curves = partial(partial, curves.metrics_along_training)
 
 STUDY = Study(
     name="szolnoky2022",
@@ -17,15 +26,39 @@ STUDY = Study(
     reference="V. Szolnoky, V. Andersson, B. Kulcsár, R. Jörnsten, NeurIPS 2022, arXiv 2205.12642.",
     parts=(
         Part("tuning", "How the methods of Table 1 were tuned", tables.tuning_part),
-        Part("table1", "Table 1: corrupted MNIST, LeNet-5, four noise levels", tables.table_1),
-        Part("table1_fc", "Table 1 with a fully connected network", tables.table_1_fully_connected),
-        Part("fig2", "Fig. 2: two circles, boundaries and metrics", circles.figure_2),
-        Part("fig3", "Fig. 3: AlexNet on corrupted MNIST", curves.figure_3),
-        Part("fig4", "Fig. 4: ResNet-20 on corrupted Fashion-MNIST", curves.figure_4),
-        Part("bench", "Test bench: noise by training size, LeNet-5", scenarios.bench_lenet5),
-        Part("bench_fc", "Test bench: noise by training size, fully connected", scenarios.bench_fully_connected),
-        Part("table2", "Table 2: facial keypoints, LeNet-5", tables.table_2),
-        Part("table2_fc", "Table A.2: facial keypoints, fully connected", tables.table_2_fully_connected),
-        Part("fig5", "Fig. 5: robustness to five training variables", scenarios.robustness),
+        Part("table1", "Table 1: corrupted MNIST, LeNet-5, four noise levels",
+             _labels(name="lenet5", source="Table 1", paper={**MNIST, "network": "LeNet-5"}),
+             "MGS ends best at 30, 60 and 80 % wrong labels (93.1, 88.4, 74.5 %), above the best epoch of all others."),
+        Part("table1_fc", "Table 1 with a fully connected network",
+             _labels(name="fully_connected", source="Table 1, fully connected", own=False,
+                     paper={**MNIST, "network": "fully connected"}),
+             "The same with a fully connected network (its table is lost with the supplement)."),
+        Part("fig2", "Fig. 2: two circles, boundaries and metrics", curves.figure_2,
+             "All methods slow the growth of the metrics, and low metrics go with generalisation."),
+        Part("fig3", "Fig. 3: AlexNet on corrupted MNIST",
+             _curves(name="alexnet", source="Fig. 3", paper={**MNIST, "network": "AlexNet"}),
+             "All methods slow the growth of the metrics; accuracy falls as they grow; MGS alone keeps its best."),
+        Part("fig4", "Fig. 4: ResNet-20 on corrupted Fashion-MNIST",
+             _curves(name="resnet20", source="Fig. 4",
+                     paper={"data": "Fashion-MNIST, motion-blurred", "network": "ResNet-20"}),
+             "The same with ResNet-20, Adam and cyclical learning rates among the methods."),
+        Part("bench", "Test bench: noise by training size, LeNet-5", partial(tables.bench, name="lenet5"),
+             "Over 143 scenarios MGS is the best overall."),
+        Part("bench_fc", "Test bench: noise by training size, fully connected",
+             partial(tables.bench, name="fully_connected"), "Over 143 scenarios MGS is the best overall."),
+        Part("table2", "Table 2: facial keypoints, LeNet-5",
+             _faces(name="keypoints_lenet5", source="Table 2", paper={**FACES, "network": "LeNet-5"}),
+             "MGS ends with the lowest loss at every level of noise."),
+        Part("table2_fc", "Table A.2: facial keypoints, fully connected",
+             _faces(name="keypoints_fully_connected", source="Table A.2", own=False,
+                    paper={**FACES, "network": "fully connected"}),
+             "Only MGS works at all."),
+        Part("fig5", "Fig. 5: robustness to five training variables", tables.robustness,
+             "MGS has the highest median whichever variable is changed, and the least spread for all but the rate."),
     ),
-)
+    untested=(
+        not_run("Sec. 3", "the metrics level off when the test accuracy peaks", "no part asks for it"),
+        not_run("test bench", "MGS is the best in most of 143 scenarios", "8 of 143 are run at small scale"),
+        cannot_run("Table 2", "the losses on photographs of faces", "they are on Kaggle; drawn faces stand in"),
+    ),
+)  # fmt: skip

@@ -1,39 +1,32 @@
-"""Figs. 3 and 4: the two metrics of model gradient similarity along training, beside the test accuracy."""
+"""Figs. 2 to 4: the two metrics of model gradient similarity along training, beside the test accuracy."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy
 from scipy import stats
 
-from gapscope_studies.kit.study import Outcome, Setting
-from gapscope_studies.szolnoky2022 import setups, tuning
-from gapscope_studies.szolnoky2022.paper import Table
-from gapscope_studies.szolnoky2022.runs import counted
-from gapscope_studies.szolnoky2022.setups import Setup
-from gapscope_studies.szolnoky2022.watching import gaps, watched
+from gapscope.pools.from_spec import prepared
+from gapscope_studies.kit.claims import Claim, Compared, claim, finished, relation
+from gapscope_studies.kit.plots import legend, lines, named, panels
+from gapscope_studies.kit.statistics import bootstrap
+from gapscope_studies.kit.study import Outcome, Setting, Table
+from gapscope_studies.szolnoky2022 import protocol
+from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS
+from gapscope_studies.szolnoky2022.setups import Setup, make
+from gapscope_studies.szolnoky2022.tables import DROP, outcome, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PANELS = {"test_accuracy": "test accuracy (%)", "trace": "tr K / nC", "logdet": "log det K"}
+PANELS = {"test_accuracy": "test accuracy (%)", "trace": "log10 of tr K / nC", "logdet": "log det K"}
 
 
 def ends(table: Table) -> Table:
-    """What each run came to.
-
-    Args:
-        table: From `watched`.
-
-    Returns:
-        One row a run: method, seed, whether it diverged, final and best test accuracy, final trace and log
-        determinant, and `growth`, the difference of log tr K between the last recording and the first.
-    """
+    """What each run came to; `growth` is the difference of log tr K between the last recording and the first."""
     import pandas
 
     rows = []
@@ -56,52 +49,53 @@ def ends(table: Table) -> Table:
 
 def summary(found: Table) -> Table:
     """Means over the runs of each method; traces geometrically; kernels over runs where their numbers are finite."""
-    import pandas
-
-    rows = []
-    for method, group in found.groupby("method", sort=False):
-        finite = group["logdet"][numpy.isfinite(group["logdet"])]
-        rows.append(
-            {
-                "method": method,
-                "final": group["final"].mean(),
-                "sd": group["final"].std(),
-                "best": group["best"].mean(),
-                "diverged": int(group["diverged"].sum()),
-                "tr K / nC": math.exp(numpy.log(group["trace"]).mean()),
-                "log det K": finite.mean() if len(finite) else -math.inf,
-                "growth of log tr K": group["growth"].mean(),
-            }
-        )
-    return pandas.DataFrame(rows)
+    groups = found.assign(
+        trace=numpy.log(found["trace"]), logdet=found["logdet"].where(numpy.isfinite(found["logdet"]))
+    ).groupby("method", sort=False)
+    table = groups.agg(
+        final=("final", "mean"), sd=("final", "std"), best=("best", "mean"), diverged=("diverged", "sum"),
+        trace=("trace", "mean"), logdet=("logdet", "mean"), singular=("logdet", lambda values: values.isna().sum()),
+        growth=("growth", "mean"),
+    )  # fmt: skip
+    table["trace"] = numpy.exp(table["trace"])
+    names = {"trace": "tr K / nC", "logdet": "log det K, mean where finite", "singular": "not finite",
+             "growth": "growth of log tr K"}  # fmt: skip
+    return table.rename(columns=names).reset_index()
 
 
-def rank_correlation(found: Table, *, draws: int = 1000) -> tuple[float, float, float]:
-    """Spearman's correlation of the final accuracy with the final trace, with a 95 % bootstrap interval.
+def spearman(x: numpy.ndarray, y: numpy.ndarray) -> float:
+    """Rank correlation, NaN where one is constant."""
+    if (x == x[0]).all() or (y == y[0]).all():
+        return math.nan
+    result: Any = stats.spearmanr(x, y)
+    return float(result.statistic)
 
-    Over the runs that have a trace: those that did not diverge.
 
-    Args:
-        found: From `ends`.
-        draws: Bootstrap samples of the methods, whose runs stay together.
-
-    Returns:
-        The correlation (negative where a lower trace goes with a higher accuracy), lower and upper end.
-    """
+def rank_correlation(found: Table) -> tuple[float, float, float]:
+    """Spearman of the final accuracy with the final trace over runs that have one, with its interval over methods."""
     known = found.dropna(subset="trace")
-    groups = [group[["trace", "final"]].to_numpy() for _, group in known.groupby("method", sort=False)]
-    random = numpy.random.default_rng(0)
+    pair = known[["trace", "final"]].to_numpy()
+    interval = bootstrap(lambda rows: spearman(*pair[rows].T), len(pair), known["method"].to_list(), draws=1000)
+    return interval.value, interval.low, interval.high
 
-    def correlation(parts: list[numpy.ndarray]) -> float:
-        joined = numpy.concatenate(parts)
-        if (numpy.ptp(joined, axis=0) == 0).any():
-            return math.nan
-        result: Any = stats.spearmanr(joined[:, 0], joined[:, 1])
-        return float(result.statistic)
 
-    drawn = [correlation([groups[i] for i in random.integers(0, len(groups), len(groups))]) for _ in range(draws)]
-    low, high = numpy.nanquantile(drawn, [0.025, 0.975])
-    return correlation(groups), float(low), float(high)
+def reached(setup: Setup, found: Table, *names: str, **more: Any) -> tuple[Compared, ...]:
+    """For the guard: the best accuracy that methods reached, all of them without names."""
+    best = found.groupby("method", sort=False)["best"].mean() / 100
+    return tuple(Compared(name=name, train_accuracy=float(best[name]), chance=setup.chance / 100, **more)
+                 for name in names or best.index)  # fmt: skip
+
+
+def rank_claim(source: str, setup: Setup, found: Table) -> Claim:
+    """That a lower final trace goes with a higher accuracy, resampling methods, whose runs stay together.
+
+    A run that diverged counts: its accuracy is that of guessing, and its trace the largest.
+    """
+    return relation(
+        source, "a lower trace goes with a higher test accuracy", "Spearman of final trace and final accuracy",
+        spearman, found["trace"].fillna(math.inf), found["final"], clusters=found["method"].to_list(), below=0.0,
+        unit="methods", compared=reached(setup, found),
+    )  # fmt: skip
 
 
 def slower_growth(found: Table) -> list[str]:
@@ -110,118 +104,130 @@ def slower_growth(found: Table) -> list[str]:
     return [str(name) for name, value in growth.items() if value < growth["Unregularised"]]
 
 
+def by_seed(found: Table, column: str) -> Any:
+    """One row a seed, one column a method."""
+    return found.pivot(index="seed", columns="method", values=column)
+
+
+def growth_claims(source: str, setup: Setup, found: Table) -> list[Claim]:
+    """That every method slows the growth of the trace; a run that diverged has no growth, its pair no value."""
+    growth = by_seed(found, "growth")
+    return [
+        claim(source, f"{name} slows the growth of tr K", f"growth of log tr K under {name} minus unregularised",
+              (growth[name] - growth["Unregularised"]).dropna(), below=0.0,
+              compared=reached(setup, found, name, "Unregularised"))
+        for name in list(setup.colours)[1:]
+    ]  # fmt: skip
+
+
+def kept_claim(source: str, setup: Setup, table: Table, found: Table) -> Claim:
+    """That MGS does not lose what it had reached."""
+    mine = found[found["method"] == "MGS"]
+    runs = [run["test_accuracy"].iloc[1:].to_list() for _, run in table[table["method"] == "MGS"].groupby("seed")]
+    return claim(source, f"MGS ends within {DROP:g} points of its best recording", "best minus final accuracy of MGS",
+                 mine["best"] - mine["final"], below=DROP,
+                 compared=reached(setup, found, "MGS", finished=finished(runs)))  # fmt: skip
+
+
+def gaps(table: Table, column: str) -> int:
+    """Recordings at which the kernel was numerically singular, so that its log determinant is -inf."""
+    return int((table[column] == -math.inf).sum()) if column in table else 0
+
+
+def gaps_claim(source: str, table: Table) -> Claim:
+    """That the determinant of the dropout network, its masks on, has gaps."""
+    runs = [run for _, run in table[table["method"] == "Dropout"].groupby("seed")]
+    return claim(source, "the determinant of the dropout network has gaps", "singular recordings with masks on",
+                 [float(gaps(run, "masked_logdet")) for run in runs], above=0.0)  # fmt: skip
+
+
 def draw_curves(axis: Axes, setup: Setup, table: Table, column: str) -> None:
-    """One line a method, the mean over runs (traces geometrically); log determinants have gaps where singular."""
-    for method in setup.methods:
-        rows = table[table["method"] == method.name]
-        values = numpy.log(rows[column]) if column == "trace" else rows[column]
-        # a diverged run (NaN) leaves the mean to the others; a single singular kernel (-inf) leaves a gap in it
-        mean = values.groupby(rows["epoch"]).mean()
-        mean = mean.where(numpy.isfinite(mean))
-        line = numpy.exp(mean) if column == "trace" else mean
-        axis.plot(mean.index, line, color=method.colour, lw=1.2, label=method.name)
-    axis.set_ylabel(PANELS[column], fontsize=9)
-    axis.tick_params(which="both", labelsize=7)
-    if column == "trace":
-        axis.set_yscale("log")
+    """One line a method, the mean over runs that lived, with their range; a singular kernel leaves a gap."""
+    values = table.assign(trace=numpy.log10(table["trace"])) if column == "trace" else table
+    grids: Any = {name: group.pivot(index="seed", columns="epoch", values=column)
+                  for name, group in values.groupby("method", sort=False)}  # fmt: skip
+    epochs = sorted(table["epoch"].unique())
+    runs = {name: grid[~grid[epochs[-1]].isna()].to_numpy() for name, grid in grids.items()}
+    lines(axis, {name: numpy.where(numpy.isfinite(each), each, numpy.nan) for name, each in runs.items()}, epochs,
+          colors=setup.colours)  # fmt: skip
+    named(axis, xlabel="epoch", ylabel=PANELS[column])
 
 
-def curves_figure(setup: Setup, table: Table) -> Figure:
-    """Test accuracy, trace and log determinant against epochs."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.5, 3.2), layout="constrained")
-    for axis, column in zip(figure.subplots(1, 3).flat, PANELS, strict=True):
+def metrics_along_training(setting: Setting, *, name: str, source: str, paper: dict[str, str]) -> Outcome:
+    """Watch every method, tuned once, in the middle scenario (Figs. 3 and 4)."""
+    setup = make(setting, name)
+    tuned = protocol.tuned(setting, setup)
+    table, _, specs = protocol.watched(setting, setup, protocol.chosen_strengths(tuned))
+    found = ends(table)
+    figure, axes = panels(len(PANELS), width=3.2, height=3.2)
+    for axis, column in zip(axes, PANELS, strict=True):
         draw_curves(axis, setup, table, column)
-    figure.supxlabel("epoch", fontsize=9)
-    figure.legend(*axis.get_legend_handles_labels(), fontsize=8, ncols=7, loc="outside upper center", frameon=False)
+    legend(figure)
+    claims = [*growth_claims(source, setup, found), rank_claim(source, setup, found),
+              kept_claim(source, setup, table, found), gaps_claim(source, table)]  # fmt: skip
+    return outcome(
+        setting, setup, tuned, specs, paper,
+        numbers={"ends": found.to_dict("records"), "rank_correlation": rank_correlation(found),
+                 "slower_growth": slower_growth(found), "recordings": table.to_dict("records")},
+        claims=claims, tables={"Ends of training, means over runs": summary(found)}, figures={"curves": figure},
+    )  # fmt: skip
+
+
+# --- Fig. 2 with Fig. A.1
+
+
+def _draw_boundary(axis: Axes, values: list[float], setting: Setting, setup: Setup) -> None:
+    problem, _ = prepared(setup.with_seed(0), setting.data_root)
+    side = numpy.linspace(-HALF_WIDTH, HALF_WIDTH, POINTS)
+    surface = numpy.reshape(values, (POINTS, POINTS))
+    axis.contourf(side, side, surface, levels=[0, 0.5, 1], colors=["#dbe5f3", "#f8ddd6"])
+    # the set of points at which both classes are equally likely, nearly a circle half-way between the two
+    angle = numpy.linspace(0, 2 * numpy.pi, 100)
+    middle = (1 + float(setup.base.data.options.get("factor", 0.5))) / 2
+    axis.plot(middle * numpy.cos(angle), middle * numpy.sin(angle), "k--", lw=0.7)
+    assert problem.train.targets is not None
+    dots, labels = problem.train.inputs.numpy(), problem.train.targets.numpy()
+    for label, colour in ((0, "tab:blue"), (1, "tab:red")):
+        axis.plot(*dots[labels == label].T, ".", color=colour, ms=3)
+    axis.set(xticks=[], yticks=[], aspect="equal", xlim=(-HALF_WIDTH, HALF_WIDTH), ylim=(-HALF_WIDTH, HALF_WIDTH))
+
+
+def _boundaries(setting: Setting, setup: Setup, planes: dict[str, list[float]]) -> Figure:
+    """The decision boundary of every method's first run."""
+    figure, axes = panels(len(setup.methods), width=1.75, height=2.0, columns=6)
+    for axis, method in zip(axes, setup.methods, strict=True):
+        if method.name in planes:
+            _draw_boundary(axis, planes[method.name], setting, setup)
+        named(axis, title=method.name)
     return figure
 
 
-def metrics_sentence(found: Table) -> str:
-    """What the trace did under regularisation, and how it goes with accuracy."""
-    slower, rivals = slower_growth(found), found["method"].nunique() - 1
-    correlation = "{:.2f} [{:.2f}, {:.2f}]".format(*rank_correlation(found))
-    growth = found.groupby("method", sort=False)["growth"].mean()
-    return (
-        f"{len(slower)} of {rivals} methods slow the growth of the trace ({', '.join(slower) or 'none'}), as the paper "
-        f"says of all: tr K grows by a factor {math.exp(growth['Unregularised']):.3g} unregularised and "
-        f"{math.exp(growth['MGS']):.3g} under MGS. Spearman's correlation of final trace and final test accuracy over "
-        f"runs is {correlation}, resampling methods (the paper: lower metrics, higher accuracy)."
-    )
-
-
-def accuracy_sentence(found: Table) -> str:
-    """Where the methods end, and how far below their best recordings."""
-    table = summary(found).set_index("method")
-    parts = [f"{name} {row['final']:.1f} ({row['best']:.1f})" for name, row in table.iterrows()]
-    diverged = table["diverged"][table["diverged"] > 0]
-    lost = ", ".join(f"{count} of {name}" for name, count in diverged.items())
-    said = f" Runs that diverged, counted as guessing: {lost}." if lost else ""
-    return f"Final test accuracy in per cent (best recording): {', '.join(parts)}.{said}"
-
-
-def _masks_sentence(table: Table) -> str:
-    dropout = table[table["method"] == "Dropout"]
-    return (
-        f"With its masks on, the kernel of the dropout network is singular at {gaps(dropout, 'masked_logdet')} of "
-        f"{len(dropout)} recordings, without them at {gaps(dropout, 'logdet')} (the paper's determinant has gaps)."
-    )
-
-
-def metrics_along_training(
-    setting: Setting, *, make: Callable[[Setting], Setup], every: tuple[int, int, int], network: str
-) -> Outcome:
-    """Watch every method, tuned once, in the middle scenario.
-
-    Args:
-        setting: Scale, work folder, workers.
-        make: Gives the setup.
-        every: Epochs between recordings at smoke, small and paper scale.
-        network: The network at small scale, in words.
-
-    Returns:
-        Curves, the end of every method, and how trace and accuracy go together.
-    """
-    setup = make(setting)
-    tuned = tuning.cross_validated(setting, setup)
-    smoke, small, large = every
-    table, _ = watched(
-        setting,
-        setup,
-        tuning.chosen_strengths(tuned),
-        every=setting.choose(smoke=smoke, small=small, paper=large),
-        n_samples=setting.choose(smoke=16, small=128, paper=256),
-    )
+def figure_2(setting: Setting) -> Outcome:
+    """Every method, both MGS penalties among them, on two noisy circles."""
+    setup = make(setting, "circles")
+    tuned = protocol.tuned(setting, setup)
+    table, planes, specs = protocol.watched(setting, setup, protocol.chosen_strengths(tuned))
     found = ends(table)
-    verdict = [accuracy_sentence(found), metrics_sentence(found), _masks_sentence(table)]
-    verdict.append(tuning.description(setup, tuned))
-    if setting.scale == "small":
-        verdict.append(f"{counted(setup.runs)} of {network} on {setup.base.data.train_size} samples.")
-    return Outcome(
-        numbers={
-            "ends": found.to_dict("records"),
-            "rank_correlation": rank_correlation(found),
-            "slower_growth": slower_growth(found),
-            "strengths": tuning.chosen_strengths(tuned),
-            "recordings": table.to_dict("records"),
-        },
-        tables={"Ends of training, means over runs": summary(found), "Strengths tried": tuned},
-        figures={"curves": curves_figure(setup, table)},
-        verdict=" ".join(verdict),
-        seeds=range(setup.runs),
-    )
-
-
-figure_3 = partial(
-    metrics_along_training,
-    make=setups.alexnet,
-    every=(2, 2, 2),
-    network="an AlexNet an eighth as wide",
-)
-figure_4 = partial(
-    metrics_along_training,
-    make=setups.resnet20,
-    every=(2, 4, 2),
-    network="a ResNet-20 a quarter as wide",
-)
+    finals, growth = by_seed(found, "final"), by_seed(found, "growth")
+    beyond = {name: finals[name] - finals["Unregularised"] for name in finals if name != "Unregularised"}
+    figure, axes = panels(2, width=4.4, height=3.0)
+    for axis, column in zip(axes, ("trace", "logdet"), strict=True):
+        draw_curves(axis, setup, table, column)
+    legend(figure)
+    between = growth["MGS (log det)"] - growth["MGS"]
+    claims = [
+        *growth_claims("Fig. 2", setup, found), rank_claim("Fig. 2", setup, found),
+        *(claim("Fig. 2", f"{name} generalises better than no regularisation", f"points of {name} over unregularised",
+                values, above=0.0, compared=reached(setup, found, name)) for name, values in beyond.items()),
+        claim("Fig. 2", "the penalties on trace and determinant differ subtly",
+              "growth of log tr K under the penalty on the determinant minus on the trace", between,
+              above=-math.log(2), below=math.log(2)),
+    ]  # fmt: skip
+    return outcome(
+        setting, setup, tuned, specs, {"data": "two noisy circles", "network": "fully connected, tanh"},
+        numbers={"ends": found.to_dict("records"), "rank_correlation": rank_correlation(found),
+                 "beyond_unregularised": {name: with_interval(values.to_list()) for name, values in beyond.items()},
+                 "slower_growth": slower_growth(found)},
+        claims=claims, tables={"Ends of training, means over runs": summary(found)},
+        figures={"boundaries": _boundaries(setting, setup, planes), "metrics": figure},
+    )  # fmt: skip

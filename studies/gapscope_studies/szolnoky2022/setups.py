@@ -1,31 +1,82 @@
-"""What is trained: networks on corrupted data in the middle scenario in which every method is tuned.
-
-The paper's appendix, which holds its settings, could not be had: everything here but the names of data and networks,
-the noise levels, the 3,000 samples of Table 1 and plain gradient descent is our own choice.
-"""
+"""What is trained: networks on corrupted data in the middle scenario, and the regularisers that are tuned in it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from gapscope.base.specs import DataSpec, NetworkSpec, Spec, TrainingSpec
-from gapscope_studies.kit.study import Setting
-from gapscope_studies.szolnoky2022.methods import (
-    ADAM,
-    DROPOUT,
-    LOG_DETERMINANT,
-    LOSS_GRADIENT,
-    SIMILARITY,
-    UNREGULARISED,
-    WEIGHT,
-    Method,
-    cyclical,
-)
+import numpy
 
-# Data sets that are drawn anew from a seed of their own.
+from gapscope.base.specs import Spec
+from gapscope_studies.kit.study import Setting
+
+# data sets that are drawn anew from a seed of their own
 GENERATED = ("two_circles",)
-FIVE_METHODS = (UNREGULARISED, DROPOUT, WEIGHT, LOSS_GRADIENT, SIMILARITY)
+FIVE_METHODS = ("Unregularised", "Dropout", "Weight", "Loss gradient", "MGS")
+
+
+@dataclass(frozen=True)
+class Method:
+    """One regulariser with one setting, its strength, tuned between `low` and `high`.
+
+    The strength is that of a `penalty` (its name and options) or the value of the setting `path`; `fixed` are settings
+    that come with it, and a `cyclical` learning rate rises and falls twice in a training.
+    """
+
+    name: str
+    colour: str
+    low: float = 0.0
+    high: float = 0.0
+    logarithmic: bool = True
+    path: str = ""
+    penalty: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    cyclical: bool = False
+
+    def strengths(self, n: int) -> tuple[float, ...]:
+        """Return n strengths from the smallest to the largest, to two digits; one where there is nothing to tune."""
+        if self.low == self.high:
+            return (self.low,)
+        spaced = numpy.geomspace if self.logarithmic else numpy.linspace
+        return tuple(float(f"{value:.2g}") for value in spaced(self.low, self.high, n))
+
+    def applied(self, spec: Spec, strength: float) -> Spec:
+        """Return the spec of the same network trained by this method."""
+        changes = dict(self.fixed)
+        if self.path:
+            changes[self.path] = strength
+        if self.penalty:
+            name, options = self.penalty["name"], self.penalty.get("options", {})
+            changes["training.penalties"] = [{"name": name, "options": {"strength": strength, **options}}]
+        if self.cyclical:
+            changes["training.schedule_epochs"] = spec.training.epochs // 2 // 2
+        return spec.replace(changes)
+
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method("Unregularised", "0.5"),
+        Method("Dropout", "tab:brown", 0.1, 0.8, logarithmic=False, path="network.options.dropout"),
+        Method("Weight", "tab:blue", 0.0003, 0.01, penalty={"name": "weight"}),
+        # the squared gradient of the mini-batch loss by the weights
+        Method("Loss gradient", "tab:green", 0.01, 1.0, penalty={"name": "loss_gradient"}),
+        # the paper's: strength times tr K / (n C) of the mini-batch, one class probe a step ...
+        Method("MGS", "tab:red", 0.001, 0.1, penalty={"name": "gradient_similarity"}),
+        # ... or times log det (I + K) / (n C)
+        Method("MGS (log det)", "tab:pink", 0.001, 0.1,
+               penalty={"name": "gradient_similarity", "options": {"kind": "logdet"}}),
+        # the strength of the last two is the learning rate
+        Method("Adam", "tab:orange", 10**-3.5, 0.01, path="training.learning_rate",
+               fixed={"training.optimizer": "adam"}),
+        # a triangular rate between a tenth of its largest value, the strength, and that value
+        Method("Cyclical", "tab:purple", 10**-1.5, 1.0, path="training.learning_rate",
+               fixed={"training.schedule": "cyclical"}, cyclical=True),
+    )
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +92,8 @@ class Setup:
         runs: Networks a method and scenario, with their own training samples, corruption and initial weights.
         metric: "accuracy" or "loss", of the test split.
         chance: Metric that a diverged network is given: that of guessing, in per cent; NaN for losses.
+        watched: Epochs between recordings of the kernel ("every"), and its samples ("n_samples").
+        bench_sizes: Training sizes of the test bench.
     """
 
     base: Spec
@@ -51,11 +104,18 @@ class Setup:
     runs: int
     metric: str = "accuracy"
     chance: float = 10.0
+    watched: Mapping[str, int] = field(default_factory=dict)
+    bench_sizes: Sequence[int] = ()
 
     @property
     def lower_is_better(self) -> bool:
         """Whether the metric is a loss."""
         return self.metric == "loss"
+
+    @property
+    def colours(self) -> dict[str, str]:
+        """Method -> its colour."""
+        return {method.name: method.colour for method in self.methods}
 
     def with_seed(self, seed: int) -> Spec:
         """The base with other training samples, corruption, initial weights and order of samples."""
@@ -65,194 +125,25 @@ class Setup:
         return self.base.replace(changes)
 
 
-def _images(setting: Setting, name: str, *, small: int, paper: int, noise: float = 0.5) -> DataSpec:
-    """Blurred training images with wrong labels, clean test images; the digits of scikit-learn at smoke scale."""
-    return DataSpec(
-        name=setting.choose(smoke="digits", small=name, paper=name),
-        train_size=setting.choose(smoke=60, small=small, paper=paper),
-        test_size=setting.choose(smoke=50, small=1000, paper=None),
-        blur_severity=1,
-        label_noise=noise,
-    )
+def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Both tables; where both have a value, the second's."""
+    both = {key: _merged(first[key], second[key]) for key in first.keys() & second.keys()
+            if isinstance(second[key], dict)}  # fmt: skip
+    return {**first, **second, **both}
 
 
-def _sgd(setting: Setting, *, small: int, learning_rate: float = 0.1) -> TrainingSpec:
-    """Plain gradient descent on mini-batches of 50; at paper scale smaller steps and more of them."""
-    return TrainingSpec(
-        learning_rate=setting.choose(smoke=learning_rate, small=learning_rate, paper=0.1),
-        batch_size=setting.choose(smoke=15, small=50, paper=50),
-        epochs=setting.choose(smoke=4, small=small, paper=200),
-    )
+def sizes(setting: Setting) -> Any:
+    """What `setups.toml` and `<scale>.toml` hold together."""
+    return _merged(tomllib.loads(Path(__file__).with_name("setups.toml").read_text("utf-8")), setting.read(__file__))
 
 
-def _effort(setting: Setting) -> dict[str, Any]:
-    """Strengths, folds and runs: few at small scale (one fold of three held out), more at paper scale."""
-    return {
-        "n_strengths": setting.choose(smoke=2, small=5, paper=10),
-        "folds": setting.choose(smoke=2, small=3, paper=5),
-        "folds_scored": setting.choose(smoke=2, small=1, paper=5),
-        "runs": setting.choose(smoke=2, small=3, paper=10),
-    }
-
-
-def lenet5(setting: Setting) -> Setup:
-    """LeNet-5 on corrupted MNIST (Table 1): 3,000 samples, half of the labels wrong."""
-    network = NetworkSpec(name="lenet5")
-    if setting.scale == "smoke":
-        network = NetworkSpec(name="fully_connected", options={"width": 16})
-    return Setup(
-        base=Spec(
-            data=_images(setting, "mnist", small=3000, paper=3000),
-            network=network,
-            training=_sgd(setting, small=40, learning_rate=0.3),
-        ),
-        methods=FIVE_METHODS,
-        **_effort(setting),
-    )
-
-
-def fully_connected(setting: Setting) -> Setup:
-    """Two hidden layers on the same data (the fully connected variant); at small scale 1,000 samples."""
-    width = setting.choose(smoke=12, small=100, paper=300)
-    return Setup(
-        base=Spec(
-            data=_images(setting, "mnist", small=1000, paper=3000),
-            network=NetworkSpec(name="fully_connected", options={"width": width}),
-            training=_sgd(setting, small=40, learning_rate=0.3),
-        ),
-        methods=FIVE_METHODS,
-        **_effort(setting),
-    )
-
-
-def circles(setting: Setting) -> Setup:
-    """Two circles with noise, a tanh network trained by Adam on the whole data at once (Fig. 2)."""
-    return Setup(
-        base=Spec(
-            data=DataSpec(name="two_circles", options={"noise": 0.2, "test_size": 1000}),
-            network=NetworkSpec(
-                name="fully_connected",
-                options={"width": setting.choose(smoke=8, small=50, paper=50), "activation": "tanh"},
-            ),
-            training=TrainingSpec(
-                optimizer="adam",
-                learning_rate=setting.choose(smoke=0.01, small=0.02, paper=0.01),
-                batch_size=100,
-                epochs=setting.choose(smoke=6, small=250, paper=2000),
-            ),
-        ),
-        methods=(*FIVE_METHODS, LOG_DETERMINANT),
-        chance=50.0,
-        **_effort(setting) | {"folds_scored": setting.choose(smoke=2, small=3, paper=5)},
-    )
-
-
-def alexnet(setting: Setting) -> Setup:
-    """AlexNet without dropout on corrupted MNIST (Fig. 3); at small scale an eighth as wide, 1,000 samples.
-
-    Its gradients are large (tr K / nC is some hundreds at first), so that the penalty on them begins at less.
-
-    Args:
-        setting: Says the scale.
-
-    Returns:
-        The setup.
-    """
-    narrow = {"width_multiplier": 0.125, "head_width": 64}
-    options = setting.choose(smoke={"width": 12}, small=narrow, paper={})
-    network = NetworkSpec(
-        name="alexnet", options={**options, "dropout": 0.0}, initialization="he_uniform"
-    ) if setting.scale != "smoke" else NetworkSpec(name="fully_connected", options=options)  # fmt: skip
-    return Setup(
-        base=Spec(
-            data=_images(setting, "mnist", small=1000, paper=3000),
-            network=network,
-            training=_sgd(setting, small=60, learning_rate=0.05),
-        ),
-        methods=(UNREGULARISED, DROPOUT, WEIGHT.between(0.001, 0.1), LOSS_GRADIENT, SIMILARITY.between(1e-5, 1e-2)),
-        **_effort(setting),
-    )
-
-
-def resnet20(setting: Setting) -> Setup:
-    """ResNet-20 with group normalisation on corrupted Fashion-MNIST (Fig. 4); at small scale a quarter as wide, 500."""
-    options = setting.choose(smoke={"width": 12}, small={"width_multiplier": 0.25}, paper={})
-    network = NetworkSpec(
-        name="resnet20", options={**options, "normalization": "group"}
-    ) if setting.scale != "smoke" else NetworkSpec(name="fully_connected", options=options)  # fmt: skip
-    training = _sgd(setting, small=48)
-    return Setup(
-        base=Spec(
-            data=_images(setting, "fashion_mnist", small=500, paper=3000),
-            network=network,
-            training=training,
-        ),
-        methods=(
-            UNREGULARISED,
-            DROPOUT,
-            WEIGHT.between(3e-5, 3e-3),
-            LOSS_GRADIENT,
-            SIMILARITY.between(1e-4, 1e-2),
-            ADAM,
-            cyclical(training.epochs // 2),
-        ),
-        **_effort(setting),
-    )
-
-
-def _keypoints(setting: Setting, network: NetworkSpec, *, learning_rate: float = 1e-3) -> Setup:
-    """Blurred faces with noise of standard deviation 10 pixels on the coordinates, trained by Adam.
-
-    Coordinates are measured from their means over the training samples: else all of a short training goes into moving
-    every output from 0 to about 48. Ranges of strengths follow the size of the loss.
-
-    Args:
-        setting: Says the scale.
-        network: The network.
-        learning_rate: Of Adam.
-
-    Returns:
-        The setup.
-    """
-    faces = setting.choose(smoke=20, small=300, paper=1498)
-    drawn = {"n": faces, "test_size": setting.choose(smoke=10, small=200, paper=500)}
-    return Setup(
-        base=Spec(
-            data=DataSpec(
-                name=setting.choose(smoke="drawn_faces", small="drawn_faces", paper="facial_keypoints"),
-                options=setting.choose(smoke=drawn, small=drawn, paper={}),
-                train_size=setting.choose(smoke=20, small=300, paper=None),
-                blur_severity=1,
-                target_noise=10.0,
-                center_targets=True,
-            ),
-            network=network,
-            training=TrainingSpec(
-                optimizer="adam",
-                learning_rate=learning_rate,
-                epochs=setting.choose(smoke=2, small=60, paper=300),
-            ),
-        ),
-        methods=(
-            UNREGULARISED,
-            DROPOUT,
-            WEIGHT.between(0.003, 0.3),
-            LOSS_GRADIENT.between(1e-6, 1e-3),
-            SIMILARITY.between(0.001, 1.0),
-        ),
-        **_effort(setting),
-        metric="loss",
-        chance=float("nan"),
-    )
-
-
-def keypoints_lenet5(setting: Setting) -> Setup:
-    """LeNet-5 on faces (Table 2)."""
-    options = setting.choose(smoke={"width_multiplier": 0.2}, small={"width_multiplier": 0.5}, paper={})
-    return _keypoints(setting, NetworkSpec(name="lenet5", options=options))
-
-
-def keypoints_fully_connected(setting: Setting) -> Setup:
-    """Two hidden layers on faces (Table A.2)."""
-    width = setting.choose(smoke=8, small=100, paper=300)
-    return _keypoints(setting, NetworkSpec(name="fully_connected", options={"width": width}))
+def make(setting: Setting, name: str) -> Setup:
+    """The setup of this name at this scale."""
+    content = dict(sizes(setting)[name])
+    base = Spec.from_dict({table: content.pop(table, {}) for table in ("data", "network", "training")})
+    ranges, names = content.pop("ranges", {}), (*FIVE_METHODS, *content.pop("also", ()))
+    methods = [METHODS[method] for method in names]
+    tuned = [replace(item, low=ranges[item.name][0], high=ranges[item.name][1]) if item.name in ranges else item
+             for item in methods]  # fmt: skip
+    effort = {**sizes(setting)["common"]["effort"], **content.pop("effort", {})}
+    return Setup(base=base, methods=tuple(tuned), **effort, **content)

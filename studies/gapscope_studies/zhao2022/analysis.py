@@ -1,19 +1,29 @@
-"""What the parts share: gap models, the paper's protocol of repeated splits, correlations with intervals."""
+"""What the parts share: gap models, the paper's protocol of repeated splits, correlations, claims, plots."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from gapscope.base.specs import Spec
 from gapscope.estimation import GapEstimator, baselines, held_out_predictions
 from gapscope.estimation.correlations import correlations
+from gapscope.pools.from_spec import prepared
+from gapscope_studies.kit.claims import Claim, Compared, claim, relation
+from gapscope_studies.kit.plots import named, panels, scatter
+from gapscope_studies.kit.pool import data_hashes, stands_in_for
+from gapscope_studies.kit.study import Outcome, Setting, Table
 
-Table = Any  # a pandas.DataFrame, whose own annotations allow each column to be a table
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ZETA, KAPPA = "unit_sparsity.zeta", "unit_sparsity.kappa"
+NAMES = {ZETA: "zeta", KAPPA: "kappa"}
+# the paper's sign of the correlation with the gap
+SIGNS = {ZETA: 1, KAPPA: -1}
 TAPS = ("input", "h1", "h2", "h3")
 FEATURES = ("lower_fence", "lower_quartile", "median", "upper_quartile", "upper_fence")
 MARGINS = tuple(f"margin_signature.{tap}.{feature}" for tap in TAPS for feature in FEATURES)
@@ -26,13 +36,13 @@ def sparsity_model() -> GapEstimator:
     return GapEstimator(features=[ZETA, KAPPA])
 
 
-def margin_model() -> GapEstimator:
-    """Jiang et al. 2019: least squares on the twenty logarithmic quartile features."""
-    return GapEstimator(features=list(MARGINS))
+def margin_model(kind: str = "linear") -> GapEstimator:
+    """Jiang et al. 2019: least squares on the twenty logarithmic quartile features, or its ridge."""
+    return GapEstimator(features=list(MARGINS), kind=kind)
 
 
 def sum_of_squares(estimator: GapEstimator, table: Table) -> tuple[float, float]:
-    """Fit on all networks; return Pearson between estimate and gap, and the sum of squared residuals (Figs. 4 to 6)."""
+    """Fit on all networks; Pearson between estimate and gap, and the sum of squared residuals (Figs. 4 to 6)."""
     gap = table["gap"].to_numpy(dtype=float)
     estimate = estimator.fit(table, gap).predict(table)
     spread = estimate.std() > 1e-12 and gap.std() > 1e-12
@@ -42,14 +52,8 @@ def sum_of_squares(estimator: GapEstimator, table: Table) -> tuple[float, float]
 def repeated_splits(estimator: GapEstimator, table: Table, n_splits: int = 100) -> dict[str, Any]:
     """Random 90/10 splits, as in Fig. 3D, beside the plain baselines on the same splits.
 
-    Args:
-        estimator: What is fitted on 90 % of the networks.
-        table: The networks.
-        n_splits: Number of splits, the paper's 100.
-
-    Returns:
-        `ssr` of each split's held-out networks, its median and maximum, `rmse` of the model ("estimator") and of the
-        baselines over all held-out networks, `fit_pearson` (mean over splits), `n` and `held_out` networks.
+    `ssr` of each split's held-out networks, its median and maximum, `rmse` of the model ("estimator") and of the
+    baselines over all held-out networks, `fit_pearson` (mean over splits), `n` and `held_out` networks.
     """
     options: dict[str, Any] = {"scheme": "splits", "n_splits": n_splits, "test_share": TEST_SHARE}
     models = {"estimator": estimator, **baselines(table)}
@@ -69,21 +73,14 @@ def repeated_splits(estimator: GapEstimator, table: Table, n_splits: int = 100) 
 
 
 def related(table: Table, measures: Sequence[str], target: str = "gap") -> Table:
-    """Correlations of measures with the gap, with 95 % bootstrap intervals, without a baseline row."""
+    """Correlations of measures with the gap, with 95 % bootstrap intervals over networks, without a baseline row."""
     return correlations(table, list(measures), target=target, baseline=None)
 
 
-def with_interval(row: Mapping[str, Any], coefficient: str) -> str:
-    """Return a coefficient and its interval in one phrase; a dash where there is none.
+def with_interval(row: Mapping[str, Any], coefficient: str = "pearson") -> str:
+    """A coefficient of a row of `related` and its interval in one phrase; a dash where there is none.
 
-    Args:
-        row: A row of `related`.
-        coefficient: "pearson", "spearman" or "kendall".
-
-    Returns:
-        The phrase.
-
-    >>> with_interval({"pearson": 0.5, "pearson_low": 0.2, "pearson_high": 0.75}, "pearson")
+    >>> with_interval({"pearson": 0.5, "pearson_low": 0.2, "pearson_high": 0.75})
     '0.50 [0.20, 0.75]'
     """
     value, low, high = (float(row[coefficient + end]) for end in ("", "_low", "_high"))
@@ -96,15 +93,92 @@ def centred(table: Table, columns: Sequence[str], group: str = "family") -> Tabl
     return table.assign(**{name: table[name] - table.groupby(group)[name].transform("mean") for name in names})
 
 
-def comparison(rows: Sequence[tuple[str, Any, Any]]) -> Table:
-    """Rows (quantity, the paper's, ours) as a table."""
-    import pandas
-
-    return pandas.DataFrame(rows, columns=["quantity", "paper", "ours"])
+# --- claims: networks of one noise level share corrupted labels and most of their gap; they are one cluster
 
 
-def bootstrap_mean(values: Sequence[float], draws: int = 2000) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of a mean."""
-    drawn = numpy.random.default_rng(0).choice(numpy.asarray(values, dtype=float), (draws, len(values))).mean(1)
-    low, high = numpy.quantile(drawn, [0.025, 0.975])
-    return float(low), float(high)
+def pearson(x: numpy.ndarray, y: numpy.ndarray) -> float:
+    """Pearson's correlation, NaN where one is constant."""
+    return float(numpy.corrcoef(x, y)[0, 1]) if len(x) > 1 and numpy.ptp(x) > 0 and numpy.ptp(y) > 0 else math.nan
+
+
+def learnt(table: Table, chance: float) -> tuple[Compared, ...]:
+    """How well the networks of each noise level fit their (corrupted) labels, for the guard."""
+    return tuple(
+        Compared(name=f"{level:.0%} corrupted", train_accuracy=float(group["train_accuracy"].mean()), chance=chance)
+        for level, group in table.groupby("corruption")
+    )
+
+
+def chance_of(setting: Setting, specs: Sequence[Spec]) -> float:
+    """Accuracy of guessing."""
+    return 1 / prepared(specs[0], setting.data_root)[0].n_outputs
+
+
+def sign_claims(
+    source: str, table: Table, chance: float, *, cluster: str = "corruption", unit: str = "noise levels", **more: Any
+) -> list[Claim]:
+    """That the gap rises with zeta and falls with kappa; `more` are fields of both claims."""
+    clusters, compared = table[cluster].to_list(), learnt(table, chance)
+    return [
+        relation(source, f"the gap {'rises' if sign > 0 else 'falls'} with {NAMES[name]}",
+                 f"Pearson of the gap and {NAMES[name]}", pearson, table[name], table["gap"], clusters=clusters,
+                 unit=unit, above=0.0 if sign > 0 else -math.inf, below=0.0 if sign < 0 else math.inf,
+                 compared=compared, **more)
+        for name, sign in SIGNS.items()
+    ]  # fmt: skip
+
+
+def errs_less(
+    source: str, says: str, table: Table, model: GapEstimator, rival: GapEstimator, chance: float,
+    *, cluster: str = "corruption", unit: str = "noise levels", **more: Any,
+) -> Claim:  # fmt: skip
+    """That one model errs less than another on a network that was left out of the fit."""
+    errors = [numpy.abs(each.fit(table, table["gap"]).residuals_) for each in (model, rival)]
+    return claim(source, says, "mean difference of absolute errors", errors[0] - errors[1], below=0.0, unit=unit,
+                 clusters=table[cluster].to_list(), compared=learnt(table, chance), **more)  # fmt: skip
+
+
+def mean_gap() -> GapEstimator:
+    """The baseline that knows nothing of a network."""
+    return GapEstimator(features=[])
+
+
+# --- what parts return
+
+
+def outcome(
+    setting: Setting, specs: Sequence[Spec], paper: Mapping[str, str], *, numbers: Mapping[str, Any], **others: Any
+) -> Outcome:
+    """An outcome with what it stands in for and which data it used."""
+    return Outcome(
+        numbers=numbers, stands_in_for=stands_in_for(setting, specs, paper), data=data_hashes(setting, specs),
+        seeds=sorted({spec.seed for spec in specs}), **others,
+    )  # fmt: skip
+
+
+def by_corruption(table: Table, x: str, y: str) -> dict[str, tuple[Any, Any]]:
+    """Points of a scatter plot, a group a noise level."""
+    return {f"{level:.0%} corrupted": (group[x], group[y]) for level, group in table.groupby("corruption")}
+
+
+def scatters(table: Table, pairs: Sequence[tuple[str, str]]) -> Figure:
+    """One panel a pair of columns, a colour a noise level; hollow points have batch normalisation."""
+    figure, axes = panels(len(pairs), width=3.4, height=3.0)
+    hollow = {f"{level:.0%} corrupted": group["batch_norm"].to_list() for level, group in table.groupby("corruption")}
+    for axis, (x, y) in zip(axes, pairs, strict=True):
+        scatter(axis, by_corruption(table, x, y), hollow)
+        labels = {**NAMES, "gap": "generalization gap"}
+        named(axis, xlabel=labels.get(x, x), ylabel=labels.get(y, y))
+    axes[0].legend(fontsize=7, frameon=False)
+    return figure
+
+
+def estimates(groups: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
+    """Estimated against true gaps, with the line of equality (Fig. 3C, E)."""
+    figure, (axis,) = panels(1, width=3.8, height=3.4)
+    scatter(axis, groups)
+    ends = [min(min(true) for true, _ in groups.values()), max(max(true) for true, _ in groups.values())]
+    axis.plot(ends, ends, "--", color="0.5", lw=1)
+    named(axis, xlabel="true generalization gap", ylabel="estimated gap")
+    axis.legend(fontsize=7, frameon=False)
+    return figure

@@ -1,36 +1,58 @@
-"""Parts that are a figure of the paper on CIFAR-100: Figs. 1 to 3 (VGG-16), 5 (MobileNet) and 6 (ResNet-34)."""
+"""Parts that are a figure of the paper: Figs. 1 to 3 (VGG-16), 4 (ImageNet), 5 (MobileNet) and 6 (ResNet-34)."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
 from gapscope.base.specs import Spec
 from gapscope.estimation import GapEstimator
 from gapscope.measures.unit_sparsity import UnitSparsity
-from gapscope_studies.kit.study import Outcome, Setting
-from gapscope_studies.zhao2022 import drawing, grids, varied
+from gapscope_studies.kit.claims import Claim, Compared, claim, computed, measured, relation
+from gapscope_studies.kit.plots import legend, named, panels, scatter
+from gapscope_studies.kit.statistics import bootstrap
+from gapscope_studies.kit.study import Outcome, Setting, Table
+from gapscope_studies.zhao2022 import networks as grids
 from gapscope_studies.zhao2022.analysis import (
     KAPPA,
-    MARGINS,
     ZETA,
-    Table,
-    bootstrap_mean,
-    comparison,
+    chance_of,
+    errs_less,
+    estimates,
     margin_model,
+    mean_gap,
+    outcome,
+    pearson,
     related,
     repeated_splits,
+    scatters,
+    sign_claims,
     sparsity_model,
     sum_of_squares,
     with_interval,
 )
-from gapscope_studies.zhao2022.runs import finished, networks, sparsity
+from gapscope_studies.zhao2022.networks import finished, networks, sparsity
 
-SHOWN = ("corruption", "batch_norm", "train_accuracy", "test_accuracy", "gap", ZETA, KAPPA)
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN = ["corruption", "batch_norm", "train_accuracy", "test_accuracy", "gap", ZETA, KAPPA]
+# quantity -> the paper's way with corruption
+TRENDS = {"n0/M": 1, "n0r/M": -1, "zeta": 1, "kappa": -1}
+PAPER = {
+    "data": "CIFAR-100, 50,000 training and 10,000 test images",
+    "network": "VGG-16, 512 units in its last convolution",
+    "networks": "80",
+    "batch size": "128 to 512",
+    "epochs": "until the training accuracy is .97",
+}
+IMAGENET = {"data": "ImageNet, 1,000 classes, 224 x 224 pixels", "network": "VGG-16", "networks": "5", "epochs": "74"}
+
+
+# --- curves of single networks
 
 
 def plain_sparsities(setting: Setting, pool: str, specs: Sequence[Spec]) -> dict[float, UnitSparsity]:
@@ -38,10 +60,6 @@ def plain_sparsities(setting: Setting, pool: str, specs: Sequence[Spec]) -> dict
     plain = grids.plain_networks(specs)
     ids = {record.id for record in finished(setting, pool, plain)}
     return {spec.data.label_noise: sparsity(setting, pool, spec) for spec in plain if spec.id in ids}
-
-
-def _titles(found: Mapping[float, UnitSparsity]) -> dict[str, UnitSparsity]:
-    return {f"{fraction:.0%} corrupted": item for fraction, item in found.items()}
 
 
 def _quantities(item: UnitSparsity) -> dict[str, list[float]]:
@@ -55,147 +73,125 @@ def _quantities(item: UnitSparsity) -> dict[str, list[float]]:
     }
 
 
-def _by_corruption(found: Mapping[float, UnitSparsity]) -> Table:
+def _means(found: Mapping[float, UnitSparsity]) -> Table:
+    """Means over classes of every network, by corruption."""
     import pandas
 
     rows = []
     for fraction, item in found.items():
         row: dict[str, Any] = {"corruption": fraction, "training accuracy": item.accuracy}
         for name, values in _quantities(item).items():
-            low, high = bootstrap_mean(values)
-            row |= {name: float(numpy.mean(values)), f"{name}, 95 % over classes": f"[{low:.2f}, {high:.2f}]"}
+            mean = bootstrap(lambda rows, values=values: float(numpy.mean(numpy.take(values, rows))), len(values))
+            row |= {name: mean.value, f"{name}, 95 % over classes": f"[{mean.low:.2f}, {mean.high:.2f}]"}
         rows.append(row | {"classes never at chance": item.n_never_at_chance})
     return pandas.DataFrame(rows)
 
 
-def _trend(table: Table, name: str) -> float:
-    """Spearman correlation of a column with corruption."""
-    return float(related(table, [name], target="corruption").loc[name, "spearman"])
+def _curves(found: Mapping[Any, UnitSparsity]) -> Figure:
+    """E and E_r of the first class in each network, their turning points and the area between them (Figs. 1, 2A)."""
+    figure, axes = panels(len(found), width=3.2, height=2.3)
+    for axis, (title, item) in zip(axes, found.items(), strict=True):
+        n, first, last = numpy.arange(item.n_units + 1), item.curves[0].numpy(), item.reversed_curves[0].numpy()
+        axis.fill_between(n, first, last, color="0.88")
+        for curve, point, colour, label in (
+            (first, int(item.turning_points[0]), "C0", "E, most active first"),
+            (last, int(item.reversed_turning_points[0]), "C2", "E_r, reversed"),
+        ):
+            axis.plot(n, curve, color=colour, label=label)
+            axis.scatter([point], [curve[point]], color=colour, edgecolors="black", zorder=3, s=28)
+        title = f"{title:.0%} corrupted" if isinstance(title, float) else title
+        named(axis, title=title, ylim=(-0.04, 1.04), xlabel="units removed", ylabel="accuracy on the class")
+    legend(figure)
+    return figure
 
 
-PAPER_TRENDS = {"n0/M": "rises", "n0r/M": "falls", "zeta": "rises", "kappa": "falls"}
-
-
-def _way(value: float) -> str:
-    return "rises" if value > 0 else "falls" if value < 0 else "stays"
-
-
-def _trend_rows(table: Table) -> list[tuple[str, Any, Any]]:
-    return [
-        (f"{name} with corruption (Spearman)", paper, f"{_way(value)} ({value:.2f})")
-        for name, paper in PAPER_TRENDS.items()
-        for value in [_trend(table, name)]
-    ]
+def _clouds(found: Mapping[Any, UnitSparsity]) -> Figure:
+    """(zeta, kappa) of every class, one colour a network (Fig. 2B)."""
+    figure, (axis,) = panels(1, width=4.6, height=3.6)
+    scatter(axis, {str(title): (item.class_zeta.numpy(), item.class_kappa.numpy()) for title, item in found.items()})
+    named(axis, xlabel="zeta of a class", ylabel="kappa of a class")
+    axis.legend(fontsize=7, frameon=False)
+    return figure
 
 
 def figure_1(setting: Setting) -> Outcome:
-    """Both curves, turning points and areas of a network that generalises well and of one that cannot.
-
-    Args:
-        setting: Where and how large.
-
-    Returns:
-        Means over classes of turning points and areas in both, and in how many classes they lie as the sketch says.
-    """
-    found = plain_sparsities(setting, *varied.first_pool(setting))
+    """Both curves, turning points and areas of a network that generalises well and of one that cannot."""
+    pool, specs = grids.first_pool(setting)
+    found = plain_sparsities(setting, pool, specs)
     good, poor = found[min(found)], found[max(found)]
     classes = sorted(set(good.classes) & set(poor.classes))
-    here, there = (_of_classes(item, classes) for item in (good, poor))
-    ways: dict[str, Callable[[float, float], bool]] = {
-        "n0/M": lambda a, b: a < b,
-        "n0r/M": lambda a, b: a > b,
-        "kappa": lambda a, b: a > b,
-    }
-    shares = {
-        name: float(numpy.mean([way(a, b) for a, b in zip(here[name], there[name], strict=True)]))
-        for name, way in ways.items()
-    }
-    rows = [
-        (f"{name}: clean labels, random labels", {"n0/M": "small, large", "n0r/M": "large, small", "kappa": "large, "
-         "small"}[name], f"{numpy.mean(here[name]):.2f}, {numpy.mean(there[name]):.2f}") for name in shares
+    here, there = (
+        {name: [values[item.classes.index(label)] for label in classes] for name, values in _quantities(item).items()}
+        for item in (good, poor)
+    )
+    ways = {"n0/M": -1, "n0r/M": 1, "kappa": 1}
+    less = {name: numpy.subtract(here[name], there[name]) for name in ways}
+    shares = {name: float(numpy.mean(sign * less[name] > 0)) for name, sign in ways.items()}
+    compared = tuple(Compared(name=name, train_accuracy=item.accuracy, chance=1 / len(item.classes))
+                     for name, item in (("clean labels", good), ("random labels", poor)))  # fmt: skip
+    claims = [
+        claim("Fig. 1", f"{name} is {'larger' if sign > 0 else 'smaller'} where a network generalises",
+              f"sign times {name} with clean minus with random labels, mean over classes",
+              [sign * float(less[name].mean())], unit="pairs of networks", above=0.0, compared=compared)
+        for name, sign in ways.items()
     ]  # fmt: skip
-    verdict = (
-        f"Of {len(classes)} classes the network with clean labels has the smaller n0 in {shares['n0/M']:.0%}, the "
-        f"larger n0r in {shares['n0r/M']:.0%} and the larger area in {shares['kappa']:.0%}, against the one with "
-        "random labels (the paper sketches all three for every class)."
-    )
-    return Outcome(
-        numbers={"shares": shares, "clean": here, "random": there},
-        tables={"Paper and ours": comparison(rows)},
-        figures={"curves": drawing.curves({"clean labels": good, "random labels": poor})},
-        verdict=verdict,
-        seeds=[0],
-    )
+    return outcome(
+        setting, grids.plain_networks(specs), PAPER, numbers={"shares": shares, "clean": here, "random": there},
+        claims=claims, figures={"curves": _curves({"clean labels": good, "random labels": poor})},
+    )  # fmt: skip
 
 
-def _of_classes(item: UnitSparsity, classes: Sequence[int]) -> dict[str, list[float]]:
-    places = [item.classes.index(label) for label in classes]
-    return {name: [values[place] for place in places] for name, values in _quantities(item).items()}
+def _trend_claims(source: str, means: Table, classes: int) -> list[Claim]:
+    compared = tuple(
+        Compared(name=f"{row['corruption']:.0%} corrupted", train_accuracy=row["training accuracy"], chance=1 / classes)
+        for _, row in means.iterrows()
+    )
+    return [
+        relation(source, f"{name} {'rises' if sign > 0 else 'falls'} with corruption",
+                 f"{'' if sign > 0 else 'minus the '}Pearson of {name} and the fraction of corrupted labels",
+                 lambda x, y, sign=sign: sign * pearson(x, y), means["corruption"], means[name], above=0.0,
+                 compared=compared)
+        for name, sign in TRENDS.items()
+    ]  # fmt: skip
 
 
 def figure_2(setting: Setting) -> Outcome:
     """Curves and (zeta, kappa) of all classes in networks that differ in corruption alone."""
-    found = plain_sparsities(setting, *varied.first_pool(setting))
-    table = _by_corruption(found)
-    rows = _trend_rows(table)
-    agree = sum(str(ours).startswith(paper) for _, paper, ours in rows)
-    verdict = (
-        f"With corruption {', '.join(f'{name} {_way(_trend(table, name))}' for name in PAPER_TRENDS)}: {agree} of 4 as "
-        f"in the paper. Mean zeta goes from {table['zeta'].iloc[0]:.2f} at clean to {table['zeta'].iloc[-1]:.2f} at "
-        f"random labels, kappa from {table['kappa'].iloc[0]:.2f} to {table['kappa'].iloc[-1]:.2f}; one network at each "
-        "of the fractions."
-    )
-    return Outcome(
-        numbers={"by_corruption": table.to_dict("records")},
-        tables={"Paper and ours": comparison(rows), "Means over classes": table},
-        figures={"curves": drawing.curves(_titles(found)), "clouds": drawing.clouds(_titles(found))},
-        verdict=verdict,
-        seeds=[0],
-    )
+    pool, specs = grids.first_pool(setting)
+    found = plain_sparsities(setting, pool, specs)
+    means = _means(found)
+    return outcome(
+        setting, grids.plain_networks(specs), PAPER, numbers={"by_corruption": means.to_dict("records")},
+        claims=_trend_claims("Fig. 2", means, len(next(iter(found.values())).classes)),
+        tables={"Means over classes": means}, figures={"curves": _curves(found), "clouds": _clouds(found)},
+    )  # fmt: skip
 
 
-def _first(setting: Setting) -> Table:
-    return networks(setting, *varied.first_pool(setting))
-
-
-def _described(table: Table) -> str:
-    fitted = int(table["fitted"].sum())
-    return (
-        f"{len(table)} networks, {fitted} with a training accuracy of at least 0.97, gaps {table['gap'].min():.3f} to "
-        f"{table['gap'].max():.3f}"
-    )
+# --- pools: Figs. 3, 5, 6
 
 
 def figure_3ab(setting: Setting) -> Outcome:
     """Zeta against kappa, and the gap against both, over all networks of the pool."""
-    table = _first(setting)
-    found = related(table, [ZETA, KAPPA])
-    crossed = related(table, [ZETA], target=KAPPA)
-    rows = [
-        ("networks", 80, len(table)),
-        ("test errors", "0.294 to 0.987",
-         f"{1 - table['test_accuracy'].max():.3f} to {1 - table['test_accuracy'].min():.3f}"),
-        ("gap and zeta: Pearson", "rises", with_interval(found.loc[ZETA], "pearson")),
-        ("gap and kappa: Pearson", "falls", with_interval(found.loc[KAPPA], "pearson")),
-        ("gap and zeta: Kendall", "rises", with_interval(found.loc[ZETA], "kendall")),
-        ("gap and kappa: Kendall", "falls", with_interval(found.loc[KAPPA], "kendall")),
-        ("zeta and kappa: Spearman", "negative", with_interval(crossed.loc[ZETA], "spearman")),
-    ]  # fmt: skip
-    verdict = (
-        f"{_described(table)}. Pearson of the gap with zeta {rows[2][2]} (paper: positive), with kappa {rows[3][2]} "
-        f"(paper: negative); zeta and kappa: Spearman {rows[6][2]} (paper: negative)."
-    )
-    return Outcome(
-        numbers={"correlations": found.to_dict("index"), "networks": table[list(SHOWN)].to_dict("records")},
-        tables={"Paper and ours": comparison(rows), "Networks": table[list(SHOWN)]},
-        figures={"pairs": drawing.pairs(table), "gap": drawing.against_gap(table, {ZETA: "ζ", KAPPA: "κ"})},
-        verdict=verdict,
-        seeds=sorted({int(seed) for seed in table["seed"]}),
-    )
+    import pandas
 
-
-def _n_splits(setting: Setting) -> int:
-    return setting.choose(smoke=10, small=100, paper=100)
+    pool, specs = grids.first_pool(setting)
+    table = networks(setting, pool, specs)
+    found, chance = related(table, [ZETA, KAPPA]), chance_of(setting, specs)
+    shown = pandas.DataFrame(
+        [{"gap and": name, **{kind: with_interval(row, kind) for kind in ("pearson", "spearman", "kendall")}}
+         for name, row in found.iterrows()]
+    )  # fmt: skip
+    claims = sign_claims("Fig. 3(B)", table, chance)
+    claims.append(
+        relation("Fig. 3(A)", "kappa falls with zeta", "Pearson of zeta and kappa", pearson, table[ZETA], table[KAPPA],
+                 clusters=table["corruption"].to_list(), unit="noise levels", below=0.0)
+    )  # fmt: skip
+    return outcome(
+        setting, specs, PAPER,
+        numbers={"correlations": found.to_dict("index"), "networks": table[SHOWN].to_dict("records")},
+        claims=claims, tables={"Correlations, 95 % bootstrap over networks": shown, "Networks": table[SHOWN]},
+        figures={"pairs": scatters(table, [(ZETA, KAPPA)]), "gap": scatters(table, [(ZETA, "gap"), (KAPPA, "gap")])},
+    )  # fmt: skip
 
 
 def _one_split(estimator: GapEstimator, table: Table) -> dict[str, tuple[list[float], list[float]]]:
@@ -209,125 +205,152 @@ def _one_split(estimator: GapEstimator, table: Table) -> dict[str, tuple[list[fl
     }
 
 
-def _protocol_rows(found: dict[str, Any], paper: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    held = found["held_out"]
-    rows = [
-        ("networks fitted on and held out", "72 and 8", f"{found['n'] - held} and {held}"),
-        ("Pearson, networks fitted on", paper["pearson"], f"{found['fit_pearson']:.3f}"),
-        ("SSR of the held-out networks: median of the splits", paper["ssr"], f"{found['median_ssr']:.4f}"),
-        ("SSR of the held-out networks: largest of the splits", paper["largest"], f"{found['largest_ssr']:.4f}"),
-        ("root mean squared error of a held-out network", f"{math.sqrt(paper['ssr'] / 8):.3f}",
-         f"{found['rmse']['estimator']:.3f}"),
-    ]  # fmt: skip
-    return rows + [(f"the same, {name}", "–", f"{value:.3f}") for name, value in found["rmse"].items()
-                   if name != "estimator"]  # fmt: skip
+def _histogram(sums: Mapping[str, Sequence[float]]) -> Figure:
+    """Sums of squared residuals over repeated splits (Fig. 3D)."""
+    figure, (axis,) = panels(1, width=4.2, height=3.0)
+    largest = max(max(values) for values in sums.values())
+    for label, values in sums.items():
+        axis.hist(values, bins=numpy.linspace(0, largest, 26).tolist(), alpha=0.6, label=label)
+    named(axis, xlabel="sum of squared residuals of the held-out networks", ylabel="splits")
+    axis.legend(fontsize=7, frameon=False)
+    return figure
 
 
-def _protocol_verdict(found: dict[str, Any], paper: dict[str, Any], what: str) -> str:
-    others = {name: value for name, value in found["rmse"].items() if name != "estimator"}
-    best = min(others, key=others.__getitem__)
-    return (
-        f"Over {len(found['ssr'])} splits of {found['n']} networks {what} fits with Pearson "
-        f"{found['fit_pearson']:.3f} (paper {paper['pearson']}) and errs by {found['rmse']['estimator']:.3f} on a "
-        f"held-out network (root mean square; paper about {math.sqrt(paper['ssr'] / 8):.3f}); the mean gap errs by "
-        f"{others['mean gap']:.3f}, the best plain baseline ({best}) by {others[best]:.3f}."
-    )
+def _protocol_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
+    """One row a model: what repeated splits gave."""
+    import pandas
+
+    return pandas.DataFrame(
+        [{"model": name, "fitted on": each["n"] - each["held_out"], "held out": each["held_out"],
+          "Pearson, fitted": each["fit_pearson"], "SSR, median": each["median_ssr"],
+          "SSR, largest": each["largest_ssr"], **{f"error, {key}": value for key, value in each["rmse"].items()}}
+         for name, each in found.items()]
+    )  # fmt: skip
 
 
 def figure_3cd(setting: Setting) -> Outcome:
     """The linear model of zeta and kappa: fit, held-out networks, 100 repeated splits."""
-    table, paper = _first(setting), {"pearson": 0.979, "ssr": 0.023, "largest": "< 0.035"}
-    found = repeated_splits(sparsity_model(), table, _n_splits(setting))
-    return Outcome(
-        numbers=found,
-        tables={"Paper and ours": comparison(_protocol_rows(found, paper))},
-        figures={
-            "estimates": drawing.estimates(_one_split(sparsity_model(), table)),
-            "splits": drawing.histogram({"zeta and kappa": found["ssr"]}),
-        },
-        verdict=_protocol_verdict(found, paper, "the linear model of zeta and kappa"),
-        seeds=[0],
-    )
+    pool, specs = grids.first_pool(setting)
+    table, chance = networks(setting, pool, specs), chance_of(setting, specs)
+    found = repeated_splits(sparsity_model(), table, setting.read(__file__)["splits"])
+    claims = [
+        fit_claim("Fig. 3(C)", table, 0.979),
+        errs_less("Fig. 3(C)", "zeta and kappa tell the gap of a network that was left out", table, sparsity_model(),
+                  mean_gap(), chance),
+        computed("Fig. 3(D)", "in every split the sum of squared residuals of held-out networks is below 0.035",
+                 "largest sum", found["largest_ssr"], below=0.035),
+    ]  # fmt: skip
+    return outcome(
+        setting, specs, PAPER, numbers=found, claims=claims,
+        tables={"Repeated splits": _protocol_table({"zeta and kappa": found})},
+        figures={"estimates": estimates(_one_split(sparsity_model(), table)),
+                 "splits": _histogram({"zeta and kappa": found["ssr"]})},
+    )  # fmt: skip
+
+
+def _multiple(table: Table, rows: numpy.ndarray) -> float:
+    """Pearson between the gap and its least-squares estimate from zeta and kappa on some rows."""
+    part = table.iloc[rows]
+    x = numpy.column_stack([part[[ZETA, KAPPA]].to_numpy(dtype=float), numpy.ones(len(part))])
+    gap = part["gap"].to_numpy(dtype=float)
+    return pearson(x @ numpy.linalg.lstsq(x, gap, rcond=None)[0], gap)
+
+
+def fit_claim(
+    source: str, table: Table, paper: float, *, cluster: str = "corruption", unit: str = "noise levels"
+) -> Claim:
+    """That the linear model fits the gap as closely as in the paper."""
+    found = bootstrap(lambda rows: _multiple(table, rows), len(table), table[cluster].to_list())
+    return measured(source, f"zeta and kappa fit the gap with a Pearson of {paper:g}", "Pearson of the fit", found,
+                    unit=unit, above=0.9)  # fmt: skip
 
 
 def figure_3e(setting: Setting) -> Outcome:
     """The margin signature (least squares on 20 features, and its ridge) on the same splits as zeta and kappa."""
-    table, paper = _first(setting), {"pearson": 0.75, "ssr": 0.5, "largest": "–"}
-    found = repeated_splits(margin_model(), table, _n_splits(setting))
-    ridge = repeated_splits(GapEstimator(features=list(MARGINS), kind="ridge"), table, _n_splits(setting))
-    sparse = repeated_splits(sparsity_model(), table, _n_splits(setting))
-    rows = _protocol_rows(found, paper)
-    rows += [
-        ("the same, ridge on the 20 features", "–", f"{ridge['rmse']['estimator']:.3f}"),
-        ("the same, zeta and kappa", f"{math.sqrt(0.023 / 8):.3f}", f"{sparse['rmse']['estimator']:.3f}"),
-    ]
-    better = "errs less than" if ridge["rmse"]["estimator"] < sparse["rmse"]["estimator"] else "errs no less than"
-    verdict = (
-        f"{_protocol_verdict(found, paper, 'the margin signature by least squares')} With ridge the signature errs by "
-        f"{ridge['rmse']['estimator']:.3f} and {better} zeta and kappa ({sparse['rmse']['estimator']:.3f}); the paper "
-        "finds the margins much worse."
+    pool, specs = grids.first_pool(setting)
+    table, chance, n_splits = (
+        networks(setting, pool, specs),
+        chance_of(setting, specs),
+        setting.read(__file__)["splits"],
     )
-    return Outcome(
-        numbers={"least squares": found, "ridge": ridge, "zeta and kappa": sparse},
-        tables={"Paper and ours": comparison(rows)},
-        figures={
-            "estimates": drawing.estimates(_one_split(GapEstimator(features=list(MARGINS), kind="ridge"), table)),
-            "splits": drawing.histogram({"margins, ridge": ridge["ssr"], "zeta and kappa": sparse["ssr"]}),
-        },
-        verdict=verdict,
-        seeds=[0],
-    )
-
-
-def other_architecture(setting: Setting, *, pool: str, grid: Callable[[Setting], list[Spec]], ssr: float) -> Outcome:
-    """Curves, pairs and the fit on all networks of another architecture (Figs. 5 and 6).
-
-    Args:
-        setting: Where and how large.
-        pool: Name of the pool.
-        grid: Its networks.
-        ssr: The paper's sum of squared residuals.
-
-    Returns:
-        The figure's three panels, and the errors of held-out networks, which the paper does not give.
-    """
-    specs = grid(setting)
-    table = networks(setting, pool, specs)
-    curves = plain_sparsities(setting, pool, specs)
-    means = _by_corruption(curves)
-    pearson, squares = sum_of_squares(sparsity_model(), table)
-    _, spread = sum_of_squares(GapEstimator(features=[]), table)
-    splits = repeated_splits(sparsity_model(), table, _n_splits(setting))
-    found = related(table, [ZETA, KAPPA])
-    rows = [
-        ("SSR of the fit on all networks", ssr, f"{squares:.4f}"),
-        ("SSR about the mean gap", "–", f"{spread:.4f}"),
-        ("Pearson of the fit", "–", f"{pearson:.3f}"),
-        ("gap and zeta: Pearson", "rises", with_interval(found.loc[ZETA], "pearson")),
-        ("gap and kappa: Pearson", "falls", with_interval(found.loc[KAPPA], "pearson")),
-        *_trend_rows(means),
-        *((f"error of a held-out network, {name}", "–", f"{value:.3f}") for name, value in splits["rmse"].items()),
-    ]
-    verdict = (
-        f"{_described(table)}. The fit has an SSR of {squares:.3f} (paper {ssr}), where the mean gap alone leaves "
-        f"{spread:.3f}; Pearson {pearson:.2f}. A held-out network errs by {splits['rmse']['estimator']:.3f}, with the "
-        f"mean gap by {splits['rmse']['mean gap']:.3f}. Gap with zeta {rows[3][2]}, with kappa {rows[4][2]}."
-    )
-    gaps = table["gap"].to_numpy(dtype=float)
-    estimate = sparsity_model().fit(table, gaps).predict(table)
-    return Outcome(
-        numbers={"ssr": squares, "ssr_mean_gap": spread, "splits": splits, "by_corruption": means.to_dict("records"),
-                 "networks": table[list(SHOWN)].to_dict("records")},
-        tables={"Paper and ours": comparison(rows), "Means over classes": means, "Networks": table[list(SHOWN)]},
-        figures={
-            "curves": drawing.curves(_titles(curves)),
-            "pairs": drawing.pairs(table),
-            "estimates": drawing.estimates({"all networks": (gaps.tolist(), estimate.tolist())}),
-        },
-        verdict=verdict,
-        seeds=sorted({int(seed) for seed in table["seed"]}),
+    models = {"least squares": margin_model(), "ridge": margin_model("ridge"), "zeta and kappa": sparsity_model()}
+    found = {name: repeated_splits(model, table, n_splits) for name, model in models.items()}
+    claims = [
+        errs_less("Fig. 3(E)", f"zeta and kappa err less than the margin signature ({kind})", table, sparsity_model(),
+                  models[kind], chance)
+        for kind in ("least squares", "ridge")
+    ]  # fmt: skip
+    return outcome(
+        setting, specs, PAPER, numbers=found, claims=claims, tables={"Repeated splits": _protocol_table(found)},
+        figures={"estimates": estimates(_one_split(models["ridge"], table)),
+                 "splits": _histogram({name: found[name]["ssr"] for name in ("ridge", "zeta and kappa")})},
     )  # fmt: skip
 
 
-figure_5 = partial(other_architecture, pool="mobilenet", grid=grids.mobilenet, ssr=0.074)
-figure_6 = partial(other_architecture, pool="resnet34", grid=grids.resnet34, ssr=0.122)
+def other_architecture(setting: Setting, *, pool: str, source: str, network: str, ssr: float) -> Outcome:
+    """Curves, pairs and the fit on all networks of another architecture (Figs. 5 and 6), and held-out errors."""
+    specs = grids.paper_grid(setting, pool)
+    table, curves = networks(setting, pool, specs), plain_sparsities(setting, pool, specs)
+    means, chance = _means(curves), chance_of(setting, specs)
+    _, squares = sum_of_squares(sparsity_model(), table)
+    _, spread = sum_of_squares(mean_gap(), table)
+    splits = repeated_splits(sparsity_model(), table, setting.read(__file__)["splits"])
+    # networks of one seed share initial weights and the draw of their recipe
+    by_seed: Any = {"cluster": "seed", "unit": "seeds"}
+    claims = [
+        *sign_claims(source, table, chance, **by_seed),
+        errs_less(source, "zeta and kappa tell the gap of a network that was left out", table, sparsity_model(),
+                  mean_gap(), chance, **by_seed),
+        *_trend_claims(source, means, round(1 / chance)),
+    ]  # fmt: skip
+    gaps = table["gap"].to_numpy(dtype=float)
+    estimate = sparsity_model().fit(table, gaps).predict(table)
+    return outcome(
+        setting, specs, {**PAPER, "network": network, "networks": "not said", "SSR of the fit": f"{ssr}"},
+        numbers={"ssr": squares, "ssr_mean_gap": spread, "splits": splits, "by_corruption": means.to_dict("records"),
+                 "networks": table[SHOWN].to_dict("records")},
+        claims=claims,
+        verdict=f"The fit leaves an SSR of {squares:.3g} where the mean gap leaves {spread:.3g}.",
+        tables={"Repeated splits": _protocol_table({"zeta and kappa": splits}), "Means over classes": means,
+                "Networks": table[SHOWN]},
+        figures={"curves": _curves(curves), "pairs": scatters(table, [(ZETA, KAPPA)]),
+                 "estimates": estimates({"all networks": (gaps.tolist(), estimate.tolist())})},
+    )  # fmt: skip
+
+
+# --- photographs: Table 1 and Fig. 4
+
+
+def figure_4(setting: Setting) -> Outcome:
+    """Accuracies, zeta and kappa of the five models, and the linear fit."""
+    import pandas
+
+    here, specs = grids.photographs(setting), grids.models(setting)
+    table = networks(here, "photographs", list(specs.values()))
+    theirs: Table = pandas.read_csv(Path(__file__).with_name("paper.csv"), index_col="model")
+    names = {spec.id: name for name, spec in specs.items()}
+    table = table.assign(model=[names[key] for key in table.index])
+    table["paper's gap"] = [theirs.loc[name, "train_accuracy"] - theirs.loc[name, "test_accuracy"]
+                            for name in table["model"]]  # fmt: skip
+    found, chance = related(table, [ZETA, KAPPA]), chance_of(here, list(specs.values()))
+    _, squares = sum_of_squares(sparsity_model(), table)
+    _, spread = sum_of_squares(mean_gap(), table)
+    compared = tuple(Compared(name=f"model {row['model']}", train_accuracy=row["train_accuracy"], chance=chance)
+                     for _, row in table.iterrows())  # fmt: skip
+    claims = [
+        relation("Fig. 4", f"the gap {way} with {name}", f"Pearson of the gap and {name}", pearson, table[column],
+                 table["gap"], paper=paper, compared=compared, within=1.25)
+        for column, name, way, paper in ((ZETA, "zeta", "rises", 0.998), (KAPPA, "kappa", "falls", -0.967))
+    ]  # fmt: skip
+    curves = {f"model {name}": sparsity(here, "photographs", spec)
+              for name, spec in specs.items() if spec.id in table.index}  # fmt: skip
+    shown = ["model", "paper's gap", "gap", "train_accuracy", "test_accuracy", ZETA, KAPPA]
+    return outcome(
+        here, list(specs.values()), IMAGENET,
+        numbers={"correlations": found.to_dict("index"), "ssr": squares, "models": table[shown].to_dict("records")},
+        claims=claims,
+        verdict=f"Three coefficients for five networks leave an SSR of {squares:.3g} of {spread:.3g} about the mean.",
+        tables={"Table 1": table[shown]},
+        figures={"curves": _curves(curves), "clouds": _clouds(curves),
+                 "gap": scatters(table, [(ZETA, "gap"), (KAPPA, "gap")])},
+    )  # fmt: skip

@@ -1,0 +1,325 @@
+"""Which networks the study trains, and what it measures of each: a row a run, a row a point of a figure."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import GapscopeError, NotMeasurable
+from gapscope.base.samples import Samples
+from gapscope.base.specs import Spec
+from gapscope.data.problem import Problem
+from gapscope.inspection.losses import loss_of, scores
+from gapscope.inspection.outputs import network_outputs
+from gapscope.measures.input_jacobian_norm import input_jacobian_norm
+from gapscope.measures.output_sensitivity import output_sensitivity
+from gapscope.measures.parameter_count import parameter_count
+from gapscope.measures.temperature_scaling import fit_temperature
+from gapscope.pools.from_spec import build_network, prepared
+from gapscope.training.checkpoints import load_weights
+from gapscope_studies.kit.pool import weights_of
+from gapscope_studies.kit.study import Setting, Table
+
+POOL = "networks"
+FITTED_ACCURACY = 0.9
+INITIALIZATIONS = ("standard_normal", "xavier_uniform", "he_uniform", "he_normal")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One point of a figure: its family there, what is trained, and how many runs, which differ in the seed alone."""
+
+    family: str
+    spec: Spec
+    runs: int
+
+    @property
+    def name(self) -> str:
+        """Network, settings and data in a few words."""
+        options = ", ".join(f"{key} {value}" for key, value in self.spec.network.options.items())
+        return f"{self.spec.network.name} ({options}), {self.spec.network.initialization}, {self.spec.data.train_size}"
+
+    def specs(self) -> list[Spec]:
+        """The spec of every run."""
+        return [self.spec.replace({"seed": seed}) for seed in range(self.runs)]
+
+
+def _joined(parts: Iterable[list[Configuration]]) -> list[Configuration]:
+    return list(chain.from_iterable(parts))
+
+
+class Grids:
+    """The configurations of every figure and table at one scale, whose sizes `<scale>.toml` holds."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.sizes: Any = setting.read(__file__)
+        self.base = Spec.from_dict(self.sizes["base"])
+
+    def _all(
+        self, family: str, network: str, options: Iterable[Mapping[str, Any]], changes: Mapping[str, Any] | None = None
+    ) -> list[Configuration]:
+        base = self.base.replace({"network.name": network, **(changes or {})})
+        return [Configuration(family, base.replace({"network.options": item}), self.sizes["runs"]) for item in options]
+
+    def dense(
+        self,
+        family: str,
+        depth: int,
+        changes: Mapping[str, Any] | None = None,
+        widths: Sequence[int] = (),
+        **options: Any,
+    ) -> list[Configuration]:
+        """Fully connected networks of one depth."""
+        shapes = [{"n_hidden": depth, "width": width, **options} for width in widths or self.sizes["widths"]]
+        return self._all(family, "fully_connected", shapes, changes)
+
+    def cnns(self, family: str, n_conv: int, **options: Any) -> list[Configuration]:
+        """CNNs with `n_conv` convolutions."""
+        shapes = [{"n_conv": n_conv, "channels": channels, "hidden": hidden, **options}
+                  for channels, hidden in self.sizes["cnn_sizes"]]  # fmt: skip
+        return self._all(family, "plain_cnn", shapes)
+
+    def popular(
+        self, networks: Sequence[str] = (), *, train_size: int | None = None, family: str = ""
+    ) -> list[Configuration]:
+        """AlexNet, VGG and ResNet from Xavier uniform weights."""
+        sizes = self.sizes["popular"]
+        changes = {
+            "network.initialization": "xavier_uniform",
+            "data.train_size": train_size or sizes["train_size"],
+            "training.epochs": sizes["epochs"],
+            "training.learning_rate": 1e-3,
+        }
+        return _joined(
+            self._all(family or name, name, self._shapes(name), changes) for name in networks or sizes["networks"]
+        )
+
+    def _shapes(self, network: str, **options: Any) -> list[dict[str, Any]]:
+        sizes = self.sizes["popular"]
+        others = sizes["options"].get(network, {}) | options
+        return [{"width_multiplier": multiplier, **others} for multiplier in sizes["multipliers"]]
+
+    def unregularized_popular(self) -> list[Configuration]:
+        """AlexNet, VGG-11 and VGG-13 without batch normalisation, dropout and pooling, standard normal (Fig. 4)."""
+        without: Any = {"alexnet": {"dropout": 0.0}}
+        return _joined(
+            self._all(f"{name}, standard normal", name,
+                      self._shapes(name, max_pool=False, **without.get(name, {"batch_norm": False})))
+            for name in self.sizes["popular"]["unregularized"]
+        )  # fmt: skip
+
+    def by_depth(self, changes: Mapping[str, Any] | None = None) -> list[Configuration]:
+        """Fully connected networks of several depths and widths (Fig. 2b)."""
+        found = _joined(self.dense(f"{m} hidden layers", m, changes) for m in self.sizes["depths"])
+        return found + _joined(self.dense(f"{m} hidden layers", m, changes, [w]) for m, w in self.sizes["more"])
+
+    def cnns_by_depth(self) -> list[Configuration]:
+        """CNNs with one convolution and more (Fig. 2c)."""
+        return _joined(self.cnns(f"{m} convolutions", m) for m in self.sizes["convolutions"])
+
+    def against_convolutions(self) -> list[Configuration]:
+        """One hidden layer, and what another layer or a convolution adds to it (Fig. 2a)."""
+        dense = self.dense("FC, 1 hidden layer", 1) + self.dense("FC, 2 hidden layers", 2)
+        return dense + self.cnns("CNN, 1 convolution", 1)
+
+    def regularized_dense(self) -> list[Configuration]:
+        """Four hidden layers with and without dropout and batch normalisation (Fig. 2d)."""
+        dropped, normal = self.dense("dropout", 4, dropout=0.5), self.dense("batch normalisation", 4, batch_norm=True)
+        return self.dense("none", 4) + dropped + normal
+
+    def regularized_cnns(self) -> list[Configuration]:
+        """Convolutions with and without dropout, batch normalisation and max-pooling (Fig. 2e)."""
+        ways: Any = {"none": {}, "dropout": {"dropout": 0.5}, "batch normalisation": {"batch_norm": True},
+                     "max-pooling": {"max_pool": True}}  # fmt: skip
+        n_conv = self.sizes["regularized_convolutions"]
+        return _joined(self.cnns(family, n_conv, **options) for family, options in ways.items())
+
+    def initialized(self) -> list[Configuration]:
+        """Four hidden layers from four initialisations (Fig. 3)."""
+        return _joined(self.dense(kind, 4, {"network.initialization": kind}) for kind in INITIALIZATIONS)
+
+    def popular_and_unregularized(self) -> list[Configuration]:
+        """Most from Xavier uniform weights and some standard normal; the paper does not say which (Fig. 1)."""
+        return self.popular() + self.unregularized_popular()
+
+    def popular_and_initialized(self) -> list[Configuration]:
+        """The networks of Figs. 12, 13 and Table II."""
+        return self.popular() + self.initialized()
+
+    def table_1(self) -> list[Configuration]:
+        """VGG-13 and 16, ResNet-18 and 34; the paper trains them on all of CIFAR-10 (accuracies up to 87 %)."""
+        sizes = self.sizes["popular"]
+        return self.popular(sizes["table_1"], train_size=sizes["table_1_train_size"])
+
+    def few_and_many(self) -> list[Configuration]:
+        """ResNets on few and on many samples (Fig. 11a, b)."""
+        sizes = self.sizes["popular"]
+        few = self.popular(sizes["few_and_many"], train_size=sizes["few"], family="few")
+        return few + self.popular(sizes["few_and_many"], family="many")
+
+    def stages(self) -> list[Configuration]:
+        """Four hidden layers, He normal and standard normal, stopped at several stages of training (Fig. 11d)."""
+        return _joined(
+            self.dense(f"{n} epochs", 4, {"network.initialization": kind, "training.epochs": n})
+            for n in self.sizes["stages"]
+            for kind in ("he_normal", "standard_normal")
+        )
+
+    def housing(self) -> list[Configuration]:
+        """Fully connected networks for Boston housing (Figs. 5 and 10)."""
+        sizes = self.sizes["housing"]
+        changes = {"data": sizes["data"], "network.initialization": "torch", "training.epochs": sizes["epochs"]}
+        return _joined(self.dense(f"{m} hidden layers", m, changes, sizes["widths"]) for m in sizes["depths"])
+
+    def mnist(self) -> list[Configuration]:
+        """Fully connected networks, standard normal, on MNIST (appendix F)."""
+        return self.by_depth({"data.name": self.sizes["other_images"]["mnist"]})
+
+    def cifar100(self) -> list[Configuration]:
+        """The same on CIFAR-100."""
+        return self.by_depth({"data.name": self.sizes["other_images"]["cifar100"]})
+
+    def untrained(self) -> list[Configuration]:
+        """Standard normal networks without any regularisation: those that can be compared before training (Fig. 4)."""
+        return self.by_depth() + self.cnns_by_depth() + self.unregularized_popular()
+
+    def ranked(self) -> list[Configuration]:
+        """Those, and fully connected networks from other initialisations."""
+        return self.untrained() + [item for item in self.initialized() if item.family != "standard_normal"]
+
+    def authors(self) -> list[Configuration]:
+        """4 hidden layers, standard normal, 1,000 images: what the authors stored results of."""
+        sizes = self.sizes["authors"]
+        return self.dense("authors", 4, sizes["changes"], sizes["widths"])
+
+
+def _spread(samples: Samples, n: int | None) -> Samples:
+    """At most `n` samples, evenly spaced."""
+    if n is None or n >= len(samples):
+        return samples
+    return samples.subset(torch.linspace(0, len(samples) - 1, n).round().long())
+
+
+def measured_samples(setting: Setting, spec: Spec) -> tuple[Problem, Samples]:
+    """Return the problem of a spec with its whole test split, and the test samples that the study measures on."""
+    problem, _ = prepared(spec.replace({"data.test_size": None}), setting.data_root)
+    return problem, _spread(problem.test, Grids(setting).sizes.get("measured"))
+
+
+def trained_network(setting: Setting, spec: Spec, problem: Problem) -> nn.Module:
+    """Return the trained network of a finished run."""
+    network = build_network(spec, problem)
+    load_weights(network, weights_of(setting, POOL, spec.id))
+    return network.eval()
+
+
+def _timed(name: str, measure: Any, network: nn.Module, samples: Samples, **options: Any) -> dict[str, float]:
+    start = time.perf_counter()
+    value = measure(network, samples.inputs, **options)
+    return {name: float(value), f"{name}_seconds": time.perf_counter() - start}
+
+
+def _calibrated(outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """Temperature from one half of the samples; error and loss of the other half before and after."""
+    held_out, judged = slice(0, None, 2), slice(1, None, 2)
+    try:
+        temperature = fit_temperature(outputs[held_out], labels[held_out])
+    except NotMeasurable:  # a network no better than chance has none
+        temperature = math.nan
+    right = (outputs[judged].argmax(1) == labels[judged]).double().mean().item()
+    return {
+        "temperature": temperature,
+        "error_judged": 1 - right,
+        "loss_judged": loss_of(outputs[judged].double(), labels[judged]).item(),
+        "loss_calibrated": loss_of(outputs[judged].double() / temperature, labels[judged]).item(),
+    }
+
+
+def _behind_softmax(network: nn.Module, test: Samples, few: Samples) -> dict[str, float]:
+    assert test.targets is not None
+    return {
+        **_timed("s_softmax", output_sensitivity, network, few, space="probabilities"),
+        **_timed("j_softmax", input_jacobian_norm, network, few, space="probabilities"),
+        **_calibrated(network_outputs(network, test.inputs), test.targets),
+    }
+
+
+def measure_run(setting: Setting, spec: Spec) -> dict[str, float]:
+    """Measure one finished run, on the test samples of this scale unless a name says otherwise.
+
+    Scores on training and test samples; S before and after training, after it also per output and on training inputs;
+    on fewer test inputs S and J of raw outputs and probabilities with their wall time; parameters, outputs and mean
+    square input; for classifiers the temperature.
+    """
+    problem, test = measured_samples(setting, spec)
+    few, train = _spread(test, Grids(setting).sizes["timed"]), _spread(problem.train, len(test))
+    before, after = build_network(spec, problem), trained_network(setting, spec, problem)
+    row = {
+        **{f"train_{name}": value for name, value in scores(after, problem.train).items()},
+        **{f"test_{name}": value for name, value in scores(after, test).items()},
+        "s_before": float(output_sensitivity(before, test.inputs)),
+        "s_after": float(output_sensitivity(after, test.inputs)),
+        "s_per_output": float(output_sensitivity(after, test.inputs, per_output=True)),
+        "s_train": float(output_sensitivity(after, train.inputs)),
+        **_timed("s_few", output_sensitivity, after, few),
+        **_timed("j", input_jacobian_norm, after, few),
+        "parameters": float(parameter_count(after)),
+        "outputs": float(problem.n_outputs),
+        "mean_square_input": test.inputs.double().square().mean().item(),
+    }
+    if test.is_classification:
+        return row | _behind_softmax(after, test, few)
+    assert problem.train.targets is not None
+    return row | {"train_r2": 1 - row["train_loss"] / problem.train.targets.double().var(0, correction=0).mean().item()}
+
+
+def _facts(number: int, item: Configuration) -> dict[str, Any]:
+    options = item.spec.network.options
+    return {"configuration": number, "family": item.family, "name": item.name,
+            "initialization": item.spec.network.initialization, "n_hidden": options.get("n_hidden"),
+            "width": options.get("width")}  # fmt: skip
+
+
+def runs(setting: Setting, configurations: Sequence[Configuration]) -> Table:
+    """Train and measure what is missing; one row a finished run, with its configuration and what was measured."""
+    import pandas
+
+    specs = list(dict.fromkeys(spec for item in configurations for spec in item.specs()))
+    records = setting.train(POOL, specs, measures=())
+    finished = {record.id: record for record in records if record.status == "finished"}
+    if not finished:
+        raise GapscopeError(f"No network finished; the first one: {records[0].message}.")
+    jobs = {spec.id: partial(measure_run, setting, spec) for spec in specs if spec.id in finished}
+    found = setting.remembered("measurements", jobs)
+    return pandas.DataFrame(
+        _facts(number, item)
+        | {"seed": spec.seed, "epochs": finished[spec.id].epochs_trained}
+        | {name: float(value) for name, value in found[spec.id].items()}
+        for number, item in enumerate(configurations)
+        for spec in item.specs()
+        if spec.id in finished
+    )
+
+
+def points(table: Table) -> Table:
+    """Average runs: one row a configuration, means of every number (a log is taken of means, as the authors do).
+
+    `runs` is their number, `s_after_min` and `s_after_max` the smallest and largest S after training, and `fitted` says
+    whether the mean training accuracy is 0.9 or more (always for regression): the paper asks for a loss near zero.
+    """
+    groups = table.groupby("configuration", sort=True)
+    means = groups.mean(numeric_only=True).drop(columns=["seed"])
+    for place, name in enumerate(("family", "name", "initialization")):
+        means.insert(place, name, groups[name].first())
+    means["runs"] = groups.size()
+    means["s_after_min"], means["s_after_max"] = groups["s_after"].min(), groups["s_after"].max()
+    means["fitted"] = means["train_accuracy"] >= FITTED_ACCURACY if "train_accuracy" in means else True
+    return means.reset_index(drop=True)

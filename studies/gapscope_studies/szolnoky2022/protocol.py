@@ -1,0 +1,245 @@
+"""The protocol: every method tuned once, with the same budget, then frozen; networks trained, watched and scored.
+
+Tuning is a cross-validation on training samples with their wrong labels as they are. Test labels never chose a
+strength; epochs, the learning rate, sizes and the ranges of strengths were set by hand, and changed after first results
+on test labels had been seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+from gapscope.base.randomness import stream_seed
+from gapscope.base.records import Record
+from gapscope.base.specs import Spec
+from gapscope.inspection.losses import scores
+from gapscope.inspection.outputs import inspecting, network_outputs
+from gapscope.pools.from_spec import build_network, prepared
+from gapscope.training.loop import train
+from gapscope.training.monitor import Monitor
+from gapscope_studies.kit.study import Setting, Table
+from gapscope_studies.szolnoky2022.setups import Setup
+
+TUNING_SEED = 1000
+# log det K is that of the n x n kernel, summed over outputs; the trace is a mean over samples and outputs
+OPTIONS = {"ntk_trace": {"reduction": "mean"}, "ntk_logdet": {"outputs": "traced"}}
+HALF_WIDTH, POINTS = 2.0, 61
+Scenario = Mapping[str, Any]
+
+
+# --- tuning
+
+
+def held_out_scores(spec: Spec, fold: int, folds: int, data_root: str | None) -> dict[str, Any]:
+    """Train without one fold of the (corrupted) training samples and score the network on that fold.
+
+    The samples are dealt to the folds at random. A network that diverged has a status and no scores.
+    """
+    problem, _ = prepared(spec, data_root)
+    generator = torch.Generator().manual_seed(stream_seed(spec.data.seed, "folds"))
+    parts = list(torch.randperm(len(problem.train), generator=generator).tensor_split(folds))
+    held_out = problem.train.subset(parts.pop(fold))
+    network = build_network(spec, problem)
+    result = train(network, problem.train.subset(torch.cat(parts)), spec.training, seed=spec.seed)
+    return {"status": result.status} | (scores(network, held_out) if result.status == "finished" else {})
+
+
+def scored(setup: Setup, method: str, strength: float, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One row of the tuning: the mean score over folds (per cent, or loss), the worst where one diverged."""
+    factor = 100 if setup.metric == "accuracy" else 1
+    values = [factor * item[setup.metric] for item in found if item["status"] == "finished"]
+    diverged = len(found) - len(values)
+    worst = math.inf if setup.lower_is_better else 0.0
+    return {
+        "method": method,
+        "strength": strength,
+        f"held-out {setup.metric}": float(numpy.mean(values)) if not diverged else worst,
+        "sd over folds": float(numpy.std(values, ddof=1)) if len(values) > 1 else math.nan,
+        "diverged": diverged,
+    }
+
+
+def tuned(setting: Setting, setup: Setup) -> Table:
+    """Every strength of every method in the middle scenario: its held-out score, and whether it was `chosen`."""
+    import pandas
+
+    base = setup.with_seed(TUNING_SEED)
+    tried = [(method, strength) for method in setup.methods for strength in method.strengths(setup.n_strengths)]
+    jobs: dict[str, Any] = {}
+    names = []
+    for method, strength in tried:
+        spec, folds = method.applied(base, strength), setup.folds
+        names.append([f"{spec.id}-{fold}-of-{folds}" for fold in range(setup.folds_scored)])
+        jobs |= {name: partial(held_out_scores, spec, fold, folds, setting.data_root)
+                 for fold, name in enumerate(names[-1])}  # fmt: skip
+    found = setting.remembered("tuning", jobs)
+    rows = [scored(setup, method.name, strength, [found[name] for name in folds])
+            for (method, strength), folds in zip(tried, names, strict=True)]  # fmt: skip
+    table: Table = pandas.DataFrame(rows)
+    score = table[f"held-out {setup.metric}"] * (-1 if setup.lower_is_better else 1)
+    table["chosen"] = score.index.isin(score.groupby(table["method"]).idxmax().to_list())
+    return table
+
+
+def chosen_strengths(table: Table) -> dict[str, float]:
+    """Method -> the strength of its best held-out score (the smallest of equals)."""
+    best = table[table["chosen"]]
+    return dict(zip(best["method"], best["strength"].astype(float), strict=True))
+
+
+def at_the_edge(table: Table) -> list[str]:
+    """Methods whose best strength is the smallest or the largest that was tried."""
+    found = []
+    for method, group in table.groupby("method", sort=False):
+        places = group["chosen"].to_numpy().nonzero()[0]
+        if len(group) > 1 and places[0] in (0, len(group) - 1):
+            found.append(str(method))
+    return found
+
+
+# --- networks of tables
+
+
+def metric_curve(record: Record, setup: Setup) -> list[float]:
+    """Test metric after every epoch, accuracies in per cent; a diverged network is at chance from then on."""
+    factor = 100.0 if setup.metric == "accuracy" else 1.0
+    curve = [factor * float(row[f"test_{setup.metric}"]) for row in record.history]
+    return curve + [setup.chance] * (record.status != "finished")
+
+
+def scenario_row(setup: Setup, method: str, spec: Spec, record: Record) -> dict[str, Any]:
+    """One network: its scenario, method and seed, final and best test metric, the whole curve."""
+    curve = metric_curve(record, setup)
+    best = min if setup.lower_is_better else max
+    return {
+        "noise": spec.data.target_noise if setup.lower_is_better else spec.data.label_noise,
+        "size": spec.data.train_size,
+        "batch size": spec.training.batch_size,
+        "learning rate": spec.training.learning_rate,
+        "epochs": spec.training.epochs,
+        "method": method,
+        "seed": spec.seed,
+        "final": curve[-1],
+        "best": best(value for value in curve if not math.isnan(value)) if len(curve) > 1 else curve[-1],
+        "diverged": record.status != "finished",
+        "train_accuracy": record.scores.get("train_accuracy", setup.chance / 100),
+        "curve": curve,
+    }
+
+
+def scenario_runs(
+    setting: Setting, setup: Setup, strengths: Mapping[str, float], scenarios: Sequence[Scenario], runs: int
+) -> tuple[Table, list[Spec]]:
+    """Every method in every scenario (what differs from the middle one), with frozen strengths: a row a network."""
+    import pandas
+
+    wanted = [
+        (method.name, method.applied(setup.with_seed(seed).replace(scenario), strengths[method.name]))
+        for seed in range(runs)
+        for scenario in scenarios
+        for method in setup.methods
+    ]
+    specs = list(dict.fromkeys(spec for _, spec in wanted))
+    pool = f"{setup.base.network.name}-{setup.base.data.name}"
+    records = dict(zip(specs, setting.train(pool, specs, measures=()), strict=True))
+    return pandas.DataFrame(scenario_row(setup, method, spec, records[spec]) for method, spec in wanted), specs
+
+
+# --- networks of figures
+
+
+def plane() -> torch.Tensor:
+    """Points [61 * 61, 2] of a square around two circles, row by row."""
+    axis = torch.linspace(-HALF_WIDTH, HALF_WIDTH, POINTS)
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+    return torch.stack([x, y], 2).flatten(0, 1)
+
+
+def _on_the_plane(network: nn.Module) -> list[float]:
+    """Probability of class 1 on the points of `plane`, to three digits."""
+    with inspecting(network):
+        probabilities = network_outputs(network, plane()).softmax(1)[:, 1]
+    return [round(value, 3) for value in probabilities.tolist()]
+
+
+def watch(spec: Spec, every: int, n_samples: int, data_root: str | None) -> dict[str, Any]:
+    """Train a network and take the readings of its kernel at the start and after every `every`-th epoch.
+
+    Returns its status; `rows`, one a recording: epoch, trace (tr K / nC), logdet, and after training began
+    test_accuracy and train_loss; for networks with dropout also masked_logdet, with its masks on; for inputs of two
+    numbers `plane`, the final probabilities on the plane.
+    """
+    problem, _ = prepared(spec, data_root)
+    network = build_network(spec, problem)
+    common: dict[str, Any] = {"every": every, "n_samples": n_samples}
+    monitor = Monitor(problem.train, options=OPTIONS, **common)
+    masked = None
+    if any(isinstance(module, nn.Dropout) for module in network.modules()):
+        options = {"ntk_logdet": OPTIONS["ntk_logdet"]}
+        masked = Monitor(problem.train, ["ntk_logdet"], mode="train", options=options, **common)
+    rows: list[dict[str, Any]] = []
+
+    def record(network: nn.Module, row: Mapping[str, Any]) -> None:
+        if row["epoch"] % every:
+            return
+        numbers = monitor.record(network, row["epoch"])
+        kept = {name: row[name] for name in ("epoch", "test_accuracy", "train_loss") if name in row}
+        found = {"trace": numbers["ntk_trace"], "logdet": numbers["ntk_logdet"]}
+        if masked is not None:
+            found["masked_logdet"] = masked.record(network, row["epoch"])["ntk_logdet"]
+        rows.append(kept | found)
+
+    record(network, {"epoch": 0})
+    result = train(network, problem.train, spec.training, seed=spec.seed, test=problem.test, on_epoch=record)
+    content: dict[str, Any] = {"status": result.status, "rows": rows}
+    if problem.input_shape == (2,) and result.status == "finished":
+        content["plane"] = _on_the_plane(network)
+    return content
+
+
+def completed(content: Mapping[str, Any], setup: Setup, every: int) -> list[dict[str, Any]]:
+    """The recordings of a run, with those that it did not live to see; accuracies in per cent."""
+    rows: list[dict[str, Any]] = [{column: float(value) for column, value in row.items()} for row in content["rows"]]
+    for row in rows:
+        row["test_accuracy"] = 100 * row.get("test_accuracy", math.nan)
+    if content["status"] != "finished":
+        left = range(round(rows[-1]["epoch"]) + every, setup.base.training.epochs + 1, every)
+        after = {"diverged": True, "test_accuracy": setup.chance, "trace": math.nan, "logdet": math.nan}
+        rows += [after | {"epoch": float(epoch)} for epoch in left]
+    return rows
+
+
+def watched(
+    setting: Setting, setup: Setup, strengths: Mapping[str, float]
+) -> tuple[Table, dict[str, list[float]], list[Spec]]:
+    """Watch every method in the middle scenario, with the strengths as they were frozen.
+
+    Returns one row a recording with its method, seed and whether the run had diverged by then (after it the accuracy
+    is that of guessing, and the kernel's numbers are NaN), and method -> final probabilities on the plane of its first
+    run, where inputs are points of the plane, and what was trained.
+    """
+    import pandas
+
+    every, n_samples = setup.watched["every"], setup.watched["n_samples"]
+    names, jobs, specs = {}, {}, []
+    for method in setup.methods:
+        for seed in range(setup.runs):
+            specs.append(method.applied(setup.with_seed(seed), strengths[method.name]))
+            names[method.name, seed] = name = f"{specs[-1].id}-{every}-{n_samples}"
+            jobs[name] = partial(watch, specs[-1], every, n_samples, setting.data_root)
+    found = setting.remembered("watched", jobs)
+    rows = [
+        {"method": method, "seed": seed, "diverged": False} | row
+        for (method, seed), name in names.items()
+        for row in completed(found[name], setup, every)
+    ]
+    planes = {method: found[name]["plane"] for (method, seed), name in names.items()
+              if seed == 0 and "plane" in found[name]}  # fmt: skip
+    return pandas.DataFrame(rows), planes, specs

@@ -1,0 +1,265 @@
+"""Which networks the study trains, and what it measures of each: the paper's grids, and pools that vary more."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gapscope.base.errors import GapscopeError
+from gapscope.base.records import Record, records_to_pandas
+from gapscope.base.samples import Samples
+from gapscope.base.specs import DataSpec, Spec
+from gapscope.data import prepare
+from gapscope.measures.unit_sparsity import FITTED_FROM, UnitSparsity, unit_sparsity
+from gapscope.training.checkpoints import load_tensors
+from gapscope_studies.kit.pool import trained, weights_of
+from gapscope_studies.kit.study import Setting, Table
+
+# the recipe whose networks differ in corruption alone (Figs. 1, 2, 5A and 6A); the first value of the other settings
+PLAIN: dict[str, Any] = {"dropout": 0.0, "batch_norm": False, "l2": 0.0, "augmented": False}
+DECAY = [{"name": "weight", "options": {"strength": 2.5e-4}}]
+# appendix D: A is the recipe of Simonyan and Zisserman 2015; D has its dropout before the first fully connected layer
+# alone in the paper, here before all
+MODELS: dict[str, tuple[float, dict[str, Any]]] = {
+    "A": (0.5, {"momentum": 0.9, "penalties": DECAY, "augmentation": "flip_shift_rotate"}),
+    "B": (0.5, {"momentum": 0.9, "penalties": DECAY}),
+    "C": (0.5, {"penalties": DECAY}),
+    "D": (0.3, {"penalties": DECAY}),
+    "E": (0.0, {}),
+}
+
+
+# --- the paper's grids
+
+
+def stratified(recipes: Sequence[dict[str, Any]], n: int, balanced: Sequence[str], seed: int) -> list[dict[str, Any]]:
+    """Draw n different recipes, as many as possible from every combination of the `balanced` settings.
+
+    >>> drawn = stratified([{"a": a, "b": b} for a in (0, 1) for b in range(9)], 4, ["a"], 0)
+    >>> sorted(recipe["a"] for recipe in drawn)
+    [0, 0, 1, 1]
+    """
+    shuffled = random.Random(seed).sample(list(recipes), len(recipes))
+    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for recipe in shuffled:
+        cells.setdefault(tuple(recipe[name] for name in balanced), []).append(recipe)
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*cells.values()))
+    return [recipe for recipe in in_turn if recipe is not None][:n]
+
+
+def _changes(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a recipe. Keras adds l2 times the sum of squares, biases included, which is our penalty."""
+    penalties = [{"name": "weight", "options": {"strength": recipe["l2"]}}] if recipe["l2"] else []
+    changes = {f"network.options.{name}": recipe[name] for name in ("batch_norm", "dropout") if name in recipe}
+    changes |= {f"training.{name}": recipe[name] for name in ("momentum", "learning_rate", "batch_size")}
+    return changes | {
+        "training.nesterov": recipe["momentum"] > 0,
+        "training.augmentation": "flip_shift_rotate" if recipe["augmented"] else "none",
+        "training.penalties": penalties,
+    }
+
+
+def paper_grid(setting: Setting, pool: str) -> list[Spec]:
+    """Networks of Figs. 1 to 3 ("vgg"), 5 ("mobilenet") or 6 ("resnet34").
+
+    At every fraction of corrupted labels the plain recipe, and a draw of the others that balances normalisation and
+    augmentation.
+    """
+    content = setting.read(__file__)
+    network, fractions = content["grid"]["networks"][pool], content["fractions"]
+    varied = content["grid"]["axes"] if pool == "vgg" else {
+        name: values for name, values in content["grid"]["axes"].items() if name not in ("batch_norm", "dropout")
+    }  # fmt: skip
+    base = Spec.from_dict(content["grid"]["base"]).replace(
+        {"network.name": network["name"], "network.options": network["options"]}
+    )
+    recipes = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
+    plain = {name: PLAIN.get(name, values[0]) for name, values in varied.items()}
+    others = [recipe for recipe in recipes if recipe != plain]
+    balanced = [name for name in ("batch_norm", "augmented") if name in varied]
+    found = []
+    for place, fraction in enumerate(fractions):
+        n_here = network["n"] // len(fractions) + (place < network["n"] % len(fractions))
+        drawn = [plain, *stratified(others, n_here - 1, balanced, seed=place)]
+        found += [base.replace({"data.label_noise": fraction, "seed": number, **_changes(recipe)})
+                  for number, recipe in enumerate(drawn)]  # fmt: skip
+    return found
+
+
+def plain_networks(specs: Sequence[Spec]) -> list[Spec]:
+    """Those of the specs that differ from the first in corruption (and seed) alone, by corruption."""
+    same = {"data.label_noise": 0.0, "seed": 0}
+    plain = specs[0].replace(same).id
+    return sorted((spec for spec in specs if spec.replace(same).id == plain), key=lambda spec: spec.data.label_noise)
+
+
+# --- pools that vary what the paper kept fixed: data, sizes, clean labels, networks that do not fit their data
+
+
+def varied_pool(setting: Setting, name: str) -> list[Spec]:
+    """The pool "digits" (small CNNs), "clothes" (LeNet-5 on Fashion-MNIST) or "dense" (three hidden layers on MNIST).
+
+    Corrupted labels, clean labels and few samples, training that stops early; each with and without batch norm. Every
+    network has a seed of its own, so that no two of them share initial weights; the data are the same.
+    """
+    content = setting.read(__file__)
+    varied, noises = content["varied"], content["fractions"]
+    pool = varied["pools"][name]
+    base = Spec.from_dict(varied["base"]).replace(pool["changes"])
+    built = [{**shape, "batch_norm": norm} for shape in pool["shapes"] for norm in (False, True)]
+    narrow = built[:2]
+    dropped = [{**option, "dropout": 0.2} for option in narrow]
+    crossed = [
+        *itertools.product(built, [{"data.label_noise": noise} for noise in noises]),
+        *itertools.product(dropped, [{"data.label_noise": noise} for noise in noises[1::3]]),
+        *itertools.product(narrow, [{"data.train_size": size} for size in pool["sizes"]]),
+        *itertools.product(
+            narrow, [{"data.label_noise": noise, "training.epochs": varied["early"]} for noise in noises[::2]]
+        ),
+    ]
+    found = [
+        base.replace({"network.options": options, **changes, "seed": number + 1000 * k})
+        for k in range(varied["repeats"])
+        for number, (options, changes) in enumerate(crossed)
+    ]
+    return found[: pool.get("first")]
+
+
+def first_pool(setting: Setting) -> tuple[str, list[Spec]]:
+    """Name and networks of the pool behind Figs. 1 to 3; of a varied pool those of full training and common size."""
+    name = setting.read(__file__)["first_pool"]
+    if name == "vgg":
+        return name, paper_grid(setting, name)
+    specs = varied_pool(setting, name)
+    common = (specs[0].data.train_size, specs[0].training.epochs)
+    return name, [spec for spec in specs if (spec.data.train_size, spec.training.epochs) == common]
+
+
+# --- photographs in folders
+
+
+def models(setting: Setting) -> dict[str, Spec]:
+    """Models A to E of Table 1, each with less regularisation than the one before."""
+    content = setting.read(__file__)["photographs"]
+    base = Spec.from_dict(content["base"])
+    return {
+        name: base.replace({"network.options": {**content["options"], "dropout": dropout},
+                            **{f"training.{key}": value for key, value in changes.items()}})
+        for name, (dropout, changes) in MODELS.items()
+    }  # fmt: skip
+
+
+def _write_images(folder: Path, samples: Samples, class_names: Sequence[str]) -> None:
+    """Write images [n, c, h, w] as PNG files, one folder a class."""
+    from PIL import Image
+
+    assert samples.targets is not None
+    pixels = (samples.inputs * 255).round().to(torch.uint8)
+    for number, (image, label) in enumerate(zip(pixels, samples.targets.tolist(), strict=True)):
+        path = folder / str(class_names[label]) / f"{number:05}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = image.permute(1, 2, 0).numpy()
+        Image.fromarray(content[..., 0] if content.shape[2] == 1 else content).save(path)
+
+
+def photographs(setting: Setting) -> Setting:
+    """Return the setting whose data root holds `imagenet/train` and `imagenet/val`.
+
+    At paper scale it is the same; else a small data set is unpacked into folders below the work folder, once.
+    """
+    stand_in = setting.read(__file__)["photographs"].get("stand_in")
+    if stand_in is None:
+        return setting
+    folder = setting.work / "imagenet"
+    if not (folder / "complete").exists():
+        problem, _ = prepare(DataSpec(**stand_in), root=setting.data_root)
+        names = problem.class_names or tuple(str(label) for label in range(problem.n_outputs))
+        for split, samples in (("train", problem.train), ("val", problem.test)):
+            _write_images(folder / split, samples, names)
+        (folder / "complete").touch()
+    return replace(setting, data_root=str(setting.work))
+
+
+# --- measuring
+
+
+def sparsity(setting: Setting, pool: str, spec: Spec) -> UnitSparsity:
+    """Zeta and kappa of the default layer with all their curves, on all training samples."""
+    network, problem = trained(setting, pool, spec.id)
+    assert problem.train.targets is not None
+    return unit_sparsity(network, problem.train.inputs, problem.train.targets)
+
+
+def layers_by_depth(network: nn.Module, default: str) -> dict[str, str]:
+    """Activations at a third and two thirds of the convolutions, and the one behind the last convolution's.
+
+    >>> relus = nn.Sequential(*(nn.ReLU() for _ in range(5)))
+    >>> layers_by_depth(relus, "3")
+    {'first third': '1', 'second third': '2', 'fully connected': '4'}
+    """
+    names = [name for name, module in network.named_modules() if isinstance(module, nn.ReLU)]
+    last = names.index(default)
+    places = {"first third": last // 3, "second third": round(2 * last / 3), "fully connected": last + 1}
+    found = {label: names[place] for label, place in places.items() if place != last and place < len(names)}
+    return {label: name for label, name in found.items() if list(found.values()).count(name) == 1}
+
+
+def measure_layers(setting: Setting, pool: str, spec: Spec, n_samples: int) -> dict[str, float]:
+    """Zeta and kappa of other layers, and of the default one, on the first training samples."""
+    network, problem = trained(setting, pool, spec.id)
+    samples = problem.train.subset(torch.arange(min(n_samples, len(problem.train))))
+    assert samples.targets is not None
+    measure: Callable[..., UnitSparsity] = partial(unit_sparsity, network, samples.inputs, samples.targets)
+    default = measure()
+    others = {label: measure(layers=name) for label, name in layers_by_depth(network, default.layer).items()}
+    found = {"last convolution": default, **others}
+    return {f"{number}, {label}": value for label, item in found.items() for number, value in item.numbers().items()}
+
+
+def finished(setting: Setting, pool: str, specs: Sequence[Spec]) -> list[Record]:
+    """Train and measure what is missing; the records of the networks that finished, in the order of the specs."""
+    records = setting.train(pool, specs)
+    kept = [record for record in records if record.status == "finished"]
+    if not kept:
+        raise GapscopeError(f"No network of {pool} finished; the first one: {records[0].message}.")
+    return kept
+
+
+def _has_batch_norm(setting: Setting, pool: str, record: Record) -> bool:
+    tensors, _ = load_tensors(weights_of(setting, pool, record.id))
+    return any(name.endswith("running_mean") for name in tensors)
+
+
+def networks(setting: Setting, pool: str, specs: Sequence[Spec], *, layer_samples: int = 0) -> Table:
+    """One row a finished network, indexed by id: settings, scores, gap and readings of `records_to_pandas`, and more.
+
+    `pool`, `corruption`, `batch_norm`, `fitted` (training accuracy at least 0.97, the paper's condition), `family`
+    (architecture and normalisation), and, where `layer_samples` is not 0, zeta and kappa of further layers.
+    """
+    import pandas
+
+    records = finished(setting, pool, specs)
+    table: Table = records_to_pandas(records)
+    norm = [_has_batch_norm(setting, pool, record) for record in records]
+    table = table.assign(
+        pool=pool,
+        corruption=table["data.label_noise"].astype(float),
+        batch_norm=norm,
+        fitted=table["train_accuracy"] >= FITTED_FROM,
+    )
+    kinds = ["batch norm" if value else "no batch norm" for value in norm]
+    table["family"] = [f"{name}, {kind}" for name, kind in zip(table["network.name"], kinds, strict=True)]
+    if layer_samples:
+        jobs = {spec.id: partial(measure_layers, setting, pool, spec, layer_samples)
+                for spec in specs if spec.id in table.index}  # fmt: skip
+        extra: Any = setting.remembered("layers", jobs)
+        table = table.join(pandas.DataFrame.from_dict(extra, orient="index").astype(float))
+    return table
