@@ -31,6 +31,7 @@ def gram_matrix(rows: Float[Tensor, "r p"]) -> Float[Tensor, "r r"]:
     r, p = rows.shape
     if r < 1000 or p < 512:
         return rows @ rows.T
+    # The upper right quarter is the mirror image of the lower left: 3/4 of the multiplications.
     half = r // 2
     product = rows.new_empty(r, r)
     product[:half, :half] = rows[:half] @ rows[:half].T
@@ -75,6 +76,8 @@ class Side:
 def _explicit(first: Side, second: Side, floats: int) -> Tensor:
     c, n, o, k, _ = first.sizes
     d, m, *_ = second.sizes
+    # <J, J'> is a sum over the O x K entries: a few channels O' at a time, so that J itself never has to fit. [N C, O'
+    # K] @ [M D, O' K]^T -> [N C, M D]
     kernel = first.columns.new_zeros(n * c, m * d)
     for channels in slices(o, max(1, floats // (max(n * c, m * d) * k))):
         rows = first.jacobian(channels)
@@ -85,10 +88,14 @@ def _explicit(first: Side, second: Side, floats: int) -> Tensor:
 def _gram(first: Side, second: Side, _: int) -> Tensor:
     c, n, o, k, t = first.sizes
     d, m, _, _, s = second.sizes
+    # J_nc = g_nc a_n^T has rank one: <J_nc, J_md> = (g_nc . g_md) (a_n . a_m), two Gram matrices, one over the outputs
+    # (n c, m d), one over the samples (n, m).
     if t == s == 1:
         rows, others = first.by_place.reshape(n * c, o), second.by_place.reshape(m * d, o)
         products = gram_matrix(rows) if second is first else rows @ others.T
         return products.view(n, c, m, d).mul_((first.columns[..., 0] @ second.columns[..., 0].T)[:, None, :, None])
+    # One sample i of the rows at a time, all of the columns: a_it . a_ms as [M, T S, 1] and g_cit . g_dms as [M, C D, T
+    # S]; the batched product sums over the pairs of places (t, s).
     others = second.by_place.reshape(m * d * s, o)
     places = second.columns.transpose(1, 2).reshape(m * s, k)
     kernel = first.columns.new_empty(n, c, m, d)
@@ -102,6 +109,8 @@ def _gram(first: Side, second: Side, _: int) -> Tensor:
 def _mixed(first: Side, second: Side, _: int) -> Tensor:
     c, n, o, k, _ = first.sizes
     d, m, _, _, s = second.sizes
+    # <J_ic, J_md> = sum_s g_dms^T (J_ic a_ms): J_ic moves every place of every sample, [C O, K] @ [K, M S], and what
+    # came out is multiplied with g_dms, summed over (o, s): [M, C, O S] @ [M, O S, D].
     places = second.columns.permute(1, 0, 2).reshape(k, m * s)
     others = second.gradients.permute(1, 2, 3, 0).reshape(m, o * s, d)
     kernel = first.columns.new_empty(n, c, m, d)
@@ -121,6 +130,8 @@ def cheapest_order(first: Side, second: Side, floats: int = TEMPORARY) -> str:
     d, m, _, _, s = second.sizes
     if t == s == 1:
         return "gram"
+    # Multiplications of each order. Explicit: J of both sides, counted half because a symmetric block needs it once,
+    # then their product.
     pairs = n * c * m * d
     costs = {"explicit": (n * c * t + m * d * s) * o * k / 2 + 0.6 * pairs * o * k}
     if c * t * m * d * s <= floats:
@@ -149,6 +160,9 @@ def traced_block(first: Side, second: Side, floats: int = TEMPORARY) -> Float[Te
     """Return sum_c <J_nc, J_mc> for all n of `first` and m of `second`; arguments as `kernel_block`."""
     c, n, o, k, t = first.sizes
     _, m, _, _, s = second.sizes
+    # Summed over equal outputs c, the gram order needs only sum_c g_cnt . g_cms, one product over (c, o) of [N T, C O]
+    # and [M S, C O]; the +4 stands for the work on the [t, s] products. Left of <= that order, right of it the explicit
+    # one.
     fits = n * t * m * s <= floats
     if fits and n * m * t * s * (c * o + k + 4) <= c * o * k * (n * m + (n * t + m * s) / 2):
         rows, others = (side.gradients.permute(1, 3, 0, 2).reshape(-1, c * o) for side in (first, second))
@@ -163,6 +177,9 @@ def traced_block(first: Side, second: Side, floats: int = TEMPORARY) -> Float[Te
 
 def _gradient_by_gram(side: Side, weights: Tensor) -> tuple[Tensor, Tensor]:
     c, n, o, k, t = side.sizes
+    # S = sum W_icmd (a_it . a_ms) (g_cit . g_dms). The weights are symmetric, so that deriving by the left factors and
+    # doubling takes the right ones into account: dS/dg_cit = 2 sum_mds W_icmd (a_it . a_ms) g_dms and dS/da_it = 2
+    # sum_cmds W_icmd (g_cit . g_dms) a_ms.
     others = side.by_place.reshape(n * c * t, o)
     places = side.columns.transpose(1, 2).reshape(n * t, k)
     by_columns, by_gradients = torch.empty_like(side.columns), torch.empty_like(side.gradients)
@@ -190,6 +207,8 @@ def kernel_block_gradient(
     """
     c, n, o, k, t = side.sizes
     if t * t * (o + 16) > 0.6 * o * k or n * (c * t) ** 2 > TEMPORARY:
+        # S = tr(J^T W J) has dS/dJ = 2 W J, and J_nc = sum_t g_cnt a_nt^T hands it on: dS/dg_cnt = (dS/dJ_nc) a_nt and
+        # dS/da_nt = sum_c (dS/dJ_nc)^T g_cnt.
         by_jacobian = (2 * weights.reshape(n * c, n * c) @ side.jacobian(slice(0, o))).view(n, c * o, k)
         by_gradients = torch.bmm(by_jacobian, side.columns).view(n, c, o, t).transpose(0, 1)
         return torch.bmm(by_jacobian.mT, side.by_sample) if by_columns else None, by_gradients

@@ -133,6 +133,8 @@ class Factors(Contribution):
     @override
     def weighted_sum(self, weights: Tensor) -> list[Tensor]:
         side = self.side()
+        # sum_n w_n sum_ct g_cnt a_nt^T: outputs c are added first, since all of them meet the same a_nt; then one
+        # product over samples and places, [O, N T] @ [N T, K].
         weighted = (side.gradients * weights[:, None, None]).sum(0).transpose(0, 1).flatten(1)
         return self._split(weighted @ side.columns.transpose(0, 1).flatten(1).T)
 
@@ -160,6 +162,7 @@ class Factors(Contribution):
     @override
     def regrouped(self, n: int) -> Factors:
         columns, (c, _, o, t) = self.layout.columns(self.inputs), self.gradients.shape
+        # Rows of one sample become further places of it: [N, R, K, T] -> [N, K, R T], for a and g alike.
         columns = columns.view(n, -1, *columns.shape[1:]).transpose(1, 2).flatten(2)
         gradients = self.gradients.reshape(c, n, -1, o, t).transpose(2, 3).flatten(3)
         return Factors(self.parameters, columns, gradients, _Given(self.layout.ones), self.transposed)
@@ -201,12 +204,15 @@ class Lookup(Contribution):
 
     def _scattered(self, rows: Tensor, size: int, channels: slice = slice(None)) -> Tensor:
         gradients = self.gradients[:, :, channels]
+        # Row v of a sample's Jacobian is the sum of g_cnt over the places t that read v: [C, N, E, T] -> [C, N, E,
+        # size].
         index = rows[None, :, None, :].expand_as(gradients)
         return gradients.new_zeros(*gradients.shape[:3], size).scatter_add(3, index, gradients)
 
     def _matched(self, other: Contribution, floats: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Jacobians [N, C, E' U] of both over the U rows that either reads, for some of the E columns at a time."""
         assert isinstance(other, Lookup)
+        # Rows that neither side reads add nothing: the table's V rows shrink to the U that are read by any sample.
         read, index = torch.unique(torch.cat([self.rows.flatten(), other.rows.flatten()]), return_inverse=True)
         indices = index.split([self.rows.numel(), other.rows.numel()])
         (c, n, e, _), m = self.gradients.shape, len(other.rows)
@@ -223,6 +229,7 @@ class Lookup(Contribution):
 
     @override
     def weighted_sum(self, weights: Tensor) -> list[Tensor]:
+        # [C, N, E, T] -> [N T, E], one line a reading; each goes to the row that was read.
         weighted = (self.gradients * weights[:, None, None]).sum(0).transpose(1, 2).flatten(0, 1)
         table = self.parameters[0]
         return [weighted.new_zeros(table.shape).index_add_(0, self.rows.flatten(), weighted)]
@@ -251,6 +258,7 @@ class Lookup(Contribution):
     def kernel_gradient(self, weights: Tensor) -> tuple[Tensor | None, ...]:
         read, index = torch.unique(self.rows, return_inverse=True)
         jacobian = self._scattered(index, len(read))
+        # dS/dJ = 2 W J as for factors, and every place that reads u gets the derivative of row u.
         by_jacobian = 2 * torch.einsum("ncmd,dmeu->cneu", weights, jacobian)
         return (by_jacobian.gather(3, index[None, :, None, :].expand_as(self.gradients)),)
 
@@ -348,6 +356,8 @@ def combined(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Con
     by_key: dict[tuple[int, ...], list[Contribution]] = {}
     for contribution in contributions:
         by_key.setdefault(contribution.key, []).append(contribution)
+    # A weight may be used with its bias here and without it there, and so stand in two keys: then neither can be
+    # contracted for itself, and the Jacobians of all its uses are added entry by entry.
     keys_of = Counter(parameter for key in by_key for parameter in key)
     result, apart = {}, []
     for key, uses in by_key.items():

@@ -147,9 +147,16 @@ def _flow(
     gamma: Numbers, overlap: Numbers, length: Numbers, method: Method, student: Student, rate: float, zeta: float
 ) -> OrderParameters:
     radial, i2, i3 = averages(gamma, overlap, student)
+    # A step of weight norm is dw = eta delta (gamma/L x - (wt^T x) w / (N L^2)), wt = gamma w / L, and w^T dw = 0: w
+    # turns and never shrinks. What is left is |dw|^2 = eta^2 delta^2 gamma^2/L^2 x^T x, so that with t = steps/N
+    # dL^2/dt = eta^2 gamma^2/L^2 I2, and dL/dt is half of it over L.
     growth = rate**2 * gamma**2 * i2 / (2 * length**3)
+    # gamma descends by eta/N along delta (wt^T x)/gamma - zeta gamma, of which `radial` is the mean I1/gamma.
     gain = rate * (radial - zeta * gamma)
+    # w^T w* / N = L R moves by d(LR)/dt = eta gamma/L I3 - eta R/L I1; dR/dt is (d(LR)/dt - R dL/dt) / L.
     turn = rate * gamma / length**2 * (i3 - overlap * radial) - overlap * growth / length
+    # Here wt itself moves by eta delta x: d gamma^2/dt = 2 eta I1 + eta^2 I2, with L = gamma; the overlap turns as
+    # above.
     if method == "sgd":
         return OrderParameters(gain + growth, turn, gain + growth)
     return OrderParameters(gain, turn, growth)
@@ -212,6 +219,7 @@ def learning_dynamics(
     solved = solve_ivp(
         rates, (0.0, moments[-1]), state, method="DOP853", t_eval=moments, events=bounded, rtol=1e-10, atol=1e-12
     )
+    # Stopped by `bounded`, the solution has fewer columns than there are times: the rest stays NaN.
     reached = np.reshape(solved.y, (3, -1))
     path[:, : reached.shape[1]] = reached
     return Trajectory(times=moments, gamma=path[0], overlap=np.clip(path[1], -1, 1), length=path[2])

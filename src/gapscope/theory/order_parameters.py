@@ -112,6 +112,9 @@ def output_correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Nu
     >>> output_correlations(np.array(1.0), "relu")
     (np.float64(0.5), np.float64(0.5))
     """
+    # For unit Gaussians at the angle a = arccos R the arc-cosine kernel (Cho and Saul 2009) gives E[relu(s) relu(t)] =
+    # (sin a + (pi - a) cos a) / 2 pi and E[1(s > 0) relu(t)^2] = (pi - a + sin a cos a) / 2 pi, here with pi - a = pi/2
+    # + arcsin R. The second is E[g'(s) g(t) t], since g(t) t = g(t)^2.
     if student == "linear":
         return overlap, np.ones_like(overlap)
     cosine = np.clip(overlap, -1, 1)
@@ -134,6 +137,8 @@ def correlation_slopes(overlap: Numbers, student: Student) -> tuple[Numbers, Num
     >>> correlation_slopes(np.array(1.0), "relu")
     (np.float64(0.5), np.float64(0.0))
     """
+    # Price's theorem: d E[g(s) g(t)]/dR = E[g'(s) g'(t)], for ReLU the share of inputs at which both are active. The
+    # other one by hand: d(R r + arcsin R)/dR = (r - R^2/r) + 1/r = 2 r.
     if student == "linear":
         return np.ones_like(overlap), np.zeros_like(overlap)
     cosine = np.clip(overlap, -1, 1)
@@ -156,6 +161,9 @@ def averages(gamma: Numbers, overlap: Numbers, student: Student) -> tuple[Number
     """
     share = activity(student)
     outputs, teacher = output_correlations(overlap, student)
+    # g'(s) s = g(s) and g'(s)^2 = g'(s) turn every average into one of three: E[g(s) g(t)] = gamma c1, E[g(s)^2] = h
+    # gamma^2 and E[g'(s) g(t) t] = E[g'(s) g(t)^2] = c3. In I3 stands E[g(s) t] too, which is h gamma R: t is R s /
+    # gamma and a part that s knows nothing of.
     squares = teacher + share * gamma**2 - 2 * gamma * outputs
     return outputs - share * gamma, squares, teacher - share * gamma * overlap
 
