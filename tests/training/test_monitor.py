@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from door_networks import bert, resnet18
 from gapscope.assessment.measure import measure
-from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer
+from gapscope.base.errors import InvalidInput, ReplaceLayer, UnreadableFile
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.measures.ntk_logdet import ntk_logdet
@@ -337,7 +338,55 @@ def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> Non
         Monitor(make_samples(), **settings).record(make_network(), 1)
 
 
-def test_an_alarm_needs_labels() -> None:
-    monitor = Monitor(make_samples().inputs, ["ntk_trace"], alarm=OverfittingAlarm(neighbours=3))
-    with pytest.raises(GapscopeError, match=r"needs class labels, int64 targets \[n\]\. Pass data as \(x, y\)"):
+def test_the_rule_of_every_is_one_in_own_loops_and_callbacks() -> None:
+    network, by_hand, called = make_network(), *(Monitor(make_samples(), ["loss"], every=3) for _ in range(2))
+    for epoch in range(1, 8):
+        numbers = by_hand.record(network, epoch)
+        called(network, {"epoch": epoch})
+        assert bool(numbers) == (epoch in (3, 6))
+    assert by_hand.epochs == called.epochs == [3, 6]
+
+
+def test_a_monitor_that_is_used_again_starts_anew_and_says_so() -> None:
+    monitor = Monitor(make_samples(), ["loss"], alarm=OverfittingAlarm(neighbours=5))
+    assert repr(monitor).endswith("OverfittingAlarm(has seen nothing yet)")
+    for epoch in (1, 2):
+        monitor.record(make_network(), epoch)
+    assert monitor.alarm is not None and "not raised; the best epoch so far" in repr(monitor)
+    monitor.alarm.raised_at = 2
+    with pytest.warns(UserWarning, match="Epoch 1 comes after epoch 2: .* starts anew"):
         monitor.record(make_network(), 1)
+    assert monitor.epochs == [1] and len(monitor.rows) == 1 and not monitor.alarm.raised and monitor.alarm.peak == 1
+
+
+def test_an_alarm_refuses_regression_at_once() -> None:
+    x = torch.randn(30, 4)
+    with pytest.raises(InvalidInput, match="needs class labels, one a sample; these data have none"):
+        Monitor((x, x[:, :1]), ["loss"], alarm=OverfittingAlarm())
+    assert Monitor((x, x[:, 0]), ["loss"]).record(nn.Linear(4, 1), 1)["loss"] > 0
+
+
+def test_recordings_are_kept_and_drawn(tmp_path: Any) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    monitor = Monitor(make_samples(), ["loss", "accuracy"])
+    for epoch in (1, 2):
+        monitor.record(make_network(), epoch)
+    monitor.save(tmp_path / "monitor.json")
+    assert Monitor.load(tmp_path / "monitor.json").equals(monitor.to_pandas().astype(float))
+    assert [axes.get_ylabel() for axes in monitor.plot()] == ["loss", "accuracy"]
+    plt.close("all")
+    (tmp_path / "other.json").write_text("[1]")
+    with pytest.raises(UnreadableFile, match="must hold recordings"):
+        Monitor.load(tmp_path / "other.json")
+
+
+def test_a_resnet_and_a_bert_are_monitored() -> None:
+    for make in (resnet18, bert):
+        network, data = make()
+        monitor = Monitor(data, ["ntk_trace", "accuracy"], alarm=OverfittingAlarm(neighbours=5))
+        numbers = monitor.record(network, 1)
+        assert numbers["ntk_trace"] > 0 and "alarm.support" in numbers and network.training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,8 @@ from gapscope.gradients.neighbours import most_similar
 from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.gradient_neighbours import share_in_conflict
+
+_logger = logging.getLogger("gapscope")
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,10 @@ class OverfittingAlarm:
         self.weight, self.neighbours = weight, neighbours
         self.threshold, self.smallest_fall, self.patience = threshold, smallest_fall, patience
         self.smallest_conflict = smallest_conflict
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything seen, for another training."""
         self.raised_at: int | None = None
         self.peak: int | None = None
         self._neighbours: Int[Tensor, "n k"] | None = None
@@ -123,6 +130,16 @@ class OverfittingAlarm:
     def raised(self) -> bool:
         """Whether the alarm has been raised."""
         return self.raised_at is not None
+
+    def __repr__(self) -> str:
+        if self.peak is None:
+            return "OverfittingAlarm(has seen nothing yet)"
+        if self.raised_at is None:
+            return f"OverfittingAlarm(not raised; the best epoch so far, as it guesses: {self.peak})"
+        return (
+            f"OverfittingAlarm(raised at epoch {self.raised_at}: what is learnt since epoch {self.peak} is not shared "
+            "by similar samples; test accuracy has probably peaked there)"
+        )
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Look at the network once; always at the same samples.
@@ -176,6 +193,7 @@ class OverfittingAlarm:
         self._below = self._below + 1 if fallen and now.conflict >= self.smallest_conflict else 0
         if self._below >= self.patience and self.raised_at is None:
             self.raised_at = epoch
+            _logger.warning("%r", self)
         return {
             "alarm.own_probability": float(now.own.mean()),
             "alarm.shared_probability": float(now.shared.mean()),

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -16,7 +17,9 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from gapscope.assessment.door import ready
 from gapscope.assessment.measure import measure, select_measures
-from gapscope.base.errors import check_choice, check_range
+from gapscope.base.errors import InvalidInput, UnreadableFile, check_choice, check_range
+from gapscope.base.files import read_json, write_atomically
+from gapscope.base.plots import plot_lines
 from gapscope.base.randomness import stream_seed
 from gapscope.base.records import Readings
 from gapscope.base.results import Result
@@ -131,33 +134,37 @@ class Monitor(Result):
     """Takes readings of a network on a fixed random part of its training data, along its training, and keeps them.
 
     A monitor is called as the `on_epoch` of `gapscope.train`, wrapped by the callbacks of `gapscope.integrations`, or
-    used by hand in any loop: `monitor.record(network, epoch)`. It never touches training: weights, buffers, modes,
-    gradients and all random states are as if it were not there. It never ends training either, but for a first
-    recording that fails (a misspelled option, a network that cannot be measured): later failures, of a measure or of a
-    sink, are warned about once.
+    used by hand in any loop: `monitor.record(network, epoch)`. Everywhere it records at epochs that `every` divides,
+    and does nothing at others. An epoch smaller than the last one is taken for another training: the monitor says so
+    and starts anew, its alarm as well. Classification and regression alike, but for the alarm.
+
+    It never touches training: weights, buffers, modes, gradients and all random states are as if it were not there. It
+    never ends training either, but for a first recording that fails (a misspelled option, a network that cannot be
+    measured): later failures, of a measure or of a sink, are warned about once.
 
     Args:
         data: Training data: a pair (x, y), inputs alone, Samples, a Dataset or a DataLoader. Of a Dataset only the
             chosen samples are read; all random transforms are applied once.
         measures: Names of registered measures; those of Szolnoky et al. 2022 by default.
-        every: Record every so many epochs.
+        every: Record at epochs that are multiples of it, in every kind of loop.
         n_samples: Samples in the monitored part, chosen once.
         mode: "eval", or "train" to measure with dropout masks on, drawn anew for each recording; all samples are then
             measured in one chunk, so that each has one mask. Log determinants have gaps (-inf) where masks make
             gradients equal (Szolnoky et al. 2022, Sec. 3.3). Networks with BatchNorm cannot be measured so.
         options: Measure name -> keyword options of that measure; None takes the n x n kernel, summed over outputs, for
             "ntk_logdet".
-        alarm: Watches the same samples for overfitting, see `OverfittingAlarm`; give it n_samples=256.
+        alarm: Watches the same samples for overfitting, see `OverfittingAlarm`; give it n_samples=256. It needs class
+            labels, so that it is not for regression.
         sinks: Called after each recording with the epoch and the numbers; see `gapscope.integrations`.
         seed: Seed of the choice of samples and of measures that draw noise.
 
     Raises:
-        InvalidInput: A measure or an option is unknown, or out of range.
+        InvalidInput: A measure or an option is unknown, or out of range, or an alarm is to watch a regression.
 
     >>> x, y = torch.eye(4), torch.tensor([0, 1, 0, 1])
     >>> network, monitor = nn.Linear(4, 2), Monitor((x, y), measures=["ntk_trace"], every=2)
     >>> for epoch in range(1, 5):
-    ...     monitor(network, {"epoch": epoch})
+    ...     _ = monitor.record(network, epoch)
     >>> monitor.to_pandas()["ntk_trace"].to_dict()  # 4 samples, 2 outputs, |x|^2 + 1 each
     {2: 16.0, 4: 16.0}
     """
@@ -179,6 +186,11 @@ class Monitor(Result):
         check_range("n_samples", n_samples, 1)
         check_choice("mode", mode, ("eval", "train"))
         self.samples = _subset(data, n_samples, seed)
+        if alarm is not None and not self.samples.is_classification:
+            raise InvalidInput(
+                "An OverfittingAlarm needs class labels, one a sample; these data have none. Leave the alarm out, and "
+                "watch the measures."
+            )
         chosen = select_measures(measures, self.samples, has_initial=False)
         self.measures = tuple(item.name for item in chosen)
         self.every, self.mode, self.alarm, self.seed = every, mode, alarm, seed
@@ -203,23 +215,26 @@ class Monitor(Result):
             network: The network.
             row: The epoch's row; its "epoch" counts from 1.
         """
-        if row["epoch"] % self.every == 0:
-            row.update(self.record(network, row["epoch"]))
+        row.update(self.record(network, row["epoch"]))
 
     def record(self, network: nn.Module, epoch: int) -> dict[str, float]:
-        """Take the readings now, whatever `every` says, keep them, hand them to the sinks, and return the numbers.
+        """Take the readings if `every` divides the epoch, keep them, hand them to the sinks, and return the numbers.
 
         Args:
             network: The network, on any device.
             epoch: Finished epochs (or any other count that grows).
 
         Returns:
-            Name -> value; NaN where a measure failed that had worked at the first recording.
+            Name -> value, empty where it is not time; NaN where a measure failed that worked at the first recording.
 
         Raises:
             GapscopeError: A measure has no value for this network, at the first recording.
             RuntimeError: PyTorch cannot run the network on these samples, at the first recording.
         """
+        if epoch % self.every:
+            return {}
+        if self.epochs and epoch < self.epochs[-1]:
+            self._start_anew(epoch)
         start = time.perf_counter()
         try:
             # frameworks validate in inference mode, where copies of a network would be of no use to autograd
@@ -241,6 +256,16 @@ class Monitor(Result):
             sink(epoch, numbers)
         self._spans.append((start, time.perf_counter()))
         return dict(numbers)
+
+    def _start_anew(self, epoch: int) -> None:
+        _say(
+            f"Epoch {epoch} comes after epoch {self.epochs[-1]}: the monitor takes it for another training and starts "
+            "anew. To keep both, give each a Monitor of its own."
+        )
+        for kept in (self.epochs, self.readings, self.rows, self._spans):
+            kept.clear()
+        if self.alarm is not None:
+            self.alarm.reset()
 
     def _measured(self, network: nn.Module, epoch: int) -> Readings:
         # the network takes one tensor by now, whatever the form of the data
@@ -279,5 +304,39 @@ class Monitor(Result):
 
         return pandas.DataFrame(self.rows, index=pandas.Index(self.epochs, name="epoch"))
 
+    def save(self, path: str | Path) -> None:
+        """Write the recordings to a JSON file; `Monitor.load` returns them as a table."""
+        write_atomically(Path(path), self.to_json(indent=1) + "\n")
+
+    @staticmethod
+    def load(path: str | Path) -> pandas.DataFrame:
+        """Return the recordings that `save` wrote, as `to_pandas` would; a monitor itself holds data, which stay out.
+
+        Args:
+            path: The file.
+
+        Returns:
+            One row a recording, indexed by epoch.
+
+        Raises:
+            UnreadableFile: It is truncated, or holds something else.
+        """
+        import pandas
+
+        content = read_json(Path(path))
+        rows = content.get("rows") if isinstance(content, dict) else None
+        if not rows or not all(isinstance(row, dict) and "epoch" in row for row in rows):
+            raise UnreadableFile(f"{path} must hold recordings; it does not. Name a file that Monitor.save wrote.")
+        return pandas.DataFrame(rows).set_index("epoch").astype(float)
+
+    def plot(self) -> list[Any]:
+        """Draw every number over the epochs, with the alarm's epochs, and return the matplotlib axes."""
+        alarm = self.alarm
+        marked = {} if alarm is None else {"alarm raised": alarm.raised_at, "best epoch by the alarm": alarm.peak}
+        columns = {name: [row[name] for row in self.rows] for name in (self.rows[0] if self.rows else ())}
+        known = {name: epoch for name, epoch in marked.items() if epoch is not None}
+        return plot_lines(self.epochs, columns, marked=known)
+
     def __repr__(self) -> str:
-        return f"Monitor({', '.join(self.measures)} on {len(self.samples)} samples: {self.cost})"
+        said = f"Monitor({', '.join(self.measures)} on {len(self.samples)} samples: {self.cost})"
+        return said if self.alarm is None else f"{said}\n{self.alarm!r}"
