@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -25,6 +29,24 @@ def _same_random_state() -> None:
     """Every test draws the same numbers, whichever tests ran before it in the same process."""
     torch.manual_seed(0)
     np.random.seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _wrong_input_reaches_our_own_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes and types of calls are not checked where a test expects an error: it gives wrong input on purpose."""
+    raises = pytest.raises
+
+    @contextmanager
+    def unchecked(*expected: Any, **options: Any) -> Iterator[Any]:
+        checked = jaxtyping.config.jaxtyping_disable
+        with raises(*expected, **options) as caught:
+            jaxtyping.config.update("jaxtyping_disable", True)
+            try:
+                yield caught
+            finally:
+                jaxtyping.config.update("jaxtyping_disable", checked)
+
+    monkeypatch.setattr(pytest, "raises", unchecked)
 
 
 @pytest.fixture(scope="session")

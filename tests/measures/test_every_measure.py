@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cases import CASES, each
+from gapscope.base.errors import GapscopeError
 from gapscope.base.records import Readings
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
@@ -22,39 +24,25 @@ from gapscope.measures.registry import Measure, measures
 from gapscope.training.loop import train
 
 MEASURES = measures()
-N, CLASSES = 24, 3
+N = 24
 
 
 def some_samples(dtype: torch.dtype = torch.float32) -> Samples:
-    generator = torch.Generator().manual_seed(0)
-    y = torch.arange(N) % CLASSES
-    x = 0.3 * torch.randn(N, 1, 8, 8, generator=generator) + torch.randn(CLASSES, 1, 8, 8, generator=generator)[y]
-    return Samples(x.to(dtype), y)
+    return CASES["convolutional"].samples(N, dtype=dtype)
 
 
 def some_network() -> nn.Module:
     """A small convolutional network with batch norm and dropout, trained a little, left in training mode."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = nn.Sequential(
-            nn.Conv2d(1, 6, 3, padding=1),
-            nn.BatchNorm2d(6),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(6, 8, 3),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Dropout(0.3),
-            nn.Linear(32, 10),
-            nn.ReLU(),
-            nn.Linear(10, CLASSES),
-        )
+    network, samples = CASES["convolutional"].make(N)
     network.initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}  # type: ignore[assignment]
-    train(network, some_samples(), TrainingSpec(learning_rate=0.1, epochs=15, batch_size=8))
+    train(network, samples, TrainingSpec(learning_rate=0.1, epochs=15, batch_size=8))
     return network.train()
 
 
 NETWORK = some_network()
+# token ids can be neither shifted nor differentiated; no plain hidden layer of units is there
+REFUSED = {("encoder", measure) for measure in ("input_jacobian_norm", "output_sensitivity", "margin_signature")}
+REFUSED |= {("LSTM", "unit_sparsity"), ("residual, group norm", "unit_sparsity")}
 
 
 def options_of(item: Measure, **given: Any) -> dict[str, Any]:
@@ -159,3 +147,30 @@ def test_callers_without_gradients_get_the_same_numbers(item: Measure, context: 
 @every_measure
 def test_the_mode_of_the_network_has_no_effect(item: Measure) -> None:
     assert_close(take(item, copy.deepcopy(NETWORK).eval(), some_samples()), take(item, NETWORK, some_samples()), 0.0)
+
+
+def _taken(item: Measure, network: nn.Module, samples: Samples, **given: Any) -> Readings | str:
+    """The readings, or the sentence that says why there are none."""
+    initial = {name: 0.9 * tensor for name, tensor in network.state_dict().items()}
+    try:
+        return item(network, samples, initial=initial if "initial" in item.needs else None, **options_of(item, **given))
+    except GapscopeError as error:
+        return str(error)
+
+
+@each()
+@every_measure
+def test_every_network_is_measured_alike_in_any_chunks_or_refused_in_a_sentence(item: Measure, name: str) -> None:
+    network, samples = CASES[name].make(N, dtype=torch.float64)
+    state = {key: tensor.clone() for key, tensor in network.state_dict().items()}
+    found = _taken(item, network, samples)
+    assert all(torch.equal(state[key], tensor) for key, tensor in network.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    assert isinstance(found, str) is ((name, item.name) in REFUSED), found
+    if isinstance(found, str):
+        return
+    assert [reading.number for reading in found] == list(item.numbers)
+    if "chunk_size" in item.options:
+        again = _taken(item, network, samples, chunk_size=5)
+        assert isinstance(again, Readings)
+        assert_close(again, found, 1e-9)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import warnings
 from typing import Any
 
@@ -255,9 +254,18 @@ def test_a_diverged_network_gives_nan(options: dict[str, Any]) -> None:
 
 
 def test_a_batch_of_one() -> None:
-    network, (x, _) = _network(), _batch(1)
-    for options in ({}, {"method": "exact"}, {"kind": "logdet"}):
-        GradientSimilarityPenalty(0.1, **options)(network, x).backward()  # type: ignore[arg-type]
+    network, x = _network().double(), _batch(1)[0].double()
+    trace, log_determinant = (_exact(network, x, kind, 1.0) for kind in ("trace", "logdet"))
+    exact = GradientSimilarityPenalty(0.1, method="exact")(network, x)
+    torch.testing.assert_close(exact, 0.1 * trace / 3, rtol=1e-10, atol=0)
+    of_determinant = GradientSimilarityPenalty(0.1, kind="logdet")(network, x)
+    torch.testing.assert_close(of_determinant, 0.1 * log_determinant / 3, rtol=1e-10, atol=0)
+    # one probe of one sample: the squared gradient of one of the three outputs, three times
+    probed = GradientSimilarityPenalty(0.1)(network, x)
+    each = dense_jacobian(network, x, create_graph=True)[0].square().sum(1)
+    assert any(torch.isclose(probed, 0.1 * value, rtol=1e-10) for value in each)
+    gradient = gradient_of(probed, network)
+    assert any(torch.allclose(gradient, 0.1 * gradient_of(value, network), atol=1e-9) for value in each)
 
 
 def test_settings_from_a_spec_and_wrong_ones() -> None:
@@ -285,10 +293,23 @@ def test_several_processes_draw_different_probes(monkeypatch: pytest.MonkeyPatch
     assert not torch.equal(*states)
 
 
-def test_every_combination_runs_in_training_mode() -> None:
-    network, (x, _) = _network().train(), _batch()
-    for kind, method, probe in itertools.product(("trace", "logdet"), ("probe", "exact"), ("class", "rademacher")):
-        GradientSimilarityPenalty(0.1, kind=kind, method=method, probe=probe)(network, x).backward()  # type: ignore[arg-type]
+@pytest.mark.parametrize("kind", ["trace", "logdet"])
+@pytest.mark.parametrize("method", ["probe", "exact"])
+@pytest.mark.parametrize("probe", ["class", "rademacher"])
+def test_training_mode_alone_changes_nothing(kind: Any, method: Any, probe: Any) -> None:
+    network, x = _network().double(), _batch()[0].double()
+    values, gradients = [], []
+    for training in (False, True):  # the network has neither dropout nor batch norm
+        penalty = GradientSimilarityPenalty(0.1, kind=kind, method=method, probe=probe)
+        values.append(penalty(network.train(training), x))
+        gradients.append(gradient_of(values[-1], network))
+        assert all(module.training is training for module in network.modules())
+    torch.testing.assert_close(*values, rtol=1e-12, atol=0)
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
+    assert float(gradients[0].abs().max()) > 0
+    if method == "exact" or kind == "logdet":
+        right = _exact(network, x, kind, 1.0) / 24
+        torch.testing.assert_close(values[1], 0.1 * right, rtol=1e-10, atol=0)
 
 
 def test_noise_below_the_rounding_errors_is_refused() -> None:
