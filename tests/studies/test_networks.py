@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import nn
 from gapscope.base.errors import GapscopeError
 from gapscope.base.specs import Spec
 from gapscope.data import Problem
+from gapscope.pools import processes
 from gapscope_studies.kit.pool import compared, data_hashes, networks, probed, stands_in_for, trained
 from gapscope_studies.kit.study import Setting
 
@@ -18,6 +21,11 @@ SPECS = [
     Spec().replace({"data.train_size": 200, "data.test_size": 50, "training.epochs": epochs, "seed": seed})
     for epochs, seed in ((1, 0), (6, 1))
 ]
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "run_local", lambda function, jobs, workers: ((j, function(j), None) for j in jobs))
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +86,15 @@ def test_hashes_tell_data_apart_and_leave_noise_out(setting: Setting) -> None:
 def test_weights_are_where_the_pool_has_them(setting: Setting, tmp_path: Path) -> None:
     with pytest.raises(GapscopeError):
         trained(Setting(scale="smoke", work=tmp_path), "nothing", SPECS[0].id)
+
+
+def test_the_part_of_the_docs_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "add-a-study-part.md").read_text()
+    for kind, name in (("python", "toystudy.py"), ("toml", "smoke.toml")):
+        (tmp_path / name).write_text(page.split(f"```{kind}\n")[1].split("```")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    study = importlib.import_module("toystudy").STUDY
+    [path] = study.run(tmp_path / "results", scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
+    [claim] = json.loads(path.read_text())["claims"]
+    assert (claim["outcome"], claim["units"]) == ("open", 6) and "not finished" in claim["reason"]
+    assert "| data | MNIST, 60,000 images | digits, 200 training" in path.with_suffix(".md").read_text()
