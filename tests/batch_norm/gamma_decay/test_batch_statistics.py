@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from batch_norm.some_networks import images, plain, warmed_up
 from gapscope.base.errors import InvalidInput
 from gapscope.batch_norm.gamma_decay.batch_statistics import (
-    QUANTITIES,
     BatchStatistics,
     batch_statistics,
     gaussian_std_moments,
@@ -116,7 +115,7 @@ def test_convolutions_against_the_definition() -> None:
     network: Any = warmed_up(plain())
     rows = batch_statistics(network, images(60), batch_sizes=(12,), passes=400, chunk_size=17)
     by_name = {(row.layer, row.quantity): row for row in rows}
-    assert [row.layer for row in rows][:: len(QUANTITIES)] == ["1", "4", "8"]
+    assert [row.layer for row in rows][::5] == ["1", "4", "8"]
     h = network[0](images(60).inputs)
     mean, deviation = h.mean((0, 2, 3)), h.transpose(0, 1).flatten(1).std(1, unbiased=False)
     generator = torch.Generator().manual_seed(3)
@@ -131,14 +130,11 @@ def test_convolutions_against_the_definition() -> None:
     assert bool((row.paper > 1.5 * row.predicted).all())  # positions of a sample are no copies of each other
 
 
-def test_table_figure_and_errors() -> None:
+def test_table_and_errors() -> None:
     layer = nn.BatchNorm1d(2)
     x = torch.randn(40, 2)
     rows = batch_statistics(layer, x, batch_sizes=(4, 8), passes=3)
     assert isinstance(rows, BatchStatistics) and rows.to_pandas().shape == (10, 4) and "std_bias" in repr(rows)
-    assert rows.plot("covariance").axes[0].get_ylabel() == "Cov(a, s)"
     assert layer.num_batches_tracked == 0
-    with pytest.raises(InvalidInput, match=r"quantity must be one of .*; got 'std'"):
-        rows.plot("std")
     with pytest.raises(InvalidInput, match=r"batch_sizes .* must lie in \[2, 39\]; got 40"):
         batch_statistics(layer, x, batch_sizes=(40,))

@@ -191,13 +191,11 @@ def test_the_network_is_left_alone_and_results_repeat() -> None:
     assert first == batch_norm_excess(network, images(30), batch_sizes=(8,), passes=1, layers=["8"])
 
 
-def test_table_and_figure() -> None:
+def test_table() -> None:
     rows = batch_norm_excess(warmed_up(plain()), images(40), batch_sizes=(4, 8, 16), passes=1)
     table = rows.to_pandas()
     assert table.shape == (12, 5) and "ratio" in repr(rows)
-    figure = rows.plot()
-    assert [panel.get_title() for panel in figure.axes] == ["1", "4", "8", ALL_LAYERS]
-    assert len(figure.axes[0].lines) >= 3
+    assert list(table.index.get_level_values("layer").unique()) == ["1", "4", "8", ALL_LAYERS]
 
 
 def test_errors() -> None:

@@ -16,11 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.base.errors import check_choice, check_range
+from gapscope.base.errors import check_range
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.results import Rows
 from gapscope.base.samples import Samples, as_samples, slices
-from gapscope.batch_norm.gamma_decay._figures import label_first, panels_over_batch_size
 from gapscope.batch_norm.gamma_decay.curvature import normalised_input
 from gapscope.batch_norm.gamma_decay.measured_excess import random_batches
 from gapscope.batch_norm.norm_layers import batch_norm_layers
@@ -31,16 +30,6 @@ from gapscope.inspection.outputs import inspecting, ready_inputs, samples_per_pa
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.figure import Figure
-
-QUANTITIES = {
-    "mean_variance": "Var(a)",
-    "std_variance": "Var(s)",
-    "std_bias": "E[s]",
-    "inverse_std_bias": "E[1/(1+s)] - 1",
-    "covariance": "Cov(a, s)",
-}
-"""Names of the quantities and what they are."""
 
 
 def gaussian_std_moments(batch_size: int) -> tuple[float, float, float]:
@@ -79,7 +68,8 @@ class StatisticsRow:
     Attributes:
         layer: Name of the layer.
         batch_size: Batch size M.
-        quantity: A key of QUANTITIES.
+        quantity: "mean_variance", Var(a); "std_variance", Var(s); "std_bias", E[s]; "inverse_std_bias", E[1/(1+s)] - 1;
+            "covariance", Cov(a, s).
         measured: Over random batches [C].
         standard_error: Of `measured`, over batches [C].
         predicted: To order 1/M, from the variance over samples of the mean and mean square over positions [C].
@@ -96,7 +86,7 @@ class StatisticsRow:
 
 
 class BatchStatistics(Rows[StatisticsRow]):
-    """The rows of `batch_statistics`, with a table and a figure."""
+    """The rows of `batch_statistics`, with a table."""
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row a layer, batch size and quantity; means over channels."""
@@ -115,19 +105,6 @@ class BatchStatistics(Rows[StatisticsRow]):
             for row in self
         ]
         return pandas.DataFrame(rows).set_index(["layer", "batch_size", "quantity"])
-
-    def plot(self, quantity: str = "std_variance") -> Figure:
-        """Draw one quantity over the batch size, a panel a layer: measured, predicted, and as in the paper."""
-        check_choice("quantity", quantity, QUANTITIES)
-        table = self.to_pandas().xs(quantity, level="quantity")
-        figure, panels = panels_over_batch_size(row.layer for row in self)
-        for name, panel in panels.items():
-            rows = table.loc[name].sort_index()
-            panel.errorbar(rows.index, rows["measured"], 2 * rows["standard_error"], fmt="o", label="measured")
-            panel.plot(rows.index, rows["predicted"], "-", label="predicted")
-            panel.plot(rows.index, rows["paper"], "--", label="paper")
-        label_first(panels, QUANTITIES[quantity])
-        return figure
 
 
 @dataclass(frozen=True)
@@ -233,7 +210,7 @@ def batch_statistics(
         generator: Source of the batches; None for the same draws at every call.
 
     Returns:
-        Rows with numbers and standard errors; `.to_pandas()`, `.plot()`.
+        Rows with numbers and standard errors; `.to_pandas()`.
 
     Raises:
         InvalidInput: A batch size does not fit the data.

@@ -14,7 +14,6 @@ from gapscope.base.errors import check_range
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.records import Estimate
 from gapscope.base.results import Rows
-from gapscope.batch_norm.gamma_decay._figures import label_first, panels_over_batch_size
 from gapscope.batch_norm.gamma_decay.curvature import tapped_forward
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay
@@ -28,7 +27,6 @@ from gapscope.inspection.outputs import inspecting, samples_per_pass
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.figure import Figure
 
 ALL_LAYERS = "all layers"
 """Name of the row in which all layers use batch statistics at once."""
@@ -59,7 +57,7 @@ class ExcessRow:
 
 
 class BatchNormExcess(Rows[ExcessRow]):
-    """The rows of `batch_norm_excess`, with a table and a figure."""
+    """The rows of `batch_norm_excess`, with a table."""
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row a layer and batch size."""
@@ -78,20 +76,6 @@ class BatchNormExcess(Rows[ExcessRow]):
             for row in self
         ]
         return pandas.DataFrame(rows).set_index(["layer", "batch_size"])
-
-    def plot(self) -> Figure:
-        """Draw measured excess (with two standard errors), decay and prediction over the batch size, layer by layer."""
-        figure, panels = panels_over_batch_size(row.layer for row in self)
-        for name, panel in panels.items():
-            rows = sorted((row for row in self if row.layer == name), key=lambda row: row.batch_size)
-            sizes = [row.batch_size for row in rows]
-            errors = [2 * (row.measured.standard_error or 0) for row in rows]
-            panel.errorbar(sizes, [row.measured for row in rows], errors, fmt="o", label="measured")
-            panel.plot(sizes, [row.predicted for row in rows], "-", label="predicted")
-            panel.plot(sizes, [row.decay for row in rows], "--", label=r"$\zeta\gamma^2$ alone")
-            panel.set_yscale("symlog", linthresh=max(abs(float(rows[-1].predicted)) / 3, 1e-12))
-        label_first(panels, "batch-norm minus population-norm loss")
-        return figure
 
 
 def random_batches(
@@ -195,7 +179,7 @@ def batch_norm_excess(
         **decay_options: Options of `gamma_decay` (covariance, curvature, draws, ...).
 
     Returns:
-        Rows with numbers and standard errors; `.to_pandas()`, `.plot()`.
+        Rows with numbers and standard errors; `.to_pandas()`.
 
     Raises:
         InvalidInput: A batch size does not fit the data, or the data have no targets.
