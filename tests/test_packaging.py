@@ -1,0 +1,71 @@
+"""The wheel: built from the source, holds what a user needs and nothing else, and works where it is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT))
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_holds_the_package_its_types_and_its_templates_but_no_studies(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "gapscope/py.typed" in names and "gapscope/cli/demo.toml" in names
+    assert any(name.startswith("gapscope/report/templates/") for name in names)
+    assert not [name for name in names if not name.startswith(("gapscope/", "gapscope-"))]
+    assert not [name for name in names if "studies" in name or name.startswith("tests")]
+
+
+def test_works_where_it_is_installed(wheel: Path, tmp_path: Path) -> None:
+    pip("install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel))
+    code = "import gapscope as gs; print(gs.__version__, gs.__file__, gs.load('digits').n_outputs)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, check=True
+    )
+    version, path, classes = done.stdout.split()
+    assert version == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert Path(path).is_relative_to(tmp_path) and classes == "10"
+
+
+def declared() -> set[str]:
+    """Names of the packages that pyproject.toml declares as needed, as they are imported."""
+    imported: dict[str, str] = {"scikit-learn": "sklearn", "pillow": "PIL", "typing-extensions": "typing_extensions"}
+    needed: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = [line.split(">")[0].split("=")[0].strip() for line in needed]
+    return {imported.get(name, name) for name in names}
+
+
+def test_every_import_of_the_core_is_declared() -> None:
+    import ast
+
+    optional = {"lightning", "transformers", "peft", "accelerate", "datasets", "torchvision", "timm", "tensorboard",
+                "wandb", "mlflow", "ray", "gapscope", "gapscope_studies", "torch_xla", "IPython"}  # fmt: skip
+    found: dict[str, Path] = {}
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0]: path for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found[node.module.split(".")[0]] = path
+    missing = set(found) - set(sys.stdlib_module_names) - declared() - optional
+    assert not missing, {name: found[name] for name in missing}
