@@ -313,7 +313,7 @@ def test_the_constant_prediction_is_the_variance_of_the_targets(setting: Setting
     targets = problem.train.targets
     assert targets is not None and problem.test.targets is not None
     one_run = (problem.test.targets - targets.mean(0)).square().mean().item()
-    others = tables.constant_prediction_loss(setting, setup)
+    others = protocol.constant_prediction_loss(setting, setup)
     assert 0.5 * one_run < others < 2 * one_run
 
 

@@ -12,13 +12,16 @@ from functools import partial
 from typing import Any
 
 from gapscope_studies.forouzesh2021 import figures
-from gapscope_studies.forouzesh2021.figures import HOUSING, POPULAR, TABLE_1_PAPER, WIDTHS
+from gapscope_studies.forouzesh2021.analysis import part
+from gapscope_studies.forouzesh2021.figures import HOUSING, IMAGES, POPULAR, TABLE_1_PAPER, WIDTHS
 from gapscope_studies.kit.claims import cannot_run, not_run
 from gapscope_studies.kit.study import Part, Study
 
 
-def _part(name: str, title: str, says: str, find: Callable[..., Any], grid: str, **paper: Any) -> Part:
-    return Part(name, title, partial(figures.part, find=find, grid=grid, **paper), says)
+def _part(
+    name: str, title: str, says: str, find: Callable[..., Any], grid: str, paper: dict[str, str] = IMAGES
+) -> Part:
+    return Part(name, title, partial(part, find=find, grid=grid, paper=paper), says)
 
 
 def _figure(name: str, title: str, says: str, grid: str, paper: dict[str, str] = WIDTHS, **options: Any) -> Part:

@@ -1,21 +1,40 @@
-"""What the parts share: log-log relations with intervals, the paper's figures beside ours, and what figures claim."""
+"""What the parts share: log-log relations with intervals, how a part is made of its networks, what figures claim."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
 from gapscope.estimation.correlations import correlations
 from gapscope.theory.sensitivity import predicted_loss
+from gapscope_studies.forouzesh2021.networks import Configuration, Grids, measured_samples, points, runs
 from gapscope_studies.kit.claims import Claim, Compared, claim, measured
+from gapscope_studies.kit.plots import named, panels, scatter
+from gapscope_studies.kit.pool import data_hashes, stands_in_for
 from gapscope_studies.kit.statistics import Interval, bootstrap, log_log
-from gapscope_studies.kit.study import Table
+from gapscope_studies.kit.study import Outcome, Setting, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Rows = list[dict[str, Any]]
 Found = dict[str, float]
+LABELS = {
+    "s_after": "sensitivity S after training",
+    "s_before": "sensitivity S before training",
+    "s_train": "S on training inputs",
+    "s_softmax": "sensitivity behind the softmax",
+    "s_calibrated": "S after training over the squared temperature",
+    "j_softmax": "J behind the softmax",
+    "variance": "variance over runs",
+    "bias_and_variance": "bias + variance",
+    "test_loss": "test loss L",
+    "error": "test error",
+}
 ENDS = ("", "_low", "_high")
 
 
@@ -82,6 +101,77 @@ def over_predicted(table: Table) -> dict[str, float]:
 def by_family(table: Table) -> dict[str, Found]:
     """Relation of loss and S within each family."""
     return {str(family): relation(group, "s_after") for family, group in table.groupby("family", sort=False)}
+
+
+# --- parts
+
+
+def _scatter(table: Table, x: str, y: str = "test_loss", *, predicted: bool = False) -> Figure:
+    """Log-log scatter plot, a colour a family; open markers did not fit their data; dashed eq. (9)."""
+    figure, (axis,) = panels(1, width=5.4, height=4.0)
+    groups = {str(family): group for family, group in table.groupby("family", sort=False)}
+    hollow = {name: (~group["fitted"].astype(bool)).to_list() for name, group in groups.items()}
+    scatter(axis, {name: (group[x], group[y]) for name, group in groups.items()}, hollow)
+    named(axis, xscale="log", yscale="log", xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
+    if predicted:
+        first, ends = table.iloc[0], [table[x].min(), table[x].max()]
+        facts = {"n_outputs": int(first["outputs"]), "input_second_moment": first["mean_square_input"]}
+        axis.plot(ends, [predicted_loss(end, **facts) for end in ends], "--", color="0.5", lw=1, label="eq. (9)")
+    axis.legend(fontsize=7, frameon=False)
+    return figure
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The networks of one part: its configurations, their runs, and the points that average these."""
+
+    setting: Setting
+    configurations: list[Configuration]
+    runs: Table
+    points: Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What one part computes of its networks: numbers, claims, scatter plots (name -> columns), and its own table.
+
+    `points` are those that are shown where they are not all, or have further columns.
+    """
+
+    numbers: Mapping[str, Any]
+    claims: Sequence[Claim]
+    plots: Mapping[str, tuple[str, str]]
+    points: Table = None
+    table: Rows | None = None
+    predicted: bool = False
+
+
+def part(setting: Setting, *, grid: str, find: Callable[[Measured], Answer], paper: Mapping[str, str]) -> Outcome:
+    """Train and measure the networks of a grid, and tell what `find` finds; `paper` is what they stand in for."""
+    import pandas
+
+    configurations = getattr(Grids(setting), grid)()
+    table = runs(setting, configurations)
+    answer = find(Measured(setting, configurations, table, points(table)))
+    shown = points(table) if answer.points is None else answer.points
+    # networks are scored on other test samples than those that are watched while they train
+    specs = [spec.replace({"data.test_size": None}) for item in configurations for spec in item.specs()]
+    n_measured, left_out = len(measured_samples(setting, specs[0])[1]), int((~shown["fitted"].astype(bool)).sum())
+    columns = dict.fromkeys(column for pair in answer.plots.values() for column in pair)
+    facts = [name for name in ("train_accuracy", "test_accuracy", "parameters", "runs") if name in shown]
+    return Outcome(
+        numbers={**answer.numbers, "points": shown.to_dict("records")},
+        claims=answer.claims,
+        stands_in_for=[*stands_in_for(setting, specs, paper),
+                       {"what": "measured on", "paper": "", "here": f"{n_measured:,} test samples"}],
+        tables={"What was computed": pandas.DataFrame(answer.table or number_rows(answer.numbers)),
+                "Points (means over runs)": shown[["family", "name", *columns, *facts]]},
+        figures={name: _scatter(shown, *pair, predicted=answer.predicted) for name, pair in answer.plots.items()},
+        verdict=f"Units are configurations, whose runs are averaged; all share one draw of training samples. "
+        f"{left_out} of {len(shown)} do not fit their training data.",
+        seeds=range(int(shown["runs"].max())),
+        data=data_hashes(setting, specs),
+    )  # fmt: skip
 
 
 # --- claims: their units are configurations, whose runs are averaged; all of a figure share one training subset

@@ -3,46 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 
 from gapscope.estimation.correlations import correlations, kendall_tau
-from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_layers, predicted_loss
+from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_layers
 from gapscope_studies.forouzesh2021.analysis import (
+    LABELS,
+    Answer,
+    Measured,
     Rows,
     by_family,
     compared_relations,
     fitted,
     learnt,
     loss_over_eq_9,
-    number_rows,
     over_predicted,
     pearson,
     ratio_claim,
     related,
     relation,
 )
-from gapscope_studies.forouzesh2021.networks import (
-    Configuration,
-    Grids,
-    measured_samples,
-    points,
-    runs,
-    trained_network,
-)
+from gapscope_studies.forouzesh2021.networks import Configuration, measured_samples, trained_network
 from gapscope_studies.kit.claims import Claim, claim, computed
 from gapscope_studies.kit.claims import measured as claims_of
-from gapscope_studies.kit.plots import named, panels, scatter
-from gapscope_studies.kit.pool import data_hashes, stands_in_for
 from gapscope_studies.kit.statistics import Interval
-from gapscope_studies.kit.study import Outcome, Setting, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from gapscope_studies.kit.study import Setting, Table
 
 SAME = 1.2  # factor within which two numbers are "the same"
 NEAR = {"above": -math.log10(SAME), "below": math.log10(SAME)}  # of log10 of a ratio
@@ -54,18 +44,6 @@ TABLE_1 = {
     "s_softmax": "S after softmax",
     "s_few": "S before softmax",
 }
-LABELS = {
-    "s_after": "sensitivity S after training",
-    "s_before": "sensitivity S before training",
-    "s_train": "S on training inputs",
-    "s_softmax": "sensitivity behind the softmax",
-    "s_calibrated": "S after training over the squared temperature",
-    "j_softmax": "J behind the softmax",
-    "variance": "variance over runs",
-    "bias_and_variance": "bias + variance",
-    "test_loss": "test loss L",
-    "error": "test error",
-}
 # what the paper had, where its text or the authors' code says it
 PAPER = {"batch size": "128", "seeds": "10", "epochs": "until the training loss is 1e-5 in 10 epochs"}
 IMAGES = {"data": "CIFAR-10, 1,000 training and 10,000 test images", **PAPER}
@@ -73,77 +51,6 @@ WIDTHS = {**IMAGES, "network": "widths 100 to 500"}
 POPULAR = {**IMAGES, "data": "CIFAR-10, 12,800 training images", "network": "widths of 1/4 to 5/4"}
 HOUSING = {**PAPER, "data": "Boston housing", "network": "3 to 8 hidden layers, widths 100 to 500"}
 TABLE_1_PAPER = {**POPULAR, "data": "CIFAR-10, 50,000 training images"}
-
-
-def _scatter(table: Table, x: str, y: str = "test_loss", *, predicted: bool = False) -> Figure:
-    """Log-log scatter plot, a colour a family; open markers did not fit their data; dashed eq. (9)."""
-    figure, (axis,) = panels(1, width=5.4, height=4.0)
-    groups = {str(family): group for family, group in table.groupby("family", sort=False)}
-    hollow = {name: (~group["fitted"].astype(bool)).to_list() for name, group in groups.items()}
-    scatter(axis, {name: (group[x], group[y]) for name, group in groups.items()}, hollow)
-    named(axis, xscale="log", yscale="log", xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
-    if predicted:
-        first, ends = table.iloc[0], [table[x].min(), table[x].max()]
-        facts = {"n_outputs": int(first["outputs"]), "input_second_moment": first["mean_square_input"]}
-        axis.plot(ends, [predicted_loss(end, **facts) for end in ends], "--", color="0.5", lw=1, label="eq. (9)")
-    axis.legend(fontsize=7, frameon=False)
-    return figure
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The networks of one part: its configurations, their runs, and the points that average these."""
-
-    setting: Setting
-    configurations: list[Configuration]
-    runs: Table
-    points: Table
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What one part computes of its networks: numbers, claims, scatter plots (name -> columns), and its own table.
-
-    `points` are those that are shown where they are not all, or have further columns.
-    """
-
-    numbers: Mapping[str, Any]
-    claims: Sequence[Claim]
-    plots: Mapping[str, tuple[str, str]]
-    points: Table = None
-    table: Rows | None = None
-    predicted: bool = False
-
-
-def part(
-    setting: Setting, *, grid: str, find: Callable[[Measured], Answer], paper: Mapping[str, str] = IMAGES
-) -> Outcome:
-    """Train and measure the networks of a grid, and tell what `find` finds; `paper` is what they stand in for."""
-    import pandas
-
-    configurations = getattr(Grids(setting), grid)()
-    table = runs(setting, configurations)
-    measured = Measured(setting, configurations, table, points(table))
-    answer = find(measured)
-    shown = measured.points if answer.points is None else answer.points
-    # networks are scored on other test samples than those that are watched while they train
-    specs = [spec.replace({"data.test_size": None}) for item in configurations for spec in item.specs()]
-    n_measured, left_out = len(measured_samples(setting, specs[0])[1]), int((~shown["fitted"].astype(bool)).sum())
-    columns = dict.fromkeys(column for pair in answer.plots.values() for column in pair)
-    facts = [name for name in ("train_accuracy", "test_accuracy", "parameters", "runs") if name in shown]
-    return Outcome(
-        numbers={**answer.numbers, "points": shown.to_dict("records")},
-        claims=answer.claims,
-        stands_in_for=[*stands_in_for(setting, specs, paper),
-                       {"what": "measured on", "paper": "", "here": f"{n_measured:,} test samples"}],
-        tables={"What was computed": pandas.DataFrame(answer.table or number_rows(answer.numbers)),
-                "Points (means over runs)": shown[["family", "name", *columns, *facts]]},
-        figures={name: _scatter(shown, *pair, predicted=answer.predicted) for name, pair in answer.plots.items()},
-        verdict=f"Units are configurations, whose runs are averaged; all share one draw of training samples. "
-        f"{left_out} of {len(shown)} do not fit their training data.",
-        seeds=range(int(shown["runs"].max())),
-        data=data_hashes(setting, specs),
-    )  # fmt: skip
 
 
 # --- test loss against sensitivity: Figs. 1 to 5, appendix F

@@ -19,7 +19,7 @@ from torch import nn
 from gapscope.base.randomness import stream_seed
 from gapscope.base.records import Record
 from gapscope.base.specs import Spec
-from gapscope.inspection.losses import scores
+from gapscope.inspection.losses import loss_of, scores
 from gapscope.inspection.outputs import inspecting, network_outputs
 from gapscope.pools.from_spec import build_network, prepared
 from gapscope.training.loop import train
@@ -150,6 +150,17 @@ def scenario_runs(
     pool = f"{setup.base.network.name}-{setup.base.data.name}"
     records = dict(zip(specs, setting.train(pool, specs, measures=()), strict=True))
     return pandas.DataFrame(scenario_row(setup, method, spec, records[spec]) for method, spec in wanted), specs
+
+
+def constant_prediction_loss(setting: Setting, setup: Setup) -> float:
+    """Test loss of the mean training target, averaged over the runs without noise: what any network must beat."""
+    losses = []
+    for seed in range(setup.runs):
+        problem, _ = prepared(setup.with_seed(seed).replace({"data.target_noise": 0.0}), setting.data_root)
+        assert problem.train.targets is not None and problem.test.targets is not None
+        constant = problem.train.targets.mean(0).expand_as(problem.test.targets)
+        losses.append(float(loss_of(constant, problem.test.targets)))
+    return float(numpy.mean(losses))
 
 
 # --- networks of figures

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.base.specs import Spec
-from gapscope.inspection.losses import loss_of
-from gapscope.pools.from_spec import prepared
 from gapscope_studies.kit.claims import Claim, Compared, claim, finished
 from gapscope_studies.kit.plots import heat_map, legend, lines, named, panels, points
 from gapscope_studies.kit.pool import data_hashes, stands_in_for
@@ -89,17 +87,6 @@ def acceptance(table: Table, noise: float = JUDGED) -> dict[str, Any]:
     ours = there[there["method"] == "MGS"]
     drop = float((ours["best"] - ours["final"]).mean())
     return {"lead": lead, "interval": tuple(interval), "drop": drop, "holds": lead >= LEAD and drop <= DROP}
-
-
-def constant_prediction_loss(setting: Setting, setup: Setup) -> float:
-    """Test loss of the mean training target, averaged over the runs without noise: what any network must beat."""
-    losses = []
-    for seed in range(setup.runs):
-        problem, _ = prepared(setup.with_seed(seed).replace({"data.target_noise": 0.0}), setting.data_root)
-        assert problem.train.targets is not None and problem.test.targets is not None
-        constant = problem.train.targets.mean(0).expand_as(problem.test.targets)
-        losses.append(float(loss_of(constant, problem.test.targets)))
-    return float(numpy.mean(losses))
 
 
 def first_places(found: Table) -> dict[str, int]:
@@ -280,7 +267,7 @@ def paper_table(
     }
     constant = math.nan
     if setup.lower_is_better:
-        numbers["constant_prediction"] = constant = constant_prediction_loss(setting, setup)
+        numbers["constant_prediction"] = constant = protocol.constant_prediction_loss(setting, setup)
     else:
         numbers |= {"acceptance": acceptance(table), "beyond_early_stopping": beyond_early_stopping(found)}
     return outcome(
