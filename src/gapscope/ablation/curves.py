@@ -47,6 +47,7 @@ def reversed_turning_points(curves: Float[Tensor, "c n"], *, ties: str, include_
     >>> reversed_turning_points(torch.tensor([[0.9, 1.0, 1.0, 1.0]]), ties="last", include_all_ablated=False).tolist()
     [2]
     """
+    # With every unit removed the network predicts one constant class, for which E(M) is 1: that is no turning point.
     candidates = curves if include_all_ablated else curves[:, :-1]
     if ties == "first":
         return candidates.argmax(1)

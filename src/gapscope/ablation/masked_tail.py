@@ -66,6 +66,8 @@ class Tail(ABC):
             Predicted classes: both orders, samples, steps 0..M.
         """
         states, predicted, tied = self._evaluated(source, ranking)
+        # A tied state is computed again in the batch of the step at which it is entered, and of no later one at which
+        # it still holds: the last bits of a prediction depend on that batch.
         entered = tied[states.steps]
         entered[..., 1:] &= states.steps[..., 1:] != states.steps[..., :-1]
         for order, n in entered.any(1).nonzero().tolist():

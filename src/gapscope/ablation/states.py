@@ -30,6 +30,8 @@ class States:
         self.position: Int[Tensor, "s m"] = removed[:, :-1]
         self.offsets: Int[Tensor, " s"] = sizes.cumsum(0) - sizes
         self.sample_of: Int[Tensor, " t"] = torch.repeat_interleave(sizes)
+        # After n steps of the reverse order the first M - n ranked units are left, removed[M - n] of them active. All
+        # of these left is state 0, none is state k, j of them is state k + j.
         left, count = removed.flip(1), self.counts[:, None]
         reverse = torch.where(left == count, 0, torch.where(left == 0, count, count + left))
         self.steps: Int[Tensor, "2 s n"] = torch.stack([removed, reverse]) + self.offsets[:, None]
@@ -39,4 +41,6 @@ class States:
         samples = self.sample_of[states]
         local = (states - self.offsets[samples])[:, None]
         count, position = self.counts[samples][:, None], self.position[samples]
+        # `position` counts the active units ranked before a unit: without the first i it is left from position i on, in
+        # state k + j it is left below position j.
         return torch.where(local <= count, position >= local, position < local - count)

@@ -149,6 +149,8 @@ class _Ablation:
         parts = [features(every[part]) for part in slices(len(every), rows)]
         self.features: Float[Tensor, "s m p"] = torch.cat([there for there, _ in parts])
         self.resting: Float[Tensor, "s m p"] = torch.cat([resting for _, resting in parts])
+        # A unit whose features rest at their values for zero input changes nothing when it is removed: no state of its
+        # own.
         self.active = (self.features != self.resting).any(2)[:, ranking]
         self.states = States(self.active)
         self.weights: Float[Tensor, "m p h"] = tail.weights.unflatten(0, (units, -1))
@@ -167,10 +169,13 @@ class _Ablation:
     def _group(self, samples: slice, active: int) -> Int[Tensor, "2 r"]:
         """Return what `evaluated` does, for all states of a few samples."""
         last = samples.stop - 1
+        # States of a sample stand side by side, k + 1 and k - 1 of them (one where k = 0); those of consecutive samples
+        # too.
         stop = self.states.offsets[last] + (2 * self.states.counts[last]).clamp(min=1)
         states = torch.arange(int(self.states.offsets[samples.start]), int(stop), device=self.ranking.device)
         of = self.states.sample_of[states]
         local, count = states - self.states.offsets[of], self.states.counts[of]
+        # Rows of `_sums`: i for "without the first i active units", active + j for "with the first j".
         row = torch.where(local <= count, local, active + local - count)
         hidden = self._sums(samples, active)[row, of - samples.start]
 
@@ -182,6 +187,8 @@ class _Ablation:
 
     def _sums(self, samples: slice, active: int) -> Float[Tensor, "n g h"]:
         """Return the linear layer's outputs: rows 0..active without the first i active units, then with the first j."""
+        # Active units first, each group in the order of the ranking. A sample with fewer active units than `active` is
+        # filled up with others, whose terms are zero and leave the running sums as they are.
         first = (~self.active[samples]).long().argsort(dim=1, stable=True)[:, :active]
         terms = self._terms(samples, self.ranking[first])
         nothing = self.cut.linear(self.resting[samples].flatten(1))
@@ -197,6 +204,8 @@ class _Ablation:
 
     def _terms(self, samples: slice, units: Int[Tensor, "g a"]) -> Float[Tensor, "g a h"]:
         """Return what each of these units adds to the linear layer's outputs."""
+        # W h(m z) = W h(0) + sum over the units left of W_u (h(z)_u - h(0)_u), where W_u are the P columns of W that
+        # belong to unit u: [m, g, p] @ [m, p, h].
         delta = self.features[samples] - self.resting[samples]
         if delta.shape[2] == 1:
             return self.weights[units, 0] * delta.squeeze(2).gather(1, units).unsqueeze(2)
