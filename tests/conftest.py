@@ -50,9 +50,18 @@ def _wrong_input_reaches_our_own_checks(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture(scope="session")
-def data_root() -> Path:
-    """Folder of the real data sets; tests that need it are skipped where it is absent."""
+def real_data_root() -> Path:
+    """Folder of the real data sets; tests of their published numbers are skipped where it is absent."""
     root = _data_root()
     if not root.is_dir():
         pytest.skip("the real data sets are not on this machine (set GAPSCOPE_DATA)")
     return root
+
+
+@pytest.fixture(scope="session")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the real data sets, or of stand-ins of the same layout and sizes."""
+    from standin_data import write_standins
+
+    root = _data_root()
+    return root if root.is_dir() else write_standins(tmp_path_factory.mktemp("data"))

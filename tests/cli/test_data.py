@@ -37,8 +37,8 @@ def test_list_reads_the_environment(data_root: Path) -> None:
     assert f"data root: {data_root};" in result.output
 
 
-def test_fetch_tells_its_progress_in_plain_lines(data_root: Path, tmp_path: Path) -> None:
-    with serving(data_root / "mnist") as server:
+def test_fetch_tells_its_progress_in_plain_lines(real_data_root: Path, tmp_path: Path) -> None:
+    with serving(real_data_root / "mnist") as server:
         result = RUNNER.invoke(app, ["fetch", "mnist", "--data-root", str(tmp_path), "--base-url", server.url])
     assert result.exit_code == 0
     images = [line for line in result.stderr.splitlines() if line.startswith("train-images")]
@@ -63,10 +63,10 @@ def test_fetch_passes_errors_on(data_root: Path, tmp_path: Path) -> None:
         assert isinstance(error("mnist", "--base-url", server.url), UnreadableFile)
 
 
-def test_a_terminal_gets_a_bar(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_bar(real_data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapscope.cli.data._on_terminal", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with serving(data_root / "boston_housing") as server:
+    with serving(real_data_root / "boston_housing") as server:
         result = RUNNER.invoke(app, ["fetch", "boston_housing", "--data-root", str(tmp_path), "--base-url", server.url])
     assert result.exit_code == 0
     assert "housing.data" in result.stderr and "━" in result.stderr

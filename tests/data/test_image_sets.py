@@ -23,8 +23,8 @@ def moments(problem: Problem) -> list[float]:
     return [float(value) for part in (problem.train, problem.test) for value in (part.inputs.mean(), part.inputs.std())]
 
 
-def test_mnist(data_root: Path) -> None:
-    problem = image_sets.mnist(data_root)
+def test_mnist(real_data_root: Path) -> None:
+    problem = image_sets.mnist(real_data_root)
     assert (problem.train.inputs.shape, problem.test.inputs.shape) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
     assert counts(problem) == (
         [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
@@ -33,41 +33,41 @@ def test_mnist(data_root: Path) -> None:
     assert moments(problem) == pytest.approx([0.130660, 0.308108, 0.132515, 0.310480], abs=1e-6)
 
 
-def test_fashion_mnist_with_a_shorter_training_file(data_root: Path) -> None:
-    problem = image_sets.fashion_mnist(data_root)
+def test_fashion_mnist_with_a_shorter_training_file(real_data_root: Path) -> None:
+    problem = image_sets.fashion_mnist(real_data_root)
     assert counts(problem) == ([942, 1027, 1016, 1019, 974, 989, 1021, 1022, 990, 1000], [1000] * 10)
     assert moments(problem) == pytest.approx([0.286309, 0.354018, 0.286849, 0.352444], abs=1e-6)
     assert problem.class_names[9] == "Ankle boot"
 
 
-def test_cifar10_with_one_training_file(data_root: Path) -> None:
-    problem = image_sets.cifar10(data_root)
+def test_cifar10_with_one_training_file(real_data_root: Path) -> None:
+    problem = image_sets.cifar10(real_data_root)
     assert problem.input_shape == (3, 32, 32)
     assert counts(problem) == ([600] * 10, [200] * 10)
     means = [part.inputs.mean((0, 2, 3)).tolist() for part in (problem.train, problem.test)]
     assert means[0] == pytest.approx([0.49175, 0.48106, 0.44461], abs=6e-6)
     assert means[1] == pytest.approx([0.49726, 0.48828, 0.45503], abs=6e-6)
-    names = (data_root / "cifar10" / "batches.meta.txt").read_text().split()
+    names = (real_data_root / "cifar10" / "batches.meta.txt").read_text().split()
     assert list(problem.class_names) == names
 
 
-def test_cifar100_has_as_many_outputs_as_classes(data_root: Path) -> None:
-    problem = image_sets.cifar100(data_root)
+def test_cifar100_has_as_many_outputs_as_classes(real_data_root: Path) -> None:
+    problem = image_sets.cifar100(real_data_root)
     assert counts(problem) == ([100] * 20, [40] * 20)
     assert problem.n_outputs == 20
     assert (problem.class_names[0], problem.class_names[19]) == ("apple", "cattle")
     assert problem.train.inputs.mean((0, 2, 3)).tolist() == pytest.approx([0.52619, 0.49215, 0.43286], abs=6e-6)
 
 
-def test_cifar100_coarse_labels_group_the_fine_ones(data_root: Path) -> None:
-    fine, coarse = (image_sets.cifar100(data_root, labels=labels) for labels in ("fine", "coarse"))
+def test_cifar100_coarse_labels_group_the_fine_ones(real_data_root: Path) -> None:
+    fine, coarse = (image_sets.cifar100(real_data_root, labels=labels) for labels in ("fine", "coarse"))
     assert fine.train.targets is not None and coarse.train.targets is not None
     pairs = set(zip(fine.train.targets.tolist(), coarse.train.targets.tolist(), strict=True))
     assert len(pairs) == 20
     named = {fine.class_names[a]: coarse.class_names[b] for a, b in pairs}
     assert (named["apple"], named["bed"]) == ("fruit_and_vegetables", "household_furniture")
     with pytest.raises(InvalidInput, match="labels of cifar100 must be one of 'fine', 'coarse'; got 'fin'"):
-        image_sets.cifar100(data_root, labels="fin")
+        image_sets.cifar100(real_data_root, labels="fin")
 
 
 def unpacked(source: Path, target: Path) -> None:
@@ -123,8 +123,8 @@ def test_labels_that_do_not_exist_are_refused(data_root: Path, tmp_path: Path) -
         image_sets.mnist(tmp_path)
 
 
-def test_a_list_of_too_few_class_names_is_refused(data_root: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(data_root / "cifar100", tmp_path / "cifar100", copy_function=shutil.copyfile)
+def test_a_list_of_too_few_class_names_is_refused(real_data_root: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(real_data_root / "cifar100", tmp_path / "cifar100", copy_function=shutil.copyfile)
     folder.chmod(0o755)
     (folder / "fine_label_names.txt").write_text("apple\npear\n")
     with pytest.raises(UnreadableFile, match="must name at least the 20 classes of the labels; it names 2"):

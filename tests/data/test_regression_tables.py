@@ -32,7 +32,7 @@ def all_targets(problem: Problem) -> torch.Tensor:
     ],
 )
 def test_sizes_and_published_statistics(
-    data_root: Path,
+    real_data_root: Path,
     table: RegressionTable,
     n_train: int,
     n_test: int,
@@ -41,7 +41,7 @@ def test_sizes_and_published_statistics(
     low: float,
     high: float,
 ) -> None:
-    problem = load_table(table, data_root)
+    problem = load_table(table, real_data_root)
     assert (len(problem.train), len(problem.test), problem.input_shape) == (n_train, n_test, (inputs,))
     targets = all_targets(problem)
     assert float(targets.mean()) == pytest.approx(mean, abs=5e-5)
@@ -57,24 +57,24 @@ def test_inputs_are_standardised_on_the_training_rows_alone(data_root: Path) -> 
     assert problem.test.inputs.double().mean(0).abs().max() > 1e-3
 
 
-def test_raw_inputs_on_request_from_the_same_rows(data_root: Path) -> None:
-    raw, standard = (load_table(CALIFORNIA_HOUSING, data_root, standardize=choice) for choice in (False, True))
+def test_raw_inputs_on_request_from_the_same_rows(real_data_root: Path) -> None:
+    raw, standard = (load_table(CALIFORNIA_HOUSING, real_data_root, standardize=choice) for choice in (False, True))
     both = torch.cat((raw.train.inputs, raw.test.inputs)).double()
     assert float(both[:, 7].mean()) == pytest.approx(3.8706710029, abs=1e-5)
     rebuilt = standard.test.inputs * raw.train.inputs.std(0, correction=0) + raw.train.inputs.mean(0)
     assert torch.allclose(rebuilt, raw.test.inputs, rtol=1e-3, atol=1e-2)
 
 
-def test_both_forms_of_the_boston_table_hold_the_same_numbers(data_root: Path, tmp_path: Path) -> None:
+def test_both_forms_of_the_boston_table_hold_the_same_numbers(real_data_root: Path, tmp_path: Path) -> None:
     (tmp_path / "boston-housing").mkdir()
-    shutil.copyfile(data_root / "boston_housing" / "housing.data", tmp_path / "boston-housing" / "housing.data")
-    plain, csv = load_table(BOSTON_HOUSING, tmp_path), load_table(BOSTON_HOUSING, data_root)
+    shutil.copyfile(real_data_root / "boston_housing" / "housing.data", tmp_path / "boston-housing" / "housing.data")
+    plain, csv = load_table(BOSTON_HOUSING, tmp_path), load_table(BOSTON_HOUSING, real_data_root)
     assert torch.equal(plain.train.inputs, csv.train.inputs)
     assert torch.equal(all_targets(plain), all_targets(csv))
 
 
-def test_other_seeds_give_other_splits(data_root: Path) -> None:
-    first, second = (load_table(CONCRETE, data_root, split_seed=seed, test_fraction=0.5) for seed in (0, 1))
+def test_other_seeds_give_other_splits(real_data_root: Path) -> None:
+    first, second = (load_table(CONCRETE, real_data_root, split_seed=seed, test_fraction=0.5) for seed in (0, 1))
     assert len(first.test) == 515
     assert not torch.equal(first.test.inputs, second.test.inputs)
     assert sorted(all_targets(first).flatten().tolist()) == sorted(all_targets(second).flatten().tolist())

@@ -91,8 +91,8 @@ def test_found_says_where(data_root: Path, tmp_path: Path) -> None:
         found("mnits")
 
 
-def test_fetching_puts_files_where_loading_finds_them(data_root: Path, tmp_path: Path) -> None:
-    with serving(data_root / "boston_housing") as server:
+def test_fetching_puts_files_where_loading_finds_them(real_data_root: Path, tmp_path: Path) -> None:
+    with serving(real_data_root / "boston_housing") as server:
         paths = fetch("boston_housing", root=tmp_path, base_url=server.url)
     assert paths == [tmp_path / "boston_housing" / "housing.data"]
     assert len(load("boston_housing", root=tmp_path).train) == 354

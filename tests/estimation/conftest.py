@@ -9,6 +9,6 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def pgdl(data_root: Path) -> pandas.DataFrame:
+def pgdl() -> pandas.DataFrame:
     """CIFAR-10 networks of the PGDL competition, task 1: gap, hyper-parameters (hp.*), measures (m.*)."""
-    return pandas.read_csv(data_root / "pgdl" / "pgdl_task1_v4.csv")
+    return pandas.read_csv(Path(__file__).parents[1] / "fixtures" / "pgdl_task1_v4.csv")

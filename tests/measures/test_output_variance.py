@@ -115,8 +115,8 @@ def convolutional() -> nn.Module:
     )  # fmt: skip
 
 
-def test_on_mnist_raw_outputs_tell_next_to_nothing_and_probabilities_do(data_root):
-    network, test = trained_on_images("mnist", data_root, fully_connected())
+def test_on_mnist_raw_outputs_tell_next_to_nothing_and_probabilities_do(real_data_root):
+    network, test = trained_on_images("mnist", real_data_root, fully_connected())
     assert test.targets is not None
     x, y = test.inputs[:3000], test.targets[:3000]
     raw, behind = (error_detection(network, x, y, draws=5, space=space) for space in ("logits", "probabilities"))
@@ -126,8 +126,8 @@ def test_on_mnist_raw_outputs_tell_next_to_nothing_and_probabilities_do(data_roo
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
 @pytest.mark.parametrize("network", [fully_connected, convolutional])
-def test_the_areas_that_are_documented(data_root, name, network):
-    network, test = trained_on_images(name, data_root, network())
+def test_the_areas_that_are_documented(real_data_root, name, network):
+    network, test = trained_on_images(name, real_data_root, network())
     assert test.targets is not None
     behind = error_detection(network, test.inputs, test.targets)
     raw = error_detection(network, test.inputs, test.targets, space="logits")

@@ -1,0 +1,96 @@
+"""The Ray engine: clusters that run, that are named, that are gone; deaths of workers; relative folders."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gapscope.base.errors import GapscopeError, WorkerDied
+from gapscope.base.specs import Spec
+from gapscope.pools import Pool
+from gapscope.pools.ray_engine import run_ray, running_cluster
+
+ray = pytest.importorskip("ray")
+SPEC = Spec.from_dict(
+    {"data": {"train_size": 60, "test_size": 30}, "training": {"epochs": 2}, "network": {"options": {"width": 4}}}
+)
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+def test_a_stale_address_file_is_seen_through_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    assert running_cluster() is None
+    (tmp_path / "ray").mkdir()
+    told = tmp_path / "ray" / "ray_current_cluster"
+    told.write_text(f"127.0.0.1:{free_port()}")
+    assert running_cluster() is None
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        told.write_text(address)
+        assert running_cluster() == address
+        monkeypatch.setenv("RAY_ADDRESS", "local")
+        assert running_cluster() is None
+        for named in (address, f"ray://{address}"):
+            monkeypatch.setenv("RAY_ADDRESS", named)
+            assert running_cluster() == named
+
+
+@pytest.mark.parametrize("named", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "nonsense"])
+def test_a_named_cluster_that_is_gone_gets_one_sentence(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", named.format(free_port()))
+    with pytest.raises(GapscopeError, match="RAY_ADDRESS must be the address of a running Ray cluster"):
+        running_cluster()
+
+
+def work(job: tuple[str, str]) -> str:
+    """Done in a worker: return, or die the first time or always."""
+    kind, folder = job
+    marker = Path(folder) / f"seen-{kind}"
+    first = not marker.exists()
+    with marker.open("a") as file:
+        file.write("x")
+    if kind == "always dies" or (kind == "dies once" and first):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"{kind} in {Path.cwd()}"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """A cluster of two processors that this process is not connected to, as `ray start --head` leaves one."""
+    from ray.cluster_utils import Cluster
+
+    held = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    yield held.address
+    held.shutdown()
+
+
+@pytest.mark.slow
+def test_a_running_cluster_is_used(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", cluster)
+    monkeypatch.chdir(tmp_path)
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+    handler = signal.getsignal(signal.SIGTERM)
+    kinds = ["a", "dies once", "always dies", "b"]
+    outcomes = {job[0]: (result, error) for job, result, error in run_ray(work, [(k, str(tmp_path)) for k in kinds], 2)}
+    assert {kind for kind, (result, _) in outcomes.items() if result == f"{kind} in {tmp_path}"} == {
+        "a", "b", "dies once",
+    }  # fmt: skip
+    assert isinstance(outcomes["always dies"][1], WorkerDied)
+    assert 2 <= len((tmp_path / "seen-always dies").read_text()) <= 3, "twice alone, and perhaps once in company"
+    assert signal.getsignal(signal.SIGTERM) is handler and not ray.is_initialized()
+    # a relative folder is that of the driver, wherever the cluster was started
+    records = Pool("pool").run([SPEC, SPEC.replace({"seed": 1})], engine="ray", measures=())
+    assert [record.status for record in records] == ["finished", "finished"]
+    assert len(list(tmp_path.glob("pool/runs/*/record.json"))) == 2
