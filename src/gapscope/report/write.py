@@ -22,6 +22,7 @@ from gapscope.report.measures import cards, folded, guide, ranked_measures
 from gapscope.report.networks import networks
 from gapscope.report.overview import overview
 from gapscope.report.pool_view import PoolView
+from gapscope.report.verdict import verdict
 
 if TYPE_CHECKING:
     import pandas
@@ -104,6 +105,7 @@ def write_report(
                 gap_words=view.gap_words,
                 overview=overview(view),
                 held_out=None if held_out is None else held_out_section(view, held_out, estimator, level),
+                verdict=verdict(view, held_out, next((row["name"] for row in ranked if not row["baseline"]), None)),
                 ranking=ranked,
                 folded=folded(ranked),
                 cards=cards(view, ranked),

@@ -1,0 +1,120 @@
+"""What to do, in the first sentences of the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gapscope.base.records import Record
+from gapscope.report.numbers import fixed
+from gapscope.report.pool_view import PoolView
+
+if TYPE_CHECKING:
+    import pandas
+
+POINT = 0.01
+# a network that fits its training data this well, and loses so much on test data, has learnt them by heart
+FITS, LOSES = 0.97, 0.1
+ENOUGH = 12
+
+# what a measure is, for somebody who has not read its paper
+WORDS = {
+    "accuracy": "the training accuracy",
+    "distance_from_initialization": "the distance of the weights from where training began",
+    "input_jacobian_norm": "how strongly outputs answer to small changes of the input",
+    "loss": "the training loss",
+    "margin_signature": "how far samples lie from the class boundary",
+    "ntk_logdet": "how differently the samples are learnt (log determinant of the kernel)",
+    "ntk_trace": "how strongly single samples move the network (trace of the kernel)",
+    "output_sensitivity": "how much outputs shift under noise on the input",
+    "parameter_count": "the number of parameters",
+    "parameter_norm": "the size of the weights",
+    "unit_sparsity": "how few units each class needs",
+}
+
+
+def in_words(reading: str) -> str:
+    """Return what a reading is, in words where they are known.
+
+    >>> in_words("unit_sparsity.zeta"), in_words("my_own")
+    ('how few units each class needs', 'my_own')
+    """
+    return WORDS.get(reading.split(".")[0], reading)
+
+
+def _named(records: Sequence[Record], view: PoolView) -> str:
+    names = [view.descriptions[record.id] for record in records[:3]]
+    more = len(records) - len(names)
+    return "; ".join(names) + (f"; and {more} more" if more else "")
+
+
+def _best(view: PoolView) -> str:
+    """Which network has the best test score, and who is within a point of it."""
+    if view.gap_kind == "loss":
+        best = min(view.finished, key=lambda record: record.scores["test_loss"])
+        return f"The smallest test loss, {fixed(best.scores['test_loss'])}, has {_named([best], view)}."
+    ordered = sorted(view.finished, key=lambda record: -record.scores["test_accuracy"])
+    top = ordered[0].scores["test_accuracy"]
+    tied = [record for record in ordered if top - record.scores["test_accuracy"] < POINT]
+    if len(tied) == 1:
+        return f"Take {_named(tied, view)}: the best test accuracy, {fixed(top)}, by more than a point."
+    return f"These are tied within a point of the best test accuracy, {fixed(top)}: {_named(tied, view)}."
+
+
+def _memorising(view: PoolView) -> str:
+    if view.gap_kind == "loss":
+        return ""
+    by_heart = [
+        record for record in view.finished if record.scores["train_accuracy"] >= FITS and record.gap >= LOSES
+    ]  # fmt: skip
+    if not by_heart:
+        return ""
+    by_heart.sort(key=lambda record: -record.gap)
+    verb = "memorises its" if len(by_heart) == 1 else "memorise their"
+    worst = by_heart[0]
+    share = f"{fixed(worst.scores['train_accuracy'])} on them, {fixed(worst.scores['test_accuracy'])} on test data"
+    whom = f", most of all {_named([worst], view)}" if len(by_heart) > 1 else f": {_named([worst], view)}"
+    return f"{len(by_heart)} of {len(view.finished)} {verb} training data{whom} ({share})."
+
+
+def _estimated(view: PoolView, held_out: pandas.DataFrame | None) -> str:
+    """Whether gaps can be told from training data alone, in this pool."""
+    if held_out is None:
+        if len(view.finished) >= ENOUGH:
+            return ""
+        return f"{len(view.finished)} finished networks are too few to estimate gaps from: add some, {ENOUGH} at least."
+    gaps = {record.id: record.gap for record in view.finished}
+    estimates = zip(held_out.index, held_out["prediction"].tolist(), strict=True)
+    pairs = [(gaps[str(key)], float(value)) for key, value in estimates if not math.isnan(value)]
+    if len(pairs) < 2:
+        return ""
+    mean = sum(gap for gap, _ in pairs) / len(pairs)
+    error = math.sqrt(sum((gap - value) ** 2 for gap, value in pairs) / len(pairs))
+    # each from the mean of all others, as the estimate is
+    plain = math.sqrt(sum((gap - mean) ** 2 for gap, _ in pairs) / len(pairs)) * len(pairs) / (len(pairs) - 1)
+    if error >= plain:
+        return f"Gaps cannot be told from training data here: the estimate errs by {fixed(error)}, their mean by less."
+    return (
+        f"From training data alone the gap of a network like these is known to {fixed(error)} (root mean square; their "
+        f"mean alone: {fixed(plain)})."
+    )
+
+
+def verdict(view: PoolView, held_out: pandas.DataFrame | None, best_measure: str | None) -> list[str]:
+    """Return what to conclude from a pool, in sentences.
+
+    Args:
+        view: The pool.
+        held_out: Estimates of networks that the estimator was not fitted on, if there are any.
+        best_measure: Name of the reading that goes best with the gap, if any is known.
+
+    Returns:
+        Sentences; none where no network is finished.
+    """
+    if not view.finished:
+        return []
+    sentences = [_best(view), _memorising(view), _estimated(view, held_out)]
+    if best_measure is not None and len(view.finished) >= ENOUGH:
+        sentences.append(f"What goes with the gap best here is {in_words(best_measure)}.")
+    return [sentence for sentence in sentences if sentence]

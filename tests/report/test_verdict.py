@@ -1,0 +1,60 @@
+"""The report opens with what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas
+import pytest
+
+from gapscope.base.records import Record
+from gapscope.measures.registry import measures
+from gapscope.report import write_report
+from gapscope.report.pool_view import PoolView
+from gapscope.report.verdict import WORDS, verdict
+
+
+def record(name: str, train: float, test: float) -> Record:
+    scores = {"train_accuracy": train, "test_accuracy": test, "train_loss": 0.1, "test_loss": 0.5}
+    return Record(id=name, spec={"name": name}, status="finished", scores=scores)
+
+
+def said(*records: Record, held_out: pandas.DataFrame | None = None, best: str | None = None) -> str:
+    return " ".join(verdict(PoolView(records), held_out, best))
+
+
+def test_the_best_is_named_or_a_tie_is_called_one() -> None:
+    assert said(record("a", 0.9, 0.85), record("b", 0.9, 0.7)).startswith("Take a: the best test accuracy, 0.85")
+    tied = said(record("a", 0.9, 0.85), record("b", 0.9, 0.845), record("c", 0.9, 0.7))
+    assert tied.startswith("These are tied within a point of the best test accuracy") and "a; b." in tied
+
+
+def test_who_memorises_is_said() -> None:
+    assert "1 of 2 memorises its training data: b (" in said(record("a", 0.9, 0.85), record("b", 1.0, 0.6))
+    assert "memorise" not in said(record("a", 0.99, 0.95), record("b", 0.8, 0.6))
+
+
+@pytest.mark.parametrize(("off", "words"), [(0.01, "is known to 0.01"), (0.5, "Gaps cannot be told from training")])
+def test_whether_the_estimate_is_worth_anything(off: float, words: str) -> None:
+    records = [record(str(i), 0.9, 0.5 + 0.02 * i) for i in range(12)]
+    predictions = {item.id: item.gap + off * (-1) ** i for i, item in enumerate(records)}
+    assert words in said(*records, held_out=pandas.DataFrame({"prediction": predictions}))
+
+
+def test_measures_are_named_by_words() -> None:
+    records = [record(str(i), 0.9, 0.5) for i in range(12)]
+    assert "how few units each class needs" in said(*records, best="unit_sparsity.kappa")
+    assert set(WORDS) <= set(measures())
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_or_two_networks_make_a_page(n: int, tmp_path: Path) -> None:
+    records = [record("a", 0.9, 0.85), record("b", 0.9, 0.7)][:n]
+    page = write_report(records, tmp_path / "page.html", title="Few").read_text()
+    assert "Take a: the best test accuracy" in page and f"{n} finished networks are too few" in page
+
+
+def test_regression_is_by_the_loss() -> None:
+    records = [Record(id=str(i), spec={"name": f"n{i}"}, status="finished",
+                      scores={"train_loss": 0.1, "test_loss": 1.0 + i}) for i in range(2)]  # fmt: skip
+    assert said(*records).startswith("The smallest test loss, 1.00")
