@@ -102,7 +102,7 @@ def test_the_projects_own_results_give_a_page() -> None:
 
     results = Path(__file__).parents[2] / "results"
     for name in available():
-        for outcome, sentence in load_study(name).claims(results):
+        for outcome, sentence, _ in load_study(name).claims(results):
             assert outcome in sentence
 
 

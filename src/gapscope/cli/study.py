@@ -107,6 +107,21 @@ Each page lists the parts that have not been run at its scale. Run one yourself:
 """
 
 
+MOST_FINDINGS = 10
+
+
+def _findings(studies: list[Any], results: Path) -> list[str]:
+    """The first claims of the papers that are decided, those that did not hold before those that did."""
+    found = [
+        (outcome, f"- {sentence} ({study.name})")
+        for study in studies
+        for outcome, sentence, ours in study.claims(results)
+        if outcome in ("held", "not held") and not ours
+    ]
+    lines = [line for _, line in sorted(found, key=lambda pair: pair[0] == "held")][:MOST_FINDINGS]
+    return ["## Findings", "", *(lines or ["None of the papers' claims is decided yet."]), ""]
+
+
 @app.command("claims")
 def claims(
     name: str | None = typer.Argument(None, help="Name of a study; without it, all."),
@@ -117,11 +132,12 @@ def claims(
     names = [name] if name else list(available())
     for study in map(load_study, names):
         typer.echo(f"{study.name}  {study.title}")
-        for outcome, sentence in study.claims(results):
+        for outcome, sentence, _ in study.claims(results):
             typer.echo(f"    {outcome:<20}{sentence}")
     if write:
         from gapscope.base.files import write_atomically
 
-        sections = [load_study(there).claims_section(results) for there in available()]
-        write_atomically(results / "README.md", "\n".join([PAGE_OPENS, *sections]).rstrip() + "\n")
+        studies = [load_study(there) for there in available()]
+        page = [PAGE_OPENS, *_findings(studies, results), *(study.claims_section(results) for study in studies)]
+        write_atomically(results / "README.md", "\n".join(page).rstrip() + "\n")
         typer.echo(f"written: {results / 'README.md'}")

@@ -161,11 +161,11 @@ class Study:
         names = [part.name for part in self.parts]
         raise InvalidInput(f"Study {self.name} has no part {name!r}; it has {', '.join(names)}.{nearest(name, names)}")
 
-    def claims(self, results: Path) -> list[tuple[str, str]]:
-        """Outcome and sentence of every claim, from the results that are stored."""
+    def claims(self, results: Path) -> list[tuple[str, str, bool]]:
+        """Outcome, sentence, and whether it is ours, of every claim, from the results that are stored."""
         from gapscope_studies.kit.summary import rows_of
 
-        return [(row.claim.outcome, row.claim.sentence) for row in rows_of(self, results)]
+        return [(row.claim.outcome, row.claim.sentence, row.claim.ours) for row in rows_of(self, results)]
 
     def claims_section(self, results: Path) -> str:
         """This study's section of the claims page, as Markdown."""
