@@ -120,6 +120,13 @@ class Plan:
         return found
 
 
+def in_random_order(plan: Plan) -> list[Configuration]:
+    """The networks of a pool in one random order: the first so many of them are a fair sample of all."""
+    drawn = plan.configurations()
+    random.Random(0).shuffle(drawn)
+    return drawn
+
+
 SIZES = (100, 200, 400, 600)
 NOISES = (0.1, 0.2, 0.4, 0.6)
 IMAGES = (*FLAT, *CONVOLUTIONAL, *AUGMENTED, *LENET)
@@ -127,7 +134,7 @@ IMAGES = (*FLAT, *CONVOLUTIONAL, *AUGMENTED, *LENET)
 FITTED = Plan(
     "fitted",
     {"digits": (*FLAT, *CONVOLUTIONAL), "mnist": IMAGES, "fashion_mnist": IMAGES, "cifar10": IMAGES},
-    SIZES, NOISES, networks=20, seed=0,
+    SIZES, NOISES, networks=40, seed=0,
 )  # fmt: skip
 JUDGED = (
     Plan("judged_cifar_batch_norm", {"cifar10": UNSEEN, "cifar100": UNSEEN}, (300, 600, 1200), (0.1, 0.3, 0.5), 24, 1),
