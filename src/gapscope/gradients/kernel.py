@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
@@ -84,8 +84,8 @@ def _add_block(block: Tensor, first: Contributions, second: Contributions, *, tr
 
 def kernel(
     network: nn.Module,
-    x: Float[Tensor, "n ..."],
-    x2: Float[Tensor, "m ..."] | None,
+    x: Shaped[Tensor, "n ..."],
+    x2: Shaped[Tensor, "m ..."] | None,
     *,
     traced: bool,
     max_bytes: int | None,

@@ -3,7 +3,7 @@ r"""Squared norms of per-sample Jacobians, $\lVert J_n^\top v_n \rVert^2$ summed
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.samples import slices
@@ -43,7 +43,7 @@ def square_norms(
 
 def per_sample_traces(
     network: nn.Module,
-    x: Float[Tensor, "n ..."],
+    x: Shaped[Tensor, "n ..."],
     probes: Float[Tensor, "p n k"] | None,
     *,
     chunk_size: int | None,
