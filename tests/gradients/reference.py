@@ -158,6 +158,63 @@ def _outside(net: Any, x: Tensor) -> Tensor:
     return net.head(torch.tanh(F.linear(torch.tanh(net.first(x)), net.first.weight.t())))
 
 
+class OwnLayerNorm(nn.Module):
+    """As in nanoGPT: the functional form, with a weight of its own."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.weight.shape, self.weight)
+
+
+class ChannelNorm(nn.LayerNorm):
+    """As in ConvNeXt: a subclass that normalises over channels."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.movedim(1, -1)).movedim(-1, 1)
+
+
+class OwnInstanceNorm(OwnLayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.instance_norm(x, weight=self.weight)
+
+
+class Table(nn.Module):
+    """A module that returns its parameter, whatever it is given."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(*shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight
+
+
+def _doubly_named() -> nn.Module:
+    """A layer under two names, whose weight is also used outside its call."""
+    layer = nn.Linear(4, 4)
+    return Wrapped(
+        lambda net, x: net.head(F.linear(net.body(x), net.first.weight)),
+        body=nn.Sequential(layer, nn.Tanh()),
+        first=layer,
+        head=nn.Linear(4, 2),
+    )
+
+
+def _patched() -> nn.Module:
+    """A forward pass put on a layer, which holds that very layer."""
+    layer: Any = nn.Linear(5, 3)
+    layer.forward = lambda h: F.linear(h, layer.weight.tanh(), layer.bias)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), layer)
+
+
+def _sorted_inside(net: Any, x: Tensor) -> Tensor:
+    order = x[:, 0].argsort()
+    return net.head(torch.cat([torch.tanh(net.layer(x[order]))[order.argsort()], x], 1))
+
+
 @dataclass(frozen=True)
 class Case:
     """A network in float64 evaluation mode and the shape of its inputs (without the samples)."""
@@ -308,4 +365,90 @@ CASES: dict[str, Case] = {
         ),
         (4,),
     ),
+    "layer norm of one's own": Case(
+        lambda: nn.Sequential(nn.Linear(4, 6), OwnLayerNorm(6), nn.Tanh(), nn.Linear(6, 2)), (4,)
+    ),
+    "layer norm over channels": Case(lambda: headed(nn.Conv2d(1, 3, 3), ChannelNorm(3), features=27), (1, 5, 5)),
+    "functional instance norm": Case(lambda: headed(nn.Conv1d(2, 3, 2), OwnInstanceNorm(3), features=12), (2, 5)),
+    "transformer with as many places as samples": Case(
+        lambda: Wrapped(
+            lambda net, x: net.head(net.layer(x.transpose(0, 1)).mean(0)),
+            layer=nn.TransformerEncoderLayer(4, 2, 6, activation="gelu"),
+            head=nn.Linear(4, 3),
+        ),
+        (4, 4),
+    ),
+    "a number as parameter": Case(
+        lambda: Wrapped(
+            lambda net, x: net.scale.exp() * F.normalize(net.layer(x)),
+            scale=nn.Parameter(torch.tensor(0.5)),
+            layer=nn.Linear(4, 3),
+        ),
+        (4,),
+    ),
+    "parameters of no layer": Case(
+        lambda: Wrapped(
+            lambda net, x: torch.tanh(x @ net.weights[0]) @ net.weights[1],
+            weights=nn.ParameterList([nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4, 2))]),
+        ),
+        (4,),
+    ),
+    "layers that are never called": Case(
+        lambda: Wrapped(
+            lambda net, x: F.linear(torch.tanh(F.linear(x, net.first.weight, net.first.bias)), net.head.weight),
+            first=nn.Linear(4, 5),
+            head=nn.Linear(5, 2),
+        ),
+        (4,),
+    ),
+    "vmap in the forward pass": Case(
+        lambda: Wrapped(
+            lambda net, x: torch.vmap(lambda row: torch.tanh(net.weight @ row))(x),
+            weight=nn.Parameter(torch.randn(3, 4)),
+        ),
+        (4,),
+    ),
+    "solved by a weight": Case(
+        lambda: Wrapped(
+            lambda net, x: torch.tanh(torch.linalg.solve(net.weight, x.T).T),
+            weight=nn.Parameter(torch.randn(4, 4) + 3 * torch.eye(4)),
+        ),
+        (4,),
+    ),
+    "prelu beside a functional use": Case(
+        lambda: Wrapped(
+            lambda net, x: net.head(net.slope(F.linear(x, net.layer.weight))),
+            layer=nn.Linear(4, 6),
+            slope=nn.PReLU(6),
+            head=nn.Linear(6, 2),
+        ),
+        (4,),
+    ),
+    "as many layers of state as samples": Case(
+        lambda: Wrapped(
+            lambda net, x: net.head(net.rnn(x, x.new_zeros(4, len(x), 4))[0][:, -1]),
+            rnn=nn.GRU(3, 4, 4, batch_first=True),
+            head=nn.Linear(4, 2),
+        ),
+        (3, 3),
+    ),
+    "a mask as wide as the batch": Case(
+        lambda: Wrapped(
+            lambda net, x: net.head(
+                net.attention(x, x, x, attn_mask=x.new_ones(4, 4).triu(1).bool(), need_weights=False)[0].mean(1)
+            ),
+            attention=nn.MultiheadAttention(4, 1, batch_first=True, add_bias_kv=True),
+            head=nn.Linear(4, 2),
+        ),
+        (4, 4),
+    ),
+    "a table as long as the batch": Case(
+        lambda: Wrapped(
+            lambda net, x: net.head(torch.tanh(x + net.table(x)).mean(1)), table=Table(4, 4), head=nn.Linear(4, 2)
+        ),
+        (4, 4),
+    ),
+    "one layer under two names": Case(_doubly_named, (4,)),
+    "patched forward": Case(_patched, (4,)),
+    "samples sorted inside": Case(lambda: Wrapped(_sorted_inside, layer=nn.Linear(4, 4), head=nn.Linear(8, 2)), (4,)),
 }

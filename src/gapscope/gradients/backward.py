@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gapscope.inspection.outputs import as_real, check_no_reentrant_checkpoint, explained
+
 
 def _dense(gradient: Tensor | None) -> Tensor | None:
     return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
@@ -47,6 +49,28 @@ def gradients_at(
     if len(rows) == 1:
         return [None if gradient is None else gradient[None] for gradient in rows[0]]
     return [None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)]
+
+
+def whole_gradient(
+    value: Tensor, parameters: Sequence[Tensor], cotangent: Tensor | None = None, *, create_graph: bool
+) -> list[Tensor]:
+    """Return the derivatives of a number, or of weighted outputs, by all parameters.
+
+    Args:
+        value: A number or outputs.
+        parameters: The parameters.
+        cotangent: Weights of the outputs; None for a number.
+        create_graph: Whether the result is to be differentiated.
+
+    Returns:
+        One dense real tensor a parameter, zero where there is no dependence; a complex parameter has its two parts.
+    """
+    with explained():
+        found = torch.autograd.grad(value, parameters, cotangent, create_graph=create_graph, allow_unused=True)
+    if any(gradient is None for gradient in found):
+        check_no_reentrant_checkpoint(value)
+    filled = zip(found, parameters, strict=True)
+    return [as_real(torch.zeros_like(p) if gradient is None else gradient.to_dense()) for gradient, p in filled]
 
 
 def sample_rows(

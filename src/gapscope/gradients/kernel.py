@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from gapscope.base.errors import check_range
+from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import slices
 from gapscope.gradients.contributions import Contribution, densely_combined
 from gapscope.gradients.recording import recorded
@@ -36,11 +36,19 @@ def precisely(network: nn.Module, dtype: torch.dtype | None) -> Iterator[Substit
 
     Yields:
         What stands in for the network's parameters, None where nothing does.
+
+    Raises:
+        InvalidInput: The network is compiled by TorchScript, in one type for good.
     """
     tensors = [*network.parameters(), *network.buffers()]
     if dtype is None or all(of_precision(tensor.dtype, dtype) == tensor.dtype for tensor in tensors):
         yield None
         return
+    if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
+        raise InvalidInput(
+            f"dtype must be None for a network that TorchScript has compiled in another type; got {dtype}. "
+            "Use dtype=None, or give the network before torch.jit."
+        )
     with in_precision(network, dtype) as substituted:
         yield substituted
 

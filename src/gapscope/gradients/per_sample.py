@@ -47,7 +47,8 @@ class _Repeated:
         if parameters is None:
             outputs = self.call.module(*arguments, **keywords)
         else:
-            with Substituted(zip(self.parameters, parameters, strict=True)):
+            pairs = zip((*self.parameters, *self.sources), (*parameters, *parameters), strict=True)
+            with Substituted(pairs) as substituted, substituted.placed(self.call.module):
                 outputs = self.call.module(*arguments, **keywords)
         flat = tree_flatten(outputs)[0]
         return tuple(flat[out.index] for out in self.call.outputs)
@@ -79,9 +80,7 @@ def _vectorized(repeated: _Repeated, gradients: Sequence[Tensor], *, create_grap
         sources = [source.detach().requires_grad_() for source in sources]
     with torch.enable_grad():
         copies = [source.expand(n, *source.shape) for source in sources]
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "There is a performance drop")
-            outputs = vmap(repeated.own_outputs, in_dims=(repeated.dims, [0] * len(copies)))(leaves, copies)
+        outputs = vmap(repeated.own_outputs, in_dims=(repeated.dims, [0] * len(copies)))(leaves, copies)
     pairs = zip(gradients, repeated.output_dims, strict=True)
     cotangents = [gradient.movedim(dim + 1, 1).unsqueeze(dim + 2) for gradient, dim in pairs]
     return gradients_at(outputs, copies, cotangents, create_graph=create_graph)
@@ -115,7 +114,13 @@ def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]])
         One contribution a parameter.
     """
     repeated, create_graph = _Repeated(call), torch.is_grad_enabled()
-    with restored(call.module), differentiable_kernels(call.module.modules()), call.autocast():
+    with (
+        restored(call.module),
+        differentiable_kernels(call.module.modules()),
+        call.autocast(),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # about the repetition: slow under vmap, or statistics of a batch of one
         try:
             jacobians = _vectorized(repeated, gradients, create_graph=create_graph)
         except RuntimeError:  # vmap has no rule for an operation, or the module looks at values

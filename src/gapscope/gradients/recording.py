@@ -16,26 +16,27 @@ from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.gradients.layer_rules import Call, rule_of
 from gapscope.gradients.rules.attention import attention, can_be_unfolded
 from gapscope.gradients.rules.linear import linear
-from gapscope.gradients.tape import Tape
+from gapscope.gradients.tape import Tape, original
 from gapscope.inspection.independence import check_no_batch_statistics
 from gapscope.inspection.outputs import checked_outputs, uncompiled, unwrapped
 from gapscope.inspection.substitution import Substituted
 
 
-def _owned(module: nn.Module) -> dict[str, nn.Parameter]:
+def _owned(module: nn.Module, substituted: Substituted | None) -> dict[str, nn.Parameter]:
     """Trainable parameters that a call of this very module uses: its own, and those of its parametrizations."""
     own = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
     if parametrize.is_parametrized(module):
         inner = module.parametrizations.named_parameters(prefix="parametrizations")  # type: ignore[union-attr]
         own |= {name: p for name, p in inner if p.requires_grad}
-    return own
+    return {name: original(p, substituted) for name, p in own.items()}
 
 
 @contextmanager
 def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) -> Iterator[None]:
     def project(x: Tensor, weight: Tensor, bias: Tensor | None, rows: slice | None = None) -> Tensor:
         given = {"weight": weight, "bias": bias}
-        trainable = {key: p for key, p in given.items() if isinstance(p, nn.Parameter) and p.requires_grad}
+        own = {key: original(p, tape.substituted) for key, p in given.items()}
+        trainable = {key: p for key, p in own.items() if isinstance(p, nn.Parameter) and p.requires_grad}
         if rows is None:
             projected = F.linear(x, weight, bias)
             tape.add(name, trainable, linear, module, (x,), {}, projected)
@@ -79,7 +80,7 @@ def recording(network: nn.Module, inputs: Tensor, substituted: Substituted | Non
         for name, module in modules.items():
             if module in inside:
                 continue
-            parameters = _owned(module)
+            parameters = _owned(module, substituted)
             if parametrize.is_parametrized(module):
                 inside |= set(module.parametrizations.modules())  # type: ignore[union-attr]
             if isinstance(module, nn.MultiheadAttention) and can_be_unfolded(module):

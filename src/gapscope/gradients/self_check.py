@@ -30,7 +30,7 @@ from gapscope.gradients.contributions import combined
 from gapscope.gradients.recording import recorded
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.independence import Perturbation, finest, treats_samples_alone
-from gapscope.inspection.outputs import as_real
+from gapscope.inspection.outputs import as_real, check_no_reentrant_checkpoint
 from gapscope.inspection.restoring import restored
 from gapscope.inspection.substitution import in_precision, in_precision_of
 
@@ -40,6 +40,7 @@ _TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
 _PERTURBATION = 0.3
 # From the eighth use on, a way is tried again at the second, fourth, eighth ... multiple, at the weights as they are.
 _TRIED_AGAIN_FROM = 8
+_FEW = 8
 
 
 @dataclass
@@ -65,19 +66,24 @@ def _key(tape: Tape, outputs: Tensor, *, create_graph: bool) -> Hashable:
     return tape.inputs.shape, outputs.dtype, outputs.shape, parameters, modes, calls, create_graph
 
 
+def _orders(n: int, seed: int) -> list[Tensor]:
+    """Orders of the samples in which it shows that a network sorts them: with no sample in its old place."""
+    # Of few samples that may be the very order into which the network sorts them, so that the old one is looked at too.
+    shuffled = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    moved = torch.empty_like(shuffled)
+    moved[shuffled] = shuffled.roll(1)
+    return [moved, torch.arange(n)] if n <= _FEW else [moved]
+
+
 @contextmanager
-def _rehearsal(tape: Tape, seed: int, perturbation: float) -> Iterator[tuple[Tape, Tensor]]:
-    """A second recorded pass in the highest precision, with other weights and no sample in its old place."""
-    generator = torch.Generator().manual_seed(seed)
-    shuffled = torch.randperm(tape.n, generator=generator)
-    order = torch.empty_like(shuffled)
-    order[shuffled] = shuffled.roll(1)
+def _rehearsal(tape: Tape, order: Tensor, seed: int, perturbation: float) -> Iterator[tuple[Tape, Tensor]]:
+    """A second recorded pass in the highest precision, with other weights and the samples in another order."""
     x = tape.inputs[order.to(tape.inputs.device)]
     dtype = finest(x.device)
     with (
         restored(tape.network),
         torch.autocast(x.device.type, enabled=False),
-        in_precision(tape.network, dtype, Perturbation(seed, perturbation)) as substituted,
+        in_precision(tape.network, dtype, Perturbation(seed, perturbation), tape.substituted) as substituted,
     ):
         yield recorded(tape.network, in_precision_of(x, dtype), substituted)
 
@@ -166,10 +172,18 @@ def _found_ways(
 ) -> _Ways:
     for size in dict.fromkeys((perturbation, 0.0)):
         try:
-            with _rehearsal(tape, seed, size) as (rehearsed, results):
-                if bool(torch.isfinite(results).all()):
-                    blind = size == 0 and perturbation > 0
-                    return _right_ways(rehearsed, results, ways, seed, create_graph=create_graph, blind=blind)
+            found, blind = ways, size == 0 and perturbation > 0
+            unreached: set[int] = set()
+            for order in _orders(tape.n, seed):
+                with _rehearsal(tape, order, seed, size) as (rehearsed, results):
+                    if not bool(torch.isfinite(results).all()):
+                        break
+                    found = _right_ways(rehearsed, results, found, seed, create_graph=create_graph, blind=blind)
+                    unreached |= _unreached(rehearsed, results)
+            else:
+                # What the rehearsal could not replace, such as weights of compiled code, it has not seen either.
+                unseen = unreached - _unreached(tape, outputs) if unreached else unreached
+                return _Ways(found.irregular | unseen, found.separate | unseen)
         except GapscopeError:
             raise
         except Exception:  # code of the network that insists on a precision: the pass itself is looked at
@@ -177,6 +191,14 @@ def _found_ways(
     if outputs.dtype not in _TOLERANCE:
         return _Ways(separate=frozenset(id(parameter) for parameter in tape.parameters.values()))
     return _right_ways(tape, outputs, ways, seed, create_graph=create_graph, blind=True)
+
+
+def _unreached(tape: Tape, outputs: Tensor) -> set[int]:
+    """Parameters on which the outputs do not depend, as far as their graph shows."""
+    parameters = list(tape.parameters.values())
+    cotangents = torch.ones_like(outputs)[None]
+    found = gradients_at([outputs], [tape.source(p) for p in parameters], [cotangents], create_graph=False)
+    return {id(p) for p, gradient in zip(parameters, found, strict=True) if gradient is None}
 
 
 def _check_mixing(tape: Tape, ways: _Ways) -> None:
@@ -222,6 +244,7 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
     again = uses >= _TRIED_AGAIN_FROM and uses & (uses - 1) == 0
     # The outputs of a network that has diverged cannot be compared with anything.
     if (ways is None or again) and bool(torch.isfinite(outputs).all()):
+        check_no_reentrant_checkpoint(outputs)
         perturbation = 0.0 if again else _PERTURBATION
         ways = _found_ways(tape, outputs, ways or _Ways(), uses, perturbation, create_graph=create_graph)
         if ways.separate:

@@ -45,13 +45,18 @@ def _versions(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[
     return tuple((leaf, leaf._version) for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_inference())
 
 
-def _trainable(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
+def original(parameter: Any, substituted: Substituted | None) -> Any:
+    """Return the network's own parameter for what lies in its place."""
+    return parameter if substituted is None else substituted.original(parameter)
+
+
+def _trainable(modules: Mapping[str, nn.Module], substituted: Substituted | None) -> dict[str, nn.Parameter]:
     """Trainable parameters by their first name, as `named_parameters`, without walking the network again."""
     found: dict[nn.Parameter, str] = {}
     for prefix, module in modules.items():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.requires_grad:
-                found.setdefault(parameter, f"{prefix}.{name}" if prefix else name)
+                found.setdefault(original(parameter, substituted), f"{prefix}.{name}" if prefix else name)
     return {name: parameter for parameter, name in found.items()}
 
 
@@ -104,7 +109,7 @@ class Tape:
         self.calls: list[Call] = []
         self.irregular: frozenset[int] = frozenset()
         self.separate: frozenset[int] = frozenset()
-        self.parameters = _trainable(modules)
+        self.parameters = _trainable(modules, substituted)
         if not self.parameters:
             raise NotMeasurable(
                 "A network must have trainable parameters; all of its parameters are frozen or it has none. "

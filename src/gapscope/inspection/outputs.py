@@ -23,6 +23,12 @@ AT_MOST = 512
 _FEW_ENTRIES, _FEW_TOKENS = 2**18, 2**8
 
 
+_REENTRANT = (
+    "A network's gradients must be readable in the middle of its graph; torch.utils.checkpoint was called with "
+    "use_reentrant=True, which forbids that. Call it with use_reentrant=False."
+)
+
+
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
@@ -59,10 +65,20 @@ def explained() -> Iterator[None]:
     except RuntimeError as error:
         if "use_reentrant" not in str(error):
             raise
-        raise ReplaceLayer(
-            "A network's gradients must be readable in the middle of its graph; torch.utils.checkpoint was called "
-            "with use_reentrant=True, which forbids that. Call it with use_reentrant=False."
-        ) from error
+        raise ReplaceLayer(_REENTRANT) from error
+
+
+def check_no_reentrant_checkpoint(outputs: Tensor) -> None:
+    """Raise ReplaceLayer where a part of the graph of some outputs hides the parameters that it uses."""
+    seen, left = set(), [outputs.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            raise ReplaceLayer(_REENTRANT)
+        seen.add(node)
+        left += [following for following, _ in node.next_functions]
 
 
 def _check_initialized(network: nn.Module) -> None:

@@ -1,8 +1,9 @@
-"""Let torch functions see other tensors in place of a network's own, without touching the network.
+"""Let a network's code see other tensors in place of its own.
 
 The substitution is made where a torch function is called, by the identity of the tensor that it is given. So it holds
-however the network's code came by the tensor: as an attribute of a module, under two names, in a list, in a closure
-or in a hook that holds the module itself. Nothing is written to any module; there is nothing to put back.
+however the code came by the tensor: as an attribute of a module, under two names, in a list, in a closure or in a hook
+that holds the module itself. Only what takes tensors past torch functions (`autograd.Function.apply`) needs them in
+the modules themselves; there they lie for the time, and what lay there before is put back slot by slot.
 """
 
 from __future__ import annotations
@@ -47,7 +48,31 @@ class Substituted(TorchFunctionMode):
         super().__init__()
         self._pairs = list(pairs)  # keeps the originals alive, so that no identity is given out anew
         self._by_identity = {id(original): other for original, other in self._pairs}
+        self._originals = {id(other): original for original, other in reversed(self._pairs)}
         self.dtype = dtype
+
+    def original(self, tensor: Tensor) -> Tensor:
+        """Return the tensor of the network for which another stands in; the tensor itself where it does not."""
+        return self._originals.get(id(tensor), tensor)
+
+    @contextmanager
+    def placed(self, module: nn.Module) -> Iterator[None]:
+        """Put what stands in into the slots of a module and its children for the body."""
+        entries: list[tuple[dict[str, Any], str, Tensor]] = [
+            (slots, name, tensor)
+            for child in module.modules()
+            if not isinstance(child, torch.jit.ScriptModule)
+            for slots in (child._parameters, child._buffers)
+            for name, tensor in slots.items()
+            if tensor is not None and id(tensor) in self._by_identity
+        ]
+        try:
+            for slots, name, tensor in entries:
+                slots[name] = self._by_identity[id(tensor)]
+            yield
+        finally:
+            for slots, name, tensor in entries:
+                slots[name] = tensor
 
     def __getitem__(self, tensor: Tensor) -> Tensor:
         """Return what is seen in place of a tensor of the network; the tensor itself where that is none."""
@@ -80,7 +105,10 @@ class Substituted(TorchFunctionMode):
 
 @contextmanager
 def in_precision(
-    network: nn.Module, dtype: torch.dtype | None, change: Callable[[Tensor], Tensor] = lambda tensor: tensor
+    network: nn.Module,
+    dtype: torch.dtype | None,
+    change: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+    within: Substituted | None = None,
 ) -> Iterator[Substituted]:
     """Compute with all of a network's numbers in one precision in the body, leaving the network as it is.
 
@@ -88,6 +116,7 @@ def in_precision(
         network: The network.
         dtype: The precision; None for the network's own.
         change: Applied to each parameter's values in that precision.
+        within: The substitution that has been entered for the network already, None for none.
 
     Yields:
         The substitution: indexed by a parameter, it gives the leaf that stands in for it.
@@ -98,7 +127,9 @@ def in_precision(
             values = change(in_precision_of(parameter.detach(), dtype))
             if values.data_ptr() == parameter.data_ptr():
                 values = values.clone()
-            pairs.append((parameter, nn.Parameter(values, requires_grad=parameter.requires_grad)))
+            other = nn.Parameter(values, requires_grad=parameter.requires_grad)
+            # The first is what `original` gives back: the network's own.
+            pairs += [(parameter if within is None else within.original(parameter), other), (parameter, other)]
         pairs += [(buffer, in_precision_of(buffer, dtype).clone()) for buffer in network.buffers()]
-    with Substituted(pairs, dtype) as substituted:
+    with Substituted(pairs, dtype) as substituted, substituted.placed(network):
         yield substituted

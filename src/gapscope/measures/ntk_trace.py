@@ -12,6 +12,7 @@ from gapscope.base.errors import check_choice, check_range
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.records import Estimate
 from gapscope.base.samples import slices
+from gapscope.gradients.backward import whole_gradient
 from gapscope.gradients.probes import draw_probe, probe_scale
 from gapscope.gradients.traces import per_sample_traces
 from gapscope.inspection.independence import check_samples_alone
@@ -31,9 +32,9 @@ def _batch_sums(network: nn.Module, x: Tensor, probes: Tensor, chunk_size: int |
         sums = [torch.zeros_like(as_real(parameter), dtype=torch.float64) for parameter in parameters]
         for part in slices(len(x), chunk_size):
             outputs = checked_outputs(network(x[part]), part.stop - part.start)
-            gradients = torch.autograd.grad(outputs, parameters, probe[part].to(outputs), materialize_grads=True)
+            gradients = whole_gradient(outputs, parameters, probe[part].to(outputs), create_graph=False)
             for total, gradient in zip(sums, gradients, strict=True):
-                total += as_real(gradient.to_dense())
+                total += gradient
         squares.append(torch.stack([total.square().sum() for total in sums]).sum())
     return torch.stack(squares)[:, None]
 

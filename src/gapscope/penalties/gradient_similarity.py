@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice, check_range
+from gapscope.gradients.backward import whole_gradient
 from gapscope.gradients.log_determinant import log_determinant
 from gapscope.gradients.probes import ProbeSource, probe_scale
 from gapscope.gradients.recording import recording
@@ -18,7 +19,7 @@ from gapscope.gradients.self_check import verify
 from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import every_output, square_norms
 from gapscope.inspection.independence import check_no_batch_statistics
-from gapscope.inspection.outputs import as_real, checked_outputs, explained
+from gapscope.inspection.outputs import checked_outputs
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
 
@@ -29,11 +30,8 @@ _LOOK_EVERY = 20
 def _batch_sum(network: nn.Module, outputs: Tensor, probe: Tensor) -> Tensor:
     check_no_batch_statistics(dict(network.named_modules()))
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    with explained():
-        gradients = torch.autograd.grad(
-            outputs, parameters, probe.to(outputs.dtype), create_graph=True, materialize_grads=True
-        )
-    return torch.stack([as_real(gradient.to_dense()).square().sum() for gradient in gradients]).sum()
+    gradients = whole_gradient(outputs, parameters, probe.to(outputs.dtype), create_graph=True)
+    return torch.stack([gradient.square().sum() for gradient in gradients]).sum()
 
 
 @register_penalty("gradient_similarity")

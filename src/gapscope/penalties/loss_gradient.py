@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.gradients.backward import whole_gradient
 from gapscope.gradients.by_inputs import gradient_by_inputs
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.inspection.losses import loss_of
-from gapscope.inspection.outputs import as_real, explained, uncompiled
+from gapscope.inspection.outputs import uncompiled
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.input_jacobian import differentiable_inputs
 from gapscope.penalties.registry import register_penalty
@@ -23,7 +24,6 @@ from gapscope.penalties.registry import register_penalty
 def _joint_square(gradient: Tensor, network: DistributedDataParallel) -> Tensor:
     # Squared norm of the processes' mean gradient. The derivative taken on each process is that of 2 mean . gradient,
     # whose mean over processes is the derivative of the squared norm.
-    gradient = as_real(gradient.to_dense())
     mean = gradient.detach().clone()
     torch.distributed.all_reduce(mean, group=network.process_group)
     mean /= torch.distributed.get_world_size(network.process_group)
@@ -97,12 +97,11 @@ class LossGradientPenalty(Penalty):
             gradient = gradient_by_inputs(network, loss * len(inputs), inputs, create_graph=True)
             return strength * gradient.square().sum() / len(inputs)
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        with explained():
-            gradients = torch.autograd.grad(loss, parameters, create_graph=True, materialize_grads=True)
+        gradients = whole_gradient(loss, parameters, create_graph=True)
         if isinstance(network, DistributedDataParallel):
             squares = [_joint_square(gradient, network) for gradient in gradients]
         else:
-            squares = [as_real(gradient.to_dense()).square().sum() for gradient in gradients]
+            squares = [gradient.square().sum() for gradient in gradients]
         return strength * torch.stack(squares).sum()
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -1,0 +1,99 @@
+"""Samples that act on each other are refused by every measure that takes them as independent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gapscope.base.errors import NeverSupported, ReplaceLayer
+from gapscope.inspection.independence import check_samples_alone, treats_samples_alone
+from gapscope.measures.empirical_ntk import empirical_ntk
+from gapscope.measures.input_jacobian_norm import input_jacobian_norm
+from gapscope.measures.margin_signature import margin_signature
+from gapscope.measures.ntk_logdet import ntk_logdet
+from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.measures.output_sensitivity import output_sensitivity
+from gapscope.measures.output_variance import output_variance
+from gapscope.measures.unit_sparsity import unit_sparsity
+from gradients.reference import Wrapped
+
+LABELS = torch.arange(8) % 2
+MEASURES: dict[str, Callable[[nn.Module, Tensor], Any]] = {
+    "ntk_trace": ntk_trace,
+    "ntk_trace by a probe of the batch": lambda network, x: ntk_trace(network, x, method="probe", probe="batch_sum"),
+    "ntk_logdet": ntk_logdet,
+    "empirical_ntk": empirical_ntk,
+    "input_jacobian_norm": input_jacobian_norm,
+    "output_sensitivity": output_sensitivity,
+    "output_variance": output_variance,
+    "margin_signature": lambda network, x: margin_signature(network, x, LABELS),
+    "unit_sparsity": lambda network, x: unit_sparsity(network, x, LABELS),
+}
+
+
+def mixing(function: Callable[[Tensor], Tensor]) -> nn.Module:
+    """A network whose hidden layer goes through a function of the whole batch."""
+    return Wrapped(
+        lambda net, x: net.head(net.act(function(net.layer(x)))),
+        layer=nn.Linear(4, 6),
+        act=nn.ReLU(),
+        head=nn.Linear(6, 2),
+    ).eval()
+
+
+MIXED = {
+    "batch mean": lambda h: h - h.mean(0),
+    "detached scale": lambda h: h / h.detach().abs().max(),
+    "standardised": lambda h: (h - h.mean(0)) / (h.std(0) + 1),
+    "statistics of the batch by a function": lambda h: F.batch_norm(h, None, None, training=True),
+    "dropout that never stops": lambda h: F.dropout(h, 0.5, True),
+    "other samples": lambda h: h.flip(0),
+}
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("mix", MIXED)
+def test_every_measure_refuses(measure: str, mix: str) -> None:
+    with pytest.raises(NeverSupported, match="Every output must depend on its own sample alone and be repeatable"):
+        MEASURES[measure](mixing(MIXED[mix]), torch.randn(8, 4))
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_every_measure_refuses_batch_norm_without_running_statistics(measure: str) -> None:
+    layers = (nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(ReplaceLayer, match="'1' uses the statistics of the batch"):
+        MEASURES[measure](nn.Sequential(*layers), torch.randn(8, 4))
+
+
+def test_a_closed_branch_hides_no_mixing() -> None:
+    network = mixing(MIXED["other samples"])
+    nn.init.zeros_(network.get_parameter("head.weight"))
+    assert not treats_samples_alone(network, torch.randn(5, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_networks_whose_samples_are_alone_pass(dtype: torch.dtype) -> None:
+    layers = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(64, 3))
+    network = nn.Sequential(*layers).to(dtype).eval()
+    for n in (1, 2, 7):
+        check_samples_alone(network, torch.randn(n, 1, 6, 6, dtype=dtype))
+
+
+def test_weights_that_bear_no_perturbation_are_looked_at_as_they_are() -> None:
+    network = Wrapped(
+        lambda net, x: net.layer(x) * net.width.sqrt(),
+        layer=nn.Linear(3, 2),
+        width=nn.Parameter(torch.full((2,), 1e-9)),
+    )
+    assert treats_samples_alone(network, torch.randn(4, 3))
+    mixed = Wrapped(
+        lambda net, x: net.layer(x).flip(0) * net.width.sqrt(),
+        layer=nn.Linear(3, 2),
+        width=nn.Parameter(torch.full((2,), 1e-9)),
+    )
+    assert not treats_samples_alone(mixed, torch.randn(4, 3))

@@ -1,0 +1,207 @@
+"""Measures of networks that others leave out: complex weights, compiled, lazy, with constants in another precision."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import prune
+from torch.utils.checkpoint import checkpoint
+
+from gapscope.base.errors import InvalidInput, NotMeasurable, ReplaceLayer
+from gapscope.measures.distance_from_initialization import distance_from_initialization
+from gapscope.measures.empirical_ntk import empirical_ntk
+from gapscope.measures.input_jacobian_norm import input_jacobian_norm
+from gapscope.measures.margin_signature import margin_signature
+from gapscope.measures.ntk_logdet import ntk_logdet
+from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.measures.parameter_norm import parameter_norm
+from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
+from gapscope.penalties.input_jacobian import InputJacobianPenalty
+from gapscope.penalties.loss_gradient import LossGradientPenalty
+from gapscope.penalties.weight import WeightPenalty
+from gradients.reference import CASES, Wrapped, dense_jacobian, trainable
+
+DOUBLE = torch.float64
+
+
+class Filter(nn.Module):
+    """A Fourier filter with complex weights, or with its real and imaginary parts as real weights."""
+
+    def __init__(self, weight: Tensor, *, parts: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.view_as_real(weight).clone() if parts else weight.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight if self.weight.is_complex() else torch.view_as_complex(self.weight)
+        return torch.fft.irfft(torch.fft.rfft(x) * weight, n=6)
+
+
+class ComplexHead(nn.Module):
+    """A complex linear layer, whose outputs become real."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 2, dtype=torch.complex128)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.to(torch.complex128)).abs()
+
+
+def filters() -> tuple[nn.Module, nn.Module]:
+    """The same network with complex weights and with pairs of real ones."""
+    torch.manual_seed(0)
+    ends, weight = (nn.Linear(6, 6).double(), nn.Linear(6, 2).double()), torch.randn(4, dtype=torch.complex128)
+    made = [nn.Sequential(ends[0], Filter(weight, parts=parts), nn.Tanh(), ends[1]) for parts in (False, True)]
+    return copy.deepcopy(made[0]), copy.deepcopy(made[1])
+
+
+def test_complex_weights_count_both_their_parts() -> None:
+    network, pairs = filters()
+    x = torch.randn(4, 6, dtype=DOUBLE)
+    torch.testing.assert_close(empirical_ntk(network, x), empirical_ntk(pairs, x))
+    for options in ({}, {"method": "probe"}, {"method": "probe", "probe": "batch_sum"}):
+        assert ntk_trace(network, x, **options) == pytest.approx(ntk_trace(pairs, x, **options))
+    assert ntk_logdet(network.float(), x.float()) == pytest.approx(ntk_logdet(pairs.float(), x.float()), rel=1e-6)
+    assert parameter_norm(network) == pytest.approx(parameter_norm(pairs))
+
+
+def test_distance_of_complex_weights() -> None:
+    network, pairs = filters()
+    before = [copy.deepcopy(net.state_dict()) for net in (network, pairs)]
+    with torch.no_grad():
+        network.get_parameter("1.weight").add_(1 - 2j)
+        pairs.get_parameter("1.weight").add_(torch.tensor([1.0, -2.0]))
+    far = [
+        distance_from_initialization(net, initial=start) for net, start in zip((network, pairs), before, strict=True)
+    ]
+    assert far[0] == pytest.approx(far[1]) and far[0] == pytest.approx((4 * 5) ** 0.5)
+    with pytest.raises(InvalidInput, match="must be a state dictionary of the same network"):
+        distance_from_initialization(network, initial={**before[0], "1.weight": torch.zeros(4)})
+
+
+@pytest.mark.parametrize(
+    "penalty",
+    [
+        GradientSimilarityPenalty(1.0, method="exact"),
+        GradientSimilarityPenalty(1.0, kind="logdet"),
+        GradientSimilarityPenalty(1.0, probe="batch_sum"),
+        LossGradientPenalty(1.0),
+        InputJacobianPenalty(1.0, method="exact"),
+        WeightPenalty(1.0),
+    ],
+    ids=lambda penalty: type(penalty).__name__,
+)
+def test_penalties_of_complex_weights_are_real_with_the_right_gradient(penalty: Any) -> None:
+    x, y = torch.randn(4, 6, dtype=DOUBLE), torch.randint(2, (4,))
+    values, gradients = [], []
+    for network in filters():
+        value = copy.deepcopy(penalty)(network, x, y)
+        found = torch.autograd.grad(value, trainable(network), materialize_grads=True)
+        values.append(value)
+        gradients.append([torch.view_as_real(g) if g.is_complex() else g for g in found])
+    torch.testing.assert_close(values[0], values[1])
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_a_complex_linear_layer_and_complex_outputs() -> None:
+    network = nn.Sequential(nn.Linear(6, 6).double(), ComplexHead())
+    x = torch.randn(3, 6, dtype=DOUBLE)
+    rows = [torch.autograd.grad(out, trainable(network), retain_graph=True) for out in network(x).flatten()]
+    assert ntk_trace(network, x) == pytest.approx(sum(float(g.abs().square().sum()) for row in rows for g in row))
+    with pytest.raises(InvalidInput, match=r"must be real floating-point numbers; got torch\.complex64"):
+        ntk_trace(nn.Linear(3, 2, dtype=torch.complex64), torch.randn(2, 3, dtype=torch.complex64))
+
+
+def _old_weight_norm() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 2)))
+
+
+def _pruned() -> nn.Module:
+    layer = nn.Linear(4, 2)
+    prune.l1_unstructured(layer, "weight", 0.3)
+    return nn.Sequential(layer)
+
+
+def _constants() -> nn.Module:
+    constant = torch.randn(4, 2)
+    return Wrapped(lambda net, x: net.layer(x).float() @ constant, layer=nn.Linear(4, 4))
+
+
+@pytest.mark.parametrize("make", [_old_weight_norm, _pruned, _constants, lambda: CASES["patched forward"].build()])
+def test_double_precision_of_networks_that_cannot_be_copied(make: Any) -> None:
+    network, x = make(), torch.randn(3, 4)
+    network(x)
+    jacobian = dense_jacobian(network, x).double()
+    expected = torch.einsum("ncp,mdp->ncmd", jacobian, jacobian)
+    torch.testing.assert_close(empirical_ntk(network, x, dtype=DOUBLE), expected, rtol=1e-4, atol=1e-4)
+    assert float(ntk_logdet(network, x).eigenvalues.sum()) == pytest.approx(float(jacobian.square().sum()), rel=1e-5)
+    assert all(parameter.dtype == torch.float32 for parameter in network.parameters())
+
+
+def test_a_compiled_network_has_the_layers_of_the_plain_one() -> None:
+    plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    x = torch.randn(30, 4)
+    y = plain(x).argmax(1)
+    compiled: Any = torch.compile(plain, backend="eager")
+    compiled(x)
+    for found in (margin_signature(compiled, x, y), margin_signature(plain, x, y)):
+        assert found.layers == ("input", "0", "2")
+    assert ntk_trace(compiled, x) == ntk_trace(plain, x)
+
+
+def test_outputs_that_do_not_depend_on_the_inputs() -> None:
+    network = Wrapped(lambda net, x: net.bias.expand(len(x), 2) * 1.0, bias=nn.Parameter(torch.ones(2)))
+    x = torch.randn(3, 4)
+    assert input_jacobian_norm(network, x) == 0
+    for penalty in (InputJacobianPenalty(1.0), LossGradientPenalty(1.0, wrt="inputs")):
+        value = penalty(network, x, torch.zeros(3, dtype=torch.int64))
+        value.backward()
+        assert float(value.detach()) == 0
+
+
+def test_outputs_whose_graph_loses_the_inputs_are_no_zero() -> None:
+    network = Wrapped(lambda net, x: net.layer(x.detach()), layer=nn.Linear(4, 2))
+    with pytest.raises(NotMeasurable, match="outputs change with the inputs here, but their graph does not reach them"):
+        input_jacobian_norm(network, torch.randn(3, 4))
+
+
+def test_lazy_layers_and_reentrant_checkpoints_get_one_sentence() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lazy = nn.Sequential(nn.LazyLinear(2))
+    with pytest.raises(
+        NotMeasurable, match=r"'0.weight' belongs to a lazy layer that has not run yet. Run the network"
+    ):
+        ntk_trace(lazy, torch.randn(3, 4))
+    network = Wrapped(
+        lambda net, x: net.head(checkpoint(net.layer, x.requires_grad_(), use_reentrant=True)),  # type: ignore[arg-type]
+        layer=nn.Linear(4, 4),
+        head=nn.Linear(4, 2),
+    )
+    x, y = torch.randn(3, 4), torch.tensor([0, 1, 0])
+    with pytest.raises(ReplaceLayer, match="Call it with use_reentrant=False"):
+        ntk_trace(network, x)
+    for penalty in (GradientSimilarityPenalty(1.0, probe="batch_sum"), LossGradientPenalty(1.0)):
+        with pytest.raises(ReplaceLayer, match="Call it with use_reentrant=False"):
+            penalty(network, x, y)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.*:DeprecationWarning")
+def test_a_traced_network_has_one_precision() -> None:
+    x = torch.randn(3, 4)
+    traced: Any = torch.jit.trace(nn.Linear(4, 2), (x,))
+    with pytest.raises(InvalidInput, match="dtype must be None for a network that TorchScript has compiled"):
+        ntk_logdet(traced, x)
+
+
+def test_an_input_that_overflows_is_no_refusal() -> None:
+    network = Wrapped(lambda net, x: F.relu(net.layer(x)) * torch.inf, layer=nn.Linear(4, 2))
+    assert not torch.isfinite(torch.tensor(float(ntk_trace(network, torch.randn(3, 4)))))
