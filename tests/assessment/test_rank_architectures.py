@@ -115,3 +115,14 @@ def test_says_which_options_are_wrong() -> None:
         rank_architectures({"a": NetworkSpec()}, (X, Y), initializations=1)
     with pytest.raises(InvalidInput, match="Did you mean 'standard_normal'"):
         rank_architectures({"a": NetworkSpec()}, (X, Y), initialization="standard_norm")
+
+
+def test_a_function_that_makes_a_module_is_a_candidate() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
+
+    assert rank_architectures({"m": make}, X, initializations=2) == rank_architectures(
+        {"m": make()}, X, initializations=2
+    )
+    with pytest.raises(InvalidInput, match="modules, or functions without arguments that make one; 'm' is str"):
+        rank_architectures({"m": "resnet18"}, X)  # type: ignore[dict-item]

@@ -6,7 +6,7 @@ import copy
 import math
 import statistics
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.progress import progress
 from gapscope.base.randomness import stream_seed
 from gapscope.base.results import Rows
 from gapscope.base.samples import Samples, as_samples
@@ -69,6 +70,17 @@ def _n_outputs(samples: Samples, given: int | None) -> int:
     if samples.targets is None:
         raise InvalidInput("n_outputs must be given where the data have no targets; got inputs alone. Pass n_outputs.")
     return int(samples.targets.max()) + 1 if samples.is_classification else samples.targets.shape[1]
+
+
+def _made(name: str, candidate: Any) -> NetworkSpec | nn.Module:
+    """A candidate itself, or what a class or function without arguments makes."""
+    made = candidate if isinstance(candidate, NetworkSpec | nn.Module) or not callable(candidate) else candidate()
+    if not isinstance(made, NetworkSpec | nn.Module):
+        raise InvalidInput(
+            f"Candidates must be NetworkSpecs, modules, or functions without arguments that make one; {name!r} is "
+            f"{type(candidate).__name__}. Pass a module."
+        )
+    return made
 
 
 def _untrained(
@@ -139,7 +151,7 @@ def _sensitivities(
 
 
 def rank_architectures(
-    candidates: Mapping[str, NetworkSpec | nn.Module],
+    candidates: Mapping[str, NetworkSpec | nn.Module | Callable[[], nn.Module]],
     data: Any,
     *,
     initializations: int = 10,
@@ -175,7 +187,8 @@ def rank_architectures(
     the loss.
 
     Args:
-        candidates: Name -> NetworkSpec (its own `initialization` is not used), or a module, which stays as it is.
+        candidates: Name -> NetworkSpec (its own `initialization` is not used), a module, which stays as it is, or a
+            function without arguments that makes one.
         data: Inputs alone, (x, y), or whatever `as_samples` takes.
         initializations: Draws of the weights, 2 or more (the paper's: 10).
         initialization: How weights are drawn.
@@ -205,10 +218,15 @@ def rank_architectures(
     samples = as_samples(data)
     seeds = [stream_seed(seed, f"initialisation {i}") for i in range(initializations)]
     options = {"noise_std": noise_std, "draws": draws, "chunk_size": chunk_size}
-    measured = {
-        name: _sensitivities(candidate, samples, seeds, initialization=initialization, n_outputs=n_outputs, **options)
-        for name, candidate in candidates.items()
-    }
+    measured = {}
+    with progress("ranking", len(candidates)) as bar:
+        for name, candidate in candidates.items():
+            bar.step(name)
+            made = _made(name, candidate)
+            measured[name] = _sensitivities(
+                made, samples, seeds, initialization=initialization, n_outputs=n_outputs, **options
+            )
+            bar.advance()
     _warn_of_caveats(initialization, [name for name, (_, _, blind) in measured.items() if blind])
     means = {name: statistics.fmean(values) for name, (values, _, _) in measured.items()}
     ordered = sorted(measured, key=lambda name: means[name])
