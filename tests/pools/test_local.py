@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gapscope.base.errors import WorkerDied
+from gapscope.base.errors import GapscopeError, WorkerDied
 from gapscope.pools.processes import run_local
 
 
@@ -71,6 +71,28 @@ def test_a_worker_killed_while_it_starts_is_replaced(tmp_path: Path) -> None:
     killer.join()
     assert killed
     assert {(result, error) for _, result, error in outcomes} == {("a", None), ("b", None)}
+
+
+def test_workers_that_always_die_as_they_start_are_no_jobs_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gapscope.pools.processes.MAX_DEATHS_AT_START", 3)
+    ended, killed = threading.Event(), set()
+
+    def kill_all() -> None:
+        while not ended.wait(0.005):
+            for worker in multiprocessing.active_children():
+                if worker.pid is not None:
+                    killed.add(worker.pid)
+                    worker.kill()
+
+    killer = threading.Thread(target=kill_all)
+    killer.start()
+    with pytest.raises(GapscopeError, match="3 in a row were killed as they did, perhaps for lack of memory"):
+        list(run_local(work, [("a", str(tmp_path))], 1))
+    ended.set()
+    killer.join()
+    assert len(killed) == 3 and not list(tmp_path.iterdir())
 
 
 def test_a_worker_killed_with_nothing_to_do_is_replaced(tmp_path: Path) -> None:

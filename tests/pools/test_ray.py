@@ -72,7 +72,7 @@ def cluster() -> Iterator[str]:
     from ray.cluster_utils import Cluster
 
     held = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    yield held.address
+    yield str(held.address)
     held.shutdown()
 
 

@@ -1,4 +1,7 @@
-"""Official files from the network: checked against their checksums, resumed where a download broke off."""
+"""Official files from the network: checked against their checksums, resumed where a download broke off.
+
+Checksums are pooch's; its downloader begins anew after every break, and leaves temporary files where it is killed.
+"""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ class FileLayout:
 
 def _user_cache() -> Path:
     """The platform's folder for files that can be had again."""
+    # pooch.os_cache says much the same, and imports requests and all of pooch to do so
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     if sys.platform == "darwin":
