@@ -177,6 +177,7 @@ def compare(
         InvalidInput: Fewer than two networks, or more groups than samples.
         KeyboardInterrupt: It was stopped before two networks were finished.
 
+    >>> import torch
     >>> found = compare({"small": nn.Linear(2, 2), "large": nn.Linear(2, 9)}, torch.ones(10, 2), ["parameter_count"])
     >>> found.to_pandas()[["network", "value", "rank"]].values.tolist()
     [['small', 6.0, 1.0], ['large', 27.0, 2.0]]

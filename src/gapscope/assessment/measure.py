@@ -97,6 +97,7 @@ def measure(
         InvalidInput: Names, options, data and network do not fit together.
         GapscopeError: No measure has a value for this network; a note says which was tried.
 
+    >>> import torch
     >>> readings = measure(nn.Linear(3, 2), torch.ones(4, 3), ["parameter_count"])
     >>> readings["parameter_count"].value
     8.0

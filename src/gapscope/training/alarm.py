@@ -85,6 +85,7 @@ class OverfittingAlarm:
     Raises:
         InvalidInput: An argument is out of range.
 
+    >>> import torch
     >>> labels = (torch.arange(99) % 3 == 0).long()  # of 99 alike, a third has another label
     >>> others = (torch.arange(99)[:, None] + torch.arange(1, 21)) % 99
     >>> alarm = OverfittingAlarm()
