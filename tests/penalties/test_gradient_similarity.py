@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, NotMeasurable, ReplaceLayer
+from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.penalties.base import outputs_with_penalties
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.penalties.registry import make_penalty
@@ -234,14 +234,25 @@ def test_a_collapsed_network_is_told_once_what_to_do() -> None:
             lively(_network(), x)
 
 
-def test_batch_norm_in_training_mode_is_refused() -> None:
-    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    x, _ = _batch()
-    for probe in ("class", "batch_sum"):
-        with pytest.raises(ReplaceLayer, match="BatchNorm must not mix the samples"):
-            GradientSimilarityPenalty(0.1, probe=probe)(network, x)  # type: ignore[arg-type]
-    network[2].eval()
-    GradientSimilarityPenalty(0.1)(network, x).backward()
+@pytest.mark.parametrize("kind", ["trace", "logdet"])
+def test_a_network_that_stays_at_chance_is_told_whatever_its_trace(kind: Any) -> None:
+    # normalised features keep the trace up although the outputs are the same for all samples
+    network = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    nn.init.zeros_(network.get_parameter("2.weight"))
+    x = torch.randn(6, 4)
+    penalty = GradientSimilarityPenalty(0.03, kind=kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(99):
+            penalty(network, x)
+    with pytest.warns(UserWarning, match=r"keeps the network from learning: for 100 steps .* now 0.03, .* 0.01\."):
+        penalty(network, x)
+    single = GradientSimilarityPenalty(0.03, kind=kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(120):  # one output has no probabilities, and a batch of one nothing to differ from
+            single(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 1)), x)
+            penalty(network, x[:1])
 
 
 @pytest.mark.parametrize("options", [{}, {"method": "exact"}, {"kind": "logdet"}, {"kind": "logdet", "noise": None}])

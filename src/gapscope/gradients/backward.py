@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gapscope.gradients.held_statistics import held
 from gapscope.inspection.outputs import as_real, check_no_reentrant_checkpoint, explained
 
 
@@ -25,6 +26,8 @@ def gradients_at(
 ) -> list[Tensor | None]:
     """Return the derivatives [C, ...] of the weighted outputs at every place in their graph; None where there is none.
 
+    Statistics of the batch, see `gapscope.gradients.held_statistics`, are held fixed.
+
     Args:
         outputs: Tensors with a graph.
         places: Tensors or gradient edges in it.
@@ -34,18 +37,21 @@ def gradients_at(
     Returns:
         One dense tensor a place.
     """
+    if not places:
+        return []
     settings: dict[str, Any] = {"retain_graph": True, "create_graph": create_graph, "allow_unused": True}
     rows_of_cotangents = list(zip(*cotangents, strict=True))
-    if not create_graph and len(rows_of_cotangents) > 1:
-        try:
-            found = torch.autograd.grad(outputs, places, cotangents, is_grads_batched=True, **settings)
-            return [_dense(gradient) for gradient in found]
-        except RuntimeError:  # an operation whose backward vmap cannot batch: one cotangent after the other
-            pass
-    rows = [
-        [_dense(gradient) for gradient in torch.autograd.grad(outputs, places, cotangent, **settings)]
-        for cotangent in rows_of_cotangents
-    ]
+    with held():
+        if not create_graph and len(rows_of_cotangents) > 1:
+            try:
+                found = torch.autograd.grad(outputs, places, cotangents, is_grads_batched=True, **settings)
+                return [_dense(gradient) for gradient in found]
+            except RuntimeError:  # an operation whose backward vmap cannot batch: one cotangent after the other
+                pass
+        rows = [
+            [_dense(gradient) for gradient in torch.autograd.grad(outputs, places, cotangent, **settings)]
+            for cotangent in rows_of_cotangents
+        ]
     if len(rows) == 1:
         return [None if gradient is None else gradient[None] for gradient in rows[0]]
     return [None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)]

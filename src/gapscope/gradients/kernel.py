@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.samples import slices
 from gapscope.gradients.contributions import Contribution, densely_combined
 from gapscope.gradients.recording import recorded
@@ -51,6 +51,16 @@ def precisely(network: nn.Module, dtype: torch.dtype | None) -> Iterator[Substit
         )
     with in_precision(network, dtype) as substituted:
         yield substituted
+
+
+def check_one_pass(mode: str, chunk_size: int | None) -> None:
+    """Raise InvalidInput unless `mode` is known, and a batch in training mode is left whole."""
+    check_choice("mode", mode, ("eval", "train"))
+    if mode == "train" and chunk_size is not None:
+        raise InvalidInput(
+            f'With mode="train" the inputs must be one batch, run in one pass; got chunk_size={chunk_size}. '
+            "Leave chunk_size out, and pass as many inputs as a mini-batch has."
+        )
 
 
 def _bytes(tape: Tape, outputs: Tensor) -> int:
@@ -99,6 +109,7 @@ def kernel(
     max_bytes: int | None,
     chunk_size: int | None,
     substituted: Substituted | None = None,
+    one_pass: bool = False,
 ) -> Tensor:
     """Inner products of the gradients of all outputs at all samples, see `gapscope.measures.empirical_ntk`.
 
@@ -110,6 +121,7 @@ def kernel(
         max_bytes: Bytes for factors and temporaries; None for a quarter of the free memory, at most 1 GiB.
         chunk_size: Samples a chunk; None for as many as `max_bytes` allows.
         substituted: What stands in for the parameters, inside `precisely`.
+        one_pass: Whether rows and columns are each run as one batch, whatever memory that takes.
 
     Returns:
         [n, C, m, C], or [n, m] where traced.
@@ -119,8 +131,10 @@ def kernel(
     check_range("max_bytes", max_bytes, 1)
     others = x if x2 is None else ready_inputs(network, x2)
     symmetric = x2 is None
-    first_pass = recorded(network, x if len(x) <= _SMALL else x[:1], substituted)
+    first_pass = recorded(network, x if one_pass or len(x) <= _SMALL else x[:1], substituted)
     verify(*first_pass)
+    if one_pass:
+        chunk_size = max(len(x), len(others))
     if chunk_size is None:
         # Two chunks are held at a time, and a backward pass needs two more for a while.
         chunk_size = max(1, max_bytes * first_pass[0].n // (6 * _bytes(*first_pass)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -85,6 +85,24 @@ class Call:
         if self.features_last and shape[0] != self.n and len(shape) > 2 and shape[1] == self.n:
             return 1
         return 0 if shape[0] and shape[0] % self.n == 0 else None
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """The parameters, by identity."""
+        return frozenset(id(parameter) for parameter in self.parameters.values())
+
+    @property
+    def has_no_samples(self) -> bool:
+        """Whether the layer has a rule, and was called on something that is the same for all samples."""
+        return self.rule is not None and self.sample_dim is None
+
+    def for_every_sample(self) -> Call:
+        """Return the call as if it had been made on the same inputs for every sample, where these hold no samples."""
+        (output, *_), given = self.outputs, [*self.arguments, *self.keywords.values()][0]
+        leading = 1 if output.shape[:1] == given.shape[:1] == (1,) else 0
+        inputs = given.reshape(1, *given.shape[leading:]).expand(self.n, *given.shape[leading:])
+        shape = torch.Size((self.n, *output.shape[leading:]))
+        return replace(self, arguments=(inputs,), keywords={}, outputs=(replace(output, shape=shape),))
 
     @property
     def inputs(self) -> Tensor:

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from gapscope.gradients.backward import gradients_at
 from gapscope.gradients.contributions import Contribution, Dense
 from gapscope.gradients.double_backward import differentiable_kernels
+from gapscope.gradients.held_statistics import uses_batch_statistics
 from gapscope.gradients.layer_rules import Call, NotSeparable, samples_first
 from gapscope.inspection.outputs import as_real
 from gapscope.inspection.restoring import restored
@@ -112,7 +113,12 @@ def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]])
 
     Returns:
         One contribution a parameter.
+
+    Raises:
+        NotSeparable: No dimension holds the samples, or a single one cannot be run alone.
     """
+    if any(uses_batch_statistics(module) for module in call.module.modules()):
+        raise NotSeparable(f"'{call.name}' uses the statistics of the batch, which a single sample has not")
     repeated, create_graph = _Repeated(call), torch.is_grad_enabled()
     with (
         restored(call.module),

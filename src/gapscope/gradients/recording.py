@@ -13,11 +13,11 @@ from torch.nn.utils import parametrize
 
 from gapscope.gradients.contributions import Contribution
 from gapscope.gradients.double_backward import differentiable_kernels
+from gapscope.gradients.held_statistics import holdable
 from gapscope.gradients.layer_rules import Call, rule_of
 from gapscope.gradients.rules.attention import attention, can_be_unfolded
 from gapscope.gradients.rules.linear import linear
 from gapscope.gradients.tape import Tape, original
-from gapscope.inspection.independence import check_no_batch_statistics
 from gapscope.inspection.outputs import checked_outputs, uncompiled, unwrapped
 from gapscope.inspection.substitution import Substituted
 
@@ -71,7 +71,6 @@ def recording(network: nn.Module, inputs: Tensor, substituted: Substituted | Non
     """
     network = unwrapped(network)
     modules = dict(network.named_modules())
-    check_no_batch_statistics(modules)
     tape = Tape(network, modules, inputs, substituted)
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
@@ -92,6 +91,8 @@ def recording(network: nn.Module, inputs: Tensor, substituted: Substituted | Non
             if parameters or module is network:
                 note = partial(tape.add, name, parameters, rule_of(module, parameters))
                 stack.callback(module.register_forward_hook(note, prepend=True, with_kwargs=True).remove)
+        # last, so that its hooks come first and the notes see what the layers hand on
+        stack.enter_context(holdable(modules))
         yield tape
 
 

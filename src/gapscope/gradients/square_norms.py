@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gapscope.base.samples import slices
-from gapscope.gradients.layouts import Layout
+from gapscope.gradients.grouped_convolutions import applied, applied_back, jacobians, pays
+from gapscope.gradients.layouts import Layout, Windows
 
 # Floats of the columns of one part: small enough to stay in a processor's cache between their uses.
 _PART = {"cpu": 2**18, "cuda": 2**25}
@@ -70,6 +71,30 @@ class _SquareNorms(torch.autograd.Function):
         return by_inputs, by_gradients, None
 
 
+class _SquareNormsByGroups(torch.autograd.Function):
+    """The same for windows, by convolutions with as many groups as samples."""
+
+    @staticmethod
+    def forward(ctx, inputs: Tensor, gradients: Tensor, layout: Windows) -> Tensor:  # type: ignore[override]
+        jacobian, sums = jacobians(inputs, gradients, layout), gradients.sum(2)
+        ctx.layout = layout
+        ctx.save_for_backward(inputs, gradients, jacobian)
+        norms = jacobian.square().sum((1, 2))
+        return norms + sums.square().sum(1) if layout.ones else norms
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, weights: Tensor) -> tuple[Tensor | None, Tensor, None]:  # type: ignore[override]
+        inputs, gradients, jacobian = ctx.saved_tensors
+        doubled = (2 * weights)[:, None, None]
+        jacobian = jacobian * doubled
+        by_gradients = applied(jacobian, inputs, ctx.layout)
+        if ctx.layout.ones:
+            by_gradients += doubled * gradients.sum(2, keepdim=True)
+        by_inputs = applied_back(jacobian, gradients, inputs, ctx.layout) if ctx.needs_input_grad[0] else None
+        return by_inputs, by_gradients, None
+
+
 def jacobian_square_norms(inputs: Tensor, gradients: Float[Tensor, "c n o t"], layout: Layout) -> Float[Tensor, " n"]:
     """Return the squared Frobenius norm of J_n for every sample, summed over outputs; differentiable once.
 
@@ -85,5 +110,7 @@ def jacobian_square_norms(inputs: Tensor, gradients: Float[Tensor, "c n o t"], l
     if t == 1:
         columns = layout.columns(inputs)
         return columns.square().sum((1, 2)) * gradients.square().sum((0, 2, 3))
-    result: Any = _SquareNorms.apply(inputs, gradients.transpose(0, 1).reshape(n, c * o, t), layout)
+    by_jacobian = t * (layout.width(inputs) + c * o) >= c * o * layout.width(inputs)
+    way = _SquareNormsByGroups if by_jacobian and pays(inputs, layout, t) else _SquareNorms
+    result: Any = way.apply(inputs, gradients.transpose(0, 1).reshape(n, c * o, t), layout)
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten
 
 from gapscope.base.errors import GapscopeError, NotMeasurable, SlowGradients
 from gapscope.gradients.backward import gradients_at, sample_rows
+from gapscope.gradients.broadcasts import Broadcast, joined
 from gapscope.gradients.contributions import Contribution, combined
 from gapscope.gradients.layer_rules import Call, NotSeparable, Output, Rule, apply_rule, treats_leading_dimensions_alike
 from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
@@ -73,6 +74,15 @@ def _say_that_it_is_slow(tape: Tape, parameters: Mapping[str, nn.Parameter]) -> 
         SlowGradients,
         stacklevel=2,
     )
+
+
+def _dense_rows(parameter: Tensor, rows: Tensor) -> list[Contribution]:
+    return [dense_contribution(parameter, rows)]
+
+
+def _rows_of_call(call: Call, rows: Tensor) -> list[Contribution]:
+    whole = call.for_every_sample()
+    return apply_rule(whole, rows.reshape(len(rows), *whole.outputs[0].shape))
 
 
 class Tape:
@@ -153,19 +163,35 @@ class Tape:
         """Return the tensor that stands for a parameter in the graph of the pass."""
         return parameter if self.substituted is None else self.substituted[parameter]
 
-    def _routed(self) -> tuple[list[Call], set[int]]:
+    def _broadcasts(self, outputs: Tensor) -> list[Broadcast]:
+        """What holds no samples and joins them further on: parameters that no rule knows, calls on positions."""
+        left = self.irregular | self.separate
+        known = {id(p) for call in self.calls if call.rule is not None for p in call.parameters.values()}
+        found = [
+            Broadcast(get_gradient_edge(self.source(p)), partial(_dense_rows, p), frozenset({id(p)}))
+            for p in self.parameters.values()
+            if id(p) not in known | left and not p.is_complex()
+        ]
+        for call in self.calls:
+            if call.has_no_samples and not call.owned & left:
+                found.append(Broadcast(call.outputs[0].edge, partial(_rows_of_call, call), call.owned))
+        return joined(outputs, found, self.n) if found else []
+
+    def _routed(self, broadcasts: Sequence[Broadcast]) -> tuple[list[Call], set[int]]:
         """Calls with the parameters for which each is right, and the parameters for which none is."""
+        seen_to = {key for broadcast in broadcasts for key in broadcast.parameters}
         irregular, separate = set(self.irregular), set(self.separate)
         for call in self.calls:
-            if call.rule is not None and call.sample_dim is None:
-                irregular |= {id(p) for p in call.parameters.values()}
-        if not irregular | separate:
+            if call.has_no_samples and not call.owned & seen_to:
+                irregular |= call.owned
+        if not irregular | separate | seen_to:
             return self.calls, separate
         if self.whole is None:
             separate |= irregular
         routed = []
         for call in self.calls:
-            regular = {name: p for name, p in call.parameters.items() if id(p) not in irregular | separate}
+            elsewhere = irregular | separate | (seen_to if call.rule is None or call.has_no_samples else set())
+            regular = {name: p for name, p in call.parameters.items() if id(p) not in elsewhere}
             if regular:
                 routed.append(replace(call, parameters=regular))
         left = {name: p for name, p in self.parameters.items() if id(p) in irregular - separate}
@@ -213,10 +239,12 @@ class Tape:
             GapscopeError: A layer is set in a way that its rule refuses.
             OutOfMemoryError: The device's memory does not suffice.
         """
-        calls, separate = self._routed()
+        broadcasts = self._broadcasts(outputs)
+        calls, separate = self._routed(broadcasts)
         for call in calls:
             call.check_unchanged()
         edges = [out.edge for call in calls for out in call.outputs]
+        edges += [join.edge for broadcast in broadcasts for join in broadcast.joins]
         cotangents = cotangents.to(outputs.dtype)
         with explained():
             found = gradients_at([outputs], edges, [cotangents], create_graph=create_graph) if edges else []
@@ -238,6 +266,8 @@ class Tape:
                 except (NotSeparable, RuntimeError, ValueError, IndexError, TypeError, AssertionError):
                     # Not a row a sample after all: sizes coincide, or a module cannot run on a single sample.
                     separate |= {id(parameter) for parameter in call.parameters.values()}
+            for broadcast in broadcasts:
+                parts += broadcast.contributions([next(gradients) for _ in broadcast.joins], create_graph=create_graph)
         while dropped := [part for part in parts if separate & set(part.key)]:
             separate |= {key for part in dropped for key in part.key}
             parts = [part for part in parts if not separate & set(part.key)]

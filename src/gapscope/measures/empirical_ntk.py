@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice
-from gapscope.gradients.kernel import kernel, precisely
+from gapscope.gradients.kernel import check_one_pass, kernel, precisely
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.outputs import inspecting, ready_inputs
 from gapscope.inspection.substitution import in_precision_of
@@ -24,14 +24,15 @@ def empirical_ntk(
     chunk_size: int | None = None,
     max_bytes: int | None = None,
     dtype: torch.dtype | None = None,
+    mode: Literal["eval", "train"] = "eval",
 ) -> Float[Tensor, "n c m c"] | Float[Tensor, "n m"]:
     r"""Kernel of model gradients: how much learning one sample moves the outputs of another.
 
     $$K_{nc,md} = \nabla_\theta f_c(x_n) \cdot \nabla_\theta f_d(x_m)$$
 
-    over all trainable weights, for the raw outputs (logits), in evaluation mode (Szolnoky et al. 2022,
-    arXiv:2205.12642, Sec. 2.1). "traced" sums over equal outputs, $\sum_c K_{nc,mc}$, without computing the rest.
-    neural-tangents divides its traced kernel by C; here nothing is divided.
+    over all trainable weights, for the raw outputs (logits), in evaluation mode unless `mode` says otherwise (Szolnoky
+    et al. 2022, arXiv:2205.12642, Sec. 2.1). "traced" sums over equal outputs, $\sum_c K_{nc,mc}$, without computing
+    the rest. neural-tangents divides its traced kernel by C; here nothing is divided.
 
     Exact up to rounding. The Jacobian of the whole network is never formed: only derivatives by the outputs of layers
     are propagated, and each layer's share is contracted in the cheapest exact order.
@@ -47,6 +48,8 @@ def empirical_ntk(
             the blocks in which the contributions of a layer are contracted, which hold no whole sample; None for a
             quarter of the free memory, at most 1 GiB. A small budget costs passes, not accuracy.
         dtype: Floating-point type in which everything is computed; None for the network's own.
+        mode: "eval", or "train": BatchNorm normalises by the statistics of x (those of x2 for the columns), which are
+            held fixed in the derivatives, and dropout draws one mask. Then x is one batch, as is x2, run in one pass.
 
     Returns:
         K [n, C, m, C], or [n, m] for "traced", in squared output / squared weight.
@@ -63,9 +66,11 @@ def empirical_ntk(
             [ 9.,  6.]])
     """
     check_choice("outputs", outputs, ("full", "traced"))
-    with inspecting(network) as network, precisely(network, dtype) as substituted:
+    check_one_pass(mode, chunk_size)
+    with inspecting(network, mode=mode) as network, precisely(network, dtype) as substituted:
         x = ready_inputs(network, in_precision_of(x, dtype))
-        check_samples_alone(network, x)
+        if mode == "eval":
+            check_samples_alone(network, x)
         return kernel(
             network,
             x,
@@ -74,4 +79,5 @@ def empirical_ntk(
             max_bytes=max_bytes,
             chunk_size=chunk_size,
             substituted=substituted,
+            one_pass=mode == "train",
         )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice
 from gapscope.base.records import Estimate
-from gapscope.gradients.kernel import kernel, precisely
+from gapscope.gradients.kernel import check_one_pass, kernel, precisely
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.outputs import inspecting, ready_inputs
 from gapscope.inspection.substitution import in_precision_of
@@ -84,6 +84,7 @@ def ntk_logdet(
     chunk_size: int | None = None,
     max_bytes: int | None = None,
     dtype: torch.dtype | None = torch.float64,
+    mode: Literal["eval", "train"] = "eval",
 ) -> LogDeterminant:
     r"""Log determinant of the kernel of model gradients, $\log\det K = \sum_i \log \lambda_i$.
 
@@ -99,6 +100,7 @@ def ntk_logdet(
         max_bytes: As for `empirical_ntk`.
         dtype: Floating-point type in which gradients and kernel are computed; None for the network's own, which is
             faster and raises the threshold. The factorisation is in float64 always.
+        mode: As for `empirical_ntk`.
 
     Returns:
         The log determinant in nats, with `eigenvalues`, `rank` and `effective_rank`.
@@ -115,9 +117,11 @@ def ntk_logdet(
     1
     """
     check_choice("outputs", outputs, ("full", "traced"))
-    with inspecting(network) as network, precisely(network, dtype) as substituted:
+    check_one_pass(mode, chunk_size)
+    with inspecting(network, mode=mode) as network, precisely(network, dtype) as substituted:
         x = ready_inputs(network, in_precision_of(x, dtype))
-        check_samples_alone(network, x)
+        if mode == "eval":
+            check_samples_alone(network, x)
         matrix = kernel(
             network,
             x,
@@ -126,6 +130,7 @@ def ntk_logdet(
             max_bytes=max_bytes,
             chunk_size=chunk_size,
             substituted=substituted,
+            one_pass=mode == "train",
         )
     if matrix.ndim == 4:
         matrix = matrix.flatten(2).flatten(0, 1)

@@ -13,10 +13,19 @@ from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.records import Estimate
 from gapscope.base.samples import slices
 from gapscope.gradients.backward import whole_gradient
+from gapscope.gradients.held_statistics import held, holdable
+from gapscope.gradients.kernel import check_one_pass
 from gapscope.gradients.probes import draw_probe, probe_scale
 from gapscope.gradients.traces import per_sample_traces
 from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import as_real, checked_outputs, inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import (
+    as_real,
+    checked_outputs,
+    inspecting,
+    network_outputs,
+    ready_inputs,
+    samples_per_pass,
+)
 from gapscope.measures.registry import register_measure
 
 # Gradients of single outputs that are held at once.
@@ -27,12 +36,14 @@ def _batch_sums(network: nn.Module, x: Tensor, probes: Tensor, chunk_size: int |
     """Squared norm [P, 1] of the gradient of all weighted outputs together, for each probe."""
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     chunk_size = samples_per_pass(network, x, chunk_size, one_pass=network, at_most=_GRADIENTS_AT_ONCE)
-    squares = []
+    squares, modules = [], dict(network.named_modules())
     for probe in probes:
         sums = [torch.zeros_like(as_real(parameter), dtype=torch.float64) for parameter in parameters]
         for part in slices(len(x), chunk_size):
-            outputs = checked_outputs(network(x[part]), part.stop - part.start)
-            gradients = whole_gradient(outputs, parameters, probe[part].to(outputs), create_graph=False)
+            with holdable(modules):
+                outputs = checked_outputs(network(x[part]), part.stop - part.start)
+            with held():
+                gradients = whole_gradient(outputs, parameters, probe[part].to(outputs), create_graph=False)
             for total, gradient in zip(sums, gradients, strict=True):
                 total += gradient
         squares.append(torch.stack([total.square().sum() for total in sums]).sum())
@@ -69,14 +80,15 @@ def ntk_trace(
     probe: Literal["class", "rademacher", "batch_sum"] = "class",
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
+    mode: Literal["eval", "train"] = "eval",
 ) -> Estimate:
     r"""Trace of the kernel of model gradients: how strongly each sample alone can move its outputs.
 
     $$\mathrm{tr}\, K = \sum_{n=1}^{N} \sum_{c=1}^{C} \lVert \nabla_\theta f_c(x_n) \rVert^2$$
 
-    over all trainable weights, for the raw outputs (logits), in evaluation mode. Lower means more similar gradients.
-    With a bias at the output the mean is at least 1, and exactly 1 for a network whose output does not depend on its
-    input. No Jacobian of the whole network is formed.
+    over all trainable weights, for the raw outputs (logits), in evaluation mode unless `mode` says otherwise. Lower
+    means more similar gradients. With a bias at the output the mean is at least 1, and exactly 1 for a network whose
+    output does not depend on its input. No Jacobian of the whole network is formed.
 
     Probes replace the C backward passes by one each. All are unbiased:
 
@@ -94,6 +106,8 @@ def ntk_trace(
         probe: Kind of probe.
         generator: Source of the probes; None for the same ones at every call.
         chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        mode: "eval", or "train": BatchNorm normalises by the statistics of x, which are held fixed in the derivatives,
+            and dropout draws one mask. Then x is one batch and is run in one pass.
 
     Returns:
         The trace, in squared output / squared weight. The standard error of probes is the spread among them; with one
@@ -112,10 +126,13 @@ def ntk_trace(
     check_choice("method", method, ("exact", "probe"))
     check_choice("reduction", reduction, ("sum", "mean"))
     check_range("draws", draws, 1)
-    with inspecting(network) as network:
+    check_one_pass(mode, chunk_size)
+    with inspecting(network, mode=mode) as network:
         x = ready_inputs(network, x)
-        check_samples_alone(network, x)
-        n, n_outputs = len(x), checked_outputs(network(x[:1]), 1).shape[1]
+        n, chunk_size = len(x), len(x) if mode == "train" else chunk_size
+        if mode == "eval":
+            check_samples_alone(network, x)
+        n_outputs = network_outputs(network, x if mode == "train" else x[:1], chunk_size=n).shape[1]
         scale = 1 / (n * n_outputs) if reduction == "mean" else 1.0
         if method == "exact":
             at_most = max(1, _GRADIENTS_AT_ONCE // n_outputs)

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.gradients.by_inputs import gradient_by_inputs
 from gapscope.gradients.double_backward import differentiable_kernels
+from gapscope.gradients.held_statistics import held, holdable
 from gapscope.gradients.probes import ProbeSource, probe_scale
 from gapscope.gradients.traces import every_output
-from gapscope.inspection.outputs import checked_outputs, uncompiled
+from gapscope.inspection.outputs import checked_outputs, uncompiled, unwrapped
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
 
@@ -44,8 +45,9 @@ class InputJacobianPenalty(Penalty):
     r"""$\lambda \sum_{n,c} \lVert \nabla_x f_c(x_n) \rVert^2 / (nC)$ of the raw outputs f on the mini-batch.
 
     Jacobian regularisation (Hoffman et al. 2019, arXiv:1908.02729; Sokolic et al. 2017), there a mean over
-    samples and a sum over outputs. One probe costs about two plain training steps and is unbiased. In training mode
-    BatchNorm lets samples act on each other; then the derivative is that of the sum over the batch.
+    samples and a sum over outputs. One probe costs about two plain training steps and is unbiased. Of BatchNorm in
+    training mode the statistics of the batch are held fixed in the derivative by the inputs, so that each sample's is
+    its own; the gradient of the penalty is that of its value, in which they move with the weights.
 
     Args:
         strength: lambda, 0 or larger.
@@ -78,8 +80,9 @@ class InputJacobianPenalty(Penalty):
 
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """Let the inputs have a gradient."""
-        with uncompiled(), differentiable_kernels(network.modules()):
+        """Let the inputs have a gradient, and the statistics of the batch be held."""
+        modules = dict(unwrapped(network).named_modules())
+        with uncompiled(), differentiable_kernels(modules.values()), holdable(modules, needed=False):
             yield differentiable_inputs(inputs), None
 
     def value(
@@ -92,10 +95,11 @@ class InputJacobianPenalty(Penalty):
         else:
             weightings = self._probes.draw(outputs).to(outputs.dtype)[None]
             scale = probe_scale(self._probes.kind, outputs.shape[1])
-        squares = [
-            gradient_by_inputs(network, outputs, inputs, weighting, create_graph=True).square().sum()
-            for weighting in weightings
-        ]
+        with held():
+            squares = [
+                gradient_by_inputs(network, outputs, inputs, weighting, create_graph=True).square().sum()
+                for weighting in weightings
+            ]
         count = outputs.numel() if self.reduction == "mean" else 1
         return self.strength * scale * torch.stack(squares).sum() / count
 

@@ -14,8 +14,9 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.gradients.backward import whole_gradient
 from gapscope.gradients.by_inputs import gradient_by_inputs
 from gapscope.gradients.double_backward import differentiable_kernels
+from gapscope.gradients.held_statistics import held, holdable
 from gapscope.inspection.losses import loss_of
-from gapscope.inspection.outputs import uncompiled
+from gapscope.inspection.outputs import uncompiled, unwrapped
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.input_jacobian import differentiable_inputs
 from gapscope.penalties.registry import register_penalty
@@ -37,7 +38,9 @@ class LossGradientPenalty(Penalty):
     By the weights it is explicit gradient regularisation (Barrett and Dherin 2021, arXiv:2009.11162): a sum over all
     trainable weights. By the inputs it is double backpropagation (Drucker and Le Cun 1992),
     $\frac{\mu}{n} \sum_n \lVert \nabla_{x_n} \ell_n \rVert^2$ with $\ell_n$ the loss of one sample: a sum over the
-    inputs of each sample, a mean over samples. Exact; costs about two plain training steps.
+    inputs of each sample, a mean over samples. The loss by the weights is the mini-batch's own, with BatchNorm's
+    statistics of the batch followed; by the inputs they are held fixed, so that each sample has its own. Exact; costs
+    about two plain training steps.
 
     With DistributedDataParallel the gradient by the weights is that of the joined batch: its mean over processes is
     communicated once.
@@ -81,8 +84,13 @@ class LossGradientPenalty(Penalty):
         if not applied:
             yield inputs, False
             return
-        with uncompiled(), differentiable_kernels(network.modules()):
-            yield differentiable_inputs(inputs) if self.wrt == "inputs" else inputs, True
+        modules, by_sample = dict(unwrapped(network).named_modules()), self.wrt == "inputs"
+        with (
+            uncompiled(),
+            differentiable_kernels(modules.values()),
+            holdable(modules if by_sample else {}, needed=False),
+        ):
+            yield differentiable_inputs(inputs) if by_sample else inputs, True
 
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
@@ -94,7 +102,8 @@ class LossGradientPenalty(Penalty):
             return outputs.new_zeros(())
         strength, loss = self.strength * self.every, self.loss(outputs, targets)
         if self.wrt == "inputs":
-            gradient = gradient_by_inputs(network, loss * len(inputs), inputs, create_graph=True)
+            with held():
+                gradient = gradient_by_inputs(network, loss * len(inputs), inputs, create_graph=True)
             return strength * gradient.square().sum() / len(inputs)
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         gradients = whole_gradient(loss, parameters, create_graph=True)

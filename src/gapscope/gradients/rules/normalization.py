@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.gradients.contributions import Contribution, Dense
+from gapscope.gradients.held_statistics import uses_batch_statistics
 from gapscope.gradients.layer_rules import Call, Rule, layer_rule
 
 
@@ -29,10 +30,12 @@ def _scale_and_shift(
 
 @layer_rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 def batch_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) -> list[Contribution]:
-    """BatchNorm with running statistics, which are constants."""
+    """BatchNorm with running statistics, or with those of its batch, held fixed."""
     module = call.module
 
     def normalized() -> Tensor:
+        if uses_batch_statistics(module):
+            return F.batch_norm(call.inputs, None, None, training=True, eps=module.eps)
         shape = (-1,) + (1,) * (gradient.ndim - 3)
         scale = torch.rsqrt(module.running_var + module.eps).view(shape)
         return (call.inputs - module.running_mean.view(shape)) * scale

@@ -1,0 +1,180 @@
+r"""Tensors without samples that a network broadcasts over its batch: learnt positions, class tokens, layer scales.
+
+A position table t [T, E] that is added to h [n, T, E] has the per-sample Jacobian $\partial f / \partial (h + t)$, row
+n for sample n; scaled by, $(\partial f / \partial (h t))\, h$, summed over the places that share an entry. So one
+backward pass of the batch is enough: the graph of the pass is searched for the operations that join the tensor with
+the samples, and the derivatives at these are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
+
+from gapscope.gradients.contributions import Contribution
+
+# What an operation's derivative by its first and second operand is, from that by its result.
+_Derivative = Callable[[Any, Tensor], Tensor]
+_JOINS: dict[tuple[str, int], _Derivative] = {
+    ("AddBackward0", 0): lambda node, g: g,
+    ("AddBackward0", 1): lambda node, g: g * node._saved_alpha,
+    ("SubBackward0", 0): lambda node, g: g,
+    ("SubBackward0", 1): lambda node, g: -g * node._saved_alpha,
+    ("MulBackward0", 0): lambda node, g: g * node._saved_other,
+    ("MulBackward0", 1): lambda node, g: g * node._saved_self,
+    ("ExpandBackward0", 0): lambda node, g: g,
+}
+# Operations of one tensor alone, passed through on the way to the samples.
+_ALONE = frozenset(
+    f"{name}Backward0"
+    for name in ("Alias", "Clone", "Exp", "Select", "Slice", "Squeeze", "T", "ToCopy", "Transpose", "Unsqueeze", "View")
+)
+
+
+@dataclass(frozen=True)
+class Join:
+    """One operation that joins a tensor without samples with the samples.
+
+    Attributes:
+        edge: Where the derivative by its result is read.
+        derivative: The one by the operand, not yet summed, from that.
+        operand: The operand's place in the graph; the tensor itself, or made of it alone.
+        shape: The operand's shape.
+        dim: The dimension of the result that holds the samples.
+    """
+
+    edge: GradientEdge
+    derivative: Callable[[Tensor], Tensor]
+    operand: GradientEdge
+    shape: torch.Size
+    dim: int
+
+    def rows(self, gradient: Float[Tensor, "c ..."]) -> Float[Tensor, "c n ..."]:
+        """Return the derivatives by the operand, one for each sample."""
+        values = self.derivative(gradient).movedim(self.dim + 1, 1)
+        padded = list((1,) * (gradient.ndim - 1 - len(self.shape)) + tuple(self.shape))
+        del padded[self.dim]
+        summed = [dim + 2 for dim, size in enumerate(padded) if size == 1 and values.shape[dim + 2] != 1]
+        values = values.sum(summed, keepdim=True) if summed else values
+        return values.reshape(*values.shape[:2], *self.shape)
+
+
+def _shape(edge: GradientEdge) -> torch.Size:
+    return edge.node._input_metadata[edge.output_nr].shape  # type: ignore[attr-defined]
+
+
+def _samples(result: torch.Size, operand: torch.Size, n: int) -> int | None:
+    """First dimension of the result, of the first two, that holds the samples and along which the operand does not."""
+    padded = (1,) * (len(result) - len(operand)) + tuple(operand)
+    return next((dim for dim in range(min(2, len(result))) if result[dim] == n and padded[dim] == 1), None)
+
+
+def _consumers(root: Node) -> dict[Node, list[tuple[Node, int, int]]]:
+    """For every node of a graph the nodes behind it that use it: themselves, its output that they use, and as what."""
+    found: dict[Node, list[tuple[Node, int, int]]] = {root: []}
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        for position, (before, output) in enumerate(node.next_functions):
+            if before is None:
+                continue
+            if before not in found:
+                found[before] = []
+                waiting.append(before)
+            found[before].append((node, output, position))
+    return found
+
+
+def _joins_of(
+    place: GradientEdge, consumers: Mapping[Node, Sequence[tuple[Node, int, int]]], n: int
+) -> list[Join] | None:
+    found: list[Join] = []
+    for node, output, position in consumers.get(place.node, ()):
+        if output != place.output_nr:
+            continue
+        result, operand = GradientEdge(node, 0), _shape(place)
+        dim = _samples(_shape(result), operand, n)
+        derivative = _JOINS.get((node.name(), position))
+        if derivative is not None and dim is not None:
+            found.append(Join(result, lambda g, f=derivative, at=node: f(at, g), place, operand, dim))
+        elif node.name() in _ALONE and len(node.next_functions) == 1:
+            behind = _joins_of(result, consumers, n)
+            if behind is None:
+                return None
+            found += behind
+        else:
+            return None
+    return found
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """A tensor without samples that the network broadcasts over them.
+
+    Attributes:
+        place: Its place in the graph.
+        taken: Makes contributions from the derivatives [C, N, ...] by it, one for each sample.
+        parameters: The parameters (by identity) that these are of.
+        joins: The operations that join it with the samples.
+    """
+
+    place: GradientEdge
+    taken: Callable[[Tensor], list[Contribution]]
+    parameters: frozenset[int]
+    joins: tuple[Join, ...] = ()
+
+    def contributions(self, gradients: Sequence[Tensor | None], *, create_graph: bool) -> list[Contribution]:
+        """Return what the tensor adds to the Jacobian.
+
+        Args:
+            gradients: Derivatives of the outputs at each join; None where they do not depend on it.
+            create_graph: Whether the result is to be differentiated.
+
+        Returns:
+            Contributions with one row a sample.
+        """
+        given = zip(self.joins, gradients, strict=True)
+        rows = [self._back(join, join.rows(g), create_graph) for join, g in given if g is not None]
+        return self.taken(torch.stack(rows).sum(0) if len(rows) > 1 else rows[0]) if rows else []
+
+    def _back(self, join: Join, rows: Tensor, create_graph: bool) -> Tensor:
+        """Carry derivatives by what was made of the tensor back to itself."""
+        if join.operand == self.place:
+            return rows
+        flat = torch.autograd.grad(
+            [join.operand],
+            [self.place],
+            [rows.flatten(0, 1)],
+            is_grads_batched=True,
+            retain_graph=True,
+            create_graph=create_graph,
+        )[0]
+        return flat.unflatten(0, rows.shape[:2])
+
+
+def joined(outputs: Tensor, broadcasts: Sequence[Broadcast], n: int) -> list[Broadcast]:
+    """Find the operations that join tensors with the samples.
+
+    Args:
+        outputs: The end of the graph.
+        broadcasts: The tensors, without joins.
+        n: Number of samples.
+
+    Returns:
+        Those of whose parameters every use is known, with their joins.
+    """
+    assert outputs.grad_fn is not None
+    consumers = _consumers(outputs.grad_fn)
+    found = [(broadcast, _joins_of(broadcast.place, consumers, n)) for broadcast in broadcasts]
+    unknown = frozenset().union(*(broadcast.parameters for broadcast, joins in found if joins is None))
+    return [
+        replace(broadcast, joins=tuple(joins))
+        for broadcast, joins in found
+        if joins and not broadcast.parameters & unknown
+    ]

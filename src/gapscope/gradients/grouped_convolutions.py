@@ -1,0 +1,77 @@
+r"""Per-sample Jacobians of a convolution as convolutions with as many groups as samples, without unfolding windows.
+
+The samples of a batch become groups of channels of one image; each group has a weight of its own, the sample's
+Jacobian J_n. Then J_n is a convolution's derivative by its weight, $J_n a_{nt}$ the convolution itself, and
+$J_n^\top g_{nt}$, folded back, its derivative by the input. Unfolding copies every input as often as a window has
+entries, which costs more than the multiplications.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gapscope.gradients.layouts import Layout, Windows
+
+# Windows a sample from which convolutions are faster than unfolding, in one thread of a CPU: for J_n, and for its use.
+_WINDOWS, _WINDOWS_USED = 100, 25
+
+
+def pays(inputs: Tensor, layout: Layout, windows: int) -> bool:
+    """Whether convolutions by group are the faster way; on a GPU unfolding is."""
+    wide = isinstance(layout, Windows) and not all(size == 1 for size in layout.kernel_size)
+    return wide and windows >= _WINDOWS_USED and inputs.device.type == "cpu"
+
+
+def _as_groups(tensor: Float[Tensor, "n c *space"]) -> Float[Tensor, "1 nc *space"]:
+    return tensor.contiguous().view(1, -1, *tensor.shape[2:])
+
+
+def _images(gradients: Float[Tensor, "n o t"], inputs: Tensor, layout: Windows) -> Tensor:
+    return gradients.unflatten(2, layout.places(tuple(inputs.shape[2:])))
+
+
+def _weights(jacobian: Float[Tensor, "n o k"], inputs: Tensor, layout: Windows) -> Tensor:
+    return jacobian.reshape(-1, inputs.shape[1], *layout.kernel_size)
+
+
+def _settings(n: int, layout: Windows) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
+    zeros = [0] * len(layout.kernel_size)
+    return list(layout.stride), zeros, list(layout.dilation), False, zeros, n
+
+
+def _backward(
+    inputs: Tensor, gradients: Tensor, weights: Tensor, layout: Windows, *, by_inputs: bool
+) -> tuple[Tensor, ...]:
+    images = _as_groups(_images(gradients, inputs, layout))
+    wanted = [by_inputs, not by_inputs, False]
+    settings = _settings(len(inputs), layout)
+    return torch.ops.aten.convolution_backward(images, _as_groups(inputs), weights, [0], *settings, wanted)
+
+
+def jacobians(inputs: Tensor, gradients: Float[Tensor, "n o t"], layout: Windows) -> Float[Tensor, "n o k"]:
+    r"""Return $\sum_t g_{nt} a_{nt}^\top$ over the windows, without a column of ones."""
+    rows, n = gradients.shape[1], len(inputs)
+    if gradients.shape[2] < _WINDOWS:
+        return torch.bmm(gradients, replace(layout, ones=False).unfold(inputs).mT)
+    weights = inputs.new_empty(n * rows, inputs.shape[1], *layout.kernel_size)
+    return _backward(inputs, gradients, weights, layout, by_inputs=False)[1].view(n, rows, -1)
+
+
+def applied(jacobian: Float[Tensor, "n o k"], inputs: Tensor, layout: Windows) -> Float[Tensor, "n o t"]:
+    """Return J_n applied to every window."""
+    n, rows, _ = jacobian.shape
+    weights = _weights(jacobian, inputs, layout)
+    images = torch.ops.aten.convolution(_as_groups(inputs), weights, None, *_settings(n, layout))
+    return images.view(n, rows, -1)
+
+
+def applied_back(
+    jacobian: Float[Tensor, "n o k"], gradients: Float[Tensor, "n o t"], inputs: Tensor, layout: Windows
+) -> Tensor:
+    """Return the transpose of J_n applied to the derivatives at every window, folded back to the inputs."""
+    weights = _weights(jacobian, inputs, layout)
+    return _backward(inputs, gradients, weights, layout, by_inputs=True)[0].view_as(inputs)

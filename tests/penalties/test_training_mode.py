@@ -1,0 +1,377 @@
+"""Penalties where people train: BatchNorm with the statistics of the batch, dropout, learnt positions, both at once.
+
+The right answers come from plain autograd in float64. With BatchNorm the network is written anew as a function of its
+weights and its statistics: the Jacobian is that by the weights alone, and the statistics, which are made of the
+weights, move in the gradient of the penalty. With dropout the rows are taken from the very graph of the shared pass.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from gapscope.base.errors import InvalidInput, ReplaceLayer, SlowGradients
+from gapscope.gradients.probes import draw_probe, probe_scale
+from gapscope.measures.empirical_ntk import empirical_ntk
+from gapscope.measures.ntk_logdet import ntk_logdet
+from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.networks.resnet import resnet
+from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
+from gapscope.penalties.input_jacobian import InputJacobianPenalty
+from gapscope.penalties.loss_gradient import LossGradientPenalty
+
+KINDS = [
+    {"method": "exact"},
+    {"kind": "logdet"},
+    {"probe": "class"},
+    {"probe": "rademacher"},
+    {"probe": "batch_sum"},
+]
+Statistics = list[tuple[Tensor, Tensor]]
+
+
+def _batch_normalised() -> nn.Sequential:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(1, 3, 3),
+        nn.BatchNorm2d(3),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(3, 2, 2, bias=False),
+        nn.BatchNorm2d(2, affine=False),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(8, 5),
+        nn.BatchNorm1d(5),
+        nn.Tanh(),
+        nn.Linear(5, 3),
+    )
+    for parameter in network.parameters():
+        if parameter.ndim == 1:
+            nn.init.uniform_(parameter, 0.5, 1.5)
+    return network.double()
+
+
+def _batch(n: int = 6) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(n, 1, 5, 5, dtype=torch.float64, generator=generator), torch.arange(n) % 3
+
+
+def _run(
+    network: nn.Sequential, weights: Mapping[str, Tensor], x: Tensor, given: Statistics | None
+) -> tuple[Tensor, Statistics]:
+    """The network by hand, with the statistics of its own batch or with given ones."""
+    statistics: Statistics = []
+    for i, layer in enumerate(network):
+        own = {name: weights[f"{i}.{name}"] for name, _ in layer.named_parameters()}
+        if not isinstance(layer, _BatchNorm):
+            x = F.relu(x) if isinstance(layer, nn.ReLU) else functional_call(layer, own, (x,))
+            continue
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        variance, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0)
+        if given is not None:
+            mean, variance = given[len(statistics)]
+        statistics.append((mean, variance))
+        x = (x - mean.view(shape)) / (variance.view(shape) + layer.eps).sqrt()
+        if own:
+            x = x * own["weight"].view(shape) + own["bias"].view(shape)
+    return x, statistics
+
+
+def _rows(network: nn.Sequential, x: Tensor) -> Tensor:
+    """[N, C, P] by the weights at fixed statistics, differentiable by weights and statistics."""
+    weights = dict(network.named_parameters())
+    statistics = _run(network, weights, x, None)[1]
+    rows: Any = jacrev(lambda moved: _run(network, moved, x, statistics)[0])(weights)
+    return torch.cat([part.flatten(2) for part in rows.values()], 2)
+
+
+def _expected(rows: Tensor, *, kind: str = "trace", method: str = "probe", probe: str = "class") -> Tensor:
+    n, c, _ = rows.shape
+    if kind == "logdet":
+        flat = rows.flatten(0, 1)
+        return torch.logdet(torch.eye(n * c, dtype=rows.dtype) + flat @ flat.T)
+    if method == "exact":
+        return rows.square().sum()
+    drawn = draw_probe(probe, n, c, torch.Generator().manual_seed(0)).to(rows)
+    products = torch.einsum("nc,ncp->np", drawn, rows)
+    products = products.sum(0) if probe == "batch_sum" else products
+    return probe_scale(probe, c) * products.square().sum()
+
+
+def _gradient(value: Tensor, network: nn.Module) -> Tensor:
+    found = torch.autograd.grad(value, list(network.parameters()), retain_graph=True, materialize_grads=True)
+    return torch.cat([gradient.flatten() for gradient in found])
+
+
+def _gathered(network: nn.Module) -> Tensor:
+    """All `.grad`, zero where there is none."""
+    return torch.cat(
+        [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in network.parameters()]
+    )
+
+
+def _check(value: Tensor, expected: Tensor, network: nn.Module, rtol: float = 1e-9) -> None:
+    torch.testing.assert_close(value, expected, rtol=rtol, atol=0)
+    right = _gradient(expected, network)
+    torch.testing.assert_close(_gradient(value, network), right, rtol=0, atol=rtol * float(right.abs().max()))
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_batch_statistics_are_held_fixed(options: dict[str, Any]) -> None:
+    network, (x, _) = _batch_normalised(), _batch()
+    twin = copy.deepcopy(network)
+    penalty = GradientSimilarityPenalty(1.0, reduction="sum", **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SlowGradients)
+        outputs, value = penalty.with_outputs(network, x)
+    assert torch.equal(outputs, twin(x))
+    _check(value, _expected(_rows(network, x), **options), network)
+
+
+def test_the_loss_and_the_running_statistics_are_those_of_plain_training() -> None:
+    network, (x, y) = _batch_normalised(), _batch()
+    twin = copy.deepcopy(network)
+    for options in KINDS:
+        outputs, _ = GradientSimilarityPenalty(1.0, **options).with_outputs(network, x)
+        network.zero_grad()
+        twin.zero_grad()
+        F.cross_entropy(outputs, y).backward()
+        F.cross_entropy(twin(x), y).backward()
+        assert torch.equal(_gathered(network), _gathered(twin))
+        for one, other in zip(network.buffers(), twin.buffers(), strict=True):
+            assert torch.equal(one, other)
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+def test_the_gradient_is_that_of_the_value() -> None:
+    network, (x, _) = _batch_normalised(), _batch()
+    penalty = GradientSimilarityPenalty(1.0, method="exact")
+    torch.manual_seed(3)
+    steps = [torch.randn_like(parameter) for parameter in network.parameters()]
+
+    def moved(size: float) -> float:
+        twin = copy.deepcopy(network)
+        with torch.no_grad():
+            for parameter, step in zip(twin.parameters(), steps, strict=True):
+                parameter += size * step
+        return float(penalty(twin, x).detach())
+
+    slope = torch.dot(_gradient(penalty(network, x), network), torch.cat([step.flatten() for step in steps]))
+    assert (moved(1e-6) - moved(-1e-6)) / 2e-6 == pytest.approx(float(slope), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["jacobian", "loss"])
+def test_derivatives_by_the_inputs_hold_the_statistics_too(name: str) -> None:
+    network, (x, y) = _batch_normalised(), _batch()
+    penalty = (
+        InputJacobianPenalty(1.0, method="exact") if name == "jacobian" else LossGradientPenalty(1.0, wrt="inputs")
+    )
+    outputs, value = penalty.with_outputs(network, x, y)
+    weights = dict(network.named_parameters())
+    statistics = _run(network, weights, x, None)[1]
+
+    def of_inputs(inputs: Tensor) -> Tensor:
+        outputs = _run(network, weights, inputs, statistics)[0]
+        return outputs if name == "jacobian" else F.cross_entropy(outputs, y, reduction="none")
+
+    rows: Any = jacrev(of_inputs)(x)
+    assert not rows[0, ..., 1, :, :, :].any()  # no sample acts on another
+    expected = rows.square().sum() / (outputs.numel() if name == "jacobian" else len(x))
+    _check(value, expected, network)
+
+
+def test_kernels_in_training_mode() -> None:
+    network, (x, _) = _batch_normalised(), _batch()
+    before = copy.deepcopy(network.state_dict())
+    rows = _rows(network, x).detach()
+    other = _rows(network, x[:4].flip(0)).detach()
+    network.eval()
+    assert float(ntk_trace(network, x, mode="train")) == pytest.approx(float(rows.square().sum()), rel=1e-10)
+    hutchinson = ntk_trace(network, x, mode="train", method="probe", probe="batch_sum")
+    assert float(hutchinson) == pytest.approx(float(_expected(rows, probe="batch_sum")), rel=1e-10)
+    kernel = torch.einsum("ncp,mdp->ncmd", rows, rows)
+    torch.testing.assert_close(empirical_ntk(network, x, mode="train"), kernel, rtol=1e-10, atol=1e-10)
+    across = torch.einsum("ncp,mcp->nm", rows, other)
+    given = empirical_ntk(network, x, x[:4].flip(0), outputs="traced", mode="train", max_bytes=64)
+    torch.testing.assert_close(given, across, rtol=1e-10, atol=1e-10)
+    eigenvalues = torch.linalg.eigvalsh(kernel.flatten(2).flatten(0, 1))
+    found = ntk_logdet(network, x, mode="train").eigenvalues
+    torch.testing.assert_close(found, eigenvalues, rtol=0, atol=1e-10 * float(eigenvalues[-1]))
+    assert not network.training
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_a_batch_in_training_mode_is_left_whole() -> None:
+    network, (x, _) = _batch_normalised(), _batch()
+    for measure in (ntk_trace, empirical_ntk, ntk_logdet):
+        with pytest.raises(InvalidInput, match=r'With mode="train" the inputs must be one batch.*got chunk_size=2'):
+            measure(network, x, mode="train", chunk_size=2)
+        with pytest.raises(InvalidInput, match="mode"):
+            measure(network, x, mode="training")  # type: ignore[arg-type]
+
+
+def test_statistics_that_cannot_be_held_are_refused() -> None:
+    network, (x, _) = _batch_normalised(), _batch()
+    network[1] = nn.BatchNorm2d(3, track_running_stats=False).double()
+    GradientSimilarityPenalty(1.0)(network, x)
+    with pytest.raises(ReplaceLayer, match=r"'1' uses the statistics of the batch in evaluation mode"):
+        GradientSimilarityPenalty(1.0)(network.eval(), x)
+    network[1] = nn.SyncBatchNorm(3).double()
+    with pytest.raises(ReplaceLayer, match=r"BatchNorm must not mix the samples.*'1' uses"):
+        GradientSimilarityPenalty(1.0)(network.train(), x)
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_automatic_mixed_precision_with_batch_norm(options: dict[str, Any]) -> None:
+    network, (x, y) = _batch_normalised().float(), _batch(16)
+
+    def gradient(enabled: bool) -> Tensor:
+        twin = copy.deepcopy(network)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            outputs, value = GradientSimilarityPenalty(0.1, **options).with_outputs(twin, x.float())
+            loss = F.cross_entropy(outputs, y) + value
+        assert value.dtype in (torch.float32, torch.float64)
+        return _gradient(loss, twin)
+
+    exact = gradient(False)
+    assert float((gradient(True) - exact).norm() / exact.norm()) < 0.1
+
+
+def _process(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    x, y = (part.chunk(2)[rank] for part in _batch(12))
+    network: Any = DistributedDataParallel(_batch_normalised())
+    torch.save(_local_gradient(network, x, y), Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def _local_gradient(network: Any, x: Tensor, y: Tensor) -> Tensor:
+    outputs, value = GradientSimilarityPenalty(0.1, method="exact").with_outputs(network, x)
+    (F.cross_entropy(outputs, y) + value).backward()
+    return _gathered(network)
+
+
+def test_two_processes_average_what_each_gives_with_its_own_statistics(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(_process, (str(tmp_path),), nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
+    parts = zip(*(part.chunk(2) for part in _batch(12)), strict=True)
+    right = torch.stack([_local_gradient(_batch_normalised(), x, y) for x, y in parts]).mean(0)
+    for rank in (0, 1):
+        torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), right, rtol=1e-9, atol=1e-10)
+
+
+def _rows_of_graph(outputs: Tensor, network: nn.Module) -> Tensor:
+    """[N, C, P] from the graph of one pass, in which every sample stands for itself."""
+    parameters = list(network.parameters())
+    rows = [
+        torch.autograd.grad(output, parameters, retain_graph=True, create_graph=True, materialize_grads=True)
+        for output in outputs.flatten()
+    ]
+    flat = torch.stack([torch.cat([gradient.flatten() for gradient in row]) for row in rows])
+    return flat.view(*outputs.shape, -1)
+
+
+class _Transformer(nn.Module):
+    """Learnt positions, a class token and a layer scale as bare parameters, dropout, a logit scale as in CLIP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(3, 4)
+        self.positions = nn.Parameter(torch.randn(1, 9, 4))
+        self.token = nn.Parameter(torch.randn(1, 1, 4))
+        self.scale = nn.Parameter(torch.full((4,), 1e-4))
+        self.logit_scale = nn.Parameter(torch.tensor(0.3))
+        layer = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.1, batch_first=True, activation="gelu")
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.cat([self.token.expand(len(x), -1, -1), self.project(x)], 1) + self.positions[:, : x.shape[1] + 1]
+        h = h - self.scale * self.encoder(h)
+        return self.logit_scale.exp() * self.head(h[:, 0])
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_dropout_with_learnt_positions(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    network, x = _Transformer().double().train(), torch.randn(4, 5, 3, dtype=torch.float64)
+    penalty = GradientSimilarityPenalty(1.0, reduction="sum", **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SlowGradients)
+        outputs, value = penalty.with_outputs(network, x)
+    assert not torch.equal(outputs, network(x))
+    _check(value, _expected(_rows_of_graph(outputs, network), **options), network)
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_a_small_bert(options: dict[str, Any]) -> None:
+    transformers = pytest.importorskip("transformers")
+    from gapscope.networks.adapters import from_transformers
+
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=12,
+        max_position_embeddings=10,
+        num_labels=3,
+    )
+    network = from_transformers(transformers.BertForSequenceClassification(config)).double().train()
+    x = torch.randint(1, 20, (4, 6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SlowGradients)
+        outputs, value = GradientSimilarityPenalty(1.0, reduction="sum", **options).with_outputs(network, x)
+    assert not torch.equal(outputs, network(x))
+    _check(value, _expected(_rows_of_graph(outputs, network), **options), network)
+
+
+def test_batch_norm_and_dropout_and_a_bare_parameter_at_once() -> None:
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(inplace=True), nn.Dropout(0.3))
+            self.scale = nn.Parameter(torch.rand(6))
+            self.power = nn.Parameter(torch.rand(()))
+            self.head = nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            # no rule knows the softplus of a parameter
+            return self.head(self.layers(x) * self.scale) * F.softplus(self.power)
+
+    torch.manual_seed(0)
+    network, x = Network().double().train(), torch.randn(5, 4, dtype=torch.float64)
+    with pytest.warns(SlowGradients, match="by power are computed one backward pass a sample"):
+        first = GradientSimilarityPenalty(1.0, method="exact")(network, x)
+    first.backward()
+    assert bool(torch.isfinite(_gathered(network)).all())
+
+
+def test_a_resnet_18_with_batch_norm_trains_under_the_penalty() -> None:
+    torch.manual_seed(0)
+    network = resnet(18, (3, 8, 8), 3, width_multiplier=1 / 16).train()
+    x, y = torch.randn(8, 3, 8, 8), torch.arange(8) % 3
+    penalty = GradientSimilarityPenalty(0.01)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    losses = []
+    for _ in range(12):
+        outputs, value = penalty.with_outputs(network, x)
+        loss = F.cross_entropy(outputs, y) + value
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
