@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.errors import NeverSupported
 from gapscope.gradients.kernel import kernel
 from gradients.reference import CASES, Wrapped, dense_jacobian
 
@@ -54,26 +55,33 @@ def test_budget_decides_the_number_of_passes() -> None:
     assert passes == [1, 36]
 
 
+def routed(net: nn.Module, x: Tensor) -> Tensor:
+    """Each sample through one of two layers, by its own sign; a layer without samples is not called at all."""
+    result = x.new_zeros(len(x), 4)
+    for name, chosen in (("one", x[:, 0] > 0), ("two", x[:, 0] <= 0)):
+        if bool(chosen.any()):
+            result = result.index_put((chosen.nonzero().squeeze(1),), net.get_submodule(name)(x[chosen]))
+    return result
+
+
 def test_a_network_that_uses_other_parameters_for_other_samples() -> None:
     def forward(net: nn.Module, x: Tensor) -> Tensor:
-        layer = net.get_submodule("one" if float(x[0, 0]) > 0 else "two")
-        return net.get_submodule("head")(torch.tanh(layer(x)))
+        return net.get_submodule("head")(torch.tanh(routed(net, x)))
 
     torch.manual_seed(0)
     network = Wrapped(forward, one=nn.Linear(3, 4), two=nn.Linear(3, 4), head=nn.Linear(4, 2)).double()
     x = torch.randn(4, 3, dtype=torch.float64)
     x[:, 0] = torch.tensor([1.0, 1.0, -1.0, -1.0])
     jacobian = dense_jacobian(network, x)
-    torch.testing.assert_close(
-        kernel_of(network, x, chunk_size=2), torch.einsum("ncp,mdp->ncmd", jacobian, jacobian), rtol=1e-10, atol=1e-12
-    )
+    for chunk_size in (2, 4):
+        torch.testing.assert_close(
+            kernel_of(network, x, chunk_size=chunk_size), torch.einsum("ncp,mdp->ncmd", jacobian, jacobian),
+            rtol=1e-10, atol=1e-12,
+        )  # fmt: skip
 
 
 def test_samples_that_share_no_parameter_have_no_kernel() -> None:
-    def forward(net: nn.Module, x: Tensor) -> Tensor:
-        return net.get_submodule("one" if float(x[0, 0]) > 0 else "two")(x)
-
-    network = Wrapped(forward, one=nn.Linear(3, 4), two=nn.Linear(3, 4)).double()
+    network = Wrapped(routed, one=nn.Linear(3, 4), two=nn.Linear(3, 4)).double()
     x = torch.randn(2, 3, dtype=torch.float64).abs() * torch.tensor([[1.0], [-1.0]])
     whole = kernel_of(network, x, chunk_size=1)
     assert not bool(whole[0, :, 1].any())
@@ -81,11 +89,23 @@ def test_samples_that_share_no_parameter_have_no_kernel() -> None:
     torch.testing.assert_close(torch.stack([whole[n, :, n] for n in range(2)]), expected)
 
 
+def test_a_network_that_sends_all_samples_where_the_first_one_belongs_is_refused() -> None:
+    def forward(net: nn.Module, x: Tensor) -> Tensor:
+        return net.get_submodule("one" if float(x[0, 0]) > 0 else "two")(x)
+
+    network = Wrapped(forward, one=nn.Linear(3, 4), two=nn.Linear(3, 4)).double()
+    x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x[:, 0] = torch.tensor([1.0, -1.0, 1.0, -1.0])
+    with pytest.raises(NeverSupported, match="the same samples have other outputs in another batch"):
+        kernel_of(network, x)
+
+
 def test_the_whole_jacobian_is_never_formed() -> None:
     """Its 64 x 10 x 670,000 numbers would take 1.7 GB."""
     program = """
 import resource, torch
 from torch import nn
+from gapscope.base.errors import NeverSupported
 from gapscope.gradients.kernel import kernel
 network = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 settings = {"traced": False, "max_bytes": 2**26, "chunk_size": None}
