@@ -34,7 +34,7 @@ def _same_random_state() -> None:
 @pytest.fixture(autouse=True)
 def _wrong_input_reaches_our_own_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shapes and types of calls are not checked where a test expects an error: it gives wrong input on purpose."""
-    raises = pytest.raises
+    raises: Any = pytest.raises
 
     @contextmanager
     def unchecked(*expected: Any, **options: Any) -> Iterator[Any]:

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import NeverSupported
+from gapscope.base.errors import UnsupportedLayer
 from gapscope.gradients.kernel import kernel
+from gapscope.measures.empirical_ntk import empirical_ntk
 from gradients.reference import CASES, Wrapped, dense_jacobian
 
 
@@ -96,8 +97,8 @@ def test_a_network_that_sends_all_samples_where_the_first_one_belongs_is_refused
     network = Wrapped(forward, one=nn.Linear(3, 4), two=nn.Linear(3, 4)).double()
     x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     x[:, 0] = torch.tensor([1.0, -1.0, 1.0, -1.0])
-    with pytest.raises(NeverSupported, match="the same samples have other outputs in another batch"):
-        kernel_of(network, x)
+    with pytest.raises(UnsupportedLayer, match="sample alone"):
+        empirical_ntk(network, x)
 
 
 def test_the_whole_jacobian_is_never_formed() -> None:
@@ -105,7 +106,7 @@ def test_the_whole_jacobian_is_never_formed() -> None:
     program = """
 import resource, torch
 from torch import nn
-from gapscope.base.errors import NeverSupported
+from gapscope.base.errors import UnsupportedLayer
 from gapscope.gradients.kernel import kernel
 network = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 settings = {"traced": False, "max_bytes": 2**26, "chunk_size": None}
