@@ -69,9 +69,8 @@ def work(job: tuple[str, str]) -> str:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """A cluster of two processors that this process is not connected to, as `ray start --head` leaves one."""
-    held = pytest.importorskip("ray.cluster_utils").Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
-    )
+    settings = {"num_cpus": 2, "include_dashboard": False}
+    held = pytest.importorskip("ray.cluster_utils").Cluster(initialize_head=True, head_node_args=settings)
     yield str(held.address)
     held.shutdown()
 
