@@ -104,7 +104,9 @@ def _root_page(name: str) -> str:
     text = (ROOT / name).read_text()
     text = text.replace("](docs/", "](").replace("](results/)", "](results/README.md)")
     return re.sub(
-        r"\]\((LICENSE|examples/[^)]*|src/[^)]*|tests/[^)]*)\)", "]", text.replace("](README.md", "](index.md")
+        r"\]\((LICENSE|SECURITY.md|examples/[^)]*|src/[^)]*|tests/[^)]*)\)",
+        "]",
+        text.replace("](README.md", "](index.md"),
     )
 
 
