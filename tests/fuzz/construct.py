@@ -31,7 +31,9 @@ class Construct:
         finds: Names of the wrong numbers (W) and crashes (C) of the outside review that this construct showed.
         second_order: Whether torch can differentiate it twice.
         half: Whether torch has it in bfloat16.
-        refused: Whether it mixes samples or draws random numbers, so that a network with it must be refused.
+        refused: Whether it mixes samples or draws random numbers, so that measures must refuse a network with it.
+        constant_mix: Whether no gradient flows through what is mixed or drawn, so that the batch as it was run has
+            gradients of single samples, which is what the penalty takes.
     """
 
     build: Callable[[Sizes], nn.Module]
@@ -39,17 +41,23 @@ class Construct:
     second_order: bool
     half: bool
     refused: bool
+    constant_mix: bool = False
 
 
 CONSTRUCTS: dict[str, Construct] = {}
 
 
 def construct(
-    name: str, *finds: str, second_order: bool = True, half: bool = False, refused: bool = False
+    name: str,
+    *finds: str,
+    second_order: bool = True,
+    half: bool = False,
+    refused: bool = False,
+    constant_mix: bool = False,
 ) -> Callable[[Callable[[Sizes], nn.Module]], Callable[[Sizes], nn.Module]]:
     def add(build: Callable[[Sizes], nn.Module]) -> Callable[[Sizes], nn.Module]:
         assert name not in CONSTRUCTS
-        CONSTRUCTS[name] = Construct(build, frozenset(finds), second_order, half, refused)
+        CONSTRUCTS[name] = Construct(build, frozenset(finds), second_order, half, refused, constant_mix)
         return build
 
     return add

@@ -99,7 +99,12 @@ class Sentence:
 
     @property
     def refused(self) -> bool:
+        """Whether measures must refuse it."""
         return any(construct.refused for construct in self.constructs)
+
+    @property
+    def refused_by_the_penalty(self) -> bool:
+        return any(construct.refused and not construct.constant_mix for construct in self.constructs)
 
     def network(self, dtype: torch.dtype | None = None) -> nn.Module:
         """Build the network in evaluation mode; the same weights every time, in any precision."""

@@ -28,10 +28,11 @@ def _flat_head(s: Sizes) -> nn.Module:
 
 @head("cosines with a scalar scale", "C1")
 def _cosine_head(s: Sizes) -> nn.Module:
+    # One cosine more than outputs: a single one is a sign, whose zero derivative is all rounding.
     def forward(net: Any, x: Tensor) -> Tensor:
-        return net.scale.exp() * F.normalize(net.layer(x.mean(1) + 0.1))
+        return net.scale.exp() * F.normalize(net.layer(x.mean(1) + 0.1))[:, : s.outputs]
 
-    return Wrapped(forward, layer=nn.Linear(s.features, s.outputs), scale=nn.Parameter(torch.tensor(0.4)))
+    return Wrapped(forward, layer=nn.Linear(s.features, s.outputs + 1), scale=nn.Parameter(torch.tensor(0.4)))
 
 
 @head("weight by hand")

@@ -1,4 +1,8 @@
-"""Constructs that must be refused: an output depends on other samples, or on chance."""
+"""Constructs that measures must refuse: an output depends on other samples, or on chance.
+
+The penalty takes the gradients of the batch as it was run: where no gradient flows from sample to sample (a detached
+scale, a mask) they are well defined, and otherwise the penalty refuses too.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from fuzz.construct import (
 from gradients.reference import Wrapped
 
 
-@construct("dropout that never stops", "W7", refused=True)
+@construct("dropout that never stops", "W7", refused=True, constant_mix=True)
 def _always_dropout(s: Sizes) -> nn.Module:
     return Wrapped(lambda net, x: F.dropout(net.layer(x), 0.5, training=True), layer=linear(s))
 
@@ -31,7 +35,7 @@ def _batch_standardised(s: Sizes) -> nn.Module:
     return Wrapped(forward, layer=linear(s))
 
 
-@construct("detached scale of the batch", "W7", refused=True)
+@construct("detached scale of the batch", "W7", refused=True, constant_mix=True)
 def _batch_scaled(s: Sizes) -> nn.Module:
     def forward(net: Any, x: Tensor) -> Tensor:
         h = net.layer(x)

@@ -11,18 +11,20 @@ from collections import Counter
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import gapscope as gs
 from fuzz.construct import CONSTRUCTS, HEADS
 from fuzz.findings import FINDINGS
 from fuzz.grammar import Sentence, sentence
-from fuzz.oracle import gradient, jacobian, leaves_no_trace, problems
+from fuzz.oracle import gradient, jacobian, leaves_no_trace, penalty_of_the_batch_as_run, problems
 from gapscope.base.errors import SlowGradients
+from gradients.reference import Wrapped
 
-SEEDS = range(200)
+SEEDS = range(120)
 # networks a test, so that the tests can be spread over processes
-_TOGETHER = 20
+_TOGETHER = 15
 
 
 def _report(case: Sentence) -> str:
@@ -63,6 +65,32 @@ def test_what_the_review_found(name: str) -> None:
 @pytest.mark.parametrize("word", CONSTRUCTS)
 def test_every_construct_alone(word: str) -> None:
     _check([sentence(0, words=("linear", word), head="mean of the places", dtype=torch.float64, alias=False)])
+
+
+# BatchNorm in training mode, whose statistics the penalty holds, has tests of its own beside the other penalties.
+_AS_RUN = [
+    (word, training)
+    for word, construct in CONSTRUCTS.items()
+    for training in (False, True)
+    if construct.refused and not (training and "batch norm" in word)
+]
+
+
+@pytest.mark.parametrize(("word", "training"), _AS_RUN)
+def test_the_penalty_takes_the_gradients_of_the_batch_as_run(word: str, training: bool) -> None:
+    case = sentence(0, words=("linear", word), head="mean of the places", dtype=torch.float64, alias=False)
+    assert not penalty_of_the_batch_as_run(case, training=training)
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [(torch.float64, 1e-14), (torch.float32, 1e-5)])
+def test_the_derivative_of_a_sign_is_zero_but_for_rounding(dtype: torch.dtype, largest: float) -> None:
+    """A single cosine is a sign; relatively, what its derivative rounds to is any number."""
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Linear(3, 4), nn.Tanh(), Wrapped(lambda net, x: F.normalize(net.layer(x)), layer=nn.Linear(4, 1))
+    )
+    x = torch.randn(16, 3)
+    assert float(gs.input_jacobian_norm(network.to(dtype), x.to(dtype))) < largest
 
 
 def test_the_grammar_makes_every_construct_and_every_kind_of_network() -> None:
@@ -109,6 +137,11 @@ def test_a_wrong_number_and_a_trace_are_seen(monkeypatch: pytest.MonkeyPatch) ->
     assert not problems(case)
     monkeypatch.setattr("fuzz.oracle.ntk_trace", lambda *args, **options: 1.001 * gs.ntk_trace(*args, **options))
     assert any("ntk_trace" in problem for problem in problems(case))
+    monkeypatch.setattr(
+        "fuzz.oracle.input_jacobian_norm",
+        lambda *args, **options: 1.001 * float(gs.input_jacobian_norm(*args, **options)),
+    )
+    assert any("input_jacobian_norm" in problem for problem in problems(case))
     network = case.network()
     head = network.get_submodule("head.layer")
     with leaves_no_trace(network) as changed:

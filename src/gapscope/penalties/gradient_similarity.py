@@ -52,7 +52,9 @@ class GradientSimilarityPenalty(Penalty):
 
     In training mode BatchNorm's statistics of the batch are held fixed in the Jacobian, dy/dh = gamma / sigma, so that
     each sample has its own; the gradient of the penalty is that of its value, in which the statistics move with the
-    weights. Dropout masks are those of the pass that the loss shares.
+    weights. Dropout masks are those of the pass that the loss shares. In either mode the gradients are those of the
+    batch as it was run: what other layers make of the whole batch or of chance is a constant where no gradient flows
+    through it (a detached scale), and refused where one does; measures refuse both.
 
     Works with gradient accumulation (every call counts as a step of `every`), automatic mixed precision (the penalty
     itself is computed in at least float32) and DistributedDataParallel (the trace of equal local batches averages to
