@@ -20,21 +20,19 @@ def resnet18() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     return network.train(), (torch.randn(N, 3, 8, 8, generator=generator), torch.arange(N) % 3)
 
 
-def bert() -> tuple[nn.Module, dict[str, Tensor]]:
-    """A BERT classifier of one layer with dropout, in training mode, with sentences as a tokenizer gives them."""
+def bert_classifier(**settings: int) -> Any:
+    """A BERT classifier of one layer for 20 words, always with the same weights; `settings` change its size."""
     transformers: Any = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        vocab_size=20,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        num_labels=2,
-        max_position_embeddings=8,
-    )
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
+             "num_labels": 2, "max_position_embeddings": 8}  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        network = transformers.BertForSequenceClassification(config)
+        return transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=20, **sizes | settings))
+
+
+def bert() -> tuple[nn.Module, dict[str, Tensor]]:
+    """A BERT classifier with dropout, in training mode, with sentences as a tokenizer gives them."""
+    network = bert_classifier()
     ids = torch.randint(1, 20, (N, 7), generator=torch.Generator().manual_seed(0))
     ids[:10, 5:] = 0
     return network.train(), {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": ids.sum(1) % 2}

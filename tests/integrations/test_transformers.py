@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
+from door_networks import bert_classifier
+
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
@@ -43,24 +45,9 @@ class Sentences(Dataset):
         return {"input_ids": TOKENS[index], "attention_mask": mask, "labels": LABELS[index]}
 
 
-def tiny_model() -> Any:
-    torch.manual_seed(1)
-    config = transformers.BertConfig(
-        vocab_size=20,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        num_labels=2,
-        max_position_embeddings=8,
-    )
-    return transformers.BertForSequenceClassification(config)
-
-
-def fit(folder: Path, *callbacks: Any) -> tuple[Any, Any]:
-    arguments = transformers.TrainingArguments(
+def training_arguments(folder: Path, **options: Any) -> Any:
+    return transformers.TrainingArguments(
         output_dir=str(folder),
-        num_train_epochs=3,
         per_device_train_batch_size=8,
         learning_rate=1e-2,
         report_to=[],
@@ -68,8 +55,13 @@ def fit(folder: Path, *callbacks: Any) -> tuple[Any, Any]:
         disable_tqdm=True,
         use_cpu=True,
         seed=3,
+        **options,
     )
-    model = tiny_model()
+
+
+def fit(folder: Path, *callbacks: Any) -> tuple[Any, Any]:
+    arguments = training_arguments(folder, num_train_epochs=3)
+    model = bert_classifier()
     trainer = transformers.Trainer(model=model, args=arguments, train_dataset=Sentences(), callbacks=list(callbacks))
     trainer.train()
     return trainer, model
@@ -81,7 +73,7 @@ def test_weights_are_bit_identical_with_and_without_the_callback(tmp_path: Path)
     trainer, monitored = fit(tmp_path, MonitorCallback(monitor))
     for name, tensor in plain.state_dict().items():
         assert torch.equal(tensor, monitored.state_dict()[name]), name
-    assert any(not torch.equal(a, b) for a, b in zip(plain.parameters(), tiny_model().parameters(), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(plain.parameters(), bert_classifier().parameters(), strict=True))
     assert monitor.epochs == [1, 2, 3]
     logged = [row for row in trainer.state.log_history if "ntk_trace" in row]
     assert [row["ntk_trace"] for row in logged] == monitor.to_pandas()["ntk_trace"].tolist()
@@ -99,18 +91,7 @@ def test_the_data_of_the_trainer_are_those_of_the_monitor(tmp_path: Path) -> Non
 
 
 def trainer_of(model: Any, folder: Path, **options: Any) -> Any:
-    arguments = transformers.TrainingArguments(
-        output_dir=str(folder),
-        max_steps=3,
-        per_device_train_batch_size=8,
-        learning_rate=1e-2,
-        report_to=[],
-        save_strategy="no",
-        disable_tqdm=True,
-        use_cpu=True,
-        seed=3,
-        **options,
-    )
+    arguments = training_arguments(folder, max_steps=3, **options)
     return transformers.Trainer(model=model, args=arguments, train_dataset=Sentences())
 
 
@@ -126,14 +107,14 @@ def test_a_penalty_adds_its_own_gradient_to_that_of_the_loss(tmp_path: Path, acc
     batch = {name: torch.stack([Sentences()[i][name] for i in range(8)]) for name in Sentences()[0]}
     gradients = []
     for penalty in (None, GradientSimilarityPenalty(0.1, method="exact")):
-        model = without_dropout(tiny_model()).train()
+        model = without_dropout(bert_classifier()).train()
         trainer = trainer_of(model, tmp_path, gradient_accumulation_steps=accumulated)
         if penalty is not None:
             add_penalty(trainer, penalty)
         trainer.current_gradient_accumulation_steps = accumulated
         trainer.training_step(model, dict(batch), num_items_in_batch=None)
         gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
-    model = without_dropout(tiny_model()).train()
+    model = without_dropout(bert_classifier()).train()
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     x, form = packed(inputs)
     (GradientSimilarityPenalty(0.1, method="exact")(Adapted(model, form), x) / accumulated).backward()
@@ -146,7 +127,7 @@ def test_a_penalty_adds_its_own_gradient_to_that_of_the_loss(tmp_path: Path, acc
 def test_a_penalty_trains_a_lora_adapter_and_leaves_the_rest(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
-    model = peft.get_peft_model(tiny_model(), config)
+    model = peft.get_peft_model(bert_classifier(), config)
     frozen = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
     monitor = Monitor(Sentences(), ("ntk_trace", "parameter_count", "accuracy"), n_samples=12)
     trainer = trainer_of(model, tmp_path)
@@ -159,7 +140,7 @@ def test_a_penalty_trains_a_lora_adapter_and_leaves_the_rest(tmp_path: Path) -> 
 
 
 def test_the_loss_of_evaluation_has_no_penalty(tmp_path: Path) -> None:
-    trainer = trainer_of(tiny_model(), tmp_path)
+    trainer = trainer_of(bert_classifier(), tmp_path)
     before = trainer.evaluate(Sentences())["eval_loss"]
     add_penalty(trainer, GradientSimilarityPenalty(10.0))
     assert trainer.evaluate(Sentences())["eval_loss"] == before
@@ -167,13 +148,13 @@ def test_the_loss_of_evaluation_has_no_penalty(tmp_path: Path) -> None:
 
 def test_what_is_no_trainer_or_no_penalty_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="needs a transformers Trainer; got BertForSequenceClassification"):
-        add_penalty(tiny_model(), GradientSimilarityPenalty(0.1))
+        add_penalty(bert_classifier(), GradientSimilarityPenalty(0.1))
     with pytest.raises(InvalidInput, match="needs a penalty, such as GradientSimilarityPenalty"):
-        add_penalty(trainer_of(tiny_model(), tmp_path), 0.1)  # type: ignore[arg-type]
+        add_penalty(trainer_of(bert_classifier(), tmp_path), 0.1)  # type: ignore[arg-type]
 
 
 def test_padding_is_left_out() -> None:
-    model = tiny_model().eval()
+    model = bert_classifier().eval()
     expected = model(input_ids=TOKENS, attention_mask=(TOKENS != 0).long()).logits
     monitor = Monitor((TOKENS, LABELS), ["accuracy"], n_samples=32)
     numbers = monitor.record(LogitsOnly(model, 0), 1)

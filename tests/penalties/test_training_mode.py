@@ -21,11 +21,13 @@ from torch.func import functional_call, jacrev
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from door_networks import bert_classifier
 from gapscope.base.errors import InvalidInput, ReplaceLayer, SlowGradients
 from gapscope.gradients.probes import draw_probe, probe_scale
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.ntk_logdet import ntk_logdet
 from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.networks.adapters import from_transformers
 from gapscope.networks.resnet import resnet
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.penalties.input_jacobian import InputJacobianPenalty
@@ -317,20 +319,8 @@ def test_dropout_with_learnt_positions(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
 def test_a_small_bert(options: dict[str, Any]) -> None:
-    transformers = pytest.importorskip("transformers")
-    from gapscope.networks.adapters import from_transformers
-
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=20,
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=12,
-        max_position_embeddings=10,
-        num_labels=3,
-    )
-    network = from_transformers(transformers.BertForSequenceClassification(config)).double().train()
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 12, "num_labels": 3}
+    network = from_transformers(bert_classifier(**sizes)).double().train()
     x = torch.randint(1, 20, (4, 6))
     with warnings.catch_warnings():
         warnings.simplefilter("error", SlowGradients)
