@@ -22,7 +22,7 @@ from fuzz.oracle import gradient, jacobian, leaves_no_trace, penalty_of_the_batc
 from gapscope.base.errors import SlowGradients
 from gradients.reference import Wrapped
 
-SEEDS = range(120)
+SEEDS = range(135)
 # networks a test, so that the tests can be spread over processes
 _TOGETHER = 15
 
