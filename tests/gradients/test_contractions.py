@@ -89,3 +89,12 @@ def test_temporaries_bound_the_order() -> None:
 def test_gram_matrix_of_many_rows() -> None:
     rows = torch.randn(1001, 513, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(gram_matrix(rows), rows @ rows.T, rtol=1e-12, atol=1e-11)
+
+
+def test_a_layer_that_saw_no_row_has_an_empty_gradient() -> None:
+    """Such as an expert to which no sample was sent."""
+    side = _side(2, 3, 4, 5, 0, 0)
+    by_columns, by_gradients = kernel_block_gradient(side, torch.ones(3, 2, 3, 2, dtype=torch.float64), by_columns=True)
+    assert by_columns is not None
+    assert by_columns.shape == side.columns.shape
+    assert by_gradients.shape == side.gradients.shape

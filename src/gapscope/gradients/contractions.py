@@ -186,7 +186,7 @@ def _gradient_by_gram(side: Side, weights: Tensor) -> tuple[Tensor, Tensor]:
     for i in range(n):
         inputs = (side.columns[i].T @ places.T).view(1, t, n, 1, t)
         spread = (2 * weights[i]).view(c, 1, n, c, 1)
-        by_gradients[:, i] = ((inputs * spread).view(c * t, -1) @ others).view(c, t, o).transpose(1, 2)
+        by_gradients[:, i] = ((inputs * spread).view(c * t, n * c * t) @ others).view(c, t, o).transpose(1, 2)
         products = (side.by_place[i] @ others.T).view(c, t, n, c, t)
         by_columns[i] = ((products * spread).sum((0, 3)).view(t, n * t) @ places).T
     return by_columns, by_gradients
