@@ -107,15 +107,15 @@ def test_the_network_is_the_same_object_by_object_afterwards(name: str) -> None:
 def test_what_no_faster_way_follows_is_right_and_said_once() -> None:
     torch.manual_seed(0)
     network = Wrapped(
-        lambda net, x: net.head(F.dropout(torch.tanh(net.layer(x) + net.token), 0.5, net.training)),
+        lambda net, x: net.head(F.dropout(torch.tanh(net.layer(x) @ net.mixer), 0.5, net.training)),
         layer=nn.Linear(3, 8),
         head=nn.Linear(8, 2),
-        token=nn.Parameter(torch.ones(8)),
+        mixer=nn.Parameter(torch.eye(8) + 0.1),
     ).double()
     x = torch.randn(4, 3, dtype=torch.float64)
     penalty = GradientSimilarityPenalty(1.0, method="exact", reduction="sum")
     with pytest.warns(
-        SlowGradients, match=r"by token are computed one backward pass a sample.*requires_grad_\(False\)"
+        SlowGradients, match=r"by mixer are computed one backward pass a sample.*requires_grad_\(False\)"
     ):
         outputs, value = penalty.with_outputs(network, x)
     parameters = list(network.parameters())
