@@ -7,16 +7,15 @@ from pathlib import Path
 import pandas
 import pytest
 
-from gapscope.base.records import Record
-from gapscope.measures.registry import measures
+from gapscope.base.records import Reading, Readings, Record
 from gapscope.report import write_report
 from gapscope.report.pool_view import PoolView
-from gapscope.report.verdict import WORDS, verdict
+from gapscope.report.verdict import verdict
 
 
-def record(name: str, train: float, test: float) -> Record:
+def record(name: str, train: float, test: float, *readings: Reading) -> Record:
     scores = {"train_accuracy": train, "test_accuracy": test, "train_loss": 0.1, "test_loss": 0.5}
-    return Record(id=name, spec={"name": name}, status="finished", scores=scores)
+    return Record(id=name, spec={"name": name}, status="finished", scores=scores, readings=Readings(readings))
 
 
 def said(*records: Record, held_out: pandas.DataFrame | None = None, best: str | None = None) -> str:
@@ -42,9 +41,11 @@ def test_whether_the_estimate_is_worth_anything(off: float, words: str) -> None:
 
 
 def test_measures_are_named_by_words() -> None:
-    records = [record(str(i), 0.9, 0.5) for i in range(12)]
-    assert "how few units each class needs" in said(*records, best="unit_sparsity.kappa")
-    assert set(WORDS) <= set(measures())
+    new = Reading(measure="zeta", number="zeta", value=0.5, title="units that a class needs")
+    old = Reading(measure="my_own", number="first", value=0.5)
+    records = [record(str(i), 0.9, 0.5, new, old) for i in range(12)]
+    assert "best here: units that a class needs." in said(*records, best="zeta")
+    assert "best here: my own: first." in said(*records, best="my_own.first")
 
 
 @pytest.mark.parametrize("n", [1, 2])

@@ -70,6 +70,7 @@ class Reading:
         reference: Source, with equation number.
         seconds: Wall time of the whole measure.
         note: What else one must know: on how many of the samples it was estimated, or why there is no number.
+        title: What the number is, in words.
     """
 
     measure: str
@@ -82,6 +83,7 @@ class Reading:
     reference: str = ""
     seconds: float = 0.0
     note: str = ""
+    title: str = ""
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ from gapscope.measures.registry import register_measure
 
 @register_measure(
     "accuracy",
+    title="share of samples classified as labelled",
     needs=("inputs", "labels"),
     units="fraction of samples",
     direction="none",

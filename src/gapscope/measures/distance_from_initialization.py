@@ -14,6 +14,7 @@ from gapscope.measures.registry import register_measure
 
 @register_measure(
     "distance_from_initialization",
+    title="distance of the weights from their start",
     needs=("initial",),
     units="weight units",
     direction="lower",

@@ -61,6 +61,7 @@ def share_in_conflict(at_neighbours: Float[Tensor, "n c"], labels: Int[Tensor, "
 
 @register_measure(
     "gradient_neighbours",
+    title="labels of the samples with the most similar gradients",
     needs=("inputs", "labels"),
     cost="a traced kernel: n^2 inner products of gradients, n backward passes an output",
     reference="own; kernel of Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.1",

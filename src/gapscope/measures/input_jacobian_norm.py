@@ -96,6 +96,7 @@ def _mean_of_probes(squares: Float[Tensor, "m n"]) -> Estimate:
 
 @register_measure(
     "input_jacobian_norm",
+    title="response of the outputs to small changes of the input",
     needs=("inputs",),
     units="output units / input unit",
     direction="lower",

@@ -210,6 +210,7 @@ _FACTS = {
 
 @register_measure(
     "kernel_leave_one_out",
+    title="prediction of each sample from the gradients of all others",
     needs=("inputs", "targets", "initial"),
     cost="two traced kernels (n^2 inner products of gradients, n backward passes an output each) and their eigenvalues",
     reference="Bachmann, Hofmann and Lucchi 2022 (arXiv:2203.03443)",

@@ -13,6 +13,7 @@ from gapscope.measures.registry import register_measure
 
 @register_measure(
     "loss",
+    title="loss on the samples",
     needs=("inputs", "targets"),
     units="nats (cross-entropy) or squared target units (regression)",
     direction="none",

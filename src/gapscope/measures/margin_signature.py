@@ -27,6 +27,7 @@ FEATURES = {
     "moments": ("moment_1", "moment_2", "moment_3", "moment_4", "moment_5"),
 }
 TAPS = ("input", "h1", "h2", "h3")
+PLACES = ("at the input", "at the first hidden layer", "at the second hidden layer", "at the third hidden layer")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,10 +105,16 @@ def _chosen(network: nn.Module, samples: Samples, layers: str | Sequence[str] | 
 
 @register_measure(
     "margin_signature",
+    title="distance of the samples from the class boundary",
     needs=("inputs", "labels"),
     numbers={
-        f"{tap}.{feature}": Number("log of distance / spread of the layer", "higher", "over right samples")
-        for tap in TAPS
+        f"{tap}.{feature}": Number(
+            "log of distance / spread of the layer",
+            "higher",
+            "over right samples",
+            f"{where}, {feature.replace('_', ' ')}",
+        )
+        for tap, where in zip(TAPS, PLACES, strict=True)
         for feature in FEATURES["quartiles"]
     },
     cost="1 forward and 1 backward pass",

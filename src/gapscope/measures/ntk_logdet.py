@@ -66,6 +66,7 @@ class LogDeterminant(Estimate):
 
 @register_measure(
     "ntk_logdet",
+    title="variety of the samples' gradients",
     needs=("inputs",),
     cost="as many backward passes as the network has outputs, and the eigenvalues of the kernel, all in float64",
     reference="Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.3",

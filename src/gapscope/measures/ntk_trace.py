@@ -63,6 +63,7 @@ def _standard_error(values: Tensor, probe: str, n_outputs: int) -> float:
 
 @register_measure(
     "ntk_trace",
+    title="size of the single samples' gradients",
     needs=("inputs",),
     cost="as many backward passes as the network has outputs; one a probe",
     reference="Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.3",

@@ -73,6 +73,7 @@ def _zero_noise(network: nn.Module, x: Tensor, *, space: Space, per_output: bool
 
 @register_measure(
     "output_sensitivity",
+    title="shift of the outputs under noise on the input",
     needs=("inputs",),
     units="squared output units",
     direction="lower",

@@ -10,6 +10,7 @@ from gapscope.measures.registry import register_measure
 
 @register_measure(
     "parameter_count",
+    title="number of parameters",
     needs=(),
     units="parameters",
     direction="lower",

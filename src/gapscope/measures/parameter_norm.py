@@ -11,6 +11,7 @@ from gapscope.measures.registry import register_measure
 
 @register_measure(
     "parameter_norm",
+    title="size of the weights",
     needs=(),
     units="squared weight units",
     direction="lower",

@@ -34,11 +34,13 @@ class Number:
         units: Units of the number.
         direction: Which direction goes with a smaller generalization gap: "lower", "higher" or "none".
         aggregation: Over what it is summed or averaged.
+        title: What it is, in words, after the title of its measure; empty for its name.
     """
 
     units: str
     direction: Direction = "none"
     aggregation: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Measure:
         reference: Source, with equation number.
         by_default: Whether it is taken when no measures are named.
         dense: Whether it also takes a label a position (pixels, tokens), where it needs targets or labels.
+        title: What it measures, in words that need no paper; reports show it beside the name.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Measure:
     reference: str
     by_default: bool = True
     dense: bool = False
+    title: str = ""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -121,6 +125,12 @@ class Measure:
         pairs = numbers.items()
         return Readings(self._reading(name, value, seconds, missing.get(name, "")) for name, value in pairs)
 
+    def title_of(self, number: str) -> str:
+        """What one of the numbers is, in words; empty where the measure has no title."""
+        if number == self.name or not self.title:
+            return self.title
+        return f"{self.title}: {self.numbers[number].title or number.replace('.', ', ').replace('_', ' ')}"
+
     def _reading(self, name: str, value: Any, seconds: float, note: str) -> Reading:
         facts = self.numbers[name]
         return Reading(
@@ -134,6 +144,7 @@ class Measure:
             reference=self.reference,
             seconds=seconds,
             note=note,
+            title=self.title_of(name),
         )
 
 
@@ -160,6 +171,7 @@ def register_measure(
     numbers: Mapping[str, Number] | None = None,
     by_default: bool = True,
     dense: bool = False,
+    title: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as a measure.
 
@@ -175,6 +187,7 @@ def register_measure(
         by_default: Whether it is taken when no measures are named; False for one whose cost grows faster than the
             number of samples.
         dense: Whether it also takes a label a position.
+        title: What it measures, in a few words that need no paper.
 
     Returns:
         The decorator; it returns the function unchanged.
@@ -194,7 +207,7 @@ def register_measure(
         ):
             raise InvalidInput(f"A measure called {name!r} is registered already; choose another name.")
         facts = dict(numbers) if numbers else {name: Number(units, direction, aggregation)}
-        _MEASURES[name] = Measure(name, function, needs, facts, cost, reference, by_default, dense)
+        _MEASURES[name] = Measure(name, function, needs, facts, cost, reference, by_default, dense, title)
         return function
 
     return register

@@ -165,6 +165,7 @@ def unit_sparsity(
 
 @register_measure(
     "unit_sparsity",
+    title="hidden units that each class needs",
     needs=("inputs", "labels"),
     numbers={
         "zeta": Number("fraction of units", "lower", "mean over classes"),

@@ -61,6 +61,7 @@ def ranked_measures(view: PoolView) -> list[dict[str, Any]]:
         rows.append(
             {
                 "name": name,
+                "title": view.titles[name],
                 "baseline": bool(row["is_baseline"]),
                 "strip": correlation_strip(*ends, baseline=bool(row["is_baseline"])),
                 "kendall": fixed(ends[0], 2),
@@ -152,6 +153,7 @@ def guide(view: PoolView) -> list[dict[str, Any]]:
             facts,
             {
                 "measure": first.measure,
+                "title": view.titles[name].split(": ")[0],
                 "direction": DIRECTIONS[first.direction],
                 "units": first.units or "none",
                 "aggregation": first.aggregation,

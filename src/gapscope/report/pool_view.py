@@ -73,6 +73,12 @@ class PoolView:
                 found.setdefault(reading.name, []).append(reading)
         return found
 
+    @cached_property
+    def titles(self) -> dict[str, str]:
+        """Reading name -> what it is, in words; older records hold its name only."""
+        plain = {name: name.replace(".", ": ").replace("_", " ") for name in self.readings}
+        return {name: readings[0].title or plain[name] for name, readings in self.readings.items()}
+
     def on_logarithmic_axis(self, name: str, values: Sequence[float]) -> bool:
         """Whether a reading is drawn on a logarithmic axis."""
         if self.logarithm is not None:

@@ -18,30 +18,6 @@ POINT = 0.01
 FITS, LOSES = 0.97, 0.1
 ENOUGH = 12
 
-# what a measure is, for somebody who has not read its paper
-WORDS = {
-    "accuracy": "the training accuracy",
-    "distance_from_initialization": "the distance of the weights from where training began",
-    "input_jacobian_norm": "how strongly outputs answer to small changes of the input",
-    "loss": "the training loss",
-    "margin_signature": "how far samples lie from the class boundary",
-    "ntk_logdet": "how differently the samples are learnt (log determinant of the kernel)",
-    "ntk_trace": "how strongly single samples move the network (trace of the kernel)",
-    "output_sensitivity": "how much outputs shift under noise on the input",
-    "parameter_count": "the number of parameters",
-    "parameter_norm": "the size of the weights",
-    "unit_sparsity": "how few units each class needs",
-}
-
-
-def in_words(reading: str) -> str:
-    """Return what a reading is, in words where they are known.
-
-    >>> in_words("unit_sparsity.zeta"), in_words("my_own")
-    ('how few units each class needs', 'my_own')
-    """
-    return WORDS.get(reading.split(".")[0], reading)
-
 
 def _named(records: Sequence[Record], view: PoolView) -> str:
     names = [view.descriptions[record.id] for record in records[:3]]
@@ -116,5 +92,5 @@ def verdict(view: PoolView, held_out: pandas.DataFrame | None, best_measure: str
         return []
     sentences = [_best(view), _memorising(view), _estimated(view, held_out)]
     if best_measure is not None and len(view.finished) >= ENOUGH:
-        sentences.append(f"What goes with the gap best here is {in_words(best_measure)}.")
+        sentences.append(f"What goes with the gap best here: {view.titles[best_measure]}.")
     return [sentence for sentence in sentences if sentence]
