@@ -84,6 +84,10 @@ def test_absent_data_are_no_failure_of_the_network(tmp_path: Path) -> None:
     assert pool.missing(grid) == grid[1:]
 
 
+def refused(*arguments: object, **options: object) -> None:
+    raise PermissionError("read-only")
+
+
 @pytest.mark.parametrize("device", ["cuda:7", "foo", "meta", "cpu:x", ""])
 def test_an_absent_device_is_no_failure_of_the_network(tmp_path: Path, device: str) -> None:
     with pytest.raises(DeviceNotFound, match="device must be one that torch can use on this machine"):
@@ -268,6 +272,20 @@ def test_a_run_that_was_killed_at_its_very_start_goes_on(tmp_path: Path) -> None
     os.utime(leftover, (time.time() - 3600, time.time() - 3600))
     assert len(Pool(folder).run(specs(0), measures=())) == 1
     assert not leftover.exists()
+
+
+def test_a_checkpoint_beside_its_record_is_removed_by_the_next_run(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished, failed = (pool.run_folder(spec.id) / "checkpoint.safetensors" for spec in specs())
+    for checkpoint in (finished, failed):
+        checkpoint.write_bytes(b"left by a kill")
+    record = failed.with_name("record.json")
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"status": "failed"}))
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.unlink", refused)
+        assert len(pool.run(specs(), measures=MEASURES)) == 2, "a pool that may only be read"
+    assert finished.exists()
+    assert len(pool.run(specs(), measures=MEASURES)) == 2
+    assert not finished.exists() and failed.exists(), "run again, the failed one goes on from its checkpoint"
 
 
 def test_a_run_in_a_pool_that_was_moved_makes_no_second_one(pool: Pool) -> None:

@@ -41,6 +41,8 @@ def test_channels_last_weights_are_kept(tmp_path: Path) -> None:
         (nn.Linear(3, 4), r"'weight' has shape \[2, 3\], the network needs \[4, 3\]"),
         (nn.Linear(3, 2, bias=False), "the network has no 'bias'"),
         (nn.Sequential(nn.Linear(3, 2)), "it lacks '0.weight'"),
+        (nn.Linear(3, 2).double(), r"'weight' is of type torch.float32, the network's of torch.float64. Bring the"),
+        (nn.Linear(3, 2).bfloat16(), r"'weight' is of type torch.float32, the network's of torch.bfloat16"),
     ],
 )
 def test_weights_of_another_network_are_refused(tmp_path: Path, other: nn.Module, message: str) -> None:

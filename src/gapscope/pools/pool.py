@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +24,7 @@ from gapscope.base.errors import (
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.records import SCHEMA, Record, records_to_pandas
 from gapscope.base.specs import Spec
+from gapscope.pools.leftovers import is_unmarked_pool, remove_temporary_markers, superseded_checkpoints
 
 if TYPE_CHECKING:
     import pandas
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from gapscope.pools.readings import RunOptions
 
 ENGINES = ("local", "ray")
-SECONDS_TO_WRITE = 60
 
 
 @dataclass(frozen=True)
@@ -85,15 +83,6 @@ def _absolute(path: str | Path | None) -> str | None:
     return None if path is None else str(Path(path).expanduser().absolute())
 
 
-def _is_pool(folder: Path) -> bool:
-    """Whether a folder without pool.json is one all the same: of a run that was killed, moved or told to delete it."""
-    return folder.is_dir() and all(
-        path.name in ("runs", "pool.lock", "pool.pid", "report.html", "estimator.json")
-        or re.fullmatch(r"\.pool\.json\..*\.tmp", path.name)
-        for path in folder.iterdir()
-    )
-
-
 class Pool:
     """A folder of records, `runs/<id>/record.json` each with its history and weights beside it.
 
@@ -121,7 +110,7 @@ class Pool:
                     f"{self.folder} must be a pool of schema {SCHEMA} or older; got {schema}, written by a newer "
                     "gapscope. Upgrade gapscope, or use another folder."
                 )
-        elif self.folder.exists() and not _is_pool(self.folder):
+        elif self.folder.exists() and not is_unmarked_pool(self.folder):
             raise UnreadableFile(
                 f"{self.folder} must be a pool, a new folder or an empty one; it holds other things. Choose another."
             )
@@ -279,6 +268,7 @@ class Pool:
             self._make()
             with self._locked():
                 self._run_missing(missing, options, workers, engine, on_record or (lambda record: None))
+        self._remove_superseded()
         return [record for spec in specs if (record := self._readable(spec.id)) is not None]
 
     def add(self, network: Record | nn.Module, data: Any = None, **about: Any) -> Record:
@@ -314,9 +304,7 @@ class Pool:
         marker = self.folder / "pool.json"
         if not marker.exists():
             write_atomically(marker, to_json({"schema": SCHEMA}) + "\n")
-        for leftover in self.folder.glob(".pool.json.*.tmp"):
-            if time.time() - leftover.stat().st_mtime > SECONDS_TO_WRITE:  # of a run that was killed while it wrote
-                leftover.unlink(missing_ok=True)
+        remove_temporary_markers(self.folder)
 
     def _run_missing(
         self,
@@ -354,6 +342,13 @@ class Pool:
                 f"{not_run[0]} ({len(not_run)} of {len(missing)} networks were not run for such reasons. Nothing is "
                 "recorded of them; the same command tries them again.)"
             )
+
+    def _remove_superseded(self) -> None:
+        """Remove checkpoints that nothing needs any more; a pool that may only be read keeps them."""
+        if next(superseded_checkpoints(self.folder), None) is not None:
+            with suppress(GapscopeError, OSError), self._locked():
+                for path in superseded_checkpoints(self.folder):
+                    path.unlink()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -396,6 +391,6 @@ def open_pool(folder: str | Path) -> Pool:
         InvalidInput: There is no pool.
     """
     folder = Path(folder)
-    if not (folder / "pool.json").exists() and not (_is_pool(folder) and (folder / "runs").is_dir()):
+    if not (folder / "pool.json").exists() and not (is_unmarked_pool(folder) and (folder / "runs").is_dir()):
         raise InvalidInput(f"{folder} must be a pool folder; it holds no pool.json. Make one with: gapscope pool run.")
     return Pool(folder)

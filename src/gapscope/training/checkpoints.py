@@ -87,7 +87,7 @@ def load_weights(network: nn.Module, path: Path) -> None:
 
 
 def set_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Copy a state dictionary into `network` if names and shapes fit.
+    """Copy a state dictionary into `network` if names, shapes and types fit; no number is rounded on the way.
 
     Args:
         network: Gets the weights, in place.
@@ -95,7 +95,7 @@ def set_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) 
         source: Where it came from, for the message.
 
     Raises:
-        UnreadableFile: Names or shapes differ; the first difference is named.
+        UnreadableFile: Names, shapes or types differ; the first difference is named.
     """
     own = network.state_dict()
     for name, tensor in own.items():
@@ -105,6 +105,11 @@ def set_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) 
             raise UnreadableFile(
                 f"{source} must fit the network; '{name}' has shape {list(weights[name].shape)}, the network needs "
                 f"{list(tensor.shape)}. Use the spec it was trained with."
+            )
+        if weights[name].dtype != tensor.dtype:
+            raise UnreadableFile(
+                f"{source} must fit the network; '{name}' is of type {weights[name].dtype}, the network's of "
+                f"{tensor.dtype}. Bring the network to the type it was saved in, network.to(...), or save it anew."
             )
     unknown = sorted(set(weights) - set(own))
     if unknown:
