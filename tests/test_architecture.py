@@ -21,6 +21,7 @@ FLOORS = [
     ["assessment"],
     ["training"],
     ["pools"],
+    ["resampling"],
     ["estimation"],
     ["report"],
     ["integrations"],

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from gapscope.pools.own import record as record
     from gapscope.pools.pool import Pool as Pool
     from gapscope.report.write import write_report as write_report
+    from gapscope.resampling.twin import twin as twin
     from gapscope.training.loop import train as train
     from gapscope.training.monitor import Monitor as Monitor
 
@@ -111,6 +112,7 @@ _PUBLIC = {
     "Spec": "base.specs",
     "TrainingSpec": "base.specs",
     "train": "training.loop",
+    "twin": "resampling.twin",
 }
 # name -> module; `normalization` and `registry` are the names that these rooms had before they moved
 _SUBPACKAGES = {

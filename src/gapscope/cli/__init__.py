@@ -8,7 +8,7 @@ import warnings
 
 import typer
 
-from gapscope.cli import advise, data, demo, doctor, estimate, expect, measure, pool, report, study
+from gapscope.cli import advise, data, demo, doctor, estimate, expect, measure, pool, report, study, twin
 
 app = typer.Typer(
     name="gapscope",
@@ -39,6 +39,7 @@ app.command("demo")(demo.demo)
 app.command("measure")(measure.measure)
 app.command("compare")(measure.compare)
 app.command("expect")(expect.expect)
+app.command("twin")(twin.twin)
 app.add_typer(advise.app, name="advise")
 app.add_typer(data.app, name="data")
 app.add_typer(pool.app, name="pool")

@@ -23,11 +23,12 @@ def is_factory(source: Path) -> bool:
     return _FACTORY.fullmatch(str(source)) is not None and not source.exists()
 
 
-def made_by(source: Path) -> tuple[nn.Module, Any]:
-    """Return the network and its training data that a function returns.
+def made_by(source: Path, what: str = "network") -> tuple[Any, Any]:
+    """Return the network (or the recipe) and its training data that a function returns.
 
     Args:
         source: `module:function`; the module may lie in the current folder.
+        what: What it returns beside the data, for the message.
 
     Returns:
         The network, and its data in any form that `gapscope.measure` takes.
@@ -57,7 +58,7 @@ def made_by(source: Path) -> tuple[nn.Module, Any]:
         raise InvalidInput(f"{source} must name a function of {module_name}; it has no {function_name!r}.{near}")
     made = function()
     if not isinstance(made, tuple) or len(made) != 2:
-        raise InvalidInput(f"{source} must return (network, training data); it returned {type(made).__name__}.")
+        raise InvalidInput(f"{source} must return ({what}, training data); it returned {type(made).__name__}.")
     return made
 
 

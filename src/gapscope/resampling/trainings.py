@@ -1,0 +1,106 @@
+"""One training of a design: the recipe is run on a part of the samples, its network scored on others, one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gapscope.assessment.door import ready
+from gapscope.base.errors import InvalidInput
+from gapscope.base.randomness import stream_seed
+from gapscope.base.samples import Samples
+from gapscope.base.specs import Spec
+from gapscope.inspection.losses import class_logits, sample_losses
+from gapscope.inspection.outputs import inspecting, network_outputs
+from gapscope.pools.from_spec import build_network, prepared
+from gapscope.resampling.splits import Split
+from gapscope.training.loop import train
+from gapscope.training.randomness import reproducible
+
+Recipe = Callable[[Any, Tensor], nn.Module]
+
+
+def _as_given(samples: Samples) -> Any:
+    """The inputs as the user's own code takes them: a tensor, a mapping of tensors or a tuple."""
+    if samples.form is None:
+        return samples.inputs
+    parts = samples.form.parts(samples.inputs)
+    return parts if samples.form.names is None else dict(zip(samples.form.names, parts, strict=True))
+
+
+def _trained_by_spec(spec: Spec, samples: Samples, seed: int, root: str | None) -> nn.Module:
+    problem, _ = prepared(spec, root)
+    spec = spec.replace({"seed": seed % 2**31})
+    network = build_network(spec, dataclasses.replace(problem, train=samples))
+    result = train(network, samples, spec.training, seed=spec.seed)
+    if result.status == "diverged":
+        raise InvalidInput(f"A recipe must train; it diverged: {result.stopped}. Use a smaller learning rate.")
+    return network
+
+
+def trained(recipe: Recipe | Spec, samples: Samples, seed: int, root: str | None = None) -> nn.Module:
+    """Run a recipe; what it draws from global random streams depends on the seed alone, which are then restored.
+
+    Args:
+        recipe: A function (x, y) -> trained network, or a spec.
+        samples: The part of the samples that it sees.
+        seed: Seed.
+        root: Where the data of a spec lie.
+
+    Returns:
+        The trained network.
+
+    Raises:
+        InvalidInput: The recipe returned something else, or its training diverged.
+    """
+    if isinstance(recipe, Spec):
+        return _trained_by_spec(recipe, samples, seed, root)
+    assert samples.targets is not None
+    with reproducible(torch.device("cuda" if torch.cuda.is_initialized() else "cpu"), seed):
+        network = recipe(_as_given(samples), samples.targets)
+    if not isinstance(network, nn.Module):
+        raise InvalidInput(
+            f"A recipe must return the trained network, a torch.nn.Module; it returned {type(network).__name__}. "
+            "Let it end with `return network`."
+        )
+    return network
+
+
+def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.ndarray:
+    """Return what each sample adds to the mean score: 1 or 0 for right or wrong, for regression its explained share.
+
+    Args:
+        network: The network, in any mode.
+        samples: Inputs with targets.
+        spread: Variance of the regression targets, mean over their columns; unused for classes.
+
+    Returns:
+        [n]; for regression 1 - squared error / spread, whose mean is R2 with the spread of all samples.
+
+    Raises:
+        InvalidInput: Labels and outputs do not fit, or outputs have positions.
+    """
+    found = ready(network, samples)
+    if found.refused:
+        raise InvalidInput(f"A twin needs one label or row of targets a sample: {found.refused}.")
+    with inspecting(found.network):
+        outputs = network_outputs(found.network, samples.inputs)
+    assert samples.targets is not None
+    targets = samples.targets.to(outputs.device)
+    if samples.is_classification:
+        right = class_logits(outputs).argmax(1) == targets
+        return right.double().cpu().numpy()
+    return (1 - sample_losses(outputs.double(), targets.double()) / spread).cpu().numpy()
+
+
+def scored(
+    recipe: Recipe | Spec, samples: Samples, split: Split, spread: float, seed: int, root: str | None
+) -> list[float]:
+    """Train on one part and return the score of each sample of the other, in the split's order."""
+    network = trained(recipe, samples.subset(torch.from_numpy(split.trained)), stream_seed(seed, split.name), root)
+    return sample_scores(network, samples.subset(torch.from_numpy(split.scored)), spread).tolist()

@@ -1,0 +1,62 @@
+"""`gapscope twin`: a grid, a function of one's own, going on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gapscope.cli import app
+
+GRID = """
+[base.data]
+name = "digits"
+train_size = 120
+
+[base.network]
+options = { n_hidden = 1, width = 8 }
+
+[base.training]
+epochs = 2
+
+[axes]
+"data.label_noise" = [0.0, 0.5]
+"""
+
+OWN = """
+import torch
+
+
+def recipe(x, y):
+    return torch.nn.Linear(2, 2)
+
+
+def mine():
+    return recipe, (torch.randn(60, 2, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2)
+"""
+
+
+def test_a_row_a_recipe_and_a_second_call_reads_what_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(GRID)
+    kept = ["--folder", str(tmp_path / "kept")]
+    rows = json.loads(CliRunner().invoke(app, ["twin", str(path), "--json", *kept]).stdout)
+    assert len(rows) == 2 and all(row["low"] <= row["score"] <= row["high"] for row in rows)
+    answers = sorted((tmp_path / "kept").rglob("*.json"))
+    times = [answer.stat().st_mtime_ns for answer in answers if answer.name != "twin.json"]
+    shown = CliRunner().invoke(app, ["twin", str(path), *kept], env={"COLUMNS": "120"})
+    assert shown.exit_code == 0, shown.output
+    assert "90 % interval" in shown.output and f"{rows[0]['score']:.3f}" in shown.output
+    assert times == [answer.stat().st_mtime_ns for answer in answers if answer.name != "twin.json"]
+
+
+def test_a_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_recipe.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    shown = CliRunner().invoke(app, ["twin", "own_recipe:mine"])
+    assert shown.exit_code == 0, shown.output
+    assert "expected accuracy of this recipe with all 60 samples" in shown.output
+    assert (tmp_path / "gapscope-twin" / "own_recipe.mine" / "twin.json").exists()
