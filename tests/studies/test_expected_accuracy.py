@@ -45,3 +45,14 @@ def test_first_pool_at_smoke_scale(tmp_path: Path) -> None:
     assert outcome.claims[0].outcome in ("held", "not held", "open")
     value, low, high = outcome.numbers["errors"]["all"]["left-out accuracy, RMSE"]
     assert low <= value <= high
+
+
+def test_twins_at_smoke_scale(tmp_path: Path) -> None:
+    part = next(part for part in STUDY.parts if part.name == "twins")
+    outcome = part.run(Setting(scale="smoke", work=tmp_path, workers=1, say=lambda line: None))
+    rows = {row["design"]: row for row in outcome.numbers["designs"]}
+    assert rows["half and quarter"]["cost in trainings"] == 0.75
+    for network in outcome.numbers["networks"]:
+        assert network["half and quarter.low"] <= network["half and quarter.score"] <= network["half and quarter.high"]
+    errors = [network["hold-out.score"] - network["truth"] for network in outcome.numbers["networks"]]
+    assert rows["hold-out"]["RMSE"][0] == pytest.approx((sum(error**2 for error in errors) / len(errors)) ** 0.5)

@@ -10,6 +10,7 @@ import pandas
 
 from gapscope_studies.expected_accuracy.pools import FITTED, Configuration, in_random_order
 from gapscope_studies.expected_accuracy.runs import probed
+from gapscope_studies.expected_accuracy.twin import twins
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
@@ -133,5 +134,8 @@ STUDY = Study(
     "expected_accuracy",
     "What accuracy to expect, from training data alone",
     "gapscope's own; leave-one-out in gradient space after Bachmann, Hofmann and Lucchi 2022 (arXiv:2203.03443).",
-    (Part("first_pool", "Left-out accuracy before training, beside what training reached", first_pool),),
+    (
+        Part("first_pool", "Left-out accuracy before training, beside what training reached", first_pool),
+        Part("twins", "Recipes judged by their twins, beside a hold-out", twins),
+    ),
 )
