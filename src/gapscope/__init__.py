@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gapscope.base.records import records_to_pandas as records_to_pandas
     from gapscope.base.samples import Samples as Samples
     from gapscope.base.specs import DataSpec as DataSpec
+    from gapscope.base.specs import LossSpec as LossSpec
     from gapscope.base.specs import NetworkSpec as NetworkSpec
     from gapscope.base.specs import PenaltySpec as PenaltySpec
     from gapscope.base.specs import Spec as Spec
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty as GradientSimilarityPenalty
     from gapscope.penalties.input_jacobian import InputJacobianPenalty as InputJacobianPenalty
     from gapscope.penalties.loss_gradient import LossGradientPenalty as LossGradientPenalty
+    from gapscope.penalties.robust_losses import EarlyLearningRegularization as EarlyLearningRegularization
+    from gapscope.penalties.robust_losses import GeneralizedCrossEntropy as GeneralizedCrossEntropy
     from gapscope.penalties.weight import WeightPenalty as WeightPenalty
     from gapscope.pools.grid import Grid as Grid
     from gapscope.pools.own import record as record
@@ -94,6 +97,8 @@ _PUBLIC = {
     "GradientSimilarityPenalty": "penalties.gradient_similarity",
     "InputJacobianPenalty": "penalties.input_jacobian",
     "LossGradientPenalty": "penalties.loss_gradient",
+    "EarlyLearningRegularization": "penalties.robust_losses",
+    "GeneralizedCrossEntropy": "penalties.robust_losses",
     "WeightPenalty": "penalties.weight",
     "Grid": "pools.grid",
     "Pool": "pools.pool",
@@ -108,6 +113,7 @@ _PUBLIC = {
     "Samples": "base.samples",
     "DataSpec": "base.specs",
     "NetworkSpec": "base.specs",
+    "LossSpec": "base.specs",
     "PenaltySpec": "base.specs",
     "Spec": "base.specs",
     "TrainingSpec": "base.specs",

@@ -46,7 +46,8 @@ def test_every_setting_changes_the_id() -> None:
         "network.name": "lenet5", "network.options": {"width": 3}, "network.initialization": "he_normal",
         "training.optimizer": "adam", "training.learning_rate": 1, "training.momentum": 0.5,
         "training.batch_size": 3, "training.epochs": 3, "training.schedule": "step", "training.schedule_factor": 0.5,
-        "training.schedule_epochs": 3, "training.penalties": [{"name": "weight"}], "training.gradient_clip": 1,
+        "training.schedule_epochs": 3, "training.loss": {"name": "early_learning"},
+            "training.penalties": [{"name": "weight"}], "training.gradient_clip": 1,
         "training.stop_at_train_loss": 0.1, "training.stop_epochs": 2, "training.precision": "mixed",
         "training.channels_last": True, "training.augmentation": "flip_shift_rotate", "seed": 1,
     }  # fmt: skip

@@ -181,6 +181,20 @@ class PenaltySpec(_CheckedSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossSpec(_CheckedSpec):
+    """The loss that is trained, without penalties.
+
+    Attributes:
+        name: "default" (cross-entropy, squared error), "generalized_cross_entropy" or "early_learning", see
+            `gapscope.penalties.robust_losses`.
+        options: Keyword settings of its class.
+    """
+
+    name: str = "default"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingSpec(_CheckedSpec):
     """How a network is trained; `gapscope.training.loop.train` reads nothing else.
 
@@ -198,6 +212,7 @@ class TrainingSpec(_CheckedSpec):
         schedule_epochs: See schedule.
         augmentation: "none" or "flip_shift_rotate" (training images are changed at random in every epoch, see
             `gapscope.data.augmentation`).
+        loss: What the penalties are added to.
         penalties: Penalties added to the loss, each by name and options.
         gradient_clip: Largest L2 norm of the whole gradient; None does not clip.
         stop_at_train_loss: Training ends when `stop_epochs` epochs in total had a mean batch loss (without penalties,
@@ -217,6 +232,7 @@ class TrainingSpec(_CheckedSpec):
     schedule_factor: float = 0.1
     schedule_epochs: int = 10
     augmentation: str = "none"
+    loss: LossSpec = field(default_factory=LossSpec)
     penalties: tuple[PenaltySpec, ...] = ()
     gradient_clip: float | None = None
     stop_at_train_loss: float | None = None

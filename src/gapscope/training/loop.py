@@ -24,6 +24,7 @@ from gapscope.inspection.losses import loss_of, scores
 from gapscope.inspection.outputs import check_labels, checked_outputs, device_of
 from gapscope.penalties.base import Penalty, outputs_with_penalties
 from gapscope.penalties.registry import make_penalty
+from gapscope.penalties.robust_losses import make_loss
 from gapscope.training.checkpoints import load_tensors, save_tensors, set_weights
 from gapscope.training.randomness import host_random_states, reproducible, set_host_random_states
 
@@ -108,13 +109,18 @@ class _Run:
         self.optimizer = _make_optimizer(network, settings)
         self.scaler = torch.amp.GradScaler("cuda", enabled=self.mixed)
         self.order = torch.Generator().manual_seed(stream_seed(seed, "order of samples"))
+        self.robust_loss = make_loss(settings.loss)
         self.epoch = 0
 
-    def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def loss(self, outputs: Tensor, y: Tensor, indices: Tensor) -> Tensor:
+        """What is trained on a batch, without penalties."""
+        return loss_of(outputs, y) if self.robust_loss is None else self.robust_loss(outputs, y, indices)
+
+    def step(self, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One optimisation step; returns loss, penalty and number of right predictions of the batch."""
         with torch.autocast("cuda", dtype=torch.float16, enabled=self.mixed):
             outputs, penalty = outputs_with_penalties(self.network, x, y, self.penalties)
-            loss = loss_of(checked_outputs(outputs, len(x)), y)
+            loss = self.loss(checked_outputs(outputs, len(x)), y, indices)
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(loss + penalty).backward()
         if self.settings.gradient_clip is not None:
@@ -142,7 +148,7 @@ class _Run:
                 x = flip_shift_rotate(x, generator=torch.default_generator)
             if settings.channels_last and x.ndim == 4:
                 x = x.contiguous(memory_format=torch.channels_last)
-            loss, penalty, right = self.step(x, y)
+            loss, penalty, right = self.step(x, y, indices)
             totals += torch.stack([loss.double() * len(x), penalty.double() * len(x), right.double().to(self.device)])
             if number % CHECK_FINITE_EVERY == CHECK_FINITE_EVERY - 1 and not bool(totals.isfinite().all()):
                 return None
@@ -163,6 +169,8 @@ class _Run:
                         if value is not None}  # fmt: skip
         for index, penalty in enumerate(self.penalties):
             tensors |= {f"penalty.{index}.{key}": value for key, value in penalty.state_dict().items()}
+        if self.robust_loss is not None:
+            tensors |= {f"loss.{key}": value for key, value in self.robust_loss.state_dict().items()}
         tensors |= {"random.order": self.order.get_state(), **host_random_states()}
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
@@ -185,6 +193,8 @@ class _Run:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         for index, penalty in enumerate(self.penalties):
             penalty.load_state_dict(part(f"penalty.{index}."))
+        if self.robust_loss is not None:
+            self.robust_loss.load_state_dict(part("loss."))
         self.order.set_state(tensors["random.order"])
         set_host_random_states(tensors)
         if "random.cuda" in tensors and self.device.type == "cuda":
@@ -263,11 +273,11 @@ def train(
 ) -> TrainingResult:
     """Train `network` in place and return how it went; the same seed and machine give bit-identical weights.
 
-    The loss is `inspection.losses.loss_of` plus the penalties. With `folder` the state is kept there after every epoch
-    (`checkpoint.safetensors`, `history.jsonl`): calling `train` again with the same arguments goes on from the last
-    finished epoch and ends with the weights that the unbroken run has; buffers that are not part of the state
-    dictionary, and the random streams of torch, NumPy and Python, are kept too. Where these files are damaged the
-    training begins anew, with a `DamagedFileWarning`. Global random states are left as they were.
+    The loss is `inspection.losses.loss_of` (or what `settings.loss` names) plus the penalties. With `folder` the state
+    is kept there after every epoch (`checkpoint.safetensors`, `history.jsonl`): calling `train` again with the same
+    arguments goes on from the last finished epoch and ends with the weights that the unbroken run has; buffers that are
+    not part of the state dictionary, and the random streams of torch, NumPy and Python, are kept too. Where these files
+    are damaged the training begins anew, with a `DamagedFileWarning`. Global random states are left as they were.
 
     Args:
         network: Trained in place, on the device it is on; left in evaluation mode.

@@ -1,0 +1,169 @@
+"""Losses that forgive wrong labels, to be used in place of the cross-entropy: the rivals of a penalty."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gapscope.base.errors import InvalidInput, check_range, nearest
+from gapscope.base.options import check_known
+from gapscope.base.specs import LossSpec
+from gapscope.inspection.losses import class_logits, loss_of, sample_losses
+from gapscope.inspection.outputs import check_labels
+
+
+class RobustLoss(ABC):
+    """A loss of class labels. Called with outputs [n, C], labels [n] and the samples' indices in the training data."""
+
+    @abstractmethod
+    def __call__(
+        self, outputs: Float[Tensor, "n c"], labels: Int[Tensor, " n"], indices: Int[Tensor, " n"]
+    ) -> Float[Tensor, ""]:
+        """Return the mean over the batch, differentiable by `outputs`."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors that a resumed training needs to go on as if unbroken; none by default."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take up the state that `state_dict` gave; a loss that keeps none refuses one."""
+        if state:
+            raise InvalidInput(
+                f"{type(self).__name__} keeps no state; got {', '.join(state)}. Use the loss that it was saved with."
+            )
+
+
+def _checked(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Logits of all classes, or a sentence about what does not fit."""
+    if labels.is_floating_point() or labels.ndim != 1 or outputs.ndim != 2:
+        raise InvalidInput(
+            f"This loss needs class labels [n] and outputs [n, C]; got labels {labels.dtype} {list(labels.shape)} and "
+            f"outputs {list(outputs.shape)}. For regression use the squared error."
+        )
+    logits = class_logits(outputs)
+    check_labels(labels, logits.shape[1])
+    return logits
+
+
+class GeneralizedCrossEntropy(RobustLoss):
+    r"""Mean of $(1 - p_y^q) / q$ with $p_y$ the probability of the label: a loss that stops pulling at what it doubts.
+
+    Its gradient is that of the cross-entropy times $p_y^q$, so that samples whose label the network finds unlikely,
+    the wrong ones among them, pull less. $q \to 0$ is the cross-entropy, $q = 1$ the mean absolute error. Exact.
+
+    Source: Zhang and Sabuncu 2018, Generalized Cross Entropy Loss (arXiv:1805.07836), their $L_q$ without truncation.
+
+    Args:
+        q: In (0, 1]; .7 is the paper's choice.
+
+    >>> loss = GeneralizedCrossEntropy(q=1.0)
+    >>> loss(torch.zeros(1, 4), torch.tensor([2]), torch.tensor([0])).item()
+    0.75
+    """
+
+    def __init__(self, q: float = 0.7) -> None:
+        check_range("q of GeneralizedCrossEntropy", q, 0, 1, low_open=True)
+        self.q = q
+
+    def __call__(
+        self, outputs: Float[Tensor, "n c"], labels: Int[Tensor, " n"], indices: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, ""]:
+        """Return the mean over the batch; `indices` are not needed."""
+        # 1 - p^q = -expm1(q log p): no difference of nearly equal numbers where p is near 1
+        log_probability = -sample_losses(_checked(outputs, labels), labels)
+        return (-torch.expm1(self.q * log_probability) / self.q).mean()
+
+
+class EarlyLearningRegularization(RobustLoss):
+    r"""Cross-entropy plus $\lambda$ times the mean of $\log(1 - \langle p_i, t_i \rangle)$.
+
+    A network keeps to what it learnt early: $t_i \leftarrow \beta t_i + (1 - \beta)\, p_i$ is a moving average of the
+    sample's own predicted probabilities, renewed (without a gradient) whenever the sample is seen, before it is used.
+    The added term is the more negative the nearer the prediction stays to it, which outweighs the pull of a wrong
+    label. Probabilities are kept between 1e-4 and 1 - 1e-4, and those that enter the average are scaled to sum to 1, as
+    in the authors' code. Exact.
+
+    Source: Liu, Niles-Weed, Razavian and Fernandez-Granda 2020, Early-Learning Regularization Prevents Memorization of
+    Noisy Labels (arXiv:2007.00151), section 4.
+
+    Args:
+        strength: lambda, 0 or larger; 3 for CIFAR-10 in the paper.
+        momentum: beta, in [0, 1); .7 for CIFAR-10 in the paper.
+
+    >>> loss = EarlyLearningRegularization(strength=0.0)
+    >>> x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([1])
+    >>> torch.allclose(loss(x, y, torch.tensor([0])), loss_of(x, y))
+    True
+    """
+
+    def __init__(self, strength: float = 3.0, momentum: float = 0.7) -> None:
+        check_range("strength of EarlyLearningRegularization", strength, 0)
+        check_range("momentum of EarlyLearningRegularization", momentum, 0, 1, high_open=True)
+        self.strength, self.momentum = strength, momentum
+        self.averages = torch.zeros(0, 0)
+
+    def _room_for(self, indices: Tensor, probabilities: Tensor) -> None:
+        """One row a sample, as many as the largest index asks for; a sample not seen yet has zeros."""
+        missing = int(indices.max()) + 1 - len(self.averages)
+        if self.averages.shape[1] != probabilities.shape[1]:
+            self.averages, missing = probabilities.new_zeros(0, probabilities.shape[1]), int(indices.max()) + 1
+        if missing > 0:
+            self.averages = torch.cat([self.averages, self.averages.new_zeros(missing, self.averages.shape[1])])
+        self.averages = self.averages.to(probabilities)
+
+    def __call__(
+        self, outputs: Float[Tensor, "n c"], labels: Int[Tensor, " n"], indices: Int[Tensor, " n"]
+    ) -> Float[Tensor, ""]:
+        """Return the mean over the batch, and renew the averages of its samples."""
+        logits = _checked(outputs, labels)
+        probabilities = logits.softmax(1).clamp(1e-4, 1 - 1e-4)
+        seen = probabilities.detach()
+        self._room_for(indices, seen)
+        indices = indices.to(seen.device)
+        renewed = self.momentum * self.averages[indices] + (1 - self.momentum) * seen / seen.sum(1, keepdim=True)
+        self.averages[indices] = renewed
+        agreement = (1 - (renewed * probabilities).sum(1)).log()
+        return loss_of(logits, labels) + self.strength * agreement.mean()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The averages."""
+        return {"averages": self.averages}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take up the averages."""
+        self.averages = state["averages"].clone()
+
+
+LOSSES: dict[str, type[RobustLoss]] = {
+    "generalized_cross_entropy": GeneralizedCrossEntropy,
+    "early_learning": EarlyLearningRegularization,
+}
+
+
+def make_loss(spec: LossSpec) -> RobustLoss | None:
+    """Build the loss that a spec names; None for the default one, `inspection.losses.loss_of`.
+
+    Args:
+        spec: Name and settings.
+
+    Returns:
+        The loss.
+
+    Raises:
+        InvalidInput: The name or a setting is unknown; the nearest is named.
+    """
+    if spec.name == "default":
+        return None
+    if spec.name not in LOSSES:
+        raise InvalidInput(
+            f"training.loss.name must be 'default' or one of {', '.join(LOSSES)}; got {spec.name!r}."
+            f"{nearest(spec.name, ['default', *LOSSES])}"
+        )
+    made = LOSSES[spec.name]
+    check_known(f"Loss {spec.name!r}", spec.options, inspect.signature(made).parameters, noun="setting")
+    return made(**spec.options)
