@@ -110,9 +110,38 @@ def gradient_neighbours(
     >>> gradient_neighbours(nn.Linear(2, 2), x, torch.tensor([0, 0, 1, 0]), neighbours=1).agreement
     0.5
     """
+    kernel = empirical_ntk(network, x, outputs="traced", chunk_size=chunk_size)
+    return neighbours_by(kernel, network, x, y, neighbours=neighbours, voters=voters)
+
+
+def neighbours_by(
+    kernel: Float[Tensor, "n n"],
+    network: nn.Module,
+    x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
+    y: Int[Tensor, " n"],
+    *,
+    neighbours: int = 20,
+    voters: int = 5,
+) -> GradientNeighbours:
+    """As `gradient_neighbours`, by a traced kernel of all pairs that is there already.
+
+    Args:
+        kernel: `empirical_ntk(network, x, outputs="traced")`.
+        network: The network, for its own probabilities.
+        x: Inputs.
+        y: Class labels.
+        neighbours: Neighbours a sample; fewer than the samples.
+        voters: How many of them vote.
+
+    Returns:
+        Neighbours, votes, and both numbers.
+
+    Raises:
+        InvalidInput: There are not more samples than neighbours, labels do not fit, or an option is out of range.
+    """
     check_range("neighbours", neighbours, 1)
     check_range("voters", voters, 1)
-    found = most_similar(empirical_ntk(network, x, outputs="traced", chunk_size=chunk_size), neighbours).cpu()
+    found = most_similar(kernel, neighbours).cpu()
     with inspecting(network):
         probabilities = network_outputs(network, x).double().softmax(1).cpu()
     check_labels(y, probabilities.shape[1])

@@ -72,10 +72,12 @@ class AtBothWeights:
     Attributes:
         initial: At the initial weights: independent of the labels, hence an honest left-out prediction.
         trained: At the given weights: gradients were fitted to the left-out labels, so what was memorised comes back.
+        alignment: Cosine of the two centred kernels: 1 where training left the features as they were.
     """
 
     initial: KernelLeaveOneOut
     trained: KernelLeaveOneOut
+    alignment: float
 
     def numbers(self) -> dict[str, float]:
         """Return the numbers of both by name, and the accuracy (or explained share) that the given weights add."""
@@ -85,19 +87,55 @@ class AtBothWeights:
             **{f"initial.{key}": value for key, value in first.items()},
             **{f"trained.{key}": value for key, value in second.items()},
             "memorised": second[name] - first[name],
+            "alignment": self.alignment,
         }
 
 
-def _decomposed(
+def kernel_alignment(first: Float[Tensor, "n m"], second: Float[Tensor, "n m"]) -> float:
+    r"""Cosine of two centred kernels, $\langle K_c, K'_c \rangle / (\lVert K_c \rVert \lVert K'_c \rVert)$.
+
+    $K_c$ is K less the means of its rows and of its columns (Cortes, Mohri and Rostamizadeh 2012, definition 4).
+
+    Args:
+        first: A kernel, of all pairs or of all samples with some of them.
+        second: Another of the same pairs.
+
+    Returns:
+        1 where they are equal up to a factor; NaN where one is constant.
+
+    >>> kernel_alignment(torch.eye(3), 2 * torch.eye(3) + 1)
+    1.0
+    """
+    a, b = (k.double() - k.double().mean(0) - k.double().mean(1, keepdim=True) + k.double().mean()
+            for k in (first, second))  # fmt: skip
+    return float((a * b).sum() / (a.norm() * b.norm()))
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The kernel of all samples with all (chosen is None) or with some of them."""
+
+    values: Float[Tensor, "n m"]
+    chosen: Int[Tensor, " m"] | None
+
+    @property
+    def landmarks(self) -> int | None:
+        return None if self.chosen is None else len(self.chosen)
+
+    def spectrum(self) -> Spectrum:
+        if self.chosen is None:
+            return spectrum(self.values)
+        return nystroem_spectrum(self.values, self.values[self.chosen.to(self.values.device)])
+
+
+def _columns(
     network: nn.Module, x: Tensor, max_exact: int, landmarks: int, generator: torch.Generator | None, size: int | None
-) -> tuple[Spectrum, int | None]:
-    """Spectrum of the traced kernel, and the number of landmarks where it is approximate."""
+) -> _Columns:
     if len(x) <= max_exact:
-        return spectrum(empirical_ntk(network, x, outputs="traced", chunk_size=size)), None
+        return _Columns(empirical_ntk(network, x, outputs="traced", chunk_size=size), None)
     generator = generator or torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(x), generator=generator)[:landmarks].to(x.device)
-    columns = empirical_ntk(network, x, x[chosen], outputs="traced", chunk_size=size)
-    return nystroem_spectrum(columns, columns[chosen.to(columns.device)]), landmarks
+    return _Columns(empirical_ntk(network, x, x[chosen], outputs="traced", chunk_size=size), chosen)
 
 
 def _targets(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -172,16 +210,51 @@ def kernel_leave_one_out(
     >>> found.accuracy, found.predictions.argmax(1).tolist()
     (1.0, [0, 0, 1, 1])
     """
+    _check(x, ridges, max_exact, landmarks)
+    columns = _columns(network, x, max_exact, landmarks, generator, chunk_size)
+    return _left_out_of(columns, network, x, y, ridges)
+
+
+def _check(x: Tensor, ridges: tuple[float, ...], max_exact: int, landmarks: int) -> None:
     check_range("max_exact", max_exact, 1)
     check_range("landmarks", landmarks, 2)
     if len(x) < 3:
         raise InvalidInput(f"kernel_leave_one_out needs three samples or more; got {len(x)}. Pass more samples.")
     if not ridges or min(ridges) <= 0:
         raise InvalidInput(f"ridges must be positive numbers, one or more; got {ridges}. Leave them out.")
-    kernel, approximate = _decomposed(network, x, max_exact, landmarks, generator, chunk_size)
+
+
+def left_out_by(
+    kernel: Float[Tensor, "n n"],
+    network: nn.Module,
+    x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
+    y: Int[Tensor, " n"] | Float[Tensor, "n k"],
+    *,
+    ridges: tuple[float, ...] = RIDGES,
+) -> KernelLeaveOneOut:
+    """As `kernel_leave_one_out`, by a traced kernel of all pairs that is there already.
+
+    Args:
+        kernel: `empirical_ntk(network, x, outputs="traced")`.
+        network: The network; only the number of its outputs is used.
+        x: Inputs.
+        y: Targets.
+        ridges: As for `kernel_leave_one_out`.
+
+    Returns:
+        Predictions, accuracy, errors, effective dimension.
+    """
+    _check(x, ridges, len(x), 2)
+    return _left_out_of(_Columns(kernel, None), network, x, y, ridges)
+
+
+def _left_out_of(
+    columns: _Columns, network: nn.Module, x: Tensor, y: Tensor, ridges: tuple[float, ...]
+) -> KernelLeaveOneOut:
+    kernel = columns.spectrum()
     targets = _targets(network, x, y).to(kernel.vectors.device)
     ridge, found = best_left_out(kernel, targets, ridges)
-    return _result(found, ridge, targets, y, approximate)
+    return _result(found, ridge, targets, y, columns.landmarks)
 
 
 def _result(found: LeftOut, ridge: float, targets: Tensor, y: Tensor, landmarks: int | None) -> KernelLeaveOneOut:
@@ -218,6 +291,7 @@ _FACTS = {
     numbers={
         **{f"{weights}.{name}": facts for weights in ("initial", "trained") for name, facts in _FACTS.items()},
         "memorised": Number("accuracy or explained fraction", "lower", "trained minus initial"),
+        "alignment": Number("cosine", "none", "over pairs of samples"),
     },
 )
 def kernel_leave_one_out_at_both_weights(
@@ -251,17 +325,15 @@ def kernel_leave_one_out_at_both_weights(
     Raises:
         InvalidInput: As for `kernel_leave_one_out`.
     """
+    _check(x, ridges, max_exact, landmarks)
     with torch.inference_mode(False):
         before = copy.deepcopy(network)
         before.load_state_dict(dict(initial))
     # the same landmarks for both
-    state = None if generator is None else generator.get_state()
-    found = []
+    generator = generator or torch.Generator().manual_seed(0)
+    state, columns = generator.get_state(), []
     for one in (before, network):
-        if generator is not None and state is not None:
-            generator.set_state(state)
-        found.append(
-            kernel_leave_one_out(one, x, y, ridges=ridges, max_exact=max_exact, landmarks=landmarks,
-                                 chunk_size=chunk_size, generator=generator)
-        )  # fmt: skip
-    return AtBothWeights(*found)
+        generator.set_state(state)
+        columns.append(_columns(one, x, max_exact, landmarks, generator, chunk_size))
+    first, second = (_left_out_of(each, network, x, y, ridges) for each in columns)
+    return AtBothWeights(first, second, kernel_alignment(columns[0].values, columns[1].values))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
+from gapscope.assessment.accuracy_readings import accuracy_readings
 from gapscope.base.randomness import stream_seed
 from gapscope.data import label_noise, load
 from gapscope.inspection.losses import scores
@@ -18,6 +19,13 @@ LARGEST_TEST = 2000
 READ = 300  # samples of the readings that today's default estimator takes
 DEFAULT_READINGS = ("output_sensitivity", "input_jacobian_norm", "ntk_trace", "margin_signature")
 FOLDS = 5
+# names that the first networks were stored under
+_SHORT = {
+    **{f"kernel_leave_one_out.initial.{name}": f"initial.{name}"
+       for name in ("accuracy", "squared_error", "explained", "effective_dimension", "largest_leverage")},
+    **{f"gradient_neighbours.{name}": name for name in ("agreement", "conflict")},
+    "kernel_leave_one_out.alignment": "alignment",
+}  # fmt: skip
 
 
 def _quartiles(problem: Any) -> tuple[gs.Samples, gs.Samples]:
@@ -76,13 +84,11 @@ def on_equally_noisy(clean: float, noise: float, classes: int) -> float:
 
 def _readings(network: nn.Module, initial: dict[str, Tensor], train: gs.Samples, device: str) -> dict[str, float]:
     """What the new estimate takes, and what today's default does."""
-    before = _copy_with(network, initial).to(device)
-    x, y = train.inputs.to(device), train.targets.to(device)  # type: ignore[union-attr]
-    left_out = gs.kernel_leave_one_out(before, x, y)
-    found = {f"initial.{name}": value for name, value in left_out.numbers().items()} | {"initial.ridge": left_out.ridge}
     network.to(device)
-    if train.is_classification:
-        found |= gs.gradient_neighbours(network, x, y).numbers()
+    x, y = train.inputs.to(device), train.targets.to(device)  # type: ignore[union-attr]
+    before = {name: tensor.to(device) for name, tensor in initial.items()}
+    found = {_SHORT.get(name, name): value
+             for name, value in accuracy_readings(network, before, gs.Samples(x, y)).items()}  # fmt: skip
     few = (x[:READ], y[:READ])
     for name in DEFAULT_READINGS:
         try:
@@ -93,14 +99,6 @@ def _readings(network: nn.Module, initial: dict[str, Tensor], train: gs.Samples,
             continue
     network.cpu()
     return found
-
-
-def _copy_with(network: nn.Module, state: dict[str, Tensor]) -> nn.Module:
-    import copy
-
-    other = copy.deepcopy(network)
-    other.load_state_dict(state)
-    return other
 
 
 def _rivals(configuration: Configuration, train: gs.Samples, outputs: int) -> dict[str, float]:
