@@ -22,6 +22,7 @@ from gapscope.estimation import GapEstimator
         GapEstimator(interval="split"),
         GapEstimator(kind="ridge"),
         GapEstimator(kind="monotone", directions={}),
+        GapEstimator(kind="gaussian_process", interval="none"),
     ]
 )
 @pytest.mark.filterwarnings("ignore:Skipping check")
@@ -237,7 +238,16 @@ def test_networks_like_the_fitted_ones_are_seldom_refused() -> None:
     assert refused / 800 < 0.06
 
 
-@pytest.mark.parametrize("options", [{}, {"interval": "split"}, {"kind": "ridge", "families": ()}, {"features": ()}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"interval": "split"},
+        {"kind": "ridge", "families": ()},
+        {"features": ()},
+        {"kind": "gaussian_process", "clusters": ("network.name",)},
+    ],
+)
 def test_saved_and_loaded_it_answers_bit_for_bit_the_same(tmp_path: Path, options: dict[str, object]) -> None:
     table = networks(30)
     if options.get("features") == ():

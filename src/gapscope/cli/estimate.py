@@ -21,7 +21,7 @@ JSON = typer.Option(False, "--json", help="Print everything as JSON.")
 def fit(
     pool: Path = POOL,
     measure: list[str] = typer.Option([], help="Reading to use, such as unit_sparsity.zeta; again for more."),
-    kind: str = typer.Option("ridge", help="'linear', 'ridge' or 'monotone'."),
+    kind: str = typer.Option("ridge", help="'linear', 'ridge', 'monotone' or 'gaussian_process'."),
     output: Path | None = typer.Option(None, help="Where to write the estimator; default POOL/estimator.json."),
     json: bool = JSON,
 ) -> None:
@@ -62,7 +62,8 @@ def fit(
     console.print(f"fitted on {len(table)} networks; gap of {' and '.join(kinds)}", highlight=False)
     columns = ["model", "rmse", "mae", "pearson", "coverage"]
     console.print(table_of(shown.filter(items=columns), f"Each network predicted from {others}"))
-    for name, coefficient in zip(estimator.feature_names_, estimator.coef_, strict=True):
+    linear = estimator.kernel_ is None
+    for name, coefficient in zip(estimator.feature_names_, estimator.coef_, strict=True) if linear else ():
         term = f"log {name}" if name in estimator.logarithm else name
         console.print(f"  {coefficient:+.4g} × {term}", highlight=False)
     typer.echo(f"written: {path}")

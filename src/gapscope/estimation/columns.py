@@ -32,6 +32,34 @@ def check_columns(table: pandas.DataFrame, columns: Iterable[str]) -> None:
             )
 
 
+def check_numbers(columns: pandas.DataFrame, finite: bool) -> None:
+    """Raise InvalidInput, naming the column, where a reading is text or (if asked) not finite.
+
+    Args:
+        columns: Readings.
+        finite: Whether each must be finite.
+
+    Raises:
+        InvalidInput: One is not.
+    """
+    import numpy
+
+    for name in columns.columns:
+        try:
+            values = columns[name].to_numpy(dtype=float)
+        except (TypeError, ValueError):
+            raise InvalidInput(
+                f"Every reading must be a number; column {name!r} holds {columns[name].iloc[0]!r}. "
+                "Name the readings to use in features."
+            ) from None
+        bad = int((~numpy.isfinite(values)).sum())
+        if finite and bad:
+            raise InvalidInput(
+                f"Every reading must be finite; column {name!r} holds NaN or infinity in {bad} of {len(values)} rows. "
+                "Drop these networks, or leave the column out of features."
+            )
+
+
 def reading_columns(records: Iterable[Record], *, varying: bool = True) -> list[str]:
     """Names of the readings that finished networks hold, in the order in which they were measured.
 

@@ -18,7 +18,9 @@ def _kth_smallest(values: Float[Array, "m n"], k: int) -> Float[Array, " m"]:
     return numpy.full(len(values), -numpy.inf if k < 1 else numpy.inf)
 
 
-def jackknife_plus(left_out: Float[Array, "m n"], residuals: Float[Array, " n"], level: float) -> Float[Array, "m 2"]:
+def jackknife_plus(
+    left_out: Float[Array, "m n"], residuals: Float[Array, " n"], level: float, spread: Float[Array, " m"] | float = 1.0
+) -> Float[Array, "m 2"]:
     r"""Jackknife+ interval of each new network.
 
     With $\hat\mu_{-i}$ fitted without network i and $R_i = |y_i - \hat\mu_{-i}(x_i)|$, the interval runs from the
@@ -30,8 +32,9 @@ def jackknife_plus(left_out: Float[Array, "m n"], residuals: Float[Array, " n"],
 
     Args:
         left_out: Predictions of the m new networks by each of the n leave-one-out fits.
-        residuals: Absolute leave-one-out residuals.
+        residuals: Absolute leave-one-out residuals, each divided by its network's own spread if there are any.
         level: Nominal coverage.
+        spread: Error that each new network is expected to have, in units of the residuals (Lei et al. 2018, sec. 5.2).
 
     Returns:
         Lower and upper ends, in units of the target.
@@ -46,13 +49,17 @@ def jackknife_plus(left_out: Float[Array, "m n"], residuals: Float[Array, " n"],
     array([[-9.,  9.]])
     """
     n = len(residuals)
+    residuals = numpy.broadcast_to(spread, len(left_out))[:, None] * residuals
     low = _kth_smallest(left_out - residuals, math.floor((1 - level) * (n + 1) + 1e-9))
     high = _kth_smallest(left_out + residuals, math.ceil(level * (n + 1) - 1e-9))
     return numpy.stack([low, high], axis=1)
 
 
 def split_conformal(
-    predictions: Float[Array, " m"], residuals: Float[Array, " n"], level: float
+    predictions: Float[Array, " m"],
+    residuals: Float[Array, " n"],
+    level: float,
+    spread: Float[Array, " m"] | float = 1.0,
 ) -> Float[Array, "m 2"]:
     r"""Prediction plus and minus the $\lceil \text{level}\,(n+1) \rceil$-th smallest calibration residual.
 
@@ -61,8 +68,10 @@ def split_conformal(
 
     Args:
         predictions: Predictions of the m new networks.
-        residuals: Absolute residuals of n networks that the model was not fitted on.
+        residuals: Absolute residuals of n networks that the model was not fitted on, each divided by its network's own
+            spread if there are any.
         level: Nominal coverage.
+        spread: Error that each new network is expected to have, in units of the residuals.
 
     Returns:
         Lower and upper ends, in units of the target.
@@ -72,5 +81,5 @@ def split_conformal(
     >>> split_conformal(numpy.array([1.0]), numpy.array([0.5, 0.1, 0.3]), 0.75)
     array([[0.5, 1.5]])
     """
-    half = _kth_smallest(residuals[None], math.ceil(level * (len(residuals) + 1) - 1e-9))
+    half = spread * _kth_smallest(residuals[None], math.ceil(level * (len(residuals) + 1) - 1e-9))
     return numpy.stack([predictions - half, predictions + half], axis=1)

@@ -11,7 +11,8 @@ from jaxtyping import Float
 
 Array = numpy.ndarray
 RIDGE_STRENGTHS = numpy.logspace(-4, 4, 33)
-KINDS = ("linear", "ridge", "monotone")
+LINEAR_KINDS = ("linear", "ridge", "monotone")
+KINDS = (*LINEAR_KINDS, "gaussian_process")
 
 
 def _least_squares(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Float[Array, " p"]:
@@ -53,7 +54,7 @@ def fit_coefficients(
     columns are linearly dependent, the solution of smallest scaled norm.
 
     Args:
-        kind: One of `KINDS`.
+        kind: One of `LINEAR_KINDS`.
         x: Readings.
         y: Target.
         signs: Required sign of each coefficient, 0 for none; used by "monotone" only.

@@ -11,18 +11,19 @@ from jaxtyping import Float, Int
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.files import read_json, to_json, write_atomically
-from gapscope.estimation.columns import check_columns
+from gapscope.estimation.columns import check_columns, check_numbers
 from gapscope.estimation.conformal import jackknife_plus, split_conformal
 from gapscope.estimation.fits import KINDS, fit_coefficients
+from gapscope.estimation.gaussian_process import chosen_kernel
 from gapscope.estimation.region import FittedRegion
+from gapscope.estimation.stored import restored, stored
 
 if TYPE_CHECKING:
     import pandas
 
 Array = numpy.ndarray
-SCHEMA = 1
 INTERVALS = ("jackknife+", "cv+", "split", "none")
 COEFFICIENT_SIGNS = {"lower": 1.0, "higher": -1.0, "none": 0.0}
 
@@ -38,12 +39,19 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
     Args:
         kind: "linear" (least squares, the paper's), "ridge" (standardised readings, strength by leave-one-out error;
-            for many or strongly correlated readings) or "monotone" (least squares whose coefficients have the sign
-            that each reading's stated direction demands; at worst zero).
+            for many or strongly correlated readings), "monotone" (least squares whose coefficients have the sign
+            that each reading's stated direction demands; at worst zero) or "gaussian_process" (a smooth function of
+            few standardised readings, see `gapscope.estimation.gaussian_process`; the refits behind its intervals
+            share the kernel that all networks chose).
         features: Columns of the table to use as readings; None uses all of them; an empty list fits the mean gap.
         logarithm: Those of the readings that enter by their natural logarithm (they must be positive).
         families: Columns that say what kind of network it is (architecture, normalisation). They do not enter the
             fit; `trust` refuses a network whose value no fitted network had (no value is a value, "absent").
+        clusters: Columns whose equal values make networks of one kind (recipe, data set): they are left out of the
+            refits of "jackknife+" and "cv+" together, so that intervals hold for kinds that were not seen, as far as
+            these few kinds tell. They do not enter the fit.
+        spread: Column with the error that each network is expected to have, up to a factor; it does not enter the fit.
+            Intervals are as wide as it says. Empty expects the same of all.
         directions: For "monotone": direction of each reading, "lower" (a lower reading goes with a smaller gap, so
             the coefficient is at least 0), "higher" or "none". A reading that is not named counts as "none".
         interval: "jackknife+" (n refits; covers a new exchangeable network with probability at least
@@ -56,8 +64,10 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         random_state: Seed of the split and of the folds.
 
     Attributes:
-        coef_: Coefficients a, in units of the gap per unit of the reading (or of its logarithm).
+        coef_: Coefficients a, in units of the gap per unit of the reading (or of its logarithm); of a Gaussian process
+            those of the similarities with the fitted networks.
         intercept_: Intercept c.
+        kernel_: The Gaussian process's similarity of networks; None for the linear kinds.
         feature_names_: Names of the readings in the order of `coef_`.
         region_: The region of readings it was fitted on.
 
@@ -77,6 +87,8 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         features: Sequence[str] | None = None,
         logarithm: Sequence[str] = (),
         families: Sequence[str] = (),
+        clusters: Sequence[str] = (),
+        spread: str = "",
         directions: Mapping[str, str] | None = None,
         interval: str = "jackknife+",
         n_folds: int = 20,
@@ -87,6 +99,8 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         self.features = features
         self.logarithm = logarithm
         self.families = families
+        self.clusters = clusters
+        self.spread = spread
         self.directions = directions
         self.interval = interval
         self.n_folds = n_folds
@@ -98,7 +112,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         check_choice("interval", self.interval, INTERVALS)
         check_range("n_folds", self.n_folds, 2)
         check_range("calibration_share", self.calibration_share, 0, 1, low_open=True, high_open=True)
-        for name in ("features", "logarithm", "families"):
+        for name in ("features", "logarithm", "families", "clusters"):
             if isinstance(getattr(self, name), str):
                 raise InvalidInput(f"{name} must be a list of column names; got {getattr(self, name)!r}.")
         if self.kind == "monotone" and self.directions is None:
@@ -111,23 +125,24 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
     def _columns(self, X: Any, *, fitting: bool) -> Any:
         """Return the readings among the columns of a table (an array holds nothing else)."""
+        beside = [*self.families, *self.clusters, *([self.spread] if self.spread else [])]
         if not hasattr(X, "columns"):
-            if self.features or len(self.families):
+            if self.features or beside:
                 raise InvalidInput(
-                    f"X must be a table with named columns, because features or families name some; got "
-                    f"{type(X).__name__}. Pass a pandas DataFrame."
+                    f"X must be a table with named columns, because features, families, clusters or spread name some; "
+                    f"got {type(X).__name__}. Pass a pandas DataFrame."
                 )
             return numpy.zeros((len(X), 0)) if self.features is not None else X
-        check_columns(X, [*(self.features or ()), *(self.families if fitting else ())])
+        check_columns(X, [*(self.features or ()), *(beside if fitting else [self.spread] if self.spread else ())])
         if self.features is not None:
             return X[list(self.features)] if len(self.features) else numpy.zeros((len(X), 0))
-        return X.drop(columns=[name for name in self.families if name in X.columns])
+        return X.drop(columns=[name for name in beside if name in X.columns])
 
     def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
         """What scikit-learn's own validation returns for the readings (and the target, while fitting)."""
         columns = self._columns(X, fitting="y" in fitting)
         if hasattr(columns, "columns"):
-            _check_numbers(columns, finite)
+            check_numbers(columns, finite)
         few = 0 if self.features is not None else 1
         return validate_data(
             self, columns, dtype=numpy.float64, ensure_min_features=few, ensure_all_finite=finite, **fitting
@@ -193,32 +208,63 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             calibration, fitted = order[:n_calibration], numpy.sort(order[n_calibration:])
         else:
             calibration, fitted = numpy.arange(0), numpy.arange(len(y))
-        weights = fit_coefficients(self.kind, x[fitted], y[fitted], signs)
+        self.kernel_ = chosen_kernel(x[fitted], y[fitted]) if self.kind == "gaussian_process" else None
+        weights = self._weights(x[fitted], y[fitted], numpy.arange(len(fitted)), signs)
         self.intercept_, self.coef_ = float(weights[0]), weights[1:]
         self.region_ = FittedRegion.around(x[fitted], self.feature_names_, families)
+        spread = self._spread(X)
         if self.interval == "split":
-            self.residuals_ = numpy.abs(y - self._linear(x))[calibration]
+            self.residuals_ = (numpy.abs(y - self._estimates(x)) / spread)[calibration]
             self.left_out_ = numpy.zeros((0, len(weights)))
         elif self.interval == "none":
             self.residuals_, self.left_out_ = numpy.zeros(0), numpy.zeros((0, len(weights)))
         else:
             self.left_out_ = numpy.zeros((len(y), len(weights)))
-            for fold in self._folds(len(y)):
-                rest = numpy.delete(x, fold, 0), numpy.delete(y, fold)
-                self.left_out_[fold] = fit_coefficients(self.kind, *rest, signs)
-            predictions = self.left_out_[:, 0] + (self.left_out_[:, 1:] * x).sum(1)
-            self.residuals_ = numpy.abs(y - predictions)
+            for fold in self._folds(X, len(y)):
+                self.left_out_[fold] = self._weights(x, y, numpy.delete(numpy.arange(len(y)), fold), signs)
+            predictions = self.left_out_[:, 0] + (self.left_out_[:, 1:] * self._basis(x)).sum(1)
+            self.residuals_ = numpy.abs(y - predictions) / spread
         return self
 
-    def _folds(self, n: int) -> list[Int[Array, " m"]]:
-        """Networks that are left out together: one alone, or one of `n_folds` parts drawn at random."""
-        if self.interval == "jackknife+":
-            return [numpy.array([i]) for i in range(n)]
-        order = numpy.random.default_rng(self.random_state).permutation(n)
-        return numpy.array_split(order, min(self.n_folds, n))
+    def _weights(self, x: Array, y: Array, rows: Int[Array, " r"], signs: Array) -> Array:
+        """Intercept and weights of the basis, fitted to these rows."""
+        if self.kernel_ is not None:
+            return self.kernel_.weights(y, rows)
+        return fit_coefficients(self.kind, x[rows], y[rows], signs)
 
-    def _linear(self, x: Float[Array, "m p"]) -> Float[Array, " m"]:
-        return self.intercept_ + x @ self.coef_
+    def _basis(self, x: Float[Array, "m p"]) -> Float[Array, "m b"]:
+        """What the estimate is linear in: the readings, or the similarities with the fitted networks."""
+        return x if self.kernel_ is None else self.kernel_(x)
+
+    def _spread(self, X: Any) -> Float[Array, " m"] | float:
+        if not self.spread:
+            return 1.0
+        found = X[self.spread].to_numpy(dtype=float)
+        if not (found > 0).all():
+            raise InvalidInput(
+                f"The column of spread must hold positive numbers; column {self.spread!r} holds {found.min():.4g}."
+            )
+        return found
+
+    def _folds(self, X: Any, n: int) -> list[Int[Array, " m"]]:
+        """Networks that are left out together: one (cluster) alone, or one of `n_folds` parts drawn at random."""
+        kinds = numpy.arange(n)
+        if len(self.clusters):
+            names = [tuple(_family(X[column].iloc[i]) for column in self.clusters) for i in range(n)]
+            kinds = numpy.array([list(dict.fromkeys(names)).index(name) for name in names])
+            if kinds.max() == 0:
+                raise InvalidInput(
+                    f"clusters must separate the networks into two kinds or more; {', '.join(self.clusters)} has one "
+                    "value. Leave clusters out."
+                )
+        parts = numpy.arange(kinds.max() + 1)[:, None]
+        if self.interval == "cv+":
+            order = numpy.random.default_rng(self.random_state).permutation(kinds.max() + 1)
+            parts = numpy.array_split(order, min(self.n_folds, len(order)))
+        return [numpy.flatnonzero(numpy.isin(kinds, part)) for part in parts]
+
+    def _estimates(self, x: Float[Array, "m p"]) -> Float[Array, " m"]:
+        return self.intercept_ + self._basis(x) @ self.coef_
 
     def predict(self, X: Any) -> Float[Array, " m"]:
         """Estimated gap of each network, in units of the gap it was fitted on.
@@ -230,7 +276,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             The estimates.
         """
         check_is_fitted(self)
-        return self._linear(self._readings(X)[0])
+        return self._estimates(self._readings(X)[0])
 
     def predict_interval(self, X: Any, level: float = 0.9) -> Float[Array, "m 2"]:
         """Interval for the gap of each network.
@@ -250,12 +296,15 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         check_range("level", level, 0, 1, low_open=True, high_open=True)
-        return self._interval(self._readings(X)[0], level)
+        return self._interval(self._readings(X)[0], self._spread(X), level)
 
-    def _interval(self, x: Float[Array, "m p"], level: float) -> Float[Array, "m 2"]:
+    def _interval(
+        self, x: Float[Array, "m p"], spread: Float[Array, " m"] | float, level: float
+    ) -> Float[Array, "m 2"]:
         if self.interval == "split":
-            return split_conformal(self._linear(x), self.residuals_, level)
-        return jackknife_plus(self.left_out_[:, 0] + x @ self.left_out_[:, 1:].T, self.residuals_, level)
+            return split_conformal(self._estimates(x), self.residuals_, level, spread)
+        left_out = self.left_out_[:, 0] + self._basis(x) @ self.left_out_[:, 1:].T
+        return jackknife_plus(left_out, self.residuals_, level, spread)
 
     def trust(self, X: Any) -> pandas.DataFrame:
         """Whether each network is like those the estimator was fitted on.
@@ -298,8 +347,8 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         if refuse:
             answered &= (verdicts["verdict"] == "inside").to_numpy()
         numbers = numpy.full((len(x), 3), numpy.nan)
-        numbers[answered, 0] = self._linear(x[answered])
-        numbers[answered, 1:] = self._interval(x[answered], level)
+        numbers[answered, 0] = self._estimates(x[answered])
+        numbers[answered, 1:] = self._interval(x[answered], self._spread(X[answered]) if self.spread else 1.0, level)
         for k, name in enumerate(("prediction", "low", "high")):
             verdicts.insert(k, name, numbers[:, k])
         return verdicts
@@ -311,22 +360,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             path: The file.
         """
         check_is_fitted(self)
-        parameters = {
-            key: list(value) if isinstance(value, tuple) else value for key, value in self.get_params().items()
-        }
-        if self.features is not None:
-            parameters["features"] = [str(name) for name in self.features]
-        fitted = {
-            "intercept": self.intercept_,
-            "coefficients": self.coef_.tolist(),
-            "feature_names": list(self.feature_names_),
-            "named": hasattr(self, "feature_names_in_"),
-            "left_out": self.left_out_.tolist(),
-            "residuals": self.residuals_.tolist(),
-            "region": self.region_.to_dict(),
-        }
-        content = {"schema": SCHEMA, "what": "gap estimator", "parameters": parameters, "fitted": fitted}
-        write_atomically(Path(path), to_json(content, indent=1) + "\n")
+        write_atomically(Path(path), to_json(stored(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> GapEstimator:
@@ -342,40 +376,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             DamagedFile: The file is damaged.
             UnreadableFile: The file is no estimator, or written by a newer gapscope.
         """
-        path = Path(path)
-        content = read_json(path)
-        if not isinstance(content, dict) or content.get("what") != "gap estimator":
-            raise UnreadableFile(f"{path} must hold a gap estimator; it does not. Fit one and save it there.")
-        if not isinstance(content.get("schema"), int):
-            raise DamagedFile(f"{path} is damaged (it has no 'schema' that is a number). Fit the estimator again.")
-        if content["schema"] > SCHEMA:
-            raise UnreadableFile(
-                f"{path} must have schema {SCHEMA} or older; got {content['schema']}, written by a newer gapscope. "
-                "Upgrade gapscope, or fit the estimator again."
-            )
-        try:
-            estimator = cls(**content["parameters"])
-            estimator._check_parameters()
-            estimator._restore(content["fitted"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DamagedFile(f"{path} is damaged ({error}). Fit the estimator again.") from None
-        return estimator
-
-    def _restore(self, fitted: Mapping[str, Any]) -> None:
-        self.intercept_ = float(fitted["intercept"])
-        self.coef_ = numpy.array(fitted["coefficients"], dtype=float)
-        self.feature_names_ = tuple(fitted["feature_names"])
-        self.n_features_in_ = len(self.feature_names_)
-        if fitted["named"]:
-            self.feature_names_in_ = numpy.array(self.feature_names_, dtype=object)
-        self.left_out_ = numpy.array(fitted["left_out"], dtype=float).reshape(-1, 1 + len(self.coef_))
-        self.residuals_ = numpy.array(fitted["residuals"], dtype=float).reshape(-1)
-        self.region_ = FittedRegion.from_dict(fitted["region"])
-        lengths = {len(self.coef_), len(self.feature_names_), len(self.region_.names), len(self.region_.low)}
-        if len(lengths) > 1:
-            raise ValueError(f"{len(self.feature_names_)} readings and {len(self.coef_)} coefficients")
-        if self.interval != "split" and len(self.left_out_) != len(self.residuals_):
-            raise ValueError(f"{len(self.left_out_)} refits and {len(self.residuals_)} residuals")
+        return restored(read_json(Path(path)), str(path), cls)
 
 
 def _family(value: Any) -> str:
@@ -386,21 +387,3 @@ def _joined(reasons: list[str]) -> str:
     """The first two reasons, and how many more there are."""
     more = len(reasons) - 2
     return "; ".join(reasons[:2]) + (f"; and {more} more reason{'s' if more > 1 else ''}" if more > 0 else "")
-
-
-def _check_numbers(columns: pandas.DataFrame, finite: bool) -> None:
-    """Raise InvalidInput, naming the column, where a reading is text or (if asked) not finite."""
-    for name in columns.columns:
-        try:
-            values = columns[name].to_numpy(dtype=float)
-        except (TypeError, ValueError):
-            raise InvalidInput(
-                f"Every reading must be a number; column {name!r} holds {columns[name].iloc[0]!r}. "
-                "Name the readings to use in features."
-            ) from None
-        bad = int((~numpy.isfinite(values)).sum())
-        if finite and bad:
-            raise InvalidInput(
-                f"Every reading must be finite; column {name!r} holds NaN or infinity in {bad} of {len(values)} rows. "
-                "Drop these networks, or leave the column out of features."
-            )
