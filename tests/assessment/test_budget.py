@@ -13,13 +13,14 @@ from torch import Tensor, nn
 import gapscope as gs
 from door_networks import bert, resnet18
 from gapscope.assessment import budget as planning
-from gapscope.assessment.budget import SAMPLINGS, Share, _fitted
+from gapscope.assessment.budget import Share, _fitted
 from gapscope.assessment.door import ready
 from gapscope.assessment.sampled import drawn, taken
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import as_samples
 from gapscope.measures.registry import get_measure, measures, register_measure
 
+SAMPLINGS = {name: item.sampling for name, item in measures().items() if item.sampling is not None and item.by_default}
 X = torch.randn(2000, 6, generator=torch.Generator().manual_seed(0))
 Y = ((X[:, 0] + 0.3 * X[:, 1] > 0).long() + (X[:, 2] > 1).long()) % 3
 
@@ -68,10 +69,15 @@ def test_smaller_draws_are_parts_of_larger_ones() -> None:
 
 def test_the_dearest_is_halved_until_all_fit() -> None:
     costs = {"ntk_trace": 0.1, "input_jacobian_norm": 0.05, "loss": 0.001}
-    counts = _fitted(costs, 2000, 30.0)
+    fewest = {name: SAMPLINGS[name].fewest for name in costs}
+    counts = _fitted(costs, fewest, 2000, 30.0)
     assert counts == {"ntk_trace": 125, "input_jacobian_norm": 250, "loss": 2000}
-    assert _fitted(costs, 2000, 1e9) == dict.fromkeys(costs, 2000)
-    assert _fitted(costs, 2000, 1e-9) == {"ntk_trace": 125, "input_jacobian_norm": 125, "loss": 500}  # the fewest
+    assert _fitted(costs, fewest, 2000, 1e9) == dict.fromkeys(costs, 2000)
+    assert _fitted(costs, fewest, 2000, 1e-9) == {
+        "ntk_trace": 125,
+        "input_jacobian_norm": 125,
+        "loss": 500,
+    }
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.measures.registry import Measure, measures
 from gapscope.training.loop import train
+from measures_small import HISTORY, SMALL, options_of
 
 MEASURES = measures()
 N = 24
@@ -43,11 +44,9 @@ NETWORK = some_network()
 # token ids can be neither shifted nor differentiated; no plain hidden layer of units is there
 REFUSED = {("encoder", measure) for measure in ("input_jacobian_norm", "output_sensitivity", "margin_signature")}
 REFUSED |= {("LSTM", "unit_sparsity"), ("residual, group norm", "unit_sparsity")}
-
-
-def options_of(item: Measure, **given: Any) -> dict[str, Any]:
-    options = {"generator": torch.Generator().manual_seed(0)} if "generator" in item.options else {}
-    return options | {name: value for name, value in given.items() if name in item.options}
+# sums over paths are those of piecewise linear networks
+SMOOTH = ("fully connected", "residual, group norm", "encoder", "low-rank adapters", "LSTM")
+REFUSED |= {(name, measure) for name in SMOOTH for measure in ("path_norm", "path_norm_over_margin")}
 
 
 def take(item: Measure, network: nn.Module, samples: Samples, **given: Any) -> Readings:
@@ -55,7 +54,14 @@ def take(item: Measure, network: nn.Module, samples: Samples, **given: Any) -> R
         name: tensor.to(samples.inputs.dtype) if tensor.is_floating_point() else tensor
         for name, tensor in NETWORK.initial.items()  # type: ignore[operator, union-attr]
     }
-    return item(network, samples, initial=initial if "initial" in item.needs else None, **options_of(item, **given))
+    return item(
+        network,
+        samples,
+        initial=initial if "initial" in item.needs else None,
+        history=HISTORY,
+        **SMALL.get(item.name, {}),
+        **options_of(item, **given),
+    )
 
 
 def assert_close(first: Readings, second: Readings, tolerance: float) -> None:
@@ -153,7 +159,8 @@ def _taken(item: Measure, network: nn.Module, samples: Samples, **given: Any) ->
     """The readings, or the sentence that says why there are none."""
     initial = {name: 0.9 * tensor for name, tensor in network.state_dict().items()}
     try:
-        return item(network, samples, initial=initial if "initial" in item.needs else None, **options_of(item, **given))
+        given = {**SMALL.get(item.name, {}), **options_of(item, **given), "history": HISTORY}
+        return item(network, samples, initial=initial if "initial" in item.needs else None, **given)
     except GapscopeError as error:
         return str(error)
 

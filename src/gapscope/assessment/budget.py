@@ -6,14 +6,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from gapscope.assessment.door import Ready
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.inspection.outputs import inspecting, network_outputs
-from gapscope.measures.registry import Measure
+from gapscope.measures.registry import Measure, Sampling
 
 DEFAULT_SECONDS = 60.0
 # trials are spared where a rough reckoning in forward passes stays below this part of the budget
@@ -22,38 +22,6 @@ KEPT_FOR_SURPRISES = 0.2
 TRIAL = (2, 8)
 # more outputs than these are never differentiated one by one unless asked for by name
 MANY_OUTPUTS = 4096
-
-Kind = Literal["mean", "sum", "own", "whole"]
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How a measure is taken on a part of the samples.
-
-    Attributes:
-        kind: How the number of all samples follows from the part: "mean" (a mean over samples), "sum" (a sum over
-            samples), "own" (states a standard error that covers the choice of samples), "whole" (none of these: the
-            part's own number, its standard error from the spread among eight groups of the part).
-        fewest: Never fewer samples than these.
-        passes: Forward passes a sample that it costs, roughly, given the number of outputs.
-        probe: Options that make it cheaper, tried before samples are left out.
-    """
-
-    kind: Kind
-    fewest: int
-    passes: Callable[[int], float]
-    probe: Mapping[str, Any] = field(default_factory=dict)
-
-
-SAMPLINGS = {
-    "accuracy": Sampling("mean", 256, lambda k: 1),
-    "loss": Sampling("mean", 256, lambda k: 1),
-    "output_sensitivity": Sampling("own", 128, lambda k: 2),
-    "input_jacobian_norm": Sampling("mean", 64, lambda k: 1 + 2 * k),
-    "ntk_trace": Sampling("sum", 64, lambda k: 4 * k, {"method": "probe"}),
-    "margin_signature": Sampling("whole", 256, lambda k: 4),
-    "unit_sparsity": Sampling("whole", 256, lambda k: 50),
-}
 
 
 @dataclass(frozen=True)
@@ -129,11 +97,11 @@ def _forward_seconds(ready: Ready) -> float:
     return min(_timed(forward), _timed(forward)) / TRIAL[1]
 
 
-def _fitted(costs: Mapping[str, float], total: int, budget: float) -> dict[str, int]:
+def _fitted(costs: Mapping[str, float], fewest: Mapping[str, int], total: int, budget: float) -> dict[str, int]:
     """Halve the samples of whatever costs most until all together fit, or nothing can be halved."""
     counts = dict.fromkeys(costs, total)
     while sum(costs[name] * n for name, n in counts.items()) > budget:
-        able = [name for name, n in counts.items() if n // 2 >= SAMPLINGS[name].fewest]
+        able = [name for name, n in counts.items() if n // 2 >= fewest[name]]
         if not able:
             break
         dearest = max(able, key=lambda name: costs[name] * counts[name])
@@ -177,8 +145,9 @@ def planned(
         raise InvalidInput(f"budget must be a positive number of seconds, or None; got {budget}.")
     repeats = repeats or {}
     start, forward = time.perf_counter(), _forward_seconds(ready)
-    known = [item for item in items if item.name in SAMPLINGS]
-    rough = {item.name: forward * SAMPLINGS[item.name].passes(ready.n_outputs) for item in known}
+    samplings = {item.name: item.sampling for item in items if item.sampling is not None}
+    known = [item for item in items if item.name in samplings]
+    rough = {name: forward * sampling.passes(ready.n_outputs) for name, sampling in samplings.items()}
     times = {name: repeats.get(name, 1.0) for name in rough}
     surely_little = sum(rough[name] * times[name] for name in rough) * total < SURELY_BELOW * budget
     if total < 2 * TRIAL[1] or surely_little:
@@ -190,7 +159,7 @@ def planned(
         if item.name in options:
             continue
         try:
-            seconds, shares[item.name] = _tried(item, ready, budget, take)
+            seconds, shares[item.name] = _tried(item, samplings[item.name], ready, budget, take)
         except NotMeasurable:  # perhaps of these few samples only: none of them may be right
             seconds = rough[item.name]
         except Exception as error:  # whatever else it raises here it would raise on all samples
@@ -198,15 +167,16 @@ def planned(
             continue
         costs[item.name] = times[item.name] * seconds
     left = max((1 - KEPT_FOR_SURPRISES) * (budget - (time.perf_counter() - start)), 0.05 * budget)
-    for name, n in _fitted(costs, total, left).items():
+    fewest = {name: sampling.fewest for name, sampling in samplings.items()}
+    for name, n in _fitted(costs, fewest, total, left).items():
         shares[name] = replace(shares[name], n=n, seconds=n * costs[name])
     seconds = sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
     return Plan({name: share for name, share in shares.items() if name not in failed}, total, failed, seconds)
 
 
-def _tried(item: Measure, ready: Ready, budget: float, take: Take) -> tuple[float, Share]:
+def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take: Take) -> tuple[float, Share]:
     """Seconds a sample of the exact measure, or of its probes where the exact one would take the whole budget."""
-    sampling, total = SAMPLINGS[item.name], len(ready.samples)
+    total = len(ready.samples)
     if not sampling.probe:
         if item.name == "input_jacobian_norm" and ready.n_outputs > MANY_OUTPUTS:
             raise InvalidInput(

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from gapscope.assessment.budget import DEFAULT_SECONDS, SAMPLINGS, Plan, Share, planned, reason
+from gapscope.assessment.budget import DEFAULT_SECONDS, Plan, Share, planned, reason
 from gapscope.assessment.comparison import ComparedReading, Comparison
 from gapscope.assessment.door import Ready, in_eager_mode, ready
 from gapscope.assessment.measure import Budget, check_options, chosen_measures
@@ -27,7 +27,7 @@ def _repeats(item: Measure, n_groups: int, *, own_options: bool) -> float:
     """How often all samples go through a measure, for its value and its standard error."""
     if not {"inputs", "targets", "labels"} & set(item.needs):
         return 1.0
-    kind = SAMPLINGS[item.name].kind if item.name in SAMPLINGS and not own_options else ""
+    kind = item.sampling.kind if item.sampling is not None and not own_options else ""
     return {"mean": 2.0, "sum": 2.0, "own": 1.0}.get(kind, float(n_groups))
 
 
@@ -76,7 +76,7 @@ class _Comparing:
     def _left_out(self, item: Measure, found: Ready, share: Share, whole: Readings) -> list[list[float]]:
         """Numbers without each group; of means and sums over samples they follow from those of the groups alone."""
         samples, groups = found.samples, parts_of(found.samples, self.n_groups)
-        kind = SAMPLINGS[item.name].kind if item.name in SAMPLINGS and item.name not in self.options else ""
+        kind = item.sampling.kind if item.sampling is not None and item.name not in self.options else ""
         if kind not in ("mean", "sum"):
             parts = [found.on(_without(samples, groups, j)) for j in range(self.n_groups)]
             return [self._values(item, part, share) for part in parts]

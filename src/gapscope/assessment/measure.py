@@ -14,30 +14,51 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.progress import PATIENCE, progress, say
 from gapscope.base.records import Readings
 from gapscope.base.samples import Samples, as_samples
+from gapscope.inspection.sharing import sharing
 from gapscope.measures.registry import Measure, get_measure, measures
 
 STOPPED = "stopped before it was finished"
+ALL = "all"
 Budget = float | Literal["auto"] | None
 
 
-def select_measures(names: Sequence[str] | None, samples: Samples, *, has_initial: bool) -> list[Measure]:
-    """Return the named measures, or when `names` is None all that these data allow and whose cost is linear in n."""
-    if names is None:
-        known = measures().values()
-        return [item for item in known if item.by_default and item.applies_to(samples, has_initial=has_initial)]
-    if isinstance(names, str):
-        names = [names]
-    return [get_measure(name) for name in names]
+def _are_all(names: Sequence[str] | None) -> bool:
+    return names is not None and list([names] if isinstance(names, str) else names) == [ALL]
+
+
+def select_measures(
+    names: Sequence[str] | None, samples: Samples, *, has_initial: bool, has_history: bool = False
+) -> list[Measure]:
+    """Return the named measures; for "all" and for None, the default, those of them that these data allow."""
+    if names is None or _are_all(names):
+        known = [item for item in measures().values() if item.by_default or names is not None]
+        return [item for item in known if item.applies_to(samples, has_initial=has_initial, has_history=has_history)]
+    return [get_measure(name) for name in ([names] if isinstance(names, str) else names)]
+
+
+def _missing(item: Measure, *, has_initial: bool, has_history: bool) -> str:
+    if "initial" in item.needs and not has_initial:
+        return "needs the weights before training; pass initial=network.state_dict() of then"
+    if "history" in item.needs and not has_history:
+        return "needs the training history; pass history=, one mapping an epoch with its train_loss"
+    return ""
 
 
 def chosen_measures(
-    names: Sequence[str] | None, found: Ready, *, has_initial: bool
+    names: Sequence[str] | None, found: Ready, *, has_initial: bool, has_history: bool = False
 ) -> tuple[list[Measure], dict[str, str]]:
-    """Return the measures to take, and why others of those that are taken by default do not apply to these data."""
-    if names is not None:
+    """Return the measures to take, and why others of those that were asked for as a set do not apply."""
+    if names is not None and not _are_all(names):
         return select_measures(names, found.samples, has_initial=has_initial), {}
-    known = [item for item in measures().values() if item.by_default and (has_initial or "initial" not in item.needs)]
-    why = {item.name: found.why_not(item) for item in known}
+    if names is None:
+        known = [item for item in measures().values() if item.by_default]
+        known = [item for item in known if not _missing(item, has_initial=has_initial, has_history=has_history)]
+    else:
+        known = list(measures().values())
+    why = {
+        item.name: _missing(item, has_initial=has_initial, has_history=has_history) or found.why_not(item)
+        for item in known
+    }
     return [item for item in known if not why[item.name]], {name: said for name, said in why.items() if said}
 
 
@@ -54,9 +75,10 @@ def check_options(options: Mapping[str, Any], chosen: Sequence[Measure], unmeasu
 def measure(
     network: nn.Module,
     data: Any,
-    measures: Sequence[str] | None = None,
+    measures: Sequence[str] | str | None = None,
     *,
     initial: Mapping[str, Tensor] | None = None,
+    history: Sequence[Mapping[str, Any]] = (),
     options: Mapping[str, Mapping[str, Any]] | None = None,
     seed: int = 0,
     budget: Budget = "auto",
@@ -79,13 +101,15 @@ def measure(
             outputs with positions (pixels, tokens) where the targets have them too.
         data: A pair (x, y), inputs alone, a mapping of inputs with `labels`, Samples, a Dataset or a DataLoader of any
             of these, of tensors, numpy arrays or pandas objects; see `gapscope.base.samples.as_samples`.
-        measures: Names of measures; None takes every registered measure that the data allow, except those whose cost
-            grows faster than the number of samples (such as ntk_logdet): name these.
+        measures: Names of measures; "all" takes every registered measure that the data allow, None those of them that
+            are taken by default: the four papers' (except ntk_logdet, whose cost grows faster than the number of
+            samples), size, norms, loss and accuracy. Work that several measures need is done once.
         initial: The state dictionary before training, for measures that need it.
+        history: The training history, one mapping an epoch with its `train_loss`, for measures that need it.
         options: Measure name -> keyword options of that measure.
         seed: Seed of the measures that draw noise or probes, and of the choice of samples; each has its own stream.
         budget: Seconds for all measures together; None for exact measures on all samples, whatever they cost. "auto"
-            is 60 where no measures are named, and None where they are.
+            is 60 where no measures are named or "all" are asked for, and None where they are named.
         progress: Whether to show a bar, and before it what it will cost, where it lasts over two seconds on a terminal
             or in a notebook.
         strict: Whether the first measure that fails, or Ctrl-C, raises at once.
@@ -105,18 +129,19 @@ def measure(
     samples = as_samples(data)
     found = ready(network, samples)
     options = options or {}
-    chosen, unmeasured = chosen_measures(measures, found, has_initial=initial is not None)
+    chosen, unmeasured = chosen_measures(measures, found, has_initial=initial is not None, has_history=bool(history))
     check_options(options, chosen, unmeasured)
-    seconds = (DEFAULT_SECONDS if measures is None else None) if budget == "auto" else budget
+    seconds = (DEFAULT_SECONDS if measures is None or _are_all(measures) else None) if budget == "auto" else budget
 
     def trial(item: Measure, part: Ready, given: Mapping[str, Any]) -> Readings:
-        return taken(item, part, Share(len(part.samples), given), initial=initial, options={}, seed=seed)
+        share = Share(len(part.samples), given)
+        return taken(item, part, share, initial=initial, history=history, options={}, seed=seed)
 
-    with in_eager_mode():
+    with in_eager_mode(), sharing():
         plan = planned(chosen, found, budget=seconds, options=options, take=trial)
         if progress and plan.seconds > PATIENCE:
             say(f"measuring {type(found.bare).__name__}: {plan}")
-        taking = _Taking(found, plan, initial, options, seed, strict)
+        taking = _Taking(found, plan, initial, history, options, seed, strict)
         return taking.all(chosen, unmeasured, shown=progress)
 
 
@@ -128,11 +153,12 @@ class _Taking:
         found: Ready,
         plan: Plan,
         initial: Mapping[str, Tensor] | None,
+        history: Sequence[Mapping[str, Any]],
         options: Mapping[str, Mapping[str, Any]],
         seed: int,
         strict: bool,
     ) -> None:
-        self.found, self.plan, self.initial = found, plan, initial
+        self.found, self.plan, self.initial, self.history = found, plan, initial, history
         self.options, self.seed, self.strict = options, seed, strict
         self.readings: list[Any] = []
         self.unmeasured: dict[str, str] = {}
@@ -167,7 +193,9 @@ class _Taking:
         try:
             if self.found.refused and {"targets", "labels"} & set(item.needs):
                 raise InvalidInput(f"{item.name} {self.found.why_not(item)}.")
-            found = taken(item, self.found, share, initial=self.initial, options=options, seed=self.seed)
+            found = taken(
+                item, self.found, share, initial=self.initial, history=self.history, options=options, seed=self.seed
+            )
             self.readings.extend(found)
         except Exception as error:  # whatever a measure raises must not throw away what the others found
             shape = list(self.found.samples.inputs.shape)

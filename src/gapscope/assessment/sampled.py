@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from gapscope.assessment.budget import SAMPLINGS, Share
+from gapscope.assessment.budget import Share
 from gapscope.assessment.door import Ready
 from gapscope.base.errors import GapscopeError
 from gapscope.base.randomness import stream_seed
 from gapscope.base.records import Reading, Readings
 from gapscope.base.samples import Samples
+from gapscope.inspection.sharing import shared
 from gapscope.measures.registry import Measure
 
 GROUPS = 8
@@ -23,11 +24,13 @@ GROUPS = 8
 EXTREMES = "_fence"
 
 
+@shared
 def parts_of(samples: Samples, groups: int) -> list[Samples]:
     """Return interleaved groups of samples, together all of them."""
     return [samples.subset(torch.arange(j, len(samples), groups)) for j in range(groups)]
 
 
+@shared
 def drawn(samples: Samples, n: int, seed: int) -> Samples:
     """Return n random samples in their order; a smaller draw of the same seed is a part of a larger one."""
     generator = torch.Generator().manual_seed(stream_seed(seed, "samples within the budget"))
@@ -41,6 +44,7 @@ def taken(
     share: Share,
     *,
     initial: Mapping[str, Any] | None,
+    history: Sequence[Mapping[str, Any]] = (),
     options: Mapping[str, Any],
     seed: int,
 ) -> Readings:
@@ -51,6 +55,7 @@ def taken(
         ready: The network and all samples.
         share: Number of samples, and what else the plan says.
         initial: State dictionary before training.
+        history: Training history, one mapping an epoch.
         options: The caller's options.
         seed: Seed of the samples and of what is drawn.
 
@@ -62,15 +67,16 @@ def taken(
     def take(samples: Samples, purpose: str = "") -> Readings:
         given = {**share.options, **options}
         if "generator" in item.options:
-            generator = torch.Generator().manual_seed(stream_seed(seed, item.name + purpose))
+            generator = torch.Generator().manual_seed(stream_seed(seed, (item.stream or item.name) + purpose))
             given.setdefault("generator", generator)
-        return item(ready.network_for(item), samples, initial=initial, **given)
+        return item(ready.network_for(item), samples, initial=initial, history=history, **given)
 
     if share.n >= total:
         return _noted(take(ready.samples), "one probe a sample" if share.options else "")
     part = drawn(ready.samples, share.n, seed)
     how = f"{'probes on ' if share.options else ''}{share.n:,} of {total:,} samples"
-    return _noted(_ESTIMATES[SAMPLINGS[item.name].kind](take, part, total), how)
+    assert item.sampling is not None  # the plan leaves no samples out otherwise
+    return _noted(_ESTIMATES[item.sampling.kind](take, part, total), how)
 
 
 def _noted(readings: Readings, note: str) -> Readings:

@@ -7,7 +7,7 @@ import pkgutil
 
 
 def import_all(package: str) -> None:
-    """Import all modules directly inside a package."""
+    """Import all modules inside a package, those of its own packages too."""
     module = importlib.import_module(package)
-    for item in pkgutil.iter_modules(module.__path__):
-        importlib.import_module(f"{package}.{item.name}")
+    for item in pkgutil.walk_packages(module.__path__, f"{package}."):
+        importlib.import_module(item.name)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import scores
-from gapscope.measures.registry import register_measure
+from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
 
 
 @register_measure(
@@ -21,6 +21,10 @@ from gapscope.measures.registry import register_measure
     cost="1 forward pass",
     dense=True,
     reference="",
+    cost_class="forward",
+    unchanged_by=EVERYTHING,
+    oracle="closed form",
+    sampling=Sampling("mean", 256, lambda k: 1),
 )
 def accuracy(
     network: nn.Module, x: Float[Tensor, "n ..."], y: Int64[Tensor, " n"], *, chunk_size: int | None = None

@@ -21,6 +21,8 @@ from gapscope.measures.registry import register_measure
     aggregation="L2 norm over all trainable parameters",
     cost="no pass",
     reference="Jiang et al., Fantastic Generalization Measures, 2020, section C.3",
+    cost_class="weights",
+    oracle="closed form",
 )
 def distance_from_initialization(network: nn.Module, *, initial: Mapping[str, Tensor]) -> Estimate:
     r"""L2 distance of all trainable parameters from where training began, $\|\theta - \theta_0\|_2$.

@@ -70,6 +70,9 @@ def share_in_conflict(at_neighbours: Float[Tensor, "n c"], labels: Int[Tensor, "
         "agreement": Number("fraction of samples", "higher", "mean over samples"),
         "conflict": Number("fraction of samples", "lower", "mean over samples"),
     },
+    cost_class="superlinear",
+    unchanged_by=("unit permutation", "head shift"),
+    oracle="dense kernel in float64",
 )
 def gradient_neighbours(
     network: nn.Module,

@@ -18,7 +18,7 @@ from gapscope.gradients.probes import draw_probe
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.outputs import checked_outputs, inspecting, network_outputs, samples_per_pass
 from gapscope.measures._noisy_outputs import NOISE, SPACES, Space, continuous_inputs, in_space
-from gapscope.measures.registry import register_measure
+from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
 
 
 def number_of_outputs(network: nn.Module, x: Float[Tensor, "n ..."]) -> int:
@@ -103,6 +103,10 @@ def _mean_of_probes(squares: Float[Tensor, "m n"]) -> Estimate:
     aggregation="mean over samples of the Frobenius norm over outputs and input entries",
     cost="1 forward pass and one backward pass an output",
     reference="Novak et al., Sensitivity and Generalization in Neural Networks, 2018, section 3.1",
+    cost_class="many",
+    unchanged_by=EVERYTHING,
+    oracle="dense Jacobian in float64",
+    sampling=Sampling("mean", 64, lambda k: 1 + 2 * k),
 )
 def input_jacobian_norm(
     network: nn.Module,

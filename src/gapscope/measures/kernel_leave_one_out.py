@@ -293,6 +293,9 @@ _FACTS = {
         "memorised": Number("accuracy or explained fraction", "lower", "trained minus initial"),
         "alignment": Number("cosine", "none", "over pairs of samples"),
     },
+    cost_class="superlinear",
+    unchanged_by=("unit permutation", "head shift"),
+    oracle="the regression solved anew without each sample",
 )
 def kernel_leave_one_out_at_both_weights(
     network: nn.Module,

@@ -17,7 +17,7 @@ from gapscope.base.results import Result
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.outputs import check_labels, checked_outputs, inspecting, ready_inputs
-from gapscope.measures.registry import Number, register_measure
+from gapscope.measures.registry import EVERYTHING, Number, Sampling, register_measure
 
 if TYPE_CHECKING:
     import pandas
@@ -119,6 +119,11 @@ def _chosen(network: nn.Module, samples: Samples, layers: str | Sequence[str] | 
     },
     cost="1 forward and 1 backward pass",
     reference="Jiang, Krishnan, Mobahi and Bengio 2019, arXiv 1810.00113",
+    cost_class="backward",
+    unchanged_by=EVERYTHING,
+    oracle="distance to a linear boundary",
+    peers=("the authors' program",),
+    sampling=Sampling("whole", 256, lambda k: 4),
 )
 def margin_signature(
     network: nn.Module,

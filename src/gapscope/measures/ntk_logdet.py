@@ -76,6 +76,13 @@ class LogDeterminant(Estimate):
         "rank": Number("eigenvalues", "none", "count"),
         "effective_rank": Number("eigenvalues", "none", "exponential of the entropy of the spectrum"),
     },
+    cost_class="superlinear",
+    unchanged_by=("unit permutation", "head shift"),
+    oracle="dense kernel in float64",
+    peers=(
+        "torch.func",
+        "neural-tangents",
+    ),
 )
 def ntk_logdet(
     network: nn.Module,

@@ -26,7 +26,7 @@ from gapscope.inspection.outputs import (
     ready_inputs,
     samples_per_pass,
 )
-from gapscope.measures.registry import register_measure
+from gapscope.measures.registry import Sampling, register_measure
 
 # Gradients of single outputs that are held at once.
 _GRADIENTS_AT_ONCE = 1024
@@ -70,6 +70,14 @@ def _standard_error(values: Tensor, probe: str, n_outputs: int) -> float:
     units="squared output / squared weight",
     direction="lower",
     aggregation="sum over samples and outputs",
+    cost_class="many",
+    unchanged_by=("unit permutation", "head shift"),
+    oracle="dense Jacobian in float64",
+    peers=(
+        "torch.func",
+        "neural-tangents",
+    ),
+    sampling=Sampling("sum", 64, lambda k: 4 * k, {"method": "probe"}),
 )
 def ntk_trace(
     network: nn.Module,

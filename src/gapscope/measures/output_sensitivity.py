@@ -22,7 +22,7 @@ from gapscope.measures.input_jacobian_norm import (
     squared_jacobian_norms,
     squared_products,
 )
-from gapscope.measures.registry import register_measure
+from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
 
 BLIND_BELOW = 1e-3
 
@@ -80,6 +80,10 @@ def _zero_noise(network: nn.Module, x: Tensor, *, space: Space, per_output: bool
     aggregation="variance over samples and noise of the mean over outputs",
     cost="1 forward pass and one a draw",
     reference="Forouzesh, Salehi and Thiran 2021, eq. 2",
+    cost_class="forward",
+    unchanged_by=EVERYTHING,
+    oracle="closed form of random ReLU networks",
+    sampling=Sampling("own", 128, lambda k: 2),
 )
 def output_sensitivity(
     network: nn.Module,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from gapscope.base.records import Estimate
-from gapscope.measures.registry import register_measure
+from gapscope.measures.registry import EVERYTHING, register_measure
 
 
 @register_measure(
@@ -17,6 +17,9 @@ from gapscope.measures.registry import register_measure
     aggregation="sum over all trainable parameters",
     cost="no pass",
     reference="",
+    cost_class="weights",
+    unchanged_by=EVERYTHING,
+    oracle="closed form",
 )
 def parameter_count(network: nn.Module) -> Estimate:
     """Number of trainable parameters; a parameter shared by several modules counts once. Exact.

@@ -18,6 +18,9 @@ from gapscope.measures.registry import register_measure
     aggregation="sum over all trainable parameters",
     cost="no pass",
     reference="Jiang et al., Fantastic Generalization Measures, 2020, section C.2",
+    cost_class="weights",
+    unchanged_by=("unit permutation",),
+    oracle="closed form",
 )
 def parameter_norm(network: nn.Module) -> Estimate:
     r"""Squared L2 norm of all trainable parameters, $\sum_i |\theta_i|^2$, biases included; a sum.

@@ -10,20 +10,33 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from gapscope.base.errors import InvalidInput, nearest
+from gapscope.base.errors import InvalidInput, check_choice, nearest
 from gapscope.base.importing import import_all
 from gapscope.base.options import check_known
 from gapscope.base.records import Direction, Estimate, Reading, Readings
 from gapscope.base.samples import Samples
 
-NEEDS = ("inputs", "targets", "labels", "initial")
+NEEDS = ("inputs", "targets", "labels", "initial", "history")
+COST_CLASSES = {
+    "weights": "no pass over the samples",
+    "forward": "a few forward passes",
+    "backward": "up to about ten backward passes",
+    "many": "tens of passes, or a backward pass an output",
+    "superlinear": "grows faster than the number of samples",
+}
+REPARAMETRISATIONS = {
+    "layer rescaling": "a layer before a ReLU times a factor, the next one divided by it: the same outputs",
+    "unit permutation": "the hidden units of a layer in another order: the same outputs",
+    "head shift": "the same number added to every logit: the same probabilities",
+}
+EVERYTHING = tuple(REPARAMETRISATIONS)
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,25 @@ class Number:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """How a measure is taken on a part of the samples, where a budget of seconds asks for it.
+
+    Attributes:
+        kind: How the number of all samples follows from the part: "mean" (a mean over samples), "sum" (a sum over
+            samples), "own" (states a standard error that covers the choice of samples), "whole" (none of these: the
+            part's own number, its standard error from the spread among eight groups of the part).
+        fewest: Never fewer samples than these.
+        passes: Forward passes a sample that it costs, roughly, given the number of outputs.
+        probe: Options that make it cheaper, tried before samples are left out.
+    """
+
+    kind: Literal["mean", "sum", "own", "whole"]
+    fewest: int
+    passes: Callable[[int], float]
+    probe: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Measure:
     """A registered measure: its function and its facts.
 
@@ -51,13 +83,22 @@ class Measure:
         name: Name in the registry.
         function: The function.
         needs: What it is given beside the network: "inputs", "targets" (labels or regression targets), "labels"
-            (class labels only), "initial" (the state dictionary before training).
+            (class labels only), "initial" (the state dictionary before training), "history" (one mapping an epoch, as
+            training returns it).
         numbers: Facts of each number it yields.
         cost: What it costs, in passes through the network.
         reference: Source, with equation number.
         by_default: Whether it is taken when no measures are named.
         dense: Whether it also takes a label a position (pixels, tokens), where it needs targets or labels.
         title: What it measures, in words that need no paper; reports show it beside the name.
+        cost_class: Which of `COST_CLASSES` the cost belongs to.
+        unchanged_by: Which of `REPARAMETRISATIONS` leave all its numbers as they are (up to what is drawn); the initial
+            weights are not reparametrised with the network.
+        oracle: What its value is checked against.
+        peers: Other programs that compute it, with which it has been compared.
+        sampling: How it is taken on a part of the samples; None where a part says nothing of all.
+        stream: Name of its random stream; measures of one stream draw the same numbers and so share work. Empty for
+            its own name.
     """
 
     name: str
@@ -69,14 +110,26 @@ class Measure:
     by_default: bool = True
     dense: bool = False
     title: str = ""
+    cost_class: str = "forward"
+    unchanged_by: tuple[str, ...] = ()
+    oracle: str = ""
+    peers: tuple[str, ...] = ()
+    sampling: Sampling | None = None
+    stream: str = ""
+
+    @property
+    def family(self) -> str:
+        """Folder of its file within the measures, in words; empty for a measure of the four papers or of one's own."""
+        parts = self.function.__module__.split(".")
+        return parts[2].replace("_", " ") if parts[:2] == ["gapscope", "measures"] and len(parts) > 3 else ""
 
     @property
     def options(self) -> tuple[str, ...]:
         """Names of the keyword options of the function."""
         parameters = inspect.signature(self.function).parameters.values()
-        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "initial")
+        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("initial", "history"))
 
-    def applies_to(self, samples: Samples, *, has_initial: bool) -> bool:
+    def applies_to(self, samples: Samples, *, has_initial: bool, has_history: bool = False) -> bool:
         """Whether everything that the measure needs is there."""
         targets_there = samples.targets is not None and (self.dense or not samples.is_dense)
         labels_there = samples.is_classification or (self.dense and samples.is_dense)
@@ -84,6 +137,7 @@ class Measure:
             ("targets" not in self.needs or targets_there)
             and ("labels" not in self.needs or labels_there)
             and ("initial" not in self.needs or has_initial)
+            and ("history" not in self.needs or has_history)
         )
 
     def check_options(self, options: Iterable[str]) -> None:
@@ -91,7 +145,13 @@ class Measure:
         check_known(self.name, options, self.options)
 
     def __call__(
-        self, network: nn.Module, samples: Samples, *, initial: Mapping[str, Any] | None = None, **options: Any
+        self,
+        network: nn.Module,
+        samples: Samples,
+        *,
+        initial: Mapping[str, Any] | None = None,
+        history: Sequence[Mapping[str, Any]] = (),
+        **options: Any,
     ) -> Readings:
         """Measure and return the readings.
 
@@ -99,6 +159,7 @@ class Measure:
             network: The network.
             samples: Inputs and targets.
             initial: State dictionary before training, for measures that need it.
+            history: One mapping an epoch, as training returns it, for measures that need it.
             **options: Keyword options of the measure.
 
         Returns:
@@ -108,16 +169,19 @@ class Measure:
             InvalidInput: Something that the measure needs is missing, or an option is unknown.
         """
         self.check_options(options)
-        if not self.applies_to(samples, has_initial=initial is not None):
+        if not self.applies_to(samples, has_initial=initial is not None, has_history=bool(history)):
             raise InvalidInput(
                 f"{self.name} needs {', '.join(self.needs)}; pass data as (x, y)"
-                f"{' and initial=state_dict before training' if 'initial' in self.needs else ''}."
+                f"{' and initial=state_dict before training' if 'initial' in self.needs else ''}"
+                f"{' and history=what training returned, a mapping an epoch' if 'history' in self.needs else ''}."
             )
         arguments = [samples.inputs] if {"inputs", "targets", "labels"} & set(self.needs) else []
         if {"targets", "labels"} & set(self.needs):
             arguments.append(samples.targets)  # type: ignore[arg-type]
         if "initial" in self.needs:
             options["initial"] = initial
+        if "history" in self.needs:
+            options["history"] = history
         start = time.perf_counter()
         result = self.function(network, *arguments, **options)
         numbers, missing = _numbers(self.name, result), getattr(result, "missing", dict)()
@@ -172,12 +236,18 @@ def register_measure(
     by_default: bool = True,
     dense: bool = False,
     title: str = "",
+    cost_class: str = "forward",
+    unchanged_by: tuple[str, ...] = (),
+    oracle: str = "",
+    peers: tuple[str, ...] = (),
+    sampling: Sampling | None = None,
+    stream: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as a measure.
 
     Args:
         name: Name in the registry, also the name of its only number unless `numbers` is given.
-        needs: Any of "inputs", "targets", "labels", "initial".
+        needs: Any of "inputs", "targets", "labels", "initial", "history".
         cost: What it costs, in passes through the network.
         reference: Source, with equation number.
         units: Units of the only number.
@@ -188,13 +258,22 @@ def register_measure(
             number of samples.
         dense: Whether it also takes a label a position.
         title: What it measures, in a few words that need no paper.
+        cost_class: Which of `COST_CLASSES` the cost belongs to.
+        unchanged_by: Which of `REPARAMETRISATIONS` leave all its numbers as they are.
+        oracle: What its value is checked against.
+        peers: Other programs that compute it, with which it has been compared.
+        sampling: How it is taken on a part of the samples; None where a part says nothing of all.
+        stream: Name of the random stream that it shares with others; empty for its own.
 
     Returns:
         The decorator; it returns the function unchanged.
 
     Raises:
-        InvalidInput: The name is taken by another function, or a need is unknown.
+        InvalidInput: The name is taken by another function, or a need, a cost class or a reparametrisation is unknown.
     """
+    check_choice("cost_class", cost_class, COST_CLASSES)
+    for change in unchanged_by:
+        check_choice("unchanged_by", change, REPARAMETRISATIONS)
     for need in needs:
         if need not in NEEDS:
             raise InvalidInput(f"needs must name any of {', '.join(NEEDS)}; got {need!r}.{nearest(need, NEEDS)}")
@@ -207,7 +286,10 @@ def register_measure(
         ):
             raise InvalidInput(f"A measure called {name!r} is registered already; choose another name.")
         facts = dict(numbers) if numbers else {name: Number(units, direction, aggregation)}
-        _MEASURES[name] = Measure(name, function, needs, facts, cost, reference, by_default, dense, title)
+        _MEASURES[name] = Measure(
+            name, function, needs, facts, cost, reference, by_default, dense, title,
+            cost_class, unchanged_by, oracle, peers, sampling, stream,
+        )  # fmt: skip
         return function
 
     return register

@@ -18,7 +18,7 @@ from gapscope.base.results import Result
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.outputs import check_labels, inspecting, network_outputs, ready_inputs
-from gapscope.measures.registry import Number, register_measure
+from gapscope.measures.registry import EVERYTHING, Number, Sampling, register_measure
 
 if TYPE_CHECKING:
     import pandas
@@ -173,6 +173,11 @@ def unit_sparsity(
     },
     cost="1 forward pass up to the layer; 2 of the rest a sample and active unit, less behind a linear layer",
     reference="Zhao, Zhang and Hu 2022, eq. 2-6",
+    cost_class="many",
+    unchanged_by=EVERYTHING,
+    oracle="a loop that masks one unit after the other",
+    peers=("the authors' program",),
+    sampling=Sampling("whole", 256, lambda k: 50),
 )
 def unit_sparsity(
     network: nn.Module,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gapscope.assessment.measure import measure, select_measures
 from gapscope.base.records import Readings, Record
 from gapscope.data import Problem
+from gapscope.inspection.sharing import sharing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,7 @@ class RunOptions:
     """What a run is given beside its spec; none of it changes the trained weights.
 
     Attributes:
-        measures: Names of measures; None takes all that apply.
+        measures: Names of measures; None takes those that are taken by default and apply, ("all",) all that apply.
         measure_options: Measure name -> its keyword options.
         measure_samples: Number of training samples that are measured (the first ones); None takes all.
         data_root: Where the data lie; None looks in the usual places.
@@ -54,14 +55,17 @@ def with_readings(
     samples = problem.train
     if options.measure_samples is not None and options.measure_samples < len(samples):
         samples = samples.subset(torch.arange(options.measure_samples))
-    names = [item.name for item in select_measures(options.measures, samples, has_initial=True)]
+    history = bool(record.history)
+    names = [item.name for item in select_measures(options.measures, samples, has_initial=True, has_history=history)]
     readings, unmeasured = list(record.readings), dict(record.unmeasured)
-    for name in record.missing_measures(names):
-        chosen = {name: options.measure_options[name]} if name in options.measure_options else {}
-        try:
-            readings.extend(measure(network, samples, [name], initial=initial, options=chosen))
-        except Exception as error:  # a measure must not take the trained network with it
-            unmeasured[name] = failure_message(error)
+    given = {"initial": initial, "history": record.history}
+    with sharing():
+        for name in record.missing_measures(names):
+            chosen = {name: options.measure_options[name]} if name in options.measure_options else {}
+            try:
+                readings.extend(measure(network, samples, [name], options=chosen, **given))
+            except Exception as error:  # a measure must not take the trained network with it
+                unmeasured[name] = failure_message(error)
     return replace(record, readings=Readings(readings), unmeasured=unmeasured, measured_samples=len(samples))
 
 

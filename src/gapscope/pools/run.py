@@ -104,6 +104,7 @@ def _trained_record(spec: Spec, folder: Path, options: RunOptions) -> Record:
         corruption=corruption,
         epochs_trained=len(result.history),
         environment=environment(),
+        history=tuple(result.history),
     )
     if result.status == "finished":
         record = replace(record, scores=_final_scores(network, problem))

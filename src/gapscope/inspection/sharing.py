@@ -1,0 +1,82 @@
+"""Work that several measures ask for, done once.
+
+A function that is decorated by `shared` computes as ever. While a body runs in `sharing()`, what it returned is kept
+and given out again for the same arguments: the same network with the same weights, the same tensors, an equal plain
+value, a generator in the same state. So each measure asks for what it needs by itself, and all of them together make
+one forward pass.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_KEPT: ContextVar[dict[Hashable, tuple[Any, Any]] | None] = ContextVar("shared work", default=None)
+
+
+@contextmanager
+def sharing() -> Iterator[None]:
+    """Do shared work once while the body runs; inside another such body, what is kept is that body's.
+
+    Yields:
+        Nothing.
+    """
+    if _KEPT.get() is not None:
+        yield
+        return
+    token = _KEPT.set({})
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
+def shared(function: Function) -> Function:
+    """Return a function whose results are kept while `sharing` lasts; it must change none of its arguments."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def once(*args: Any, **kwargs: Any) -> Any:
+        kept = _KEPT.get()
+        if kept is None:
+            return function(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        key = (function, *(_key(value) for value in given.arguments.values()))
+        if key not in kept:
+            # the arguments stay alive with the result, so that no identity is given out anew
+            kept[key] = (dict(given.arguments), function(*args, **kwargs))
+        return kept[key][1]
+
+    return once  # type: ignore[return-value]
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _key(value: Any) -> Hashable:
+    """What makes two arguments the same: identity and version of a tensor, the state of a generator, else the value."""
+    if isinstance(value, Tensor):
+        return (id(value), _version(value))
+    if isinstance(value, nn.Module):
+        tensors = (*value.parameters(), *value.buffers())
+        return (id(value), tuple((id(tensor), _version(tensor)) for tensor in tensors))
+    if isinstance(value, torch.Generator):
+        return (value.device, value.get_state().numpy().tobytes())
+    if isinstance(value, Mapping):
+        return tuple((name, _key(item)) for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_key, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return tuple(_key(getattr(value, item.name)) for item in fields(value))
+    return (type(value), value)

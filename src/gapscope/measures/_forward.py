@@ -1,0 +1,128 @@
+"""One forward pass of a network at its own weights, from which many measures take what they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.samples import Samples, slices
+from gapscope.inspection.hooks import Weighted, calls, hooked
+from gapscope.inspection.losses import class_logits
+from gapscope.inspection.outputs import check_labels, checked_outputs, inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.sharing import shared
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """What one forward pass in evaluation mode gave, in float64 on the CPU.
+
+    Attributes:
+        outputs: Raw outputs.
+        features: What the last linear or convolutional layer was given, flattened; None where there is no such layer.
+        head: Its weight; None where there is none.
+    """
+
+    outputs: Float[Tensor, "n k"]
+    features: Float[Tensor, "n d"] | None
+    head: nn.Module | None
+
+    @property
+    def logits(self) -> Float[Tensor, "n c"]:
+        """The outputs as one logit a class: of one output z these are 0 and z."""
+        return class_logits(self.outputs)
+
+
+def last_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module] | None:
+    """Return name and module of the last linear or convolutional layer that a forward pass of one sample calls."""
+    made = [call for call in calls(network, ready_inputs(network, x[:1])) if isinstance(call.module, Weighted)]
+    return (made[-1].name, made[-1].module) if made else None
+
+
+@shared
+def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None) -> ForwardPass:
+    """Run a network once, in evaluation mode, and keep its outputs and the features behind them.
+
+    Args:
+        network: The network.
+        x: Inputs.
+        chunk_size: Samples a pass; None for as many as memory allows.
+
+    Returns:
+        Outputs and features.
+    """
+    seen: list[Tensor] = []
+
+    def keep(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        seen.append(inputs[0])
+
+    outputs, features = [], []
+    with inspecting(network) as network, torch.no_grad():
+        x = ready_inputs(network, x)
+        last = last_layer(network, x)
+        with hooked({} if last is None else dict([last]), keep, before=True):
+            for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
+                seen.clear()
+                outputs.append(checked_outputs(network(x[part]), part.stop - part.start).double().cpu())
+                if seen and len(seen[-1]) == len(outputs[-1]):
+                    features.append(seen[-1].double().flatten(1).cpu())
+    whole = torch.cat(features) if len(features) == len(outputs) else None
+    return ForwardPass(torch.cat(outputs), whole, None if last is None else last[1])
+
+
+def labelled(measure: str, x: Tensor, y: Tensor) -> Samples:
+    """Return checked samples with one class label each.
+
+    Args:
+        measure: Name of the measure, for the message.
+        x: Inputs.
+        y: Class labels.
+
+    Returns:
+        The samples.
+
+    Raises:
+        InvalidInput: The labels are none.
+    """
+    samples = Samples(x, y)
+    if not samples.is_classification:
+        raise InvalidInput(f"{measure} needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
+    return samples
+
+
+def margins_of(logits: Float[Tensor, "n c"], y: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    r"""Return $f_y - \max_{j \ne y} f_j$ of every sample.
+
+    Args:
+        logits: One logit a class.
+        y: Class labels.
+
+    Returns:
+        The margins; negative where the prediction is wrong.
+
+    Raises:
+        NotMeasurable: There is one class only.
+    """
+    check_labels(y, logits.shape[1])
+    if logits.shape[1] < 2:
+        raise NotMeasurable("A margin lies between two classes; the network has 1 output. Give it one a class.")
+    right = logits.gather(1, y[:, None])
+    return right[:, 0] - logits.scatter(1, y[:, None], -torch.inf).amax(1)
+
+
+def low_margin(margins: Float[Tensor, " n"]) -> float:
+    """Return the margin below which a tenth of the samples lie: the k-th smallest of n, k = n // 10 (at least 1)."""
+    return margins.kthvalue(max(1, len(margins) // 10)).values.item()
+
+
+def features_of(found: ForwardPass, measure: str) -> Float[Tensor, "n d"]:
+    """Return the features of the last hidden layer, or say that there are none."""
+    if found.features is None:
+        raise NotMeasurable(
+            f"{measure} looks at the input of the last linear or convolutional layer, one a sample; this network has "
+            "no such layer that keeps the samples in its first dimension."
+        )
+    return found.features

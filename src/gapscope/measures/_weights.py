@@ -1,0 +1,186 @@
+"""The weight matrices of a network, with batch norm folded into them: what norms and spectra look at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.inspection.hooks import ModuleCall, Weighted, calls
+from gapscope.inspection.outputs import as_real, inspecting, ready_inputs
+from gapscope.inspection.sharing import shared
+
+
+@dataclass(frozen=True)
+class LayerWeight:
+    """One trainable weight of two or more dimensions.
+
+    Attributes:
+        name: Name of the parameter.
+        parameter: Its values.
+        scale: Scale of the batch norm that follows, a number a row; 1 where there is none.
+        initial: Its values before training; None where they are not given.
+        initial_scale: That scale before training.
+        module: The convolution or linear layer to which it belongs; None for any other.
+        positions: Size of the input of a convolution beside its channels; empty for any other.
+    """
+
+    name: str
+    parameter: Tensor
+    scale: Tensor | float = 1.0
+    initial: Tensor | None = None
+    initial_scale: Tensor | float = 1.0
+    module: nn.Module | None = None
+    positions: tuple[int, ...] = ()
+
+    @property
+    def weight(self) -> Tensor:
+        """The values times the scale of the batch norm, in float64."""
+        return as_real(self.parameter).double() * self.scale
+
+    @property
+    def matrix(self) -> Float[Tensor, "o i"]:
+        """The weight as a matrix: its first dimension by the rest."""
+        return self.weight.flatten(1)
+
+    @property
+    def difference(self) -> Float[Tensor, "o i"]:
+        """The weight minus its initial value, as a matrix."""
+        assert self.initial is not None  # measures that look at it ask for the initial weights
+        return (self.weight - as_real(self.initial).double() * self.initial_scale).flatten(1)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a parameter is used: its layer, and the batch norm that takes the layer's output."""
+
+    call: ModuleCall | None = None
+    norm: ModuleCall | None = None
+
+    def scale(self, state: Mapping[str, Tensor], n_dims: int) -> Tensor | float:
+        if self.norm is None:
+            return 1.0
+        module, name = self.norm.module, self.norm.name
+        assert isinstance(module, _BatchNorm)
+        deviation = (state[f"{name}.running_var"].double() + module.eps).sqrt()
+        gamma = state[f"{name}.weight"].double() if module.affine else torch.ones_like(deviation)
+        return (gamma / deviation).reshape(-1, *[1] * (n_dims - 1))
+
+
+def _places(network: nn.Module, x: Tensor) -> dict[int, _Place]:
+    """Identity of a layer's weight -> where it is used, found by one forward pass of one sample."""
+    made = calls(network, x)
+    norms = [call for call in made if isinstance(call.module, _BatchNorm) and call.module.running_var is not None]
+    found: dict[int, _Place] = {}
+    for call in made:
+        if isinstance(call.module, Weighted):
+            norm = next((other for other in norms if other.input is call.output), None)
+            found.setdefault(id(call.module.weight), _Place(call, norm))
+    return found
+
+
+def _checked(initial: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+    if name not in initial or initial[name].shape != like.shape:
+        raise InvalidInput(
+            f"initial must be a state dictionary of the same network; '{name}' is "
+            f"{'missing' if name not in initial else 'of another shape'}. Copy network.state_dict() before training."
+        )
+    return initial[name].to(like.device)
+
+
+@shared
+def layer_weights(network: nn.Module, x: Tensor, initial: Mapping[str, Tensor] | None = None) -> Sequence[LayerWeight]:
+    """Return all trainable weights of two or more dimensions, each once; biases and other vectors are left out.
+
+    A batch norm that takes the output of a convolution or linear layer directly scales its rows, as it does in
+    evaluation mode.
+
+    Args:
+        network: The network.
+        x: Inputs; one sample is run.
+        initial: The state dictionary before training.
+
+    Returns:
+        The weights, in the order of the parameters.
+
+    Raises:
+        NotMeasurable: There is no such weight.
+        InvalidInput: `initial` is of another network.
+    """
+    with inspecting(network) as network:
+        places = _places(network, ready_inputs(network, x[:1]))
+        state = {name: tensor.detach() for name, tensor in network.state_dict(keep_vars=True).items()}
+        before = None if initial is None else {name: _checked(initial, name, own) for name, own in state.items()}
+        found = []
+        for name, parameter in network.named_parameters():
+            if not parameter.requires_grad or parameter.ndim < 2:
+                continue
+            place, like = places.get(id(parameter), _Place()), as_real(parameter)
+            linear = place.call is None or isinstance(place.call.module, nn.Linear)
+            found.append(
+                LayerWeight(
+                    name,
+                    state[name],
+                    place.scale(state, like.ndim),
+                    None if before is None else before[name],
+                    1.0 if before is None else place.scale(before, like.ndim),
+                    None if place.call is None else place.call.module,
+                    () if linear else tuple(place.call.input.shape[2 - parameter.ndim :]),  # type: ignore[union-attr]
+                )
+            )
+    if not found:
+        raise NotMeasurable("A norm of weight matrices needs a trainable weight of two dimensions; there is none.")
+    return found
+
+
+@shared
+def squared_singular_values(network: nn.Module, x: Tensor) -> Mapping[str, Float[Tensor, " r"]]:
+    """Return the squared singular values of each weight matrix, by the name of its parameter.
+
+    They are the eigenvalues of the smaller of its two Gram matrices, in float64.
+
+    Args:
+        network: The network.
+        x: Inputs; one sample is run.
+
+    Returns:
+        Parameter name -> values in ascending order, on the CPU.
+    """
+    found = {}
+    for layer in layer_weights(network, x):
+        matrix = layer.matrix
+        matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.mT
+        found[layer.name] = torch.linalg.eigvalsh(matrix @ matrix.mT).clamp_min(0).cpu()
+    return found
+
+
+def squared_frobenius_norms(layers: Sequence[LayerWeight]) -> Float[Tensor, " l"]:
+    """Return the squared Frobenius norm of each weight."""
+    return torch.stack([layer.weight.square().sum().cpu() for layer in layers])
+
+
+def log_products(squares: Float[Tensor, " l"]) -> dict[str, float]:
+    r"""Return $\sum_l \log s_l$ and $\log(L (\prod_l s_l)^{1/L})$ of one squared norm a layer.
+
+    The second is the logarithm of the smallest sum over layers that rescaling them against each other can reach.
+
+    Args:
+        squares: A squared norm of each of L layers.
+
+    Returns:
+        The numbers "log_product" and "log_sum".
+
+    Raises:
+        NotMeasurable: A weight matrix is zero.
+    """
+    if bool((squares <= 0).any()):
+        raise NotMeasurable("The logarithm of a norm needs weights other than zero; one weight matrix is all zero.")
+    total = squares.log().sum().item()
+    depth = len(squares)
+    return {"log_product": total, "log_sum": math.log(depth) + total / depth}

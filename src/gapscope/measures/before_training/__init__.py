@@ -1,0 +1,1 @@
+"""Proxies that rank untrained networks."""

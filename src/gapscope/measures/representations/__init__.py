@@ -1,0 +1,1 @@
+"""How features of classes lie."""

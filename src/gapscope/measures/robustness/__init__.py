@@ -1,0 +1,1 @@
+"""Predictions on changed inputs."""

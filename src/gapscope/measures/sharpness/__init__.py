@@ -1,0 +1,1 @@
+"""How the loss rises around the weights."""

@@ -1,0 +1,1 @@
+"""How training went, and its gradients at the end."""

@@ -1,0 +1,53 @@
+"""What each measure says leaves it unchanged does, and what it does not name changes it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from gapscope.base.records import Readings
+from gapscope.measures.registry import REPARAMETRISATIONS, Measure, measures
+from measures_small import HISTORY, SMALL, options_of
+from reparametrised import CHANGES, relu_network
+
+NETWORK, SAMPLES, INITIAL = relu_network()
+MEASURES = measures()
+
+
+def take(item: Measure, network: Any) -> Readings:
+    initial = INITIAL if "initial" in item.needs else None
+    given = {**SMALL.get(item.name, {}), **options_of(item)}
+    return item(network, SAMPLES, initial=initial, history=HISTORY, **given)
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, Readings]:
+    return {name: take(item, NETWORK) for name, item in MEASURES.items()}
+
+
+def test_each_reparametrisation_keeps_the_predictions() -> None:
+    assert list(CHANGES) == list(REPARAMETRISATIONS)
+    for change in CHANGES.values():
+        other = change(NETWORK)
+        assert not all(torch.equal(a, b) for a, b in zip(NETWORK.parameters(), other.parameters(), strict=True))
+        torch.testing.assert_close(other(SAMPLES.inputs).softmax(1), NETWORK(SAMPLES.inputs).softmax(1))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", MEASURES)
+def test_measures_are_unchanged_by_what_they_name_and_by_nothing_else(
+    name: str, change: str, plain: dict[str, Readings]
+) -> None:
+    item = MEASURES[name]
+    found = take(item, CHANGES[change](NETWORK))
+    pairs = [(mine.value, theirs) for mine, theirs in zip(found, plain[name], strict=True)]
+    same = [
+        mine == theirs.value
+        or (math.isnan(mine) and math.isnan(theirs.value))
+        or abs(mine - theirs.value) <= max(1e-4 * abs(theirs.value), 4 * (theirs.standard_error or 0.0))
+        for mine, theirs in pairs
+    ]
+    assert all(same) is (change in item.unchanged_by), pairs

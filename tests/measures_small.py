@@ -1,0 +1,18 @@
+"""How the batteries over the registry take each measure: repeatable, and with few draws where many would take long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gapscope.measures.registry import Measure
+
+HISTORY = tuple({"epoch": epoch, "train_loss": 1 / epoch} for epoch in range(1, 6))
+SMALL: dict[str, dict[str, Any]] = {"margin_signature": {"epsilon": 0.0}}
+
+
+def options_of(item: Measure, **given: Any) -> dict[str, Any]:
+    """A generator of its own where the measure draws, and those of the given options that it knows."""
+    options = {"generator": torch.Generator().manual_seed(0)} if "generator" in item.options else {}
+    return options | {name: value for name, value in given.items() if name in item.options}
