@@ -19,6 +19,7 @@ FLOORS = [
     ["measures", "batch_norm", "theory", "networks", "data"],
     ["penalties"],
     ["assessment"],
+    ["labels"],
     ["training"],
     ["pools"],
     ["resampling"],

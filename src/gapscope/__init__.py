@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from gapscope.batch_norm.advice.batch_norm import advise_batch_norm as advise_batch_norm
     from gapscope.data.sources import load as load
     from gapscope.estimation.gap_estimator import GapEstimator as GapEstimator
+    from gapscope.labels.suspects import label_noise as label_noise
+    from gapscope.labels.suspects import suspect_labels as suspect_labels
     from gapscope.measures.accuracy import accuracy as accuracy
     from gapscope.measures.bias_variance import bias_variance as bias_variance
     from gapscope.measures.distance_from_initialization import (
@@ -72,6 +74,8 @@ _PUBLIC = {
     "Comparison": "assessment.comparison",
     "load": "data.sources",
     "GapEstimator": "estimation.gap_estimator",
+    "label_noise": "labels.suspects",
+    "suspect_labels": "labels.suspects",
     "accuracy": "measures.accuracy",
     "bias_variance": "measures.bias_variance",
     "distance_from_initialization": "measures.distance_from_initialization",

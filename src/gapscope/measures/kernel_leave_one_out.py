@@ -112,30 +112,50 @@ def kernel_alignment(first: Float[Tensor, "n m"], second: Float[Tensor, "n m"]) 
 
 
 @dataclass(frozen=True)
-class _Columns:
-    """The kernel of all samples with all (chosen is None) or with some of them."""
+class KernelColumns:
+    """The traced kernel of all samples with all or with some of them.
+
+    Attributes:
+        values: The kernel, traced over outputs.
+        chosen: Which samples the columns stand for; None for all.
+    """
 
     values: Float[Tensor, "n m"]
     chosen: Int[Tensor, " m"] | None
 
     @property
     def landmarks(self) -> int | None:
+        """Number of samples that stand for all; None where none do."""
         return None if self.chosen is None else len(self.chosen)
 
     def spectrum(self) -> Spectrum:
+        """Decompose the kernel, or its Nystroem approximation."""
         if self.chosen is None:
             return spectrum(self.values)
         return nystroem_spectrum(self.values, self.values[self.chosen.to(self.values.device)])
 
 
-def _columns(
+def kernel_columns(
     network: nn.Module, x: Tensor, max_exact: int, landmarks: int, generator: torch.Generator | None, size: int | None
-) -> _Columns:
+) -> KernelColumns:
+    """Compute the kernel of all samples with all, or where there are more than `max_exact` with drawn landmarks.
+
+    Args:
+        network: The network.
+        x: Inputs.
+        max_exact: Samples up to which the kernel is computed whole.
+        landmarks: Samples that stand for all others beyond.
+        generator: Draws the landmarks; None for a fixed draw.
+        size: `chunk_size` of `empirical_ntk`.
+
+    Returns:
+        The kernel.
+    """
     if len(x) <= max_exact:
-        return _Columns(empirical_ntk(network, x, outputs="traced", chunk_size=size), None)
+        return KernelColumns(empirical_ntk(network, x, outputs="traced", chunk_size=size), None)
     generator = generator or torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(x), generator=generator)[:landmarks].to(x.device)
-    return _Columns(empirical_ntk(network, x, x[chosen], outputs="traced", chunk_size=size), chosen)
+    return KernelColumns(empirical_ntk(network, x, x[chosen], outputs="traced", chunk_size=size), chosen)
 
 
 def _targets(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -211,7 +231,7 @@ def kernel_leave_one_out(
     (1.0, [0, 0, 1, 1])
     """
     _check(x, ridges, max_exact, landmarks)
-    columns = _columns(network, x, max_exact, landmarks, generator, chunk_size)
+    columns = kernel_columns(network, x, max_exact, landmarks, generator, chunk_size)
     return _left_out_of(columns, network, x, y, ridges)
 
 
@@ -245,11 +265,11 @@ def left_out_by(
         Predictions, accuracy, errors, effective dimension.
     """
     _check(x, ridges, len(x), 2)
-    return _left_out_of(_Columns(kernel, None), network, x, y, ridges)
+    return _left_out_of(KernelColumns(kernel, None), network, x, y, ridges)
 
 
 def _left_out_of(
-    columns: _Columns, network: nn.Module, x: Tensor, y: Tensor, ridges: tuple[float, ...]
+    columns: KernelColumns, network: nn.Module, x: Tensor, y: Tensor, ridges: tuple[float, ...]
 ) -> KernelLeaveOneOut:
     kernel = columns.spectrum()
     targets = _targets(network, x, y).to(kernel.vectors.device)
@@ -337,6 +357,6 @@ def kernel_leave_one_out_at_both_weights(
     state, columns = generator.get_state(), []
     for one in (before, network):
         generator.set_state(state)
-        columns.append(_columns(one, x, max_exact, landmarks, generator, chunk_size))
+        columns.append(kernel_columns(one, x, max_exact, landmarks, generator, chunk_size))
     first, second = (_left_out_of(each, network, x, y, ridges) for each in columns)
     return AtBothWeights(first, second, kernel_alignment(columns[0].values, columns[1].values))

@@ -1,0 +1,39 @@
+"""The bound of the share of wrong labels, where it is known in closed form."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gapscope.labels.noise_rate import clean_accuracy, margins_of, noise_rate_bound
+
+
+def test_margins_are_label_minus_best_other() -> None:
+    scores = torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]])
+    assert torch.allclose(margins_of(scores, torch.tensor([1, 2])), torch.tensor([0.5, -0.3]))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("classes", [2, 10])
+def test_it_is_tight_where_right_and_wrong_do_not_meet(rate: float, classes: int) -> None:
+    """Canaries are wrong but for those whose given label was wrong and that were put right by chance."""
+    generator, n, m = torch.Generator().manual_seed(0), 20_000, 8_000
+    wrong = torch.rand(n, generator=generator) < rate
+    margins = torch.where(wrong, -1.0, 1.0) + 0.1 * torch.randn(n, generator=generator)
+    put_right = torch.rand(m, generator=generator) < rate / (classes - 1)
+    canaries = torch.where(put_right, 1.0, -1.0) + 0.1 * torch.randn(m, generator=generator)
+    assert noise_rate_bound(margins, canaries, classes, quantile=0.3) == pytest.approx(rate, abs=0.02)
+
+
+def test_it_is_an_upper_bound_where_they_meet() -> None:
+    generator, n = torch.Generator().manual_seed(1), 20_000
+    wrong = torch.rand(n, generator=generator) < 0.2
+    margins = torch.where(wrong, -1.0, 0.2) + torch.randn(n, generator=generator)
+    canaries = -1.0 + torch.randn(n, generator=generator)
+    assert noise_rate_bound(margins, canaries, 10**9) > 0.25
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2, 0.5])
+def test_accuracy_on_right_labels_undoes_the_noise(rate: float) -> None:
+    noisy = 0.85 * (1 - rate) + 0.15 * rate / 9
+    assert clean_accuracy(noisy, rate, 10) == pytest.approx(0.85)
