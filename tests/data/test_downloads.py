@@ -136,12 +136,16 @@ def test_wrong_bytes_are_refused_and_nothing_is_left_behind(mnist: Server, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_part_costs_one_failed_attempt(mnist: Server, tmp_path: Path) -> None:
+def test_a_damaged_part_is_fetched_anew(mnist: Server, tmp_path: Path) -> None:
+    (tmp_path / "train-images-idx3-ubyte.gz.part").write_bytes(b"damaged")
+    assert len(fetch(mnist, tmp_path)) == 4
+    assert [asked for _, asked in mnist.requests[:2]] == ["bytes=7-", ""]
+    (tmp_path / "train-images-idx3-ubyte.gz").rename(tmp_path / "train-images-idx3-ubyte.gz.part")
+    mnist.spoil = True
     (tmp_path / "train-images-idx3-ubyte.gz.part").write_bytes(b"damaged")
     with pytest.raises(UnreadableFile, match="must have the checksum"):
         fetch(mnist, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    assert len(fetch(mnist, tmp_path)) == 4
+    assert not (tmp_path / "train-images-idx3-ubyte.gz.part").exists()
 
 
 def test_another_file_of_the_same_name_is_no_official_one(official: Path, tmp_path: Path) -> None:

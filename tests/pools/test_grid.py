@@ -96,7 +96,7 @@ def test_hostile_files_get_one_sentence(tmp_path: Path, text: str) -> None:
 
 
 def test_a_folder_is_no_grid(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableFile, match="must be a TOML file with a grid"):
+    with pytest.raises(UnreadableFile, match="must be a file that can be read; it is a folder"):
         Grid.from_toml(tmp_path)
 
 

@@ -98,6 +98,24 @@ def make_folder(folder: Path) -> None:
         ) from None
 
 
+def remove_file(path: Path) -> None:
+    """Remove a file that may not be there.
+
+    Args:
+        path: The file.
+
+    Raises:
+        NotWritten: It cannot be removed, for example because it is a folder.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise NotWritten(
+            f"{path} must be a file that can be removed; removing it failed ({error.strerror or error}). Take it "
+            "away, then run the same command again."
+        ) from None
+
+
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:
     """Write all of a file at once, see `written_whole`.
 
@@ -113,6 +131,22 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) 
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def check_file(path: Path) -> None:
+    """Raise where something else has a file's name; reading a pipe or a device might never end.
+
+    Args:
+        path: The file; one that is absent is left to its reader.
+
+    Raises:
+        UnreadableFile: It is a folder, a pipe or a device.
+    """
+    if path.exists() and not path.is_file():
+        raise UnreadableFile(
+            f"{path} must be a file that can be read; it is a folder, a pipe or a device. Take it away, or name "
+            "another."
+        )
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
@@ -126,6 +160,7 @@ def read_json(path: Path) -> Any:
         DamagedFile: It holds no JSON, for example because it is truncated.
         UnreadableFile: It is missing or cannot be read.
     """
+    check_file(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -158,6 +193,7 @@ def read_json_lines(path: Path) -> Iterator[Any]:
     """
     if not path.exists():
         return
+    check_file(path)
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -67,8 +67,8 @@ def typed(name: str, value: Any, annotation: Any) -> Any:
             raise InvalidInput(f"{name} must be a list; got {value!r}. Write it in square brackets.")
         return tuple(typed(f"{name}[{i}]", item, item_type) for i, item in enumerate(value))
     if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            raise InvalidInput(f"{name} must be a finite number; got {value}.")
+        if not _is_finite(value):
+            raise InvalidInput(f"{name} must be a finite number; got {str(value)[:40]}.")
         return float(value)
     if annotation is int and isinstance(value, int) and not isinstance(value, bool):
         return int(value)
@@ -80,6 +80,13 @@ def typed(name: str, value: Any, annotation: Any) -> Any:
         return value
     expected = getattr(annotation, "__name__", str(annotation))
     raise InvalidInput(f"{name} must be of type {expected}; got {value!r} ({type(value).__name__}).")
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floating-point numbers
+        return False
 
 
 def _check_plain(name: str, value: Any) -> None:

@@ -308,7 +308,7 @@ class Record:
             raise DamagedFile(f"{path} must name {', '.join(sorted(missing))}; the record is damaged. Delete it.")
         try:
             return cls(**_checked(content), history=_history(folder))
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
             raise DamagedFile(
                 f"{path} must be a gapscope record; {error}. Delete it; the next run of the pool makes it anew."
             ) from None
@@ -344,10 +344,23 @@ def _checked(content: Mapping[str, Any]) -> dict[str, Any]:
     return content
 
 
+def _is_number(value: Any) -> bool:
+    """Whether a value of an epoch is a number as `to_json` writes it: one that is not finite is a text."""
+    if isinstance(value, str):
+        return value in ("NaN", "Infinity", "-Infinity")
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+
+
 def _history(folder: Path) -> tuple[Mapping[str, Any], ...]:
     """The epochs; none where their file is damaged, for the record itself is whole without them."""
+    path = folder / "history.jsonl"
     try:
-        return tuple(read_json_lines(folder / "history.jsonl"))
+        rows = tuple(read_json_lines(path))
+        for row in rows:
+            wrong = next((name for name, value in row.items() if not _is_number(value)), None)
+            if not isinstance(row.get("epoch"), int) or wrong is not None:
+                raise DamagedFile(f"{path} must hold numbers for every epoch; '{wrong or 'epoch'}' is none.")
+        return rows
     except UnreadableFile as error:
         warnings.warn(f"{error} The record is read without its epochs.", DamagedFileWarning, stacklevel=3)
         return ()

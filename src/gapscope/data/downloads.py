@@ -109,6 +109,8 @@ class _Download:
         thread.join(_ANSWER_SECONDS)
         if not answers:
             raise _BrokenOff(f"no answer in {_ANSWER_SECONDS:g} seconds")
+        if type(answers[0]) is ValueError:  # a redirect to what is no address at all
+            raise _BrokenOff(str(answers[0]))
         if isinstance(answers[0], Exception):
             raise answers[0]
         return answers[0]
@@ -215,7 +217,11 @@ def _fetch_file(file: RemoteFile, folder: Path, base_url: str, progress: Progres
             return members
         if not _is_official(path, file):
             part = path.with_name(f"{file.name}.part")
+            goes_on = part.exists()
             _Download(url, part, progress, pause).run()
+            if goes_on and not _is_official(part, file):  # what was there may have been another server's garbage
+                part.unlink()
+                _Download(url, part, progress, pause).run()
             if not _is_official(part, file):
                 part.unlink()
                 raise UnreadableFile(

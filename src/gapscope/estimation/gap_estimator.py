@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,8 +113,11 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         check_range("n_folds", self.n_folds, 2)
         check_range("calibration_share", self.calibration_share, 0, 1, low_open=True, high_open=True)
         for name in ("features", "logarithm", "families", "clusters"):
-            if isinstance(getattr(self, name), str):
-                raise InvalidInput(f"{name} must be a list of column names; got {getattr(self, name)!r}.")
+            given = getattr(self, name)
+            if (given, name) != (None, "features") and (isinstance(given, str) or not isinstance(given, Collection)):
+                raise InvalidInput(f"{name} must be a list of column names; got {given!r}.")
+        if not isinstance(self.spread, str):
+            raise InvalidInput(f"spread must be the name of a column; got {self.spread!r}.")
         if self.kind == "monotone" and self.directions is None:
             raise InvalidInput(
                 "kind='monotone' needs the direction of each reading; got directions=None. Pass "

@@ -155,16 +155,21 @@ class FittedRegion:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> FittedRegion:
-        """Build from plain JSON (an infinite leverage arrives as a string)."""
+        """Build from plain JSON (an infinite leverage arrives as a string); ValueError where it is no region."""
+        names, families = content["names"], content["families"]
+        p = len(names)
         arrays = {key: numpy.array(content[key], dtype=float) for key in ("low", "high", "centre", "scale")}
-        p = len(content["names"])
+        if any(array.shape != (p,) or not numpy.isfinite(array).all() for array in arrays.values()):
+            raise ValueError(f"the region must have {p} finite numbers in {', '.join(arrays)}")
+        if not isinstance(families, Mapping) or not all(isinstance(known, list) for known in families.values()):
+            raise ValueError("families must name the known values of each column")
         return cls(
-            names=tuple(content["names"]),
+            names=tuple(names),
             **arrays,
             slack=float(content["slack"]),
             precision=numpy.array(content["precision"], dtype=float).reshape(p, p),
             span=numpy.array(content["span"], dtype=float).reshape(p, -1) if p else numpy.zeros((0, 0)),
             n=int(content["n"]),
             largest_leverage=float(content["largest_leverage"]),
-            families=dict(content["families"]),
+            families=dict(families),
         )

@@ -71,7 +71,7 @@ def restored(content: Any, path: str, kind: type[GapEstimator]) -> GapEstimator:
         estimator = kind(**content["parameters"])
         estimator._check_parameters()
         _restore(estimator, content["fitted"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise DamagedFile(f"{path} is damaged ({error}). Fit the estimator again.") from None
     return estimator
 
@@ -87,6 +87,12 @@ def _restore(estimator: Any, fitted: Mapping[str, Any]) -> None:
     estimator.left_out_ = numpy.array(fitted["left_out"], dtype=float).reshape(-1, 1 + len(estimator.coef_))
     estimator.residuals_ = numpy.array(fitted["residuals"], dtype=float).reshape(-1)
     estimator.region_ = FittedRegion.from_dict(fitted["region"])
+    names = [*(estimator.features or ()), *estimator.logarithm, *estimator.families, *estimator.feature_names_]
+    if not all(isinstance(name, str) for name in names) or set(estimator.families) != set(estimator.region_.families):
+        raise ValueError("names of readings and families must be texts, and the same throughout")
+    numbers = (estimator.intercept_, estimator.coef_, estimator.left_out_, estimator.residuals_)
+    if not all(numpy.isfinite(part).all() for part in numbers):
+        raise ValueError("a coefficient, refit or residual is not finite")
     basis = estimator.n_features_in_ if estimator.kernel_ is None else len(estimator.kernel_.points)
     if len(estimator.coef_) != basis:
         raise ValueError(f"{basis} readings or networks and {len(estimator.coef_)} coefficients")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gapscope.base.errors import InvalidInput, UnreadableFile, check_range, nearest
+from gapscope.base.files import check_file
 from gapscope.base.options import check_known
 from gapscope.base.specs import Spec, setting_paths
 
@@ -130,6 +131,7 @@ class Grid:
             UnreadableFile: The file is missing or is no TOML.
         """
         path = Path(path)
+        check_file(path)
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:

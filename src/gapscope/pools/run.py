@@ -24,6 +24,7 @@ from gapscope.base.errors import (
     NotWritten,
     UnreadableFile,
 )
+from gapscope.base.files import remove_file
 from gapscope.base.records import Record
 from gapscope.base.specs import Spec
 from gapscope.data import Problem, check_dataset_options
@@ -83,7 +84,7 @@ def _trained(network: nn.Module, problem: Problem, spec: Spec, folder: Path, opt
     try:
         return _train(network, spec, problem, folder, options)
     except UnreadableFile as error:
-        (folder / CHECKPOINT).unlink()
+        remove_file(folder / CHECKPOINT)
         warnings.warn(f"{error} Its network is trained anew.", DamagedFileWarning, stacklevel=2)
         network.load_state_dict(build_network(spec, problem).to(options.device).state_dict())
         return _train(network, spec, problem, folder, options)
@@ -196,5 +197,5 @@ def run(spec: Spec, folder: Path, options: RunOptions) -> Record:
 
 def _written(record: Record, folder: Path) -> Record:
     record.write(folder)
-    (folder / CHECKPOINT).unlink(missing_ok=True)
+    remove_file(folder / CHECKPOINT)
     return Record.read(folder)

@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from gapscope.base.errors import DamagedFile, UnreadableFile
-from gapscope.base.files import write_atomically
+from gapscope.base.files import check_file, write_atomically
 
 CHECKSUM = "crc32"
 
@@ -52,6 +52,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         DamagedFile: The file is no safetensors file, is truncated or garbled.
         UnreadableFile: There is no such file, or it cannot be read.
     """
+    check_file(path)
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {}).get("facts", "{}"))
