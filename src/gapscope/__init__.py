@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from gapscope.batch_norm.advice.batch_norm import advise_batch_norm as advise_batch_norm
     from gapscope.data.sources import load as load
     from gapscope.estimation.gap_estimator import GapEstimator as GapEstimator
+    from gapscope.estimation.leaderboard import leaderboard as leaderboard
+    from gapscope.estimation.leaderboard_result import Leaderboard as Leaderboard
     from gapscope.labels.suspects import label_noise as label_noise
     from gapscope.labels.suspects import suspect_labels as suspect_labels
     from gapscope.measures.accuracy import accuracy as accuracy
@@ -74,6 +76,8 @@ _PUBLIC = {
     "Comparison": "assessment.comparison",
     "load": "data.sources",
     "GapEstimator": "estimation.gap_estimator",
+    "leaderboard": "estimation.leaderboard",
+    "Leaderboard": "estimation.leaderboard_result",
     "label_noise": "labels.suspects",
     "suspect_labels": "labels.suspects",
     "accuracy": "measures.accuracy",

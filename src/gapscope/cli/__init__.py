@@ -8,7 +8,7 @@ import warnings
 
 import typer
 
-from gapscope.cli import advise, data, demo, doctor, estimate, expect, measure, pool, report, study, twin
+from gapscope.cli import advise, data, demo, doctor, estimate, expect, leaderboard, measure, pool, report, study, twin
 
 app = typer.Typer(
     name="gapscope",
@@ -44,6 +44,7 @@ app.add_typer(advise.app, name="advise")
 app.add_typer(data.app, name="data")
 app.add_typer(pool.app, name="pool")
 app.add_typer(estimate.app, name="estimate")
+app.command("leaderboard")(leaderboard.leaderboard)
 app.add_typer(study.app, name="study")
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)

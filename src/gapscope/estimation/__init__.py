@@ -14,6 +14,8 @@ from gapscope.estimation.cross_validation import held_out_predictions as held_ou
 from gapscope.estimation.gap_estimator import GapEstimator as GapEstimator
 from gapscope.estimation.granulated_kendall import granulated_kendall as granulated_kendall
 from gapscope.estimation.held_out import estimated_from_others as estimated_from_others
+from gapscope.estimation.leaderboard import leaderboard as leaderboard
+from gapscope.estimation.partial_association import partial_association as partial_association
 from gapscope.estimation.protocols import compare_protocols as compare_protocols
 from gapscope.estimation.robust_sign_error import robust_sign_error as robust_sign_error
 from gapscope.estimation.suggestion import suggested_estimator as suggested_estimator

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 Array = numpy.ndarray
 
@@ -23,6 +23,16 @@ def resample_weights(n: int, n_bootstrap: int, seed: int) -> Float[Array, "b n"]
     array([3., 3.])
     """
     return numpy.random.default_rng(seed).multinomial(n, numpy.full(n, 1 / n), size=n_bootstrap).astype(float)
+
+
+def cluster_weights(clusters: Int[Array, " n"], n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
+    """Return how often each row is in each resample of whole clusters with replacement.
+
+    >>> drawn = cluster_weights(numpy.array([0, 0, 1, 2]), 5, 0)
+    >>> bool((drawn[:, 0] == drawn[:, 1]).all())
+    True
+    """
+    return resample_weights(int(clusters.max()) + 1, n_bootstrap, seed)[:, clusters]
 
 
 def percentile_interval(drawn: Sequence[float] | Float[Array, " b"], level: float) -> tuple[float, float]:

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy
+from jaxtyping import Int
 
 from gapscope.base.errors import InvalidInput
+from gapscope.estimation.clusters import members, recipes
 from gapscope.estimation.columns import check_columns
 from gapscope.estimation.correlations import kendall_tau
 
 if TYPE_CHECKING:
     import pandas
+
+Array = numpy.ndarray
 
 
 @dataclass(frozen=True)
@@ -30,16 +34,13 @@ class GranulatedKendall:
     by_hyperparameter: pandas.DataFrame
 
 
-def _groups(table: pandas.DataFrame, varying: str, fixed: Sequence[str]) -> Iterator[pandas.DataFrame]:
-    """Networks that agree in all of `fixed`, where at least two values of `varying` occur (missing is a value)."""
-    keys = [tuple(map(str, row)) for row in table[list(fixed)].itertuples(index=False)]
-    rows: dict[tuple[str, ...], list[int]] = {}
-    for position, key in enumerate(keys):
-        rows.setdefault(key, []).append(position)
-    for positions in rows.values():
-        group = table.iloc[positions]
-        if len({str(value) for value in group[varying]}) > 1:
-            yield group
+def _groups(table: pandas.DataFrame, varying: str, fixed: Sequence[str]) -> Iterator[Int[Array, " m"]]:
+    """Rows of networks that agree in all of `fixed`, where at least two values of `varying` occur (missing is one)."""
+    settings = recipes(table, fixed) if fixed else numpy.zeros(len(table), dtype=int)
+    values = table[varying].astype(str).to_numpy()
+    for rows in members(settings):
+        if len(set(values[rows])) > 1:
+            yield rows
 
 
 def granulated_kendall(
@@ -78,14 +79,13 @@ def granulated_kendall(
     if not hyperparameters:
         raise InvalidInput("hyperparameters must name the columns that were varied; got none.")
     check_columns(table, [measure, target, *hyperparameters])
-    finite = numpy.isfinite(table[[measure, target]].to_numpy(dtype=float)).all(axis=1)
+    numbers = table[[measure, target]].to_numpy(dtype=float)
+    finite = numpy.isfinite(numbers).all(axis=1)
+    settings, (x, y) = table.loc[finite, list(hyperparameters)], numbers[finite].T
     rows = []
     for name in hyperparameters:
         fixed = [other for other in hyperparameters if other != name]
-        taus = [
-            kendall_tau(group[measure].to_numpy(dtype=float), group[target].to_numpy(dtype=float))
-            for group in _groups(table.loc[finite], name, fixed)
-        ]
+        taus = [kendall_tau(x[group], y[group]) for group in _groups(settings, name, fixed)]
         defined = [tau for tau in taus if numpy.isfinite(tau)]
         mean = float(numpy.mean(defined)) if defined else numpy.nan
         rows.append({"tau": mean, "groups": len(defined), "dropped": len(taus) - len(defined)})

@@ -30,6 +30,8 @@ class RobustSignError:
         environments: Number of environments kept.
         dropped: Number of environments left out because too little evidence is in them.
         by_hyperparameter: The same numbers for each hyper-parameter that was changed.
+        by_environment: One row an environment that was kept: the numbers of its two configurations (`first`, `second`,
+            in the order of their first rows), the `hyperparameter` that differs, and its `error`.
     """
 
     mean: float
@@ -38,6 +40,7 @@ class RobustSignError:
     environments: int
     dropped: int
     by_hyperparameter: pandas.DataFrame
+    by_environment: pandas.DataFrame
 
 
 def _weights(differences: Float[Array, "a b"], n_test: int | None) -> Float[Array, "a b"]:
@@ -113,9 +116,10 @@ def robust_sign_error(
     x, y = table[measure].to_numpy(dtype=float), table[target].to_numpy(dtype=float)
     if not (numpy.isfinite(x).all() and numpy.isfinite(y).all()):
         raise InvalidInput(f"{measure} and {target} must be finite in every row. Drop the others, as usable_rows does.")
-    errors: dict[str, list[float]] = {name: [] for name in hyperparameters}
+    found: list[tuple[int, int, str, float]] = []
     dropped = 0
-    for (first, ones), (second, others) in combinations(_configurations(table, hyperparameters).items(), 2):
+    numbered = enumerate(_configurations(table, hyperparameters).items())
+    for (a_number, (first, ones)), (b_number, (second, others)) in combinations(numbered, 2):
         changed = [name for name, a, b in zip(hyperparameters, first, second, strict=True) if a != b]
         if len(changed) != 1:
             continue
@@ -125,8 +129,16 @@ def robust_sign_error(
         if total == 0 or total**2 / squares < least_evidence * (1 - 1e-9):
             dropped += 1
             continue
-        errors[changed[0]].append(float((weights * (1 - numpy.sign(values) * numpy.sign(gaps)) / 2).sum() / total))
-    rows = [{**_summary(found), "environments": len(found)} for found in errors.values()]
-    parts = pandas.DataFrame(rows, index=pandas.Index(list(errors), name="hyperparameter"))
-    every = [error for found in errors.values() for error in found]
-    return RobustSignError(**_summary(every), environments=len(every), dropped=dropped, by_hyperparameter=parts)
+        error = float((weights * (1 - numpy.sign(values) * numpy.sign(gaps)) / 2).sum() / total)
+        found.append((a_number, b_number, changed[0], error))
+    environments = pandas.DataFrame(found, columns=["first", "second", "hyperparameter", "error"])
+    of_name = {name: [row[3] for row in found if row[2] == name] for name in hyperparameters}
+    rows = [{**_summary(errors), "environments": len(errors)} for errors in of_name.values()]
+    parts = pandas.DataFrame(rows, index=pandas.Index(list(of_name), name="hyperparameter"))
+    return RobustSignError(
+        **_summary([row[3] for row in found]),
+        environments=len(found),
+        dropped=dropped,
+        by_hyperparameter=parts,
+        by_environment=environments,
+    )

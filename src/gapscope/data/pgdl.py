@@ -1,0 +1,31 @@
+"""Where the table of 96 networks of the 2020 competition on predicting generalization lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gapscope.base.errors import DataNotFound
+from gapscope.data.location import FileLayout, data_root, locate
+
+PGDL = FileLayout("pgdl", ("pgdl",), {"networks": ("pgdl_task1_v4.csv",)})
+
+
+def pgdl_networks(root: str | Path | None = None) -> Path:
+    """Return the CSV file: one row a VGG-like network on CIFAR-10, with its gap, hyper-parameters and 13 measures.
+
+    Args:
+        root: The data root, see `data_root`.
+
+    Returns:
+        Its path.
+
+    Raises:
+        DataNotFound: It is not there. It has no download: the message says where it comes from.
+    """
+    try:
+        return locate(PGDL, root)["networks"]
+    except DataNotFound:
+        raise DataNotFound(
+            f"The networks of the 2020 competition must lie in {data_root(root) / 'pgdl' / 'pgdl_task1_v4.csv'}; they "
+            "do not. Name another data root with --data-root or GAPSCOPE_DATA, or pass a table of your own."
+        ) from None

@@ -1,0 +1,55 @@
+"""Networks that belong together: the seeds of one recipe are one unit, in resamples and in permutations alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy
+from jaxtyping import Int
+
+if TYPE_CHECKING:
+    import pandas
+
+Array = numpy.ndarray
+
+
+def recipes(table: pandas.DataFrame, hyperparameters: Sequence[str]) -> Int[Array, " n"]:
+    """Return the number of each network's recipe: those that agree in all hyper-parameters have the same.
+
+    >>> import pandas
+    >>> recipes(pandas.DataFrame({"width": [1, 2, 1], "seed": [0, 0, 1]}), ["width"]).tolist()
+    [0, 1, 0]
+    """
+    if not hyperparameters:
+        return numpy.arange(len(table))
+    rows = [tuple(map(str, row)) for row in table[list(hyperparameters)].itertuples(index=False)]
+    numbers = {row: number for number, row in enumerate(dict.fromkeys(rows))}
+    return numpy.array([numbers[row] for row in rows])
+
+
+def members(clusters: Int[Array, " n"]) -> list[Int[Array, " m"]]:
+    """Rows of each cluster."""
+    return [numpy.flatnonzero(clusters == number) for number in range(int(clusters.max(initial=-1)) + 1)]
+
+
+def permutations(clusters: Int[Array, " n"], count: int, seed: int) -> Iterator[Int[Array, " n"]]:
+    """Random exchanges of whole clusters: entry i is the row whose value row i gets.
+
+    Clusters change places with others of their size, and rows inside them are shuffled, so that rows that were
+    dependent stay together.
+
+    >>> drawn = next(permutations(numpy.array([0, 0, 1, 1, 2]), 1, 0))
+    >>> int(drawn[4]), abs(int(drawn[0]) - int(drawn[1]))
+    (4, 1)
+    """
+    rng = numpy.random.default_rng(seed)
+    sizes: dict[int, list[Int[Array, " m"]]] = {}
+    for rows in members(clusters):
+        sizes.setdefault(len(rows), []).append(rows)
+    classes = [numpy.stack(rows) for rows in sizes.values()]
+    for _ in range(count):
+        drawn = numpy.arange(len(clusters))
+        for rows in classes:
+            drawn[rows] = rng.permuted(rng.permutation(rows), axis=1)
+        yield drawn

@@ -1,0 +1,109 @@
+"""One measure on a leaderboard: every score with its interval and p-value, and the verdict in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+EVIDENCE, NO_EVIDENCE = "evidence", "no evidence"
+LEVEL = 0.05
+# no measure of trained networks comes near this without the test labels; the best of 13 in the competition has .81
+LEAKED = 0.95
+FEWEST_RECIPES = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """A number with its interval and p-value.
+
+    Attributes:
+        value: The number; NaN where it is not defined.
+        low: Lower end of the 95 % bootstrap interval over recipes.
+        high: Upper end.
+        p: Permutation p-value, corrected over all rows; NaN where none is taken.
+    """
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    p: float = math.nan
+
+    @property
+    def significant(self) -> bool:
+        """Whether p is at most 5 %."""
+        return self.p <= LEVEL
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderboardRow:
+    """What a table of networks says of one measure.
+
+    Attributes:
+        measure: Its column.
+        role: "measure", "size" (the baseline) or "random" (drawn numbers, to compare with).
+        verdict: "evidence" or "no evidence" that it says something of the gap beyond the hyper-parameters.
+        why: The reason, in words.
+        partial: Correlation with the gap given the hyper-parameters, cross-fitted; the verdict rests on its p-value.
+        kendall: Kendall's tau-b over all networks.
+        granulated: Mean tau-b where one hyper-parameter varies.
+        granulated_groups: Groups it is a mean of.
+        granulated_dropped: Groups without a tau, because measure or gap is constant in them.
+        mutual_information: Conditional mutual information, symmetric and with ties, 0 to 1.
+        competition: 100 times the score of the 2020 competition, defects included; NaN with fewer than two
+            hyper-parameters.
+        r_squared: R2 of the straight line on recipes that it was not fitted on.
+        mae: Its mean absolute error there, in units of the gap.
+        sign_error: Mean sign error over environments, of the measure in the direction of its tau.
+        worst_sign_error: That of the worst environment.
+        environments: Environments with enough evidence.
+        explained: Share of the measure's variance that the hyper-parameters explain on left-out recipes.
+    """
+
+    measure: str
+    role: str
+    verdict: str
+    why: str
+    partial: Score
+    kendall: Score
+    granulated: Score
+    granulated_groups: int
+    granulated_dropped: int
+    mutual_information: Score
+    competition: float
+    r_squared: Score
+    mae: Score
+    sign_error: Score
+    worst_sign_error: float
+    environments: int
+    explained: float
+
+
+def judged(
+    *, partial: Score, kendall: Score, fixed: str, hyperparameters: int, recipes: int
+) -> tuple[str, str]:  # fmt: skip
+    """Return the verdict and its reason.
+
+    Args:
+        partial: Correlation given the hyper-parameters.
+        kendall: Tau over all networks.
+        fixed: Why the measure is only a function of hyper-parameters; "" where it is not.
+        hyperparameters: Number of hyper-parameters that vary.
+        recipes: Number of recipes.
+
+    Returns:
+        "evidence" or "no evidence", and why.
+    """
+    if recipes < FEWEST_RECIPES:
+        return NO_EVIDENCE, f"{recipes} recipes are too few; {FEWEST_RECIPES} at least"
+    if fixed:
+        return NO_EVIDENCE, fixed
+    if abs(kendall.value) >= LEAKED:
+        return NO_EVIDENCE, f"it orders networks as the gap itself does (tau {kendall.value:.2f}): it knows test labels"
+    if not hyperparameters:
+        return NO_EVIDENCE, "the table names no hyper-parameters, so that nothing is known beyond them"
+    if partial.significant:
+        way = "larger" if partial.value > 0 else "smaller"
+        return EVIDENCE, f"larger goes with a {way} gap at equal hyper-parameters (partial r {partial.value:.2f})"
+    if kendall.significant:
+        return NO_EVIDENCE, f"it goes with the gap (tau {kendall.value:.2f}) no more than hyper-parameters tell already"
+    return NO_EVIDENCE, "it does not go with the gap"

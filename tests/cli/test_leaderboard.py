@@ -1,0 +1,50 @@
+"""`gapscope leaderboard` on the competition's networks and on a pool."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from gapscope.base.records import Reading, Readings, Record
+from gapscope.cli import app
+from gapscope.pools import Pool
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "pgdl_task1_v4.csv"
+FAST = ["--permutations", "60", "--measure", "m.rbf", "--measure", "m.wcv"]
+
+
+def test_history_is_found_among_the_data_and_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "pgdl").mkdir()
+    shutil.copy(FIXTURE, tmp_path / "pgdl" / FIXTURE.name)
+    shown = CliRunner().invoke(app, ["leaderboard", "--data-root", str(tmp_path), *FAST], env={"COLUMNS": "80"})
+    assert shown.exit_code == 0, shown.output
+    lines = shown.stdout.splitlines()
+    assert lines[0] == "1 of 2 measures say more of the gap than the hyper-parameters do: rbf."
+    assert "96 networks, a recipe each, 6 hyper-parameters" in shown.stdout and "vc_dim" in shown.stdout
+    assert max(len(line.rstrip()) for line in lines[1:]) <= 80
+
+
+def test_everything_as_json(tmp_path: Path) -> None:
+    output = tmp_path / "board.json"
+    shown = CliRunner().invoke(app, ["leaderboard", str(FIXTURE), *FAST, "--json", "--output", str(output)])
+    content = json.loads(shown.stdout)
+    assert content == json.loads(output.read_text())
+    assert {row["measure"]: row["verdict"] for row in content["rows"]}["m.rbf"] == "evidence"
+
+
+def test_a_pool_is_a_table_too(tmp_path: Path) -> None:
+    pool = Pool(tmp_path / "pool")
+    for number in range(14):
+        losses = {"train_loss": 0.0, "test_loss": 1.0}
+        scores = {"train_accuracy": 1.0, "test_accuracy": 0.5 + number / 100, **losses}
+        readings = Readings([Reading(measure="norm", number="norm", value=float(-number % 5))])
+        pool.add(Record(id=str(number), spec={"network": {"name": "a"}, "hp": {"rate": number % 2}}, status="finished",
+                        scores=scores, readings=readings))  # fmt: skip
+    shown = CliRunner().invoke(app, ["leaderboard", str(pool.folder), "--permutations", "20", "--json"])
+    assert shown.exit_code == 0, shown.output
+    content = json.loads(shown.stdout)
+    assert content["networks"] == 14 and content["recipes"] == 2 and content["hyperparameters"] == ["hp.rate"]
+    assert content["rows"][0]["why"] == "2 recipes are too few; 12 at least"
