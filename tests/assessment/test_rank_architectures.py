@@ -126,3 +126,13 @@ def test_a_function_that_makes_a_module_is_a_candidate() -> None:
     )
     with pytest.raises(InvalidInput, match="modules, or functions without arguments that make one; 'm' is str"):
         rank_architectures({"m": "resnet18"}, X)  # type: ignore[dict-item]
+
+
+def test_what_is_ranked_is_kept_when_it_is_stopped() -> None:
+    def stop() -> nn.Module:
+        raise KeyboardInterrupt
+
+    linear = {name: nn.Linear(12, 4) for name in "ab"}
+    assert {item.name for item in rank_architectures(linear | {"c": stop}, X, initializations=2)} == {"a", "b"}
+    with pytest.raises(KeyboardInterrupt):
+        rank_architectures({"a": nn.Linear(12, 4), "c": stop}, X, initializations=2)

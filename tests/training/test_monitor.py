@@ -376,8 +376,10 @@ def test_recordings_are_kept_and_drawn(tmp_path: Any) -> None:
     for epoch in (1, 2):
         monitor.record(make_network(), epoch)
     monitor.save(tmp_path / "monitor.json")
-    assert Monitor.load(tmp_path / "monitor.json").equals(monitor.to_pandas().astype(float))
-    assert [axes.get_ylabel() for axes in monitor.plot()] == ["loss", "accuracy"]
+    loaded = Monitor.load(tmp_path / "monitor.json")
+    assert loaded.to_pandas().equals(monitor.to_pandas()) and loaded.to_json() == monitor.to_json() and len(loaded) == 2
+    for drawn in (monitor, loaded):
+        assert [axes.get_ylabel() for axes in drawn.plot()] == ["loss", "accuracy"]
     plt.close("all")
     (tmp_path / "other.json").write_text("[1]")
     with pytest.raises(UnreadableFile, match="must hold recordings"):

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.base.progress import progress
+from gapscope.base.progress import progress, say
 from gapscope.base.randomness import stream_seed
 from gapscope.base.results import Rows
 from gapscope.base.samples import Samples, as_samples
@@ -176,7 +176,8 @@ def rank_architectures(
     The paper's caveat is part of the method: it compares networks with standard normal weights and biases that are
     also trained from there, without batch normalisation, dropout or max-pooling. With He or Xavier initialisation S
     is the same for every width, and layers that act in training alone change nothing at initialisation. Both raise a
-    warning. For such networks measure S after training.
+    warning. For such networks measure S after training. Ctrl-C ends it with the candidates that are finished, if these
+    are two or more.
 
     What it predicts is the test loss, which grows with the size of the outputs, rather than the test error: in the
     authors' own runs the wider networks have the larger S, the larger loss and the higher accuracy. Over 21 standard
@@ -204,6 +205,7 @@ def rank_architectures(
 
     Raises:
         InvalidInput: There is no candidate, or an option, the data or a network cannot be used.
+        KeyboardInterrupt: It was stopped before two candidates were finished.
 
     >>> narrow, wide = (NetworkSpec(options={"width": width}) for width in (8, 64))
     >>> ranking = rank_architectures({"wide": wide, "narrow": narrow}, torch.rand(50, 5), n_outputs=3)
@@ -222,10 +224,20 @@ def rank_architectures(
     with progress("ranking", len(candidates)) as bar:
         for name, candidate in candidates.items():
             bar.step(name)
-            made = _made(name, candidate)
-            measured[name] = _sensitivities(
-                made, samples, seeds, initialization=initialization, n_outputs=n_outputs, **options
-            )
+            try:
+                measured[name] = _sensitivities(
+                    _made(name, candidate),
+                    samples,
+                    seeds,
+                    initialization=initialization,
+                    n_outputs=n_outputs,
+                    **options,
+                )
+            except KeyboardInterrupt:
+                if len(measured) < 2:
+                    raise
+                say(f"stopped: {', '.join(measured)} are ranked")
+                break
             bar.advance()
     _warn_of_caveats(initialization, [name for name, (_, _, blind) in measured.items() if blind])
     means = {name: statistics.fmean(values) for name, (values, _, _) in measured.items()}

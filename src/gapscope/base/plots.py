@@ -57,6 +57,35 @@ def plot_readings(readings: Sequence[Reading], axes: Any = None) -> Any:
     return axes
 
 
+def plot_estimates(true: Any, assessed: Any, level: float, axes: Any = None) -> Any:
+    """Draw estimated against true numbers with their intervals and the diagonal of perfect estimates.
+
+    Args:
+        true: The true numbers.
+        assessed: A table with prediction, low, high and verdict ("inside" or "outside"), one row each.
+        level: Nominal coverage of the intervals.
+        axes: Where to draw; None makes a figure.
+
+    Returns:
+        The axes.
+    """
+    axes = axes_or_new(axes, width=5.0, height=5.0)
+    estimates, low, high = (assessed[name].to_numpy(dtype=float) for name in ("prediction", "low", "high"))
+    inside = (assessed["verdict"] == "inside").to_numpy()
+    for chosen, colour, label in ((inside, "tab:blue", "estimated"), (~inside, "tab:grey", "unlike the fitted ones")):
+        if chosen.any():
+            at, value = true[chosen], estimates[chosen]
+            # no bar where too few networks were fitted for an interval
+            ends = [(value - low[chosen]).clip(0), (high[chosen] - value).clip(0)]
+            ends = [[end if math.isfinite(end) else 0.0 for end in side] for side in ends]
+            axes.errorbar(at, value, yerr=ends, fmt="o", color=colour, label=label, markersize=4, linewidth=1)
+    axes.axline((0, 0), slope=1, color="black", linewidth=0.8)
+    axes.set_xlabel("true gap")
+    axes.set_ylabel(f"estimated gap, {level:.0%} interval")
+    axes.legend(fontsize=8)
+    return axes
+
+
 def plot_lines(
     epochs: Sequence[int], columns: Mapping[str, Sequence[float]], *, marked: Mapping[str, int]
 ) -> list[Any]:

@@ -9,6 +9,7 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.progress import progress
 from gapscope.estimation.bootstrap import percentile_interval, resample_weights
 from gapscope.estimation.columns import check_columns, usable_rows
 from gapscope.estimation.correlations import pearson_correlation
@@ -130,16 +131,18 @@ def held_out_predictions(
     labels = [str(label) for label in (table[groups] if grouped else range(len(table)))]
     parts = []
     splits = list(_splits(labels, scheme, n_splits, test_share, seed))
-    for number, (name, test) in enumerate(splits, start=1):
-        train, held = table.iloc[numpy.setdiff1d(numpy.arange(len(table)), test)], table.iloc[test]
-        fitted = GapEstimator(**estimator.get_params()).fit(train, train[target])
-        part = fitted.assess(held, level=level, refuse=False)
-        part.insert(0, "split", held.index[0] if scheme == "leave_one_out" else name)
-        part.insert(1, "target", held[target].astype(float))
-        fit_pearson = pearson_correlation(fitted.predict(train), train[target].to_numpy(dtype=float))
-        parts.append(part.assign(fit_pearson=fit_pearson))
-        if on_fit is not None:
-            on_fit(number, len(splits))
+    with progress("cross-validating", len(splits), shown=on_fit is None) as bar:
+        for number, (name, test) in enumerate(splits, start=1):
+            train, held = table.iloc[numpy.setdiff1d(numpy.arange(len(table)), test)], table.iloc[test]
+            fitted = GapEstimator(**estimator.get_params()).fit(train, train[target])
+            part = fitted.assess(held, level=level, refuse=False)
+            part.insert(0, "split", held.index[0] if scheme == "leave_one_out" else name)
+            part.insert(1, "target", held[target].astype(float))
+            fit_pearson = pearson_correlation(fitted.predict(train), train[target].to_numpy(dtype=float))
+            parts.append(part.assign(fit_pearson=fit_pearson))
+            bar.advance()
+            if on_fit is not None:
+                on_fit(number, len(splits))
     return pandas.concat(parts)
 
 

@@ -13,11 +13,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.files import read_json, to_json, write_atomically
+from gapscope.base.plots import plot_estimates
+from gapscope.base.progress import progress
 from gapscope.estimation.columns import check_columns, check_numbers
 from gapscope.estimation.conformal import jackknife_plus, split_conformal
 from gapscope.estimation.fits import KINDS, fit_coefficients
 from gapscope.estimation.gaussian_process import chosen_kernel
-from gapscope.estimation.region import FittedRegion
+from gapscope.estimation.region import FittedRegion, family_name, joined
 from gapscope.estimation.stored import restored, stored
 
 if TYPE_CHECKING:
@@ -183,7 +185,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     def _families(self, X: Any) -> dict[str, list[str]]:
         """Values of the family columns; a setting that a network does not have is "absent"."""
         return {
-            column: [_family(value) for value in X[column]] if column in X.columns else ["absent"] * len(X)
+            column: [family_name(value) for value in X[column]] if column in X.columns else ["absent"] * len(X)
             for column in self.families
         }
 
@@ -223,8 +225,11 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             self.residuals_, self.left_out_ = numpy.zeros(0), numpy.zeros((0, len(weights)))
         else:
             self.left_out_ = numpy.zeros((len(y), len(weights)))
-            for fold in self._folds(X, len(y)):
-                self.left_out_[fold] = self._weights(x, y, numpy.delete(numpy.arange(len(y)), fold), signs)
+            folds = self._folds(X, len(y))
+            with progress("fitting", len(folds)) as bar:
+                for fold in folds:
+                    self.left_out_[fold] = self._weights(x, y, numpy.delete(numpy.arange(len(y)), fold), signs)
+                    bar.advance()
             predictions = self.left_out_[:, 0] + (self.left_out_[:, 1:] * self._basis(x)).sum(1)
             self.residuals_ = numpy.abs(y - predictions) / spread
         return self
@@ -253,7 +258,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """Networks that are left out together: one (cluster) alone, or one of `n_folds` parts drawn at random."""
         kinds = numpy.arange(n)
         if len(self.clusters):
-            names = [tuple(_family(X[column].iloc[i]) for column in self.clusters) for i in range(n)]
+            names = [tuple(family_name(X[column].iloc[i]) for column in self.clusters) for i in range(n)]
             kinds = numpy.array([list(dict.fromkeys(names)).index(name) for name in names])
             if kinds.max() == 0:
                 raise InvalidInput(
@@ -328,7 +333,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
         check_is_fitted(self)
         x, shown = self._readings(X, finite=False)
-        reasons = [_joined(each) for each in self.region_.objections(x, shown, self._families(X))]
+        reasons = [joined(each) for each in self.region_.objections(x, shown, self._families(X))]
         verdicts = ["outside" if reason else "inside" for reason in reasons]
         return pandas.DataFrame({"verdict": verdicts, "reason": reasons}, index=getattr(X, "index", None))
 
@@ -356,6 +361,20 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             verdicts.insert(k, name, numbers[:, k])
         return verdicts
 
+    def plot(self, X: Any, y: Any, *, level: float = 0.9, axes: Any = None) -> Any:
+        """Draw estimates and intervals against true gaps, networks that `trust` refuses in grey; see `assess`.
+
+        Args:
+            X: Readings, one row a network.
+            y: Their gaps; for an honest figure of networks that were not fitted on.
+            level: Nominal coverage of the intervals.
+            axes: Where to draw; None makes a figure.
+
+        Returns:
+            The matplotlib axes.
+        """
+        return plot_estimates(numpy.asarray(y, dtype=float), self.assess(X, level=level, refuse=False), level, axes)
+
     def save(self, path: str | Path) -> None:
         """Write the fitted estimator as JSON, whole or not at all.
 
@@ -380,13 +399,3 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             UnreadableFile: The file is no estimator, or written by a newer gapscope.
         """
         return restored(read_json(Path(path)), str(path), cls)
-
-
-def _family(value: Any) -> str:
-    return "absent" if value is None or value != value else str(value)
-
-
-def _joined(reasons: list[str]) -> str:
-    """The first two reasons, and how many more there are."""
-    more = len(reasons) - 2
-    return "; ".join(reasons[:2]) + (f"; and {more} more reason{'s' if more > 1 else ''}" if more > 0 else "")

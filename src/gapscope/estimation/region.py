@@ -15,6 +15,17 @@ LEAST_SLACK, MOST_SLACK = 0.1, 0.5
 SHARE_INSIDE = 0.95
 
 
+def family_name(value: Any) -> str:
+    """Value of a family column; no value is one as well."""
+    return "absent" if value is None or value != value else str(value)
+
+
+def joined(reasons: Sequence[str]) -> str:
+    """The first two reasons, and how many more there are."""
+    more = len(reasons) - 2
+    return "; ".join(reasons[:2]) + (f"; and {more} more reason{'s' if more > 1 else ''}" if more > 0 else "")
+
+
 def _slack(x: Float[Array, "n p"]) -> float:
     """How far outside the range of the others a fitted network lies: the 95 % point, as a share of the range."""
     n, p = x.shape

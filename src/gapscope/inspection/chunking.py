@@ -69,7 +69,7 @@ def _free_on_cpu() -> int:
     return free
 
 
-def memory_budget(device: torch.device, at_most: int = 2**31) -> int:
+def memory_budget(device: torch.device, at_most: int = 2**30) -> int:
     """Bytes that the tensors of one pass may take: a quarter of what is free now, at most `at_most`, at least 1 MiB."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -92,7 +92,7 @@ def rows_per_pass(
     device: torch.device,
     *,
     at_most: int = 2**31,
-    bytes_at_most: int = 2**31,
+    bytes_at_most: int = 2**30,
 ) -> int:
     """Return `chunk_size`, or where it is None as many rows as memory allows; a trial shows how much one row takes.
 

@@ -17,8 +17,8 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from gapscope.assessment.door import ready
 from gapscope.assessment.measure import measure, select_measures
-from gapscope.base.errors import InvalidInput, UnreadableFile, check_choice, check_range
-from gapscope.base.files import read_json, write_atomically
+from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.files import write_atomically
 from gapscope.base.plots import plot_lines
 from gapscope.base.randomness import stream_seed
 from gapscope.base.records import Readings
@@ -27,6 +27,7 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.independence import check_no_batch_statistics
 from gapscope.inspection.outputs import inspecting
 from gapscope.training.alarm import OverfittingAlarm
+from gapscope.training.recordings import Recordings
 
 if TYPE_CHECKING:
     import pandas
@@ -305,29 +306,20 @@ class Monitor(Result):
         return pandas.DataFrame(self.rows, index=pandas.Index(self.epochs, name="epoch"))
 
     def save(self, path: str | Path) -> None:
-        """Write the recordings to a JSON file; `Monitor.load` returns them as a table."""
+        """Write the recordings to a JSON file; `Monitor.load` returns them."""
         write_atomically(Path(path), self.to_json(indent=1) + "\n")
 
     @staticmethod
-    def load(path: str | Path) -> pandas.DataFrame:
-        """Return the recordings that `save` wrote, as `to_pandas` would; a monitor itself holds data, which stay out.
+    def load(path: str | Path) -> Recordings:
+        """Return the recordings that `save` wrote; a monitor itself holds data, which stay out.
 
         Args:
             path: The file.
 
         Returns:
-            One row a recording, indexed by epoch.
-
-        Raises:
-            UnreadableFile: It is truncated, or holds something else.
+            The recordings: a table that can be saved and drawn, as a monitor's own.
         """
-        import pandas
-
-        content = read_json(Path(path))
-        rows = content.get("rows") if isinstance(content, dict) else None
-        if not rows or not all(isinstance(row, dict) and "epoch" in row for row in rows):
-            raise UnreadableFile(f"{path} must hold recordings; it does not. Name a file that Monitor.save wrote.")
-        return pandas.DataFrame(rows).set_index("epoch").astype(float)
+        return Recordings.load(path)
 
     def plot(self) -> list[Any]:
         """Draw every number over the epochs, with the alarm's epochs, and return the matplotlib axes."""

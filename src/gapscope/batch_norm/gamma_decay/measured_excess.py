@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
+from gapscope.base.progress import progress
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.records import Estimate
 from gapscope.base.results import Rows
@@ -209,9 +211,12 @@ def batch_norm_excess(
         chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network)
         in_layers = {name: network.get_submodule(name) for name in in_order}
         comparison = _Comparison(Subject(network, in_layers, samples, loss, chunk_size), decays[batch_sizes[0]])
-        for name in [*in_order, ALL_LAYERS] if len(in_order) > 1 else in_order:
-            for size, decay in decays.items():
+        wanted = [*in_order, ALL_LAYERS] if len(in_order) > 1 else in_order
+        with progress("batch statistics", len(wanted) * len(decays)) as bar:
+            for name, (size, decay) in itertools.product(wanted, decays.items()):
+                bar.step(f"{name} at {size}")
                 prediction = decay if name == ALL_LAYERS else decay[name]
                 measured = comparison.excess(in_order if name == ALL_LAYERS else [name], size, passes, generator)
                 rows.append(ExcessRow(name, size, measured, prediction.decay, prediction.predicted))
+                bar.advance()
     return BatchNormExcess(rows)
