@@ -15,7 +15,7 @@ from gapscope_studies.forouzesh2021.networks import Configuration, Grids, measur
 from gapscope_studies.kit.claims import Claim, Compared, claim, measured
 from gapscope_studies.kit.plots import named, panels, scatter
 from gapscope_studies.kit.pool import data_hashes, stands_in_for
-from gapscope_studies.kit.statistics import Interval, bootstrap, log_log
+from gapscope_studies.kit.statistics import Interval, bootstrap, log_log, pearson
 from gapscope_studies.kit.study import Outcome, Setting, Table
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 Found = dict[str, float]
+Columns = Mapping[str, numpy.ndarray]
 LABELS = {
     "s_after": "sensitivity S after training",
     "s_before": "sensitivity S before training",
@@ -196,17 +197,17 @@ def related(source: str, says: str, table: Table, x: str, y: str = "test_loss", 
 
 
 def compared_relations(
-    source: str, says: str, quantity: str, difference: Callable[[Table], float], table: Table, **more: Any
+    source: str, says: str, quantity: str, difference: Callable[[Columns], float], table: Table, **more: Any
 ) -> Claim:
     """The claim that one relation is closer than another: a difference of correlations, resampling configurations."""
-    found = bootstrap(lambda rows: difference(table.iloc[rows]), len(table))
+    columns = {name: values.to_numpy() for name, values in table.select_dtypes("number").items()}
+    found = bootstrap(lambda rows: difference({name: column[rows] for name, column in columns.items()}), len(table))
     return measured(source, says, quantity, found, unit="configurations", above=0.0, compared=learnt(table), **more)
 
 
-def pearson(table: Table, x: str, y: str = "test_loss") -> float:
+def log_pearson(columns: Columns, x: str, y: str = "test_loss") -> float:
     """Correlation of the logarithms."""
-    pair = numpy.log(table[[x, y]].to_numpy(dtype=float))
-    return float(numpy.corrcoef(pair.T)[0, 1]) if len(pair) > 1 and (numpy.ptp(pair, axis=0) > 0).all() else math.nan
+    return pearson(numpy.log(columns[x]), numpy.log(columns[y]))
 
 
 def ratio_claim(source: str, says: str, first: Table, second: Table, column: str, what: str, **more: Any) -> Claim:

@@ -15,15 +15,16 @@ from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_la
 from gapscope_studies.forouzesh2021.analysis import (
     LABELS,
     Answer,
+    Columns,
     Measured,
     Rows,
     by_family,
     compared_relations,
     fitted,
     learnt,
+    log_pearson,
     loss_over_eq_9,
     over_predicted,
-    pearson,
     ratio_claim,
     related,
     relation,
@@ -31,7 +32,7 @@ from gapscope_studies.forouzesh2021.analysis import (
 from gapscope_studies.forouzesh2021.networks import Configuration, measured_samples, trained_network
 from gapscope_studies.kit.claims import Claim, claim, computed
 from gapscope_studies.kit.claims import measured as claims_of
-from gapscope_studies.kit.statistics import Interval
+from gapscope_studies.kit.statistics import Interval, pearson
 from gapscope_studies.kit.study import Setting, Table
 
 SAME = 1.2  # factor within which two numbers are "the same"
@@ -193,7 +194,7 @@ def figure_11_amount(measured: Measured) -> Answer:
     better = compared_relations(
         "Fig. 11(a, b)", "loss and S match better with many samples than with few",
         "Pearson of the logs with many minus with few",
-        lambda table: pearson(table, "s_after") - pearson(table, "few_s", "few_loss"),
+        lambda columns: log_pearson(columns, "s_after") - log_pearson(columns, "few_s", "few_loss"),
         many.assign(few_s=few["s_after"], few_loss=few["test_loss"]),
     )  # fmt: skip
     return Answer(numbers={"relations": by_family(measured.points)}, claims=[better],
@@ -222,7 +223,7 @@ def figure_12(measured: Measured) -> Answer:
     used = fitted(measured.points)
     lost = compared_relations(
         "Fig. 12", "the relation is lost behind the softmax", "Pearson of the logs, raw minus probabilities",
-        lambda table: pearson(table, "s_after") - pearson(table, "s_softmax"), used,
+        lambda columns: log_pearson(columns, "s_after") - log_pearson(columns, "s_softmax"), used,
     )  # fmt: skip
     return Answer(
         numbers={"raw": relation(used, "s_after"), "probabilities": relation(used, "s_softmax")},
@@ -251,10 +252,10 @@ def _printed(table: str) -> Table:
     return rows[rows["table"] == table]
 
 
-def _lead(table: Table) -> float:
+def _lead(columns: Columns) -> float:
     """Correlation of the loss with S before the softmax, less the largest of the three others."""
-    with_loss = table[[*TABLE_1, "test_loss"]].corr()["test_loss"]
-    return float(with_loss["s_few"] - with_loss[["j_softmax", "j", "s_softmax"]].max())
+    found = {name: pearson(columns[name], columns["test_loss"]) for name in TABLE_1}
+    return found.pop("s_few") - max(found.values())
 
 
 def table_1(measured: Measured) -> Answer:
@@ -288,7 +289,8 @@ def table_2(measured: Measured) -> Answer:
         compared_relations(
             "Table II", f"temperature scaling brings the {name} closer to the error",
             "Pearson of the logs after minus before",
-            lambda rows, pair=pair: pearson(rows, pair[1], "error") - pearson(rows, pair[0], "error"), table,
+            lambda columns, pair=pair: log_pearson(columns, pair[1], "error") - log_pearson(columns, pair[0], "error"),
+            table,
         )
         for name, pair in pairs.items()
     ]  # fmt: skip
@@ -364,10 +366,10 @@ def _ranking_rows(used: Table, what: str) -> Rows:
     return rows
 
 
-def _tau_lead(table: Table) -> float:
+def _tau_lead(columns: Columns) -> float:
     """Kendall's tau of the loss with S before training, less that with the number of parameters."""
-    loss = table["test_loss"].to_numpy()
-    return kendall_tau(table["s_before"].to_numpy(), loss) - kendall_tau(table["parameters"].to_numpy(), loss)
+    of_s, of_size = (kendall_tau(columns[name], columns["test_loss"]) for name in ("s_before", "parameters"))
+    return of_s - of_size
 
 
 def ranking(measured: Measured) -> Answer:

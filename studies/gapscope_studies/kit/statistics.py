@@ -88,6 +88,16 @@ def bootstrap(
     return Interval(value, float(low), float(high), len(rows))
 
 
+def pearson(x: Values, y: Values) -> float:
+    """Pearson's correlation, NaN where there is one pair alone or one of the two is constant.
+
+    >>> pearson([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]), pearson([1.0, 1.0], [2.0, 4.0])
+    (1.0, nan)
+    """
+    varies = len(x) > 1 and np.ptp(x) > 0 and np.ptp(y) > 0
+    return float(np.corrcoef(x, y)[0, 1]) if varies else math.nan
+
+
 @dataclass(frozen=True)
 class LogLog:
     """Straight line through log y over log x: Pearson's correlation and the slope."""

@@ -15,6 +15,7 @@ from gapscope.pools.from_spec import prepared
 from gapscope_studies.kit.claims import Claim, Compared, claim, relation
 from gapscope_studies.kit.plots import named, panels, scatter
 from gapscope_studies.kit.pool import data_hashes, stands_in_for
+from gapscope_studies.kit.statistics import pearson
 from gapscope_studies.kit.study import Outcome, Setting, Table
 
 if TYPE_CHECKING:
@@ -94,11 +95,6 @@ def centred(table: Table, columns: Sequence[str], group: str = "family") -> Tabl
 
 
 # --- claims: networks of one noise level share corrupted labels and most of their gap; they are one cluster
-
-
-def pearson(x: numpy.ndarray, y: numpy.ndarray) -> float:
-    """Pearson's correlation, NaN where one is constant."""
-    return float(numpy.corrcoef(x, y)[0, 1]) if len(x) > 1 and numpy.ptp(x) > 0 and numpy.ptp(y) > 0 else math.nan
 
 
 def learnt(table: Table, chance: float) -> tuple[Compared, ...]:

@@ -13,7 +13,7 @@ from gapscope.estimation import GapEstimator
 from gapscope.measures.unit_sparsity import UnitSparsity
 from gapscope_studies.kit.claims import Claim, Compared, claim, computed, measured, relation
 from gapscope_studies.kit.plots import legend, named, panels, scatter
-from gapscope_studies.kit.statistics import bootstrap
+from gapscope_studies.kit.statistics import bootstrap, pearson
 from gapscope_studies.kit.study import Outcome, Setting, Table
 from gapscope_studies.zhao2022 import networks as grids
 from gapscope_studies.zhao2022.analysis import (
@@ -25,7 +25,6 @@ from gapscope_studies.zhao2022.analysis import (
     margin_model,
     mean_gap,
     outcome,
-    pearson,
     related,
     repeated_splits,
     scatters,
@@ -248,11 +247,8 @@ def figure_3cd(setting: Setting) -> Outcome:
     )  # fmt: skip
 
 
-def _multiple(table: Table, rows: numpy.ndarray) -> float:
-    """Pearson between the gap and its least-squares estimate from zeta and kappa on some rows."""
-    part = table.iloc[rows]
-    x = numpy.column_stack([part[[ZETA, KAPPA]].to_numpy(dtype=float), numpy.ones(len(part))])
-    gap = part["gap"].to_numpy(dtype=float)
+def _multiple(x: numpy.ndarray, gap: numpy.ndarray) -> float:
+    """Pearson between the gap and its least-squares estimate from the columns of x."""
     return pearson(x @ numpy.linalg.lstsq(x, gap, rcond=None)[0], gap)
 
 
@@ -260,7 +256,9 @@ def fit_claim(
     source: str, table: Table, paper: float, *, cluster: str = "corruption", unit: str = "noise levels"
 ) -> Claim:
     """That the linear model fits the gap as closely as in the paper."""
-    found = bootstrap(lambda rows: _multiple(table, rows), len(table), table[cluster].to_list())
+    x = numpy.column_stack([table[[ZETA, KAPPA]].to_numpy(dtype=float), numpy.ones(len(table))])
+    gap = table["gap"].to_numpy(dtype=float)
+    found = bootstrap(lambda rows: _multiple(x[rows], gap[rows]), len(table), table[cluster].to_list())
     return measured(source, f"zeta and kappa fit the gap with a Pearson of {paper:g}", "Pearson of the fit", found,
                     unit=unit, above=0.9)  # fmt: skip
 
