@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy
 import pandas
@@ -16,7 +15,6 @@ from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope_studies.forouzesh2021 import STUDY, figures
 from gapscope_studies.forouzesh2021.analysis import fitted, over_predicted, related, relation
 from gapscope_studies.forouzesh2021.networks import (
-    Configuration,
     Grids,
     measure_run,
     measured_samples,
@@ -24,57 +22,44 @@ from gapscope_studies.forouzesh2021.networks import (
     runs,
     trained_network,
 )
-from gapscope_studies.kit.study import Setting, run_study
-
-GRIDS = (
-    "by_depth", "popular_and_unregularized", "table_1", "initialized", "against_convolutions", "cnns_by_depth",
-    "regularized_dense", "regularized_cnns", "few_and_many", "stages", "untrained", "housing", "authors", "mnist",
-)  # fmt: skip
+from gapscope_studies.kit.study import Setting
+from smoke_studies import SmokeStudy, parts
 
 
-def configurations(setting: Setting) -> list[Configuration]:
-    return [item for grid in GRIDS for item in getattr(Grids(setting), grid)()]
+@pytest.fixture
+def study(smoke: Callable[[str], SmokeStudy]) -> SmokeStudy:
+    return smoke("forouzesh2021")
 
 
-@pytest.fixture(scope="module")
-def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
-    """Smoke scale, with every network of every part trained at once."""
-    where = Setting(scale="smoke", work=tmp_path_factory.mktemp("work"), workers=1, say=lambda line: None)
-    where.train(
-        "networks", list(dict.fromkeys(spec for item in configurations(where) for spec in item.specs())), measures=()
-    )
-    return where
+@pytest.fixture
+def setting(study: SmokeStudy) -> Setting:
+    """With the networks of one grid trained and measured."""
+    study.content("fig2b")
+    return study.setting
 
 
-@pytest.fixture(scope="module")
-def results(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("results")
-    written = run_study(STUDY, setting, folder)
-    assert len(written) == len(STUDY.parts)
-    return folder / "forouzesh2021" / "smoke"
-
-
-def content(results: Path, part: str) -> Any:
-    return json.loads((results / f"{part}.json").read_text())
-
-
-@pytest.mark.parametrize("part", [part.name for part in STUDY.parts])
-def test_every_part_leaves_claims_scale_and_figures(results: Path, part: str) -> None:
-    found = content(results, part)
+@pytest.mark.parametrize(("name", "part"), parts("forouzesh2021"))
+def test_every_part_leaves_claims_scale_and_figures(study: SmokeStudy, name: str, part: str) -> None:
+    found, page = study.content(part), study.page(part)
     assert found["claims"] and all(claim["outcome"] in ("held", "not held", "open") for claim in found["claims"])
     # networks of a few epochs decide nothing: what is computed without training may hold, nothing else
     assert all(claim["exact"] for claim in found["claims"] if claim["outcome"] == "held")
     assert {"data", "network", "epochs", "seeds", "measured on"} <= {row["what"] for row in found["stands_in_for"]}
-    page = (results / f"{part}.md").read_text()
-    assert page.count("![") == len(list(results.glob(f"{part}-*.svg"))) >= 1
-    assert all(path.stat().st_size < 200_000 for path in results.glob(f"{part}-*.svg"))
+    drawn = list(study.results.glob(f"{part}-*.svg"))
+    assert page.count("![") == len(drawn) >= 1 and all(path.stat().st_size < 200_000 for path in drawn)
 
 
-def test_no_network_is_trained_twice(setting: Setting, results: Path) -> None:
-    specs = {spec.id for item in configurations(setting) for spec in item.specs()}
-    trained = {path.name for path in (setting.work / "networks" / "runs").iterdir()}
-    assert results.exists() and trained == specs
-    assert {path.stem for path in (setting.work / "measurements").iterdir()} == specs
+def test_no_network_is_trained_twice(study: SmokeStudy) -> None:
+    for part in ("fig2b", "fig13"):
+        study.content(part)
+    grids: dict[str, str] = {part.name: getattr(part.run, "keywords")["grid"] for part in STUDY.parts}  # noqa: B009
+    wanted = [
+        {spec.id for item in getattr(Grids(study.setting), grids[part])() for spec in item.specs()}
+        for part in study.done()
+    ]
+    trained = {path.name for path in (study.setting.work / "networks" / "runs").iterdir()}
+    assert trained == set().union(*wanted) and len(trained) < sum(map(len, wanted))
+    assert {path.stem for path in (study.setting.work / "measurements").iterdir()} == trained
 
 
 def test_measures_the_trained_network_on_the_whole_test_split(setting: Setting) -> None:
@@ -101,8 +86,8 @@ def test_points_average_the_numbers_and_not_their_logarithms(setting: Setting) -
     assert means.loc[0, "s_after_max"] == first["s_after"].max()
 
 
-def test_bias_and_variance_add_up_to_the_squared_error(results: Path) -> None:
-    for point in content(results, "fig10cd")["numbers"]["points"]:
+def test_bias_and_variance_add_up_to_the_squared_error(study: SmokeStudy) -> None:
+    for point in study.content("fig10cd")["numbers"]["points"]:
         # test_loss is a mean over outputs, the decomposition a sum, over the same samples and runs
         assert point["bias"] + point["variance"] == pytest.approx(point["outputs"] * point["test_loss"], rel=1e-6)
 

@@ -15,19 +15,10 @@ from typing import Any
 
 import pytest
 
-from gapscope.base.files import to_json
 from gapscope.cli.study import load_study
-from gapscope.pools import processes
-from gapscope_studies.kit.study import Outcome, Setting
+from smoke_studies import QUICK, SmokeStudy, parts
 
 FROZEN = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "frozen").glob("*.json"))}
-FAST = {
-    "forouzesh2021": ("fig2b", "fig10cd"),
-    "luo2019": ("table1", "dynamics", "fig4"),
-    "overfitting_alarm": ("judging",),
-    "szolnoky2022": ("tuning", "fig2"),
-    "zhao2022": ("fig1", "fig2"),
-}
 LONGEST_NAME = 60
 
 
@@ -74,45 +65,26 @@ def changed(frozen: Any, found: Any, where: str = "") -> Iterator[str]:
         yield f"{where} is {found!r}, was {frozen!r}"
 
 
-def numbers_of(outcome: Outcome) -> Any:
+def numbers_of(content: Any) -> Any:
     """What a part computed; claims as rows, as they were kept among the numbers."""
     rows = [
-        {"source": c.source, "the paper says": c.says, "quantity": c.quantity, "ours": c.value, "low": c.low,
-         "high": c.high, "seeds": c.units}
-        for c in outcome.claims
+        {"source": c["source"], "the paper says": c["says"], "quantity": c["quantity"], "ours": c["value"],
+         "low": c["low"], "high": c["high"], "seeds": c["units"]}
+        for c in content["claims"]
     ]  # fmt: skip
-    return slim(json.loads(to_json({"claims": rows, **outcome.numbers})))
+    return slim({"claims": rows, **content["numbers"]})
 
 
-def _in_this_process(function: Callable[[Any], Any], jobs: Any, workers: int) -> Iterator[Any]:
-    for job in jobs:
-        yield job, function(job), None
-
-
-def check(study: str, parts: Any, work: Path) -> None:
-    setting = Setting(scale="smoke", work=work, workers=1, say=lambda line: None)
-    for part in parts:
-        found = numbers_of(load_study(study).part(part).run(setting))
-        assert not [*changed(FROZEN[study][part], found, part)][:10]
-
-
-@pytest.mark.parametrize("study", FAST)
-def test_some_parts_give_the_frozen_numbers(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "run_local", _in_this_process)
-    check(study, FAST[study], tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("study", FROZEN)
-def test_all_parts_give_the_frozen_numbers(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "run_local", _in_this_process)
-    check(study, FROZEN[study], tmp_path)
+@pytest.mark.parametrize(("study", "part"), [each for study in FROZEN for each in parts(study, FROZEN[study])])
+def test_a_part_gives_the_frozen_numbers(study: str, part: str, smoke: Callable[[str], SmokeStudy]) -> None:
+    found = numbers_of(smoke(study).content(part))
+    assert not [*changed(FROZEN[study][part], found, part)][:10]
 
 
 def test_every_study_is_frozen_and_every_frozen_part_exists() -> None:
-    assert set(FAST) == set(FROZEN)
-    for study, parts in FROZEN.items():
-        assert set(parts) <= {part.name for part in load_study(study).parts}
+    assert set(QUICK) == set(FROZEN)
+    for study, frozen in FROZEN.items():
+        assert set(QUICK[study]) <= set(frozen) <= {part.name for part in load_study(study).parts}
 
 
 def test_a_change_is_seen() -> None:

@@ -13,7 +13,6 @@ from torch import nn
 from gapscope.base.errors import GapscopeError
 from gapscope.base.specs import Spec
 from gapscope.data import Problem
-from gapscope.pools import processes
 from gapscope_studies.kit.pool import compared, data_hashes, networks, probed, stands_in_for, trained
 from gapscope_studies.kit.study import Setting
 
@@ -21,11 +20,6 @@ SPECS = [
     Spec().replace({"data.train_size": 200, "data.test_size": 50, "training.epochs": epochs, "seed": seed})
     for epochs, seed in ((1, 0), (6, 1))
 ]
-
-
-@pytest.fixture(autouse=True)
-def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "run_local", lambda function, jobs, workers: ((j, function(j), None) for j in jobs))
 
 
 @pytest.fixture(scope="module")

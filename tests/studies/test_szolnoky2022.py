@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.ntk_trace import ntk_trace
 from gapscope.pools.from_spec import build_network, prepared
 from gapscope.training.loop import train
-from gapscope_studies.kit.study import Setting, run_study
+from gapscope_studies.kit.study import Setting
 from gapscope_studies.szolnoky2022 import STUDY, curves, protocol, tables
 from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS, plane, watch
 from gapscope_studies.szolnoky2022.setups import FIVE_METHODS, METHODS, make
+from smoke_studies import SmokeStudy, parts
 
 SETUPS = (
     "lenet5", "fully_connected", "circles", "alexnet", "resnet20", "keypoints_lenet5", "keypoints_fully_connected",
@@ -35,38 +36,23 @@ def at(scale: str, work: Path = Path()) -> Setting:
     return Setting(scale=scale, work=work, workers=1, say=lambda line: None)
 
 
-@pytest.fixture(scope="module")
-def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
-    return at("smoke", tmp_path_factory.mktemp("work"))
+@pytest.fixture
+def study(smoke: Callable[[str], SmokeStudy]) -> SmokeStudy:
+    return smoke("szolnoky2022")
 
 
-def run_here(function: Any, jobs: Any, workers: int) -> Any:
-    """Stand in for worker processes, whose start takes longer than all networks of the smoke scale."""
-    for job in jobs:
-        yield job, function(job), None
+@pytest.fixture
+def setting(study: SmokeStudy) -> Setting:
+    return study.setting
 
 
-@pytest.fixture(scope="module")
-def results(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("results")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gapscope.pools.processes.run_local", run_here)
-        written = run_study(STUDY, setting, folder)
-    assert len(written) == len(STUDY.parts)
-    return folder / "szolnoky2022" / "smoke"
-
-
-def content(results: Path, part: str) -> Any:
-    return json.loads((results / f"{part}.json").read_text())
-
-
-@pytest.mark.parametrize("part", [part.name for part in STUDY.parts])
-def test_every_part_leaves_claims_scale_tables_and_figures(results: Path, part: str) -> None:
-    found, page = content(results, part), (results / f"{part}.md").read_text()
+@pytest.mark.parametrize(("name", "part"), parts("szolnoky2022"))
+def test_every_part_leaves_claims_scale_tables_and_figures(study: SmokeStudy, name: str, part: str) -> None:
+    found, page = study.content(part), study.page(part)
     # networks of a few epochs decide nothing
     assert {claim["outcome"] for claim in found["claims"]} == (set() if part == "tuning" else {"open"})
     assert {"data", "network", "epochs", "seeds"} <= {row["what"] for row in found["stands_in_for"]}
-    assert page.count("![") == len(list(results.glob(f"{part}-*.svg"))) >= 1
+    assert page.count("![") == len(list(study.results.glob(f"{part}-*.svg"))) >= 1
     assert "| method |" in page or "| noise |" in page
     assert "held-out training samples, their labels as they are" in found["verdict"]
 
@@ -279,7 +265,8 @@ def test_a_rival_at_chance_is_no_rival() -> None:
     assert claim.outcome == "open" and "did not learn: Weight (training accuracy 0.10)" in claim.sentence
 
 
-def test_the_chosen_strength_has_the_best_held_out_score(results: Path, setting: Setting) -> None:
+def test_the_chosen_strength_has_the_best_held_out_score(study: SmokeStudy, setting: Setting) -> None:
+    study.content("tuning")
     for name in ("lenet5", "keypoints_fully_connected"):
         setup = make(setting, name)
         table = protocol.tuned(setting, setup)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import torch
 from gapscope.cli.study import load_study
 from gapscope.estimation import GapEstimator
 from gapscope.measures.unit_sparsity import unit_sparsity
+from gapscope.pools.from_spec import prepared
 from gapscope_studies.kit.pool import trained
-from gapscope_studies.kit.study import Setting, run_study
+from gapscope_studies.kit.study import Setting
 from gapscope_studies.zhao2022 import STUDY, pools
 from gapscope_studies.zhao2022 import networks as grids
 from gapscope_studies.zhao2022.analysis import (
@@ -42,24 +43,21 @@ from gapscope_studies.zhao2022.networks import (
     stratified,
     varied_pool,
 )
+from smoke_studies import SmokeStudy, parts
 
 PAPER, SMALL = (Setting(scale=scale, work=Path()) for scale in ("paper", "small"))
 
 
-@pytest.fixture(scope="module")
-def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
-    return Setting(scale="smoke", work=tmp_path_factory.mktemp("work"), workers=1, say=lambda line: None)
+@pytest.fixture
+def study(smoke: Callable[[str], SmokeStudy]) -> SmokeStudy:
+    return smoke("zhao2022")
 
 
-@pytest.fixture(scope="module")
-def results(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("results")
-    assert len(run_study(STUDY, setting, folder)) == len(STUDY.parts)
-    return folder / "zhao2022" / "smoke"
-
-
-def content(results: Path, part: str) -> Any:
-    return json.loads((results / f"{part}.json").read_text())
+@pytest.fixture
+def setting(study: SmokeStudy) -> Setting:
+    """With the networks of the first pool trained and measured."""
+    study.content("fig3ab")
+    return study.setting
 
 
 def test_the_paper_grid_is_that_of_its_appendix() -> None:
@@ -219,26 +217,25 @@ def test_subsets_by_hand() -> None:
     assert by_family.groupby("family")[ZETA].mean().abs().max() < 1e-12
 
 
-def test_the_table_holds_the_networks_as_they_are(setting: Setting, results: Path) -> None:
-    specs = varied_pool(setting, "digits")
-    table: Any = networks(setting, "digits", specs)
-    assert list(table.index) == [spec.id for spec in specs] and results.exists()
+def test_the_table_holds_the_networks_as_they_are(setting: Setting) -> None:
+    pool, specs = first_pool(setting)
+    table: Any = networks(setting, pool, specs)
+    assert list(table.index) == [spec.id for spec in specs]
     assert table["batch_norm"].tolist() == [spec.network.options["batch_norm"] for spec in specs]
     assert (table["gap"] == table["train_accuracy"] - table["test_accuracy"]).all()
     assert (table["fitted"] == (table["train_accuracy"] >= 0.97)).all()
-    network, problem = trained(setting, "digits", specs[0].id)
+    network, problem = trained(setting, pool, specs[0].id)
     assert problem.train.targets is not None
     found = unit_sparsity(network, problem.train.inputs, problem.train.targets)
-    assert table[ZETA].iloc[0] == found.zeta == sparsity(setting, "digits", specs[0]).zeta
+    assert table[ZETA].iloc[0] == found.zeta == sparsity(setting, pool, specs[0]).zeta
     right = (network(problem.train.inputs).argmax(1) == problem.train.targets).double().mean()
     assert table["train_accuracy"].iloc[0] == pytest.approx(float(right))
 
 
-def test_other_layers_are_measured_by_name(setting: Setting, results: Path) -> None:
-    spec = varied_pool(setting, "digits")[1]
-    assert results.exists()
-    found = measure_layers(setting, "digits", spec, 60)
-    network, problem = trained(setting, "digits", spec.id)
+def test_other_layers_are_measured_by_name(setting: Setting) -> None:
+    pool, specs = first_pool(setting)
+    found = measure_layers(setting, pool, specs[1], 60)
+    network, problem = trained(setting, pool, specs[1].id)
     assert problem.train.targets is not None
     x, y = problem.train.inputs[:60], problem.train.targets[:60]
     assert found["zeta, fully connected"] == unit_sparsity(network, x, y, layers="fc1_relu").zeta
@@ -247,36 +244,35 @@ def test_other_layers_are_measured_by_name(setting: Setting, results: Path) -> N
     assert len({round(value, 12) for value in found.values()}) > 4
 
 
-def test_photographs_are_those_of_the_data_set(setting: Setting, results: Path) -> None:
-    assert results.exists()
+def test_photographs_are_those_of_the_data_set(tmp_path: Path) -> None:
+    setting = Setting(scale="smoke", work=tmp_path)
     spec = next(iter(grids.models(setting).values()))
-    _, problem = trained(grids.photographs(setting), "photographs", spec.id)
+    problem, _ = prepared(spec, grids.photographs(setting).data_root)
     assert (len(problem.train), len(problem.test), problem.n_outputs) == (100, 100, 10)
     assert problem.train.inputs.shape[1:] == (3, 8, 8)
     sixteenths = problem.train.inputs * 255 * 16 / 255  # digits have 17 grey levels
     assert torch.allclose(sixteenths, sixteenths.round(), atol=0.04)
 
 
-@pytest.mark.parametrize("part", [part.name for part in STUDY.parts])
-def test_every_part_leaves_claims_scale_and_figures(results: Path, part: str) -> None:
-    found = content(results, part)
+@pytest.mark.parametrize(("name", "part"), parts("zhao2022"))
+def test_every_part_leaves_claims_scale_and_figures(study: SmokeStudy, name: str, part: str) -> None:
+    found, page = study.content(part), study.page(part)
     assert found["claims"] and all(claim["outcome"] in ("held", "not held", "open") for claim in found["claims"])
     # networks of a few epochs and two noise levels decide nothing: what is computed without them may, nothing else
     assert all(claim["exact"] for claim in found["claims"] if claim["outcome"] == "held")
     assert {"data", "network", "epochs", "seeds"} <= {row["what"] for row in found["stands_in_for"]}
-    page = (results / f"{part}.md").read_text()
-    assert page.count("![") == len(list(results.glob(f"{part}-*.svg")))
-    assert all(path.stat().st_size < 300_000 for path in results.glob(f"{part}-*.svg"))
+    drawn = list(study.results.glob(f"{part}-*.svg"))
+    assert page.count("![") == len(drawn) and all(path.stat().st_size < 300_000 for path in drawn)
 
 
-def test_margins_and_sparsity_see_the_same_splits(results: Path) -> None:
-    found = content(results, "fig3e")["numbers"]
-    assert found["zeta and kappa"]["ssr"] == content(results, "fig3cd")["numbers"]["ssr"]
+def test_margins_and_sparsity_see_the_same_splits(study: SmokeStudy) -> None:
+    found = study.content("fig3e")["numbers"]
+    assert found["zeta and kappa"]["ssr"] == study.content("fig3cd")["numbers"]["ssr"]
     assert found["least squares"]["rmse"]["mean gap"] == found["ridge"]["rmse"]["mean gap"]
 
 
-def test_the_curves_of_figure_1_are_those_of_the_networks(setting: Setting, results: Path) -> None:
-    found = content(results, "fig1")["numbers"]
+def test_the_curves_of_figure_1_are_those_of_the_networks(study: SmokeStudy, setting: Setting) -> None:
+    found = study.content("fig1")["numbers"]
     plain = grids.plain_networks(paper_grid(setting, "vgg"))
     here = sparsity(setting, "vgg", plain[0])
     assert found["clean"]["zeta"] == pytest.approx(here.class_zeta.tolist())
