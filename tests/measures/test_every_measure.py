@@ -113,10 +113,9 @@ def test_the_same_call_gives_the_same_numbers(item: Measure) -> None:
     assert_close(take(item, NETWORK, some_samples()), take(item, NETWORK, some_samples()), 0.0)
 
 
-@every_measure
-def test_chunks_have_no_effect(item: Measure) -> None:
-    if "chunk_size" not in item.options:
-        pytest.skip("takes no chunk size")
+@pytest.mark.parametrize("name", [name for name, item in MEASURES.items() if "chunk_size" in item.options])
+def test_chunks_have_no_effect(name: str) -> None:
+    item = MEASURES[name]
     network, samples = copy.deepcopy(NETWORK).double(), some_samples(torch.float64)
     whole = take(item, network, samples, chunk_size=N)
     for chunk_size in (1, 7):

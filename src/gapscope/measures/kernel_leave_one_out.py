@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.random_streams import given_or_repeatable
 from gapscope.gradients.kernel_ridge import LeftOut, Spectrum, best_left_out, nystroem_spectrum, spectrum
 from gapscope.inspection.outputs import inspecting, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
@@ -153,8 +154,7 @@ def kernel_columns(
     """
     if len(x) <= max_exact:
         return KernelColumns(empirical_ntk(network, x, outputs="traced", chunk_size=size), None)
-    generator = generator or torch.Generator().manual_seed(0)
-    chosen = torch.randperm(len(x), generator=generator)[:landmarks].to(x.device)
+    chosen = torch.randperm(len(x), generator=given_or_repeatable(generator))[:landmarks].to(x.device)
     return KernelColumns(empirical_ntk(network, x, x[chosen], outputs="traced", chunk_size=size), chosen)
 
 
