@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 from gapscope.data.regression_tables import BOSTON_HOUSING, CALIFORNIA_HOUSING, CONCRETE
@@ -25,6 +26,14 @@ def _mnist(folder: Path) -> None:
         _idx(folder / f"{split}-labels-idx1-ubyte.gz", (n,), bytes(range(10)) * (n // 10))
 
 
+def _cifar(folder: Path, sizes: dict[str, int], labels: Callable[[int], bytes]) -> None:
+    folder.mkdir()
+    rng = random.Random(1)
+    for name, n in sizes.items():
+        content = b"".join(labels(k) + rng.randbytes(3072) for k in range(n))
+        (folder / f"{name}.bin.gz").write_bytes(gzip.compress(content, compresslevel=1))
+
+
 def _table(path: Path, header: str, n: int) -> None:
     path.parent.mkdir()
     rng = random.Random(path.name)
@@ -38,12 +47,11 @@ def write_standins(root: Path) -> Path:
     (root / "fashion-mnist").mkdir()
     for path in (root / "mnist").iterdir():
         (root / "fashion-mnist" / path.name).symlink_to(path)
-    (root / "cifar10").mkdir()
-    rng = random.Random(1)
-    for name, n in (("data_batch_1", 60), ("test_batch", 20)):
-        content = b"".join(bytes([k % 10]) + rng.randbytes(3072) for k in range(n))
-        (root / "cifar10" / f"{name}.bin.gz").write_bytes(gzip.compress(content, compresslevel=1))
+    _cifar(root / "cifar10", {"data_batch_1": 60, "test_batch": 20}, lambda k: bytes([k % 10]))
+    _cifar(root / "cifar100", {"train": 40, "test": 20}, lambda k: bytes([k % 20 // 5, k % 20]))
     _table(root / "boston_housing" / "boston_housing.csv", BOSTON_HOUSING.header, 506)
+    rows = (root / "boston_housing" / "boston_housing.csv").read_text().splitlines()[1:]
+    (root / "boston_housing" / "housing.data").write_text("\n".join(row.replace(",", " ") for row in rows) + "\n")
     _table(root / "california_housing" / "california_housing.csv", CALIFORNIA_HOUSING.header, 20_640)
     _table(root / "concrete" / "concrete.csv", CONCRETE.header, 1_030)
     return root

@@ -123,8 +123,8 @@ def test_labels_that_do_not_exist_are_refused(data_root: Path, tmp_path: Path) -
         image_sets.mnist(tmp_path)
 
 
-def test_a_list_of_too_few_class_names_is_refused(real_data_root: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(real_data_root / "cifar100", tmp_path / "cifar100", copy_function=shutil.copyfile)
+def test_a_list_of_too_few_class_names_is_refused(data_root: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(data_root / "cifar100", tmp_path / "cifar100", copy_function=shutil.copyfile)
     folder.chmod(0o755)
     (folder / "fine_label_names.txt").write_text("apple\npear\n")
     with pytest.raises(UnreadableFile, match="must name at least the 20 classes of the labels; it names 2"):

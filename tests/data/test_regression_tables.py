@@ -65,16 +65,16 @@ def test_raw_inputs_on_request_from_the_same_rows(real_data_root: Path) -> None:
     assert torch.allclose(rebuilt, raw.test.inputs, rtol=1e-3, atol=1e-2)
 
 
-def test_both_forms_of_the_boston_table_hold_the_same_numbers(real_data_root: Path, tmp_path: Path) -> None:
+def test_both_forms_of_the_boston_table_hold_the_same_numbers(data_root: Path, tmp_path: Path) -> None:
     (tmp_path / "boston-housing").mkdir()
-    shutil.copyfile(real_data_root / "boston_housing" / "housing.data", tmp_path / "boston-housing" / "housing.data")
-    plain, csv = load_table(BOSTON_HOUSING, tmp_path), load_table(BOSTON_HOUSING, real_data_root)
+    shutil.copyfile(data_root / "boston_housing" / "housing.data", tmp_path / "boston-housing" / "housing.data")
+    plain, csv = load_table(BOSTON_HOUSING, tmp_path), load_table(BOSTON_HOUSING, data_root)
     assert torch.equal(plain.train.inputs, csv.train.inputs)
     assert torch.equal(all_targets(plain), all_targets(csv))
 
 
-def test_other_seeds_give_other_splits(real_data_root: Path) -> None:
-    first, second = (load_table(CONCRETE, real_data_root, split_seed=seed, test_fraction=0.5) for seed in (0, 1))
+def test_other_seeds_give_other_splits(data_root: Path) -> None:
+    first, second = (load_table(CONCRETE, data_root, split_seed=seed, test_fraction=0.5) for seed in (0, 1))
     assert len(first.test) == 515
     assert not torch.equal(first.test.inputs, second.test.inputs)
     assert sorted(all_targets(first).flatten().tolist()) == sorted(all_targets(second).flatten().tolist())
