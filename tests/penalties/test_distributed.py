@@ -15,6 +15,7 @@ from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.penalties.input_jacobian import InputJacobianPenalty
 from gapscope.penalties.loss_gradient import LossGradientPenalty
 from gapscope.penalties.weight import WeightPenalty
+from two_processes import together
 
 
 class _Network(nn.Module):
@@ -70,9 +71,7 @@ def _process(rank: int, folder: str) -> None:
 
 
 def test_two_processes_give_the_gradient_of_the_joined_batch(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(  # pyright: ignore[reportPrivateImportUsage]
-        _process, (str(tmp_path),), nprocs=2
-    )
+    together(_process, tmp_path)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     network, (x, y) = _Network().double(), _batch()
     for name, penalty in _cases().items():

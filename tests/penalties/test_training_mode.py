@@ -32,6 +32,7 @@ from gapscope.networks.resnet import resnet
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.penalties.input_jacobian import InputJacobianPenalty
 from gapscope.penalties.loss_gradient import LossGradientPenalty
+from two_processes import together
 
 KINDS = [
     {"method": "exact"},
@@ -267,7 +268,7 @@ def _local_gradient(network: Any, x: Tensor, y: Tensor) -> Tensor:
 
 
 def test_two_processes_average_what_each_gives_with_its_own_statistics(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(_process, (str(tmp_path),), nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
+    together(_process, tmp_path)
     parts = zip(*(part.chunk(2) for part in _batch(12)), strict=True)
     right = torch.stack([_local_gradient(_batch_normalised(), x, y) for x, y in parts]).mean(0)
     for rank in (0, 1):
