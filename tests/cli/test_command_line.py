@@ -142,6 +142,11 @@ def test_every_reading_command_speaks_json(pool: Path) -> None:
     assert len(compared["rows"]) >= 2
     fitted = json.loads(gapscope("estimate", "fit", pool, "--json").stdout)
     assert fitted["networks"] == 12 and {row["model"] for row in fitted["quality"]} >= {"estimator", "mean gap"}
+    reported = json.loads(gapscope("report", pool, "--title", "Widths", "--json").stdout)
+    assert reported["title"] == "Widths" and reported["status"] == {"finished": 12} and reported["verdict"]
+    assert {row["measure"] for row in reported["measures"]} >= {"parameter_norm", "distance_from_initialization"}
+    assert sorted(row["id"] for row in reported["networks"]) == sorted(path.name for path in (pool / "runs").iterdir())
+    assert all(abs(row["estimate"]["prediction"]) < 1 for row in reported["networks"])
     answers = json.loads(gapscope("estimate", "predict", pool, first, second, "--json").stdout)["answers"]
     assert [row["network"] for row in answers] == [str(first), str(second)]
 

@@ -19,6 +19,7 @@ from fuzz.construct import CONSTRUCTS, HEADS
 from fuzz.findings import FINDINGS
 from fuzz.grammar import Sentence, sentence
 from fuzz.oracle import gradient, jacobian, leaves_no_trace, penalty_of_the_batch_as_run, problems
+from fuzz.reverts import REVERTS
 from gapscope.base.errors import SlowGradients
 from gradients.reference import Wrapped
 
@@ -60,6 +61,12 @@ def test_given_seed() -> None:
 @pytest.mark.parametrize("name", FINDINGS)
 def test_what_the_review_found(name: str) -> None:
     _check(FINDINGS[name].sentences())
+
+
+@pytest.mark.parametrize("name", REVERTS)
+def test_a_mend_that_is_taken_out_is_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    REVERTS[name](monkeypatch)
+    assert any(_report(case) for case in FINDINGS[name].sentences())
 
 
 @pytest.mark.parametrize("word", CONSTRUCTS)

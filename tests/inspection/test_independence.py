@@ -97,3 +97,41 @@ def test_weights_that_bear_no_perturbation_are_looked_at_as_they_are() -> None:
         width=nn.Parameter(torch.full((2,), 1e-9)),
     )
     assert not treats_samples_alone(mixed, torch.randn(4, 3))
+
+
+def test_the_same_weights_and_samples_are_looked_at_once() -> None:
+    passes: list[int] = []
+    network = Wrapped(lambda net, x: (passes.append(len(x)), net.layer(x))[1], layer=nn.Linear(3, 2))
+    x = torch.randn(6, 3)
+
+    def looks() -> bool:
+        passes.clear()
+        assert treats_samples_alone(network, x)
+        return bool(passes)
+
+    assert looks() and not looks()
+    x = x.clone()
+    assert not looks(), "equal samples"
+    x = x + 1
+    assert looks() and not looks()
+    with torch.no_grad():
+        network.get_parameter("layer.weight").add_(1)
+    assert looks() and not looks()
+    network.eval()
+    assert looks() and not looks()
+
+
+@pytest.mark.parametrize("change", ["a hook", "a flag", "another forward pass"])
+def test_a_network_that_begins_to_mix_is_looked_at_again(change: str) -> None:
+    network = Wrapped(
+        lambda net, x: net.layer(x).flip(0) if getattr(net, "mixes", False) else net.layer(x), layer=nn.Linear(3, 2)
+    )
+    x = torch.randn(6, 3)
+    assert treats_samples_alone(network, x)
+    if change == "a hook":
+        network.register_forward_hook(lambda module, inputs, output: output.flip(0))
+    elif change == "a flag":
+        network.mixes = True  # type: ignore[assignment]
+    else:
+        network.forward = lambda x: network.layer(x).flip(0)  # type: ignore[method-assign, operator]
+    assert not treats_samples_alone(network, x)

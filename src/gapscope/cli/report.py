@@ -34,16 +34,21 @@ def report(
     pool: Path = typer.Argument(..., help="Folder of a pool."),
     output: Path | None = typer.Option(None, help="Where to write the page; default POOL/report.html."),
     title: str | None = typer.Option(None, help="Title of the page; default the folder's name."),
+    json: bool = typer.Option(False, "--json", help="Print everything as JSON instead of writing the page."),
 ) -> None:
     """Write one HTML page about a pool: no network needed, readable on a phone and in the dark.
 
     From twelve finished networks on, it shows the gap of each as estimated from all others (from a hundred networks
     on: from those of the other nineteen of twenty folds).
     """
+    from gapscope.base.files import to_json
     from gapscope.pools import open_pool
-    from gapscope.report import write_report
+    from gapscope.report import summary, write_report
 
     records = open_pool(pool).records()
-    name = title or pool.resolve().name
-    path = write_report(records, output or pool / "report.html", title=name, **_estimates(records))
+    estimates, name = _estimates(records), title or pool.resolve().name
+    if json:
+        typer.echo(to_json({"title": name, **summary(records, estimates.get("held_out"))}, indent=1))
+        return
+    path = write_report(records, output or pool / "report.html", title=name, **estimates)
     typer.echo(f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {len(records)} networks)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,31 @@ _LOOKED_AT = 4
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 2e-2}
 
 
-# Shapes and modes in which a network's samples have been seen to be alone at perturbed weights.
-_SEEN: weakref.WeakKeyDictionary[nn.Module, set[Hashable]] = weakref.WeakKeyDictionary()
+@dataclass
+class _Seen:
+    """How a network's samples have been seen to be alone: shapes and forms at perturbed weights, and the last look."""
+
+    perturbed: set[Hashable] = field(default_factory=set)
+    last: Hashable = None
+
+
+_SEEN: weakref.WeakKeyDictionary[nn.Module, _Seen] = weakref.WeakKeyDictionary()
+
+
+def _form(module: nn.Module) -> Hashable:
+    """What a module does apart from its numbers: its identity, its plain settings (mode included) and its hooks."""
+    settings = tuple(value for value in vars(module).values() if type(value) in (bool, int, float, str))
+    hooks = *module._forward_hooks, *module._forward_pre_hooks
+    return id(module), settings, hooks, id(vars(module).get("forward"))
+
+
+def _look(network: nn.Module, x: Tensor) -> Hashable:
+    """The weights and samples of one look: the same again, as by the next measure, would show the same."""
+    weights = tuple(
+        (id(tensor), tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+        for tensor in (*network.parameters(), *network.buffers())
+    )
+    return weights, x.dtype, hash(x.contiguous().view(torch.uint8).cpu().numpy().tobytes())
 
 
 def check_no_batch_statistics(modules: Mapping[str, nn.Module]) -> None:
@@ -104,14 +128,21 @@ def treats_samples_alone(network: nn.Module, x: Tensor) -> bool:
         False where samples act on each other, or random numbers are drawn.
     """
     x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:_LOOKED_AT].to(x.device)].detach()
+    seen = _SEEN.setdefault(network, _Seen())
+    key = x.shape, tuple(map(_form, network.modules()))
+    look = key, _look(network, x)
+    if look == seen.last:
+        return True
     with restored(network), torch.autocast(x.device.type, enabled=False):
         # What other weights show does not depend on those of the day, and is remembered.
-        seen, key = _SEEN.setdefault(network, set()), (x.shape, tuple((id(m), m.training) for m in network.modules()))
-        if key not in seen:
+        if key not in seen.perturbed:
             if _agree_when_perturbed(network, x) is False:
                 return False
-            seen.add(key)
-        return _outputs_agree(network, x) is not False
+            seen.perturbed.add(key)
+        alone = _outputs_agree(network, x) is not False
+    if alone:
+        seen.last = look
+    return alone
 
 
 def check_samples_alone(network: nn.Module, x: Tensor) -> None:

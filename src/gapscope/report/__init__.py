@@ -1,3 +1,4 @@
 """One self-contained HTML page from records (never torch)."""
 
+from gapscope.report.summary import summary as summary
 from gapscope.report.write import write_report as write_report

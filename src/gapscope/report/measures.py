@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
@@ -12,6 +12,9 @@ from gapscope.estimation.correlations import correlations
 from gapscope.report.figures import correlation_strip, measure_against_gap
 from gapscope.report.numbers import fixed, number
 from gapscope.report.pool_view import PoolView
+
+if TYPE_CHECKING:
+    import pandas
 
 TITLED_DOTS = 2500
 ALL_DOTS = 30000
@@ -35,8 +38,30 @@ def _agreement(direction: str, low: float, high: float) -> str:
     return "as stated" if (low > 0) == (direction == "lower") else "opposite to the stated direction"
 
 
+def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
+    """Correlations of every reading that varies with the gap, the size baseline among them.
+
+    Args:
+        view: The pool.
+
+    Returns:
+        What `correlations` returns, by the size of Kendall's tau, the strongest first and those without one last;
+        None where no reading varies.
+    """
+    names = [name for name, readings in view.readings.items() if len({reading.value for reading in readings}) > 1]
+    if not names:
+        return None
+    table = view.table.loc[[record.id for record in view.finished]]
+    baseline = BASELINE if BASELINE in view.readings else None
+    # the time grows with networks squared times resamples; a large pool needs fewer of them for as narrow an interval
+    resamples = max(FEWEST_RESAMPLES, min(RESAMPLES, int(RESAMPLES * (FULLY_RESAMPLED / len(table)) ** 2)))
+    found = correlations(table, names, baseline=baseline, n_bootstrap=resamples)
+    sizes: dict[str, float] = found["kendall"].abs().fillna(-1.0).to_dict()
+    return found.loc[sorted(sizes, key=lambda name: -sizes[name])]
+
+
 def ranked_measures(view: PoolView) -> list[dict[str, Any]]:
-    """Measures by the size of Kendall's tau with the gap, the size baseline among them.
+    """Measures by the size of Kendall's tau with the gap, in the words of the page.
 
     Args:
         view: The pool.
@@ -44,18 +69,10 @@ def ranked_measures(view: PoolView) -> list[dict[str, Any]]:
     Returns:
         One row a measure, the strongest first; measures without a correlation last.
     """
-    names = [name for name, readings in view.readings.items() if len({reading.value for reading in readings}) > 1]
-    if not names:
-        return []
-    table = view.table.loc[[record.id for record in view.finished]]
-    baseline = BASELINE if BASELINE in view.readings else None
-    # the time grows with networks squared times resamples; a large pool needs fewer of them for as narrow an interval
-    resamples = max(FEWEST_RESAMPLES, min(RESAMPLES, int(RESAMPLES * (FULLY_RESAMPLED / len(table)) ** 2)))
-    found = correlations(table, names, baseline=baseline, n_bootstrap=resamples)
-    sizes: dict[str, float] = found["kendall"].abs().fillna(-1.0).to_dict()
+    found = ranked_correlations(view)
     rows = []
-    for name in sorted(sizes, key=lambda name: -sizes[name]):
-        row = found.loc[name]
+    for name, row in () if found is None else found.iterrows():
+        name = str(name)
         ends = (row["kendall"], row["kendall_low"], row["kendall_high"])
         direction = view.readings[name][0].direction
         rows.append(

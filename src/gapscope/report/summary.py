@@ -1,0 +1,60 @@
+"""What the page says, as plain values for other programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.records import Record
+from gapscope.report.measures import ranked_correlations
+from gapscope.report.pool_view import PoolView
+from gapscope.report.verdict import verdict
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def summary(records: Sequence[Record], held_out: pandas.DataFrame | None = None) -> dict[str, Any]:
+    """Return what `write_report` shows, with all digits.
+
+    Args:
+        records: The networks, those that failed too.
+        held_out: As for `write_report`.
+
+    Returns:
+        "status" (how many networks ended how), "gap" (what it is made of), "verdict" (sentences), "measures" (their
+        correlations with the gap, the strongest first) and "networks" (each with its scores, its gap and, where there
+        is one, its estimate).
+
+    Raises:
+        InvalidInput: There are no records.
+
+    >>> summary([Record(id="a", spec={}, status="failed", message="out of memory")])["status"]
+    {'failed': 1}
+    """
+    if not records:
+        raise InvalidInput("A report needs at least one record; got none. Run the pool first.")
+    with numpy.errstate(over="ignore", invalid="ignore"):
+        view = PoolView(records)
+        found = ranked_correlations(view)
+        measures = [] if found is None else found.rename_axis("measure").reset_index().to_dict("records")
+        best = next((row["measure"] for row in measures if not row["is_baseline"]), None)
+        return {
+            "status": dict(Counter(record.status for record in records)),
+            "gap": view.gap_words,
+            "verdict": verdict(view, held_out, best),
+            "measures": [{"title": view.titles[row["measure"]], **row} for row in measures],
+            "networks": [_network(record, view, held_out) for record in records],
+        }
+
+
+def _network(record: Record, view: PoolView, held_out: pandas.DataFrame | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"id": record.id, "name": view.descriptions[record.id], "status": record.status}
+    row |= {"message": record.message, "gap": record.gap, **record.scores}
+    if held_out is not None and record.id in held_out.index:
+        row["estimate"] = held_out.loc[record.id].to_dict()
+    return row
