@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from gapscope_studies.expected_accuracy.pools import ADAM, FITTED, JUDGED, PLANS, Configuration, Recipe
+from gapscope_studies.expected_accuracy.pools import (
+    ADAM,
+    FITTED,
+    JUDGED,
+    PLANS,
+    Configuration,
+    Recipe,
+    has_cross_validation,
+    judged_in_turn,
+)
 from gapscope_studies.expected_accuracy.runs import on_equally_noisy, probed
 from gapscope_studies.expected_accuracy.study import STUDY
 from gapscope_studies.kit.study import Setting
@@ -16,6 +25,13 @@ def test_pools_are_drawn_once_and_half_clean() -> None:
         assert drawn == plan.configurations()
         assert len({item.name for item in drawn}) == len(drawn)
         assert sum(item.noise == 0 for item in drawn) >= len(drawn) / 2
+
+
+def test_judged_pools_grow_together_and_half_have_the_dear_rival() -> None:
+    order = judged_in_turn()
+    assert len(order) == sum(len(plan.configurations()) for plan in JUDGED) == len({item.name for item in order})
+    assert {item.pool for item in order[:4]} == {plan.name for plan in JUDGED}
+    assert 0.4 < sum(map(has_cross_validation, order)) / len(order) < 0.6
 
 
 def test_judged_pools_share_no_network_with_the_fitted_one() -> None:
@@ -32,7 +48,9 @@ def test_wrong_labels_meet_wrong_predictions_by_chance() -> None:
 
 def test_rivals_train_the_same_recipe() -> None:
     recipe = Recipe("fully_connected", {"n_hidden": 1, "width": 16}, ADAM | {"epochs": 40})
-    found = probed(Configuration("test", "digits", 100, 0.0, recipe, 0), rivals=True)
+    asked = Configuration("test", "digits", 100, 0.0, recipe, 0)
+    assert has_cross_validation(asked)
+    found = probed(asked, rivals=True)
     assert 0.3 < found["cross_validation"] <= 1 and 0 <= found["hold_out"] <= 1
     assert found["test_score_like_training"] == found["test_score"] > 0.3
 

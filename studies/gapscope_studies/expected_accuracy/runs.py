@@ -13,7 +13,7 @@ from gapscope.assessment.accuracy_readings import accuracy_readings
 from gapscope.base.randomness import stream_seed
 from gapscope.data import label_noise, load
 from gapscope.inspection.losses import scores
-from gapscope_studies.expected_accuracy.pools import Configuration
+from gapscope_studies.expected_accuracy.pools import Configuration, has_cross_validation
 
 LARGEST_TEST = 2000
 READ = 300  # samples of the readings that today's default estimator takes
@@ -102,18 +102,20 @@ def _readings(network: nn.Module, initial: dict[str, Tensor], train: gs.Samples,
 
 
 def _rivals(configuration: Configuration, train: gs.Samples, outputs: int) -> dict[str, float]:
-    """A 10 % hold-out and 5-fold cross-validation of the same recipe, on the labels as they are."""
+    """A 10 % hold-out, and of some 5-fold cross-validation, of the same recipe on the labels as they are."""
     n = len(train)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(stream_seed(configuration.seed, "folds")))
-    held = order[: n // 10]
-    network, _ = _trained(configuration, train.subset(order[n // 10 :]), outputs)
-    found = {"hold_out": score(network, train.subset(held))}
-    folds = []
-    for fold in order.chunk(FOLDS):
-        rest = order[~torch.isin(order, fold)]
-        network, _ = _trained(configuration, train.subset(rest), outputs)
-        folds.append(score(network, train.subset(fold)))
-    return found | {"cross_validation": sum(folds) / FOLDS}
+    parts = {"hold_out": [order[: n // 10]]}
+    if has_cross_validation(configuration):
+        parts["cross_validation"] = list(order.chunk(FOLDS))
+    found = {}
+    for name, held_out in parts.items():
+        scored = []
+        for held in held_out:
+            network, _ = _trained(configuration, train.subset(order[~torch.isin(order, held)]), outputs)
+            scored.append(score(network, train.subset(held)))
+        found[name] = sum(scored) / len(scored)
+    return found
 
 
 def probed(

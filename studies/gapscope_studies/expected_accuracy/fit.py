@@ -1,0 +1,173 @@
+"""The estimator that is shipped: chosen by leaving out one data set after the other of the fitted pool, then fitted.
+
+`python -m gapscope_studies.expected_accuracy.fit` writes it into the package. Judging pools have no part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pandas
+
+from gapscope.estimation.accuracy_estimator import LEFT_OUT, SHIPPED, AccuracyEstimator, Limits, with_features
+from gapscope.estimation.gap_estimator import GapEstimator
+from gapscope_studies.expected_accuracy.kept import job_name, kept
+from gapscope_studies.expected_accuracy.pools import FITTED, in_random_order
+from gapscope_studies.kit.study import commit
+
+SPREAD = 0.04
+LEVEL = 0.9
+COLUMNS = {"like_training": "test_score_like_training", "clean": "test_score"}
+KINDS = ("ridge", "gaussian_process")
+READINGS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("left_out",),
+    ("left_out", "fit"),
+    ("left_out", "agreement", "fit"),
+    ("left_out", "shortfall"),
+    ("left_out", "agreement", "shortfall"),
+    ("left_out", "agreement", "fit", "shortfall"),
+    ("left_out", "agreement", "conflict", "fit"),
+    ("left_out", "residual", "leverage", "fit", "log_samples"),
+    ("left_out", "residual", "leverage", "agreement", "fit", "log_samples"),
+)
+_NAMES = {
+    **{f"initial.{name}": f"{LEFT_OUT}.{name}"
+       for name in ("accuracy", "squared_error", "explained", "effective_dimension", "largest_leverage")},
+    "agreement": "gradient_neighbours.agreement",
+    "conflict": "gradient_neighbours.conflict",
+    "alignment": "kernel_leave_one_out.alignment",
+    "train_score": "train_accuracy",
+}  # fmt: skip
+
+
+def as_table(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Networks as the estimator takes them."""
+    table = pandas.DataFrame(list(rows))
+    lacking = {name: np.nan for name in _NAMES if name not in table}
+    return with_features(pandas.DataFrame(table.assign(**lacking).rename(columns=_NAMES)), SPREAD)
+
+
+def fitted_table() -> pandas.DataFrame:
+    """The networks of the fitted pool that have been trained so far, in their random order."""
+    known = kept()
+    return as_table([known[job_name(item)] for item in in_random_order(FITTED) if job_name(item) in known])
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way of correcting the left-out accuracy."""
+
+    kind: str
+    readings: tuple[str, ...]
+
+    def unfitted(self) -> GapEstimator:
+        """Its estimator; intervals from data sets that are left out."""
+        return GapEstimator(kind=self.kind, features=self.readings, clusters=("data",), spread="expected_error")
+
+
+def candidates() -> list[Candidate]:
+    """All that are compared; without readings only a mean correction is left, the same for both kinds."""
+    return [Candidate(kind, readings) for kind in KINDS for readings in READINGS if readings or kind == "ridge"]
+
+
+def left_out_errors(candidate: Candidate, table: pandas.DataFrame, target: str) -> pandas.Series:
+    """Estimate minus truth of every network by a fit without its data set."""
+    offset = table[COLUMNS[target]] - table["left_out"]
+    errors = pandas.Series(np.nan, index=table.index)
+    for name in sorted(set(table["data"])):
+        held = table["data"] == name
+        fitted = candidate.unfitted().set_params(interval="none", clusters=()).fit(table[~held], offset[~held])
+        errors[held] = fitted.predict(table[held]) - offset[held]
+    return errors
+
+
+def compared(table: pandas.DataFrame, target: str) -> pandas.DataFrame:
+    """Root mean squared error of every candidate, and of the left-out accuracy as it is, on data sets left out."""
+    rows = [{"kind": "none", "readings": "", **_errors(table["left_out"] - table[COLUMNS[target]], table)}]
+    for each in candidates():
+        errors = left_out_errors(each, table, target)
+        rows.append({"kind": each.kind, "readings": ", ".join(each.readings), **_errors(errors, table)})
+    return pandas.DataFrame(rows)
+
+
+def _errors(errors: pandas.Series, table: pandas.DataFrame) -> dict[str, float]:
+    by_data = {str(name): _rms(part) for name, part in errors.groupby(table["data"])}
+    return {"all": _rms(errors), **by_data}
+
+
+def _rms(values: Any) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def chosen(table: pandas.DataFrame, target: str) -> Candidate:
+    """The candidate of the smallest error on data sets left out."""
+    return min(candidates(), key=lambda each: _rms(left_out_errors(each, table, target)))
+
+
+def limits(table: pandas.DataFrame) -> Limits:
+    """The ends of what was fitted."""
+    return Limits(
+        alignment=float(table["kernel_leave_one_out.alignment"].min()),
+        leverage=float(table["leverage"].max()),
+        samples=int(table["samples"].min()),
+    )
+
+
+def coverage(candidate: Candidate, table: pandas.DataFrame, target: str) -> dict[str, float]:
+    """Share covered and mean width of intervals, each data set by a fit to the others and their own intervals."""
+    offset = table[COLUMNS[target]] - table["left_out"]
+    inside, widths = [], []
+    for name in sorted(set(table["data"])):
+        held = table["data"] == name
+        ends = candidate.unfitted().fit(table[~held], offset[~held]).predict_interval(table[held], LEVEL)
+        inside += ((ends[:, 0] <= offset[held]) & (offset[held] <= ends[:, 1])).tolist()
+        widths += (ends[:, 1] - ends[:, 0]).tolist()
+    return {"covered": float(np.mean(inside)), "width": float(np.mean(widths))}
+
+
+def fit(table: pandas.DataFrame) -> AccuracyEstimator:
+    """Choose and fit both corrections, and write the card."""
+    corrections, card = {}, {}
+    for target, column in COLUMNS.items():
+        best = chosen(table, target)
+        corrections[target] = best.unfitted().fit(table, table[column] - table["left_out"])
+        card[target] = {
+            "kind": best.kind,
+            "readings": list(best.readings),
+            "error_on_data_sets_left_out": _errors(left_out_errors(best, table, target), table),
+            "left_out_accuracy_alone": _errors(table["left_out"] - table[column], table),
+            "intervals_on_data_sets_left_out": coverage(best, table, target),
+            "compared": compared(table, target).to_dict("records"),
+        }
+    found = limits(table)
+    facts = {
+        "fitted_on": {
+            "networks": len(table),
+            "data_sets": {str(name): int(count) for name, count in table["data"].value_counts().sort_index().items()},
+            "samples": sorted({int(value) for value in table["samples"]}),
+            "shares_of_wrong_labels": sorted({float(value) for value in table["noise"]}),
+            "recipes": sorted(set(table["recipe"])),
+        },
+        "refuses": {
+            "alignment_below": found.alignment,
+            "mean_leverage_above": found.leverage,
+            "samples_below": found.samples,
+            "left_out_accuracy": "not two standard errors above the share of the most frequent label",
+            "readings": "outside the region of the fitted networks",
+        },
+        "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return AccuracyEstimator(corrections, SPREAD, found, facts | card)
+
+
+if __name__ == "__main__":
+    estimator = fit(fitted_table())
+    estimator.save(SHIPPED)
+    for name in COLUMNS:
+        print(name, estimator.card[name])
