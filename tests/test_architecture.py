@@ -24,6 +24,7 @@ FLOORS = [
     ["pools"],
     ["resampling"],
     ["estimation"],
+    ["prediction"],
     ["report"],
     ["integrations"],
     ["cli"],

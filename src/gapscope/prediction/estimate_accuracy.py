@@ -73,6 +73,12 @@ class AccuracyEstimate(Result):
 def in_percent(answer: Answer) -> str:
     """An accuracy and its interval for reading.
 
+    Args:
+        answer: The accuracy.
+
+    Returns:
+        Percent.
+
     >>> in_percent(Answer(0.712, 0.66, 0.755))
     '71 % (66 to 76)'
     """
@@ -171,8 +177,16 @@ def _answered(
 def on_clean_labels(answer: Answer, noise: float, classes: float) -> Answer:
     """Accuracy on right labels from that on labels of which a known share is any other class.
 
-    >>> on_clean_labels(Answer(0.73, 0.64, 0.82), 0.2, 10)
-    Answer(value=0.9..., low=0.7..., high=1.0)
+    Args:
+        answer: Accuracy on these labels.
+        noise: Share of them that is wrong, drawn evenly from the other classes.
+        classes: Number of classes.
+
+    Returns:
+        Accuracy and interval, within 0 and 1.
+
+    >>> round(on_clean_labels(Answer(0.73, 0.64, 0.82), 0.2, 10).value, 3)  # .73 = .91 * .8 + .09 * .2 / 9
+    0.91
     """
     wrong = noise / (classes - 1)
     ends = [(each - wrong) / (1 - noise - wrong) for each in (answer.value, answer.low, answer.high)]
@@ -181,6 +195,14 @@ def on_clean_labels(answer: Answer, noise: float, classes: float) -> Answer:
 
 def implied_noise(like: float, clean: float, classes: float) -> float:
     """Share of wrong labels that makes of one accuracy the other; 0 where it is not the lower one.
+
+    Args:
+        like: Accuracy on labels that are wrong as often.
+        clean: Accuracy on right labels.
+        classes: Number of classes.
+
+    Returns:
+        The share.
 
     >>> round(implied_noise(0.7, 1.0, 10), 3), implied_noise(0.8, 0.7, 10)
     (0.3, 0.0)
@@ -211,7 +233,7 @@ def _drawn_anew(network: nn.Module) -> dict[str, Tensor]:
                 draw()
             elif any(True for _ in module.parameters(recurse=False)):
                 raise InvalidInput(
-                    f"Initial weights can be drawn anew only where every layer has reset_parameters; {name or 'network'} "
-                    f"({type(module).__name__}) has none. Pass initial=, the state dictionary before training."
+                    "Initial weights can be drawn anew only where every layer has reset_parameters; "
+                    f"{name or 'network'} ({type(module).__name__}) has none. Pass initial=, the state dictionary before training."
                 )
     return fresh.state_dict()
