@@ -34,7 +34,16 @@ def test_estimates_are_those_of_scikit_learn() -> None:
     )
     fixed = ConstantKernel(kernel.variance, "fixed") * RBF(kernel.length, "fixed") + WhiteKernel(kernel.noise, "fixed")
     oracle = GaussianProcessRegressor(fixed).fit(scaled, table["gap"] - table["gap"].mean())
-    numpy.testing.assert_allclose(found.predict(new), oracle.predict(asked) + table["gap"].mean(), atol=1e-8)
+    values, deviations = oracle.predict(asked, return_std=True)[:2]
+    numpy.testing.assert_allclose(found.predict(new), values + table["gap"].mean(), atol=1e-8)
+    numpy.testing.assert_allclose(kernel.deviation(new[["a", "b", "third"]].to_numpy()), deviations, rtol=1e-6)
+
+
+def test_intervals_are_wider_where_no_network_is_near() -> None:
+    table = pool()
+    found = GapEstimator(kind="gaussian_process", features=("a", "b")).fit(table, table["gap"])
+    near, far = found.predict_interval(pandas.DataFrame({"a": [0.5, 3.0], "b": [0.0, 4.0]}))
+    assert far[1] - far[0] > 2 * (near[1] - near[0])
 
 
 def test_the_chosen_kernel_is_more_likely_than_its_neighbours() -> None:
@@ -60,20 +69,23 @@ def test_clusters_are_left_out_together(kind: str) -> None:
     table = pool()
     found = GapEstimator(kind=kind, features=("a", "b"), clusters=("kind",)).fit(table, table["gap"])
     rest = table[table["kind"] != "kind 2"]
-    kernel = found.kernel_
+    kernel, rows = found.kernel_, numpy.flatnonzero(table["kind"] != "kind 2")
     if kernel is None:
         again = GapEstimator(kind=kind, features=("a", "b"), interval="none").fit(rest, rest["gap"])
         expected = again.predict(table)
     else:
-        rows = numpy.flatnonzero(table["kind"] != "kind 2")
         weights = kernel.weights(table["gap"].to_numpy(), rows)
         assert (weights[1:][table["kind"] == "kind 2"] == 0).all()
         expected = weights[0] + kernel(table[["a", "b"]].to_numpy()) @ weights[1:]
     held = (table["kind"] == "kind 2").to_numpy()
-    numpy.testing.assert_allclose(found.residuals_[held], numpy.abs(table["gap"] - expected)[held], atol=1e-9)
+    residuals = numpy.abs(table["gap"] - expected)[held]
+    if kernel is not None:
+        residuals = residuals / kernel.deviation(table.loc[held, ["a", "b"]].to_numpy(), rows)
+    numpy.testing.assert_allclose(found.residuals_[held], residuals, atol=1e-9)
     alone = GapEstimator(kind=kind, features=("a", "b")).fit(table, table["gap"])
-    widths = [numpy.diff(each.predict_interval(table)).mean() for each in (found, alone)]
-    assert widths[0] > widths[1]  # a kind that was not seen is farther off than a network
+    if kernel is None:
+        widths = [numpy.diff(each.predict_interval(table)).mean() for each in (found, alone)]
+        assert widths[0] > widths[1]  # a kind that was not seen is farther off than a network
 
 
 def test_one_kind_alone_cannot_be_left_out() -> None:

@@ -40,6 +40,15 @@ def test_whether_the_estimate_is_worth_anything(off: float, words: str) -> None:
     assert words in said(*records, held_out=pandas.DataFrame({"prediction": predictions}))
 
 
+def test_the_estimate_leads_and_says_what_to_expect_of_the_best() -> None:
+    records = [record(str(i), 0.9, 0.5 + 0.02 * i) for i in range(12)]
+    gaps = pandas.Series({item.id: item.gap for item in records})
+    held_out = pandas.DataFrame({"prediction": gaps, "low": gaps - 0.04, "high": gaps + 0.05})
+    found = said(*records, held_out=held_out)
+    assert found.startswith("From training data alone")
+    assert "Of the most promising, 11, expect 72 % (67 to 76) on new data." in found
+
+
 def test_measures_are_named_by_words() -> None:
     new = Reading(measure="zeta", number="zeta", value=0.5, title="units that a class needs")
     old = Reading(measure="my_own", number="first", value=0.5)

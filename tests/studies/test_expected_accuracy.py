@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from gapscope.estimation.accuracy_estimator import shipped
+from gapscope_studies.expected_accuracy.fit import as_table, chosen, fit, fitted_table
 from gapscope_studies.expected_accuracy.pools import (
     ADAM,
     FITTED,
@@ -14,6 +16,7 @@ from gapscope_studies.expected_accuracy.pools import (
     has_cross_validation,
     judged_in_turn,
 )
+from gapscope_studies.expected_accuracy.rivals import refused, rivals
 from gapscope_studies.expected_accuracy.runs import on_equally_noisy, probed
 from gapscope_studies.expected_accuracy.study import STUDY
 from gapscope_studies.kit.study import Setting
@@ -48,7 +51,7 @@ def test_wrong_labels_meet_wrong_predictions_by_chance() -> None:
 
 def test_rivals_train_the_same_recipe() -> None:
     recipe = Recipe("fully_connected", {"n_hidden": 1, "width": 16}, ADAM | {"epochs": 40})
-    asked = Configuration("test", "digits", 100, 0.0, recipe, 0)
+    asked = Configuration("test", "digits", 100, 0.0, recipe, 1)
     assert has_cross_validation(asked)
     found = probed(asked, rivals=True)
     assert 0.3 < found["cross_validation"] <= 1 and 0 <= found["hold_out"] <= 1
@@ -74,3 +77,40 @@ def test_twins_at_smoke_scale(tmp_path: Path) -> None:
         assert network["half and quarter.low"] <= network["half and quarter.score"] <= network["half and quarter.high"]
     errors = [network["hold-out.score"] - network["truth"] for network in outcome.numbers["networks"]]
     assert rows["hold-out"]["RMSE"][0] == pytest.approx((sum(error**2 for error in errors) / len(errors)) ** 0.5)
+
+
+def test_the_shipped_estimator_is_the_one_that_the_fit_chooses() -> None:
+    card = shipped().card
+    table = fitted_table().head(card["fitted_on"]["networks"])
+    for target in ("like_training", "clean"):
+        best = chosen(table, target)
+        assert [best.kind, list(best.readings)] == [card[target]["kind"], card[target]["readings"]]
+        again = fit(table).corrections[target]
+        assert again.predict(table) == pytest.approx(shipped().corrections[target].predict(table), abs=1e-9)
+
+
+def test_the_judgement_of_what_is_kept(tmp_path: Path) -> None:
+    setting = Setting(scale="small", work=tmp_path, workers=1, say=lambda line: None)
+    numbers = STUDY.part("judged").run(setting).numbers
+    assert sum(numbers["trained"].values()) == len(numbers["networks"]) <= numbers["drawn"]
+    rows = {row["method"]: row for row in numbers["judged"]["all that were answered"]}
+    table = as_table([row for row in numbers["networks"] if row["pool"] != "judged_regression"])
+    answered = table[~refused(shipped(), table)]
+    said = [answer.value for answer in shipped().answers(answered)["like_training"]]
+    errors = said - answered["test_score_like_training"]
+    assert rows["**shipped estimate**"]["error"][0] == pytest.approx(float((errors**2).mean()) ** 0.5)
+    held = answered["hold_out"] - answered["test_score_like_training"]
+    assert rows["10 % hold-out"]["error"][0] == pytest.approx(float((held**2).mean()) ** 0.5)
+
+
+def test_rivals_say_what_they_are_known_to_say() -> None:
+    fitted = fitted_table()
+    ways = {way.name: way for way in rivals(fitted, shipped())}
+    asked = fitted.head(3).assign(hold_out=[0.0, 0.5, 1.0], samples=100.0)
+    said = ways["10 % hold-out"].says(asked)
+    half = 1.645 * (0.5 * 0.5 / 10) ** 0.5
+    assert said.iloc[1].tolist() == pytest.approx([0.5, 0.5 - half, 0.5 + half])
+    assert said["value"].tolist() == [0.0, 0.5, 1.0] and said.iloc[0]["high"] > 0.1
+    gap = (fitted["train_accuracy"] - fitted["test_score_like_training"]).mean()
+    assert ways["mean gap"].says(asked)["value"].tolist() == pytest.approx((asked["train_accuracy"] - gap).tolist())
+    assert ways["5-fold cross-validation"].says(asked)["value"].isna().all()

@@ -37,6 +37,8 @@ def _network_name(record: Record) -> str:
 def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pandas.DataFrame:
     import pandas
 
+    from gapscope.report.numbers import expected
+
     rows = []
     for record in records:
         answer = {key: assessed.loc[record.id, key] for key in ("prediction", "low", "high", "verdict")}
@@ -44,11 +46,12 @@ def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pan
         rows.append(
             {
                 "network": _network_name(record),
-                "noise": f"{record.spec['data']['label_noise']:.0%}",
+                "wrong labels": f"{record.spec['data']['label_noise']:.0%}",
+                "expect": expected(record.scores["train_accuracy"], *list(answer.values())[:3]) if trusted else "-",
+                "test accuracy": f"{record.scores['test_accuracy']:.0%}",
+                "training accuracy": f"{record.scores['train_accuracy']:.0%}",
                 "gap": round(record.gap, 3),
                 "predicted": round(answer["prediction"], 3),
-                "error": round(answer["prediction"] - record.gap, 3),
-                "90 % interval": f"{answer['low']:.2f} to {answer['high']:.2f}" if trusted else "-",
                 "verdict": "trust" if trusted else "refused",
             }
         )
@@ -81,9 +84,10 @@ def _summary(records: Sequence[Record], held_out: Sequence[Record], assessed: pa
         error = (sum((row["prediction"] - gap) ** 2 for gap, row in answered) / len(answered)) ** 0.5
         plain = (sum((mean - gap) ** 2 for gap, _ in answered) / len(answered)) ** 0.5
         inside = sum(row["low"] <= gap <= row["high"] for gap, row in answered)
+        width = sum(row["high"] - row["low"] for _, row in answered) / len(answered)
         lines = [
             f"root mean squared error {error:.3f}; always guessing the mean gap {plain:.3f}",
-            f"{inside} of {len(answered)} gaps lie in their 90 % interval",
+            f"{inside} of {len(answered)} lie in their 90 % interval, {width:.2f} wide on average",
             *(lines if len(answered) < len(held_out) else []),
         ]
     return lines
@@ -113,7 +117,7 @@ def demo(
     page = write_report(
         records, folder / "report.html", title="gapscope demo: digits", estimator=estimator, held_out=assessed
     )
-    title = "Networks the estimator has not seen (gap: train minus test accuracy)"
+    title = "Accuracy to expect on right labels, for networks the estimator has not seen (90 % intervals)"
     Console().print(table_of(_closing_table(held_out, assessed), title))
     for line in _summary(records, held_out, assessed):
         typer.echo(line)

@@ -1,4 +1,4 @@
-"""`gapscope estimate fit | predict`: from the readings of a pool to the generalization gap of a new network."""
+"""`gapscope estimate NETWORK` says its accuracy at once; `fit | predict` learn the gap from a pool of yours."""
 
 from __future__ import annotations
 
@@ -7,21 +7,66 @@ from pathlib import Path
 from typing import Any
 
 import typer
+import typer.core
 
 from gapscope.cli.own import HELP
 
-app = typer.Typer(help="Fit a gap estimator on a pool, and ask it about a new network.", no_args_is_help=True)
+
+class _NetworkFirst(typer.core.TyperGroup):
+    """A group that takes anything but its own verbs and --help for networks: `gapscope estimate NETWORK`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["network", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_NetworkFirst,
+    help="Expected accuracy of trained networks: `gapscope estimate NETWORK...` answers at once; fit and predict "
+    "estimate the gap from a pool of yours.",
+    no_args_is_help=True,
+)
 
 FEWEST = 5
 POOL = typer.Argument(..., help="Folder of a pool.")
 JSON = typer.Option(False, "--json", help="Print everything as JSON.")
 
 
+@app.command("network")
+def of_networks(
+    networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {HELP}."),
+    label_noise: float | None = typer.Option(None, help="Share of wrong training labels, where it is known."),
+    level: float = typer.Option(0.9, help="Nominal coverage of the intervals."),
+    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
+    json: bool = JSON,
+) -> None:
+    """Accuracy to expect of trained networks on new data, from their training data alone and without a pool."""
+    from gapscope.base.files import to_json
+    from gapscope.cli.own import with_initial
+    from gapscope.cli.progress import stoppable
+    from gapscope.prediction.estimate_accuracy import estimate_accuracy
+
+    found = {}
+    with stoppable():
+        for path in networks:
+            network, data, initial = with_initial(path, data_root)
+            found[path] = estimate_accuracy(network, data, initial=initial, label_noise=label_noise, level=level)
+            if not json:
+                typer.echo((f"{path}:\n" if len(networks) > 1 else "") + repr(found[path]))
+    if json:
+        typer.echo(to_json([{"network": str(path), **each.to_dict()} for path, each in found.items()], indent=1))
+    if any(each.refused for each in found.values()):
+        raise typer.Exit(2)
+
+
 @app.command("fit")
 def fit(
     pool: Path = POOL,
     measure: list[str] = typer.Option([], help="Reading to use, such as unit_sparsity.zeta; again for more."),
-    kind: str = typer.Option("ridge", help="'linear', 'ridge', 'monotone' or 'gaussian_process'."),
+    kind: str | None = typer.Option(
+        None, help="'linear', 'ridge', 'monotone' or 'gaussian_process'; default by the readings."
+    ),
     output: Path | None = typer.Option(None, help="Where to write the estimator; default POOL/estimator.json."),
     json: bool = JSON,
 ) -> None:

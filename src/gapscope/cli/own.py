@@ -72,6 +72,16 @@ def network_of(source: Path, data_root: Path | None) -> tuple[str, nn.Module, An
     return source.parent.name[:8], network, problem.train
 
 
+def with_initial(source: Path, data_root: Path | None) -> tuple[nn.Module, Any, Any]:
+    """Return the network, its training data, and its weights before training where a pool knows them (else None)."""
+    from gapscope.pools.stored import load_with_initial
+
+    if is_factory(source):
+        return *made_by(source), None
+    network, initial, problem = load_with_initial(source, None if data_root is None else str(data_root))
+    return network, problem.train, initial
+
+
 def record_of(source: Path, options: RunOptions) -> Record:
     """Return a record with the readings of the network."""
     from gapscope.base.samples import as_samples

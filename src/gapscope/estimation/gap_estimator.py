@@ -53,7 +53,8 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             refits of "jackknife+" and "cv+" together, so that intervals hold for kinds that were not seen, as far as
             these few kinds tell. They do not enter the fit.
         spread: Column with the error that each network is expected to have, up to a factor; it does not enter the fit.
-            Intervals are as wide as it says. Empty expects the same of all.
+            Intervals are as wide as it says. Empty expects the same of all, and of a Gaussian process what it says of
+            itself: more where few fitted networks are near.
         directions: For "monotone": direction of each reading, "lower" (a lower reading goes with a smaller gap, so
             the coefficient is at least 0), "higher" or "none". A reading that is not named counts as "none".
         interval: "jackknife+" (n refits; covers a new exchangeable network with probability at least
@@ -217,20 +218,23 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         weights = self._weights(x[fitted], y[fitted], numpy.arange(len(fitted)), signs)
         self.intercept_, self.coef_ = float(weights[0]), weights[1:]
         self.region_ = FittedRegion.around(x[fitted], self.feature_names_, families)
-        spread = self._spread(X)
+        spread = self._spread(X, x)
         if self.interval == "split":
             self.residuals_ = (numpy.abs(y - self._estimates(x)) / spread)[calibration]
             self.left_out_ = numpy.zeros((0, len(weights)))
         elif self.interval == "none":
             self.residuals_, self.left_out_ = numpy.zeros(0), numpy.zeros((0, len(weights)))
         else:
-            self.left_out_ = numpy.zeros((len(y), len(weights)))
+            self.left_out_, basis = numpy.zeros((len(y), len(weights))), self._basis(x)
             folds = self._folds(X, len(y))
             with progress("fitting", len(folds)) as bar:
                 for fold in folds:
-                    self.left_out_[fold] = self._weights(x, y, numpy.delete(numpy.arange(len(y)), fold), signs)
+                    rest = numpy.delete(numpy.arange(len(y)), fold)
+                    self.left_out_[fold] = self._weights(x, y, rest, signs)
+                    if self.kernel_ is not None and not self.spread:
+                        spread[fold] = self.kernel_.deviation(x[fold], rest)
                     bar.advance()
-            predictions = self.left_out_[:, 0] + (self.left_out_[:, 1:] * self._basis(x)).sum(1)
+            predictions = self.left_out_[:, 0] + (self.left_out_[:, 1:] * basis).sum(1)
             self.residuals_ = numpy.abs(y - predictions) / spread
         return self
 
@@ -244,9 +248,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """What the estimate is linear in: the readings, or the similarities with the fitted networks."""
         return x if self.kernel_ is None else self.kernel_(x)
 
-    def _spread(self, X: Any) -> Float[Array, " m"] | float:
+    def _spread(self, X: Any, x: Float[Array, "m p"]) -> Float[Array, " m"]:
         if not self.spread:
-            return 1.0
+            return numpy.ones(len(x)) if self.kernel_ is None else self.kernel_.deviation(x)
         found = X[self.spread].to_numpy(dtype=float)
         if not (found > 0).all():
             raise InvalidInput(
@@ -304,11 +308,10 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         check_range("level", level, 0, 1, low_open=True, high_open=True)
-        return self._interval(self._readings(X)[0], self._spread(X), level)
+        x = self._readings(X)[0]
+        return self._interval(x, self._spread(X, x), level)
 
-    def _interval(
-        self, x: Float[Array, "m p"], spread: Float[Array, " m"] | float, level: float
-    ) -> Float[Array, "m 2"]:
+    def _interval(self, x: Float[Array, "m p"], spread: Float[Array, " m"], level: float) -> Float[Array, "m 2"]:
         if self.interval == "split":
             return split_conformal(self._estimates(x), self.residuals_, level, spread)
         left_out = self.left_out_[:, 0] + self._basis(x) @ self.left_out_[:, 1:].T
@@ -356,7 +359,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             answered &= (verdicts["verdict"] == "inside").to_numpy()
         numbers = numpy.full((len(x), 3), numpy.nan)
         numbers[answered, 0] = self._estimates(x[answered])
-        numbers[answered, 1:] = self._interval(x[answered], self._spread(X[answered]) if self.spread else 1.0, level)
+        numbers[answered, 1:] = self._interval(
+            x[answered], self._spread(X[answered] if self.spread else X, x[answered]), level
+        )
         for k, name in enumerate(("prediction", "low", "high")):
             verdicts.insert(k, name, numbers[:, k])
         return verdicts

@@ -64,6 +64,22 @@ class Kernel:
         found[1 + rows] = numpy.linalg.solve(gram, y[rows] - found[0])
         return found
 
+    def deviation(self, x: Float[Array, "m p"], rows: Int[Array, " r"] | None = None) -> Float[Array, " m"]:
+        """Standard deviation of the target of new networks, given some of the fitted ones (None: all).
+
+        Args:
+            x: Readings of the new networks.
+            rows: Which fitted networks are known.
+
+        Returns:
+            One a network, in units of the target (eq. 2.26, with the noise).
+        """
+        rows = numpy.arange(len(self.points)) if rows is None else rows
+        gram = self._similarities(self.points[rows], self.points[rows]) + self.noise * numpy.eye(len(rows))
+        similar = self(x)[:, rows]
+        explained = (similar * numpy.linalg.solve(gram, similar.T).T).sum(1)
+        return numpy.sqrt(numpy.maximum(self.variance - explained, 0.0) + self.noise)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {key: value.tolist() if isinstance(value, Array) else value for key, value in vars(self).items()}

@@ -45,10 +45,25 @@ def load_network(weights: Path, data_root: str | None = None) -> tuple[nn.Module
     Returns:
         The network on the CPU, and its problem with the training data as they were corrupted.
     """
+    network, _, problem = load_with_initial(weights, data_root)
+    return network, problem
+
+
+def load_with_initial(weights: Path, data_root: str | None = None) -> tuple[nn.Module, dict[str, Tensor], Problem]:
+    """As `load_network`, with the weights before training, which the spec draws again.
+
+    Args:
+        weights: `weights.safetensors` of a run.
+        data_root: Where the data lie; None looks in the usual places.
+
+    Returns:
+        The network, its state dictionary before training, and its problem.
+    """
     spec, tensors, problem, _ = _read_weights(weights, data_root)
     network = build_network(spec, problem)
+    initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
     set_weights(network, tensors, str(weights))
-    return network, problem
+    return network, initial, problem
 
 
 def read_network(weights: Path, options: RunOptions, record: Record | None = None) -> Record:

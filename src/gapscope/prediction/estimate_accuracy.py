@@ -234,6 +234,7 @@ def _drawn_anew(network: nn.Module) -> dict[str, Tensor]:
             elif any(True for _ in module.parameters(recurse=False)):
                 raise InvalidInput(
                     "Initial weights can be drawn anew only where every layer has reset_parameters; "
-                    f"{name or 'network'} ({type(module).__name__}) has none. Pass initial=, the state dictionary before training."
+                    f"{name or 'network'} ({type(module).__name__}) has none. "
+                    "Pass initial=, the state dictionary before training."
                 )
     return fresh.state_dict()

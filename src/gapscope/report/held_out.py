@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -12,7 +13,7 @@ from gapscope.estimation.columns import check_columns
 from gapscope.estimation.gap_estimator import GapEstimator
 from gapscope.estimation.held_out import baseline_errors
 from gapscope.report.figures import Prediction, interval_strip, predicted_against_true
-from gapscope.report.numbers import fixed, number
+from gapscope.report.numbers import expected, fixed, number
 from gapscope.report.pool_view import PoolView
 from gapscope.report.scales import Scale
 
@@ -54,9 +55,18 @@ def _errors(name: str, errors: list[float], *, own: bool = False) -> dict[str, A
     return {"name": name, "rmse": fixed(rmse), "mae": fixed(mae), "own": own, "share": rmse}
 
 
-def _row(item: Prediction, reason: str, scale: Scale) -> dict[str, Any]:
+def _expected(view: PoolView) -> dict[str, float]:
+    """Accuracy on the training data, by run id; empty where the gap is one of losses."""
+    if view.gap_kind != "accuracy":
+        return {}
+    return {record.id: record.scores["train_accuracy"] for record in view.finished}
+
+
+def _row(item: Prediction, reason: str, scale: Scale, train_accuracy: Mapping[str, float]) -> dict[str, Any]:
+    known = item.id in train_accuracy and math.isfinite(item.prediction)
     return {
         "name": item.name,
+        "expect": expected(train_accuracy[item.id], item.prediction, item.low, item.high) if known else "",
         "gap": fixed(item.gap),
         "prediction": fixed(item.prediction),
         "interval": f"{fixed(item.low)} to {fixed(item.high)}" if math.isfinite(item.prediction) else "–",
@@ -100,11 +110,11 @@ def held_out_section(
     if answered:
         same = baseline_errors(view.table, [item.id for item in items], [item.id for item in answered])
         models += [_errors(name, errors) for name, errors in same.items()]
-    own = models[0]["share"]
+    own, fit = models[0]["share"], _expected(view)
     largest = max((model["share"] for model in models if math.isfinite(model["share"])), default=1.0) or 1.0
     return {
         "figure": predicted_against_true(items, view.gap_label, level) if answered else "",
-        "rows": [_row(item, reason, scale) for item, reason in ordered[:MOST_ROWS]],
+        "rows": [_row(item, reason, scale, fit) for item, reason in ordered[:MOST_ROWS]],
         "of": len(ordered),
         "level": f"{level:.0%}",
         "answered": len(answered),

@@ -119,3 +119,24 @@ def counted(n: int, noun: str) -> str:
     ('1 network', '1,200 networks')
     """
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def expected(train_accuracy: float, gap: float, low: float, high: float) -> str:
+    """The accuracy on new data that follows from the accuracy on training data and an estimate of the gap.
+
+    Args:
+        train_accuracy: Accuracy on the training data.
+        gap: Estimated train minus test accuracy.
+        low: Lower end of its interval.
+        high: Upper end.
+
+    Returns:
+        Percent with its interval, within 0 and 100; a dash where there is no estimate.
+
+    >>> expected(0.99, 0.28, 0.235, 0.326), expected(0.99, float("nan"), float("nan"), float("nan"))
+    ('71 % (66 to 76)', '–')
+    """
+    if not math.isfinite(gap):
+        return "–"
+    value, worst, best = (100 * min(max(train_accuracy - each, 0.0), 1.0) for each in (gap, high, low))
+    return f"{value:.0f} % ({worst:.0f} to {best:.0f})"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gapscope.base.records import Record
-from gapscope.report.numbers import fixed
+from gapscope.report.numbers import expected, fixed
 from gapscope.report.pool_view import PoolView
 
 if TYPE_CHECKING:
@@ -73,8 +73,23 @@ def _estimated(view: PoolView, held_out: pandas.DataFrame | None) -> str:
         return f"Gaps cannot be told from training data here: the estimate errs by {fixed(error)}, their mean by less."
     return (
         f"From training data alone the gap of a network like these is known to {fixed(error)} (root mean square; their "
-        f"mean alone: {fixed(plain)})."
+        f"mean alone: {fixed(plain)}).{_expectation(view, held_out)}"
     )
+
+
+def _expectation(view: PoolView, held_out: pandas.DataFrame) -> str:
+    """What that means for the best of them, in percent."""
+    answered = [record for record in view.finished if record.id in held_out.index]
+    answered = [record for record in answered if not math.isnan(float(held_out.loc[record.id, "prediction"]))]
+    if view.gap_kind == "loss" or not answered or not {"low", "high"} <= set(held_out.columns):
+        return ""
+
+    def words(record: Record) -> str:
+        ends = (float(held_out.loc[record.id, name]) for name in ("prediction", "low", "high"))
+        return expected(record.scores["train_accuracy"], *ends)
+
+    first = max(answered, key=lambda r: r.scores["train_accuracy"] - float(held_out.loc[r.id, "prediction"]))
+    return f" Of the most promising, {_named([first], view)}, expect {words(first)} on new data."
 
 
 def verdict(view: PoolView, held_out: pandas.DataFrame | None, best_measure: str | None) -> list[str]:
@@ -90,7 +105,9 @@ def verdict(view: PoolView, held_out: pandas.DataFrame | None, best_measure: str
     """
     if not view.finished:
         return []
-    sentences = [_best(view), _memorising(view), _estimated(view, held_out)]
+    sentences = [_best(view), _memorising(view)]
+    # what is known of new data leads where there is an estimate
+    sentences.insert(0 if held_out is not None else len(sentences), _estimated(view, held_out))
     if best_measure is not None and len(view.finished) >= ENOUGH:
         sentences.append(f"What goes with the gap best here: {view.titles[best_measure]}.")
     return [sentence for sentence in sentences if sentence]

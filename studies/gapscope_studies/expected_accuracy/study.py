@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas
 
+from gapscope_studies.expected_accuracy.judged import judged
+from gapscope_studies.expected_accuracy.kept import job_name, kept
 from gapscope_studies.expected_accuracy.pools import FITTED, Configuration, in_random_order
 from gapscope_studies.expected_accuracy.runs import probed
 from gapscope_studies.expected_accuracy.twin import twins
@@ -20,9 +22,12 @@ EARLY = "epochs="  # recipes that stop long before they have learnt what the dat
 
 
 def networks(setting: Setting, configurations: list[Configuration]) -> pandas.DataFrame:
-    """Train and read what is missing; one row a network."""
-    jobs = {item.name[:200]: partial(probed, item, setting.data_root, setting.device) for item in configurations}
-    table = pandas.DataFrame(setting.remembered("networks", jobs).values())
+    """Train and read what is not kept; one row a network."""
+    known = kept()
+    missing = {job_name(item): item for item in configurations if job_name(item) not in known}
+    jobs = {name: partial(probed, item, setting.data_root, setting.device) for name, item in missing.items()}
+    known |= setting.remembered("networks", jobs)
+    table = pandas.DataFrame([known[job_name(item)] for item in configurations])
     return table.assign(early=table["recipe"].str.contains(EARLY))
 
 
@@ -136,6 +141,7 @@ STUDY = Study(
     "gapscope's own; leave-one-out in gradient space after Bachmann, Hofmann and Lucchi 2022 (arXiv:2203.03443).",
     (
         Part("first_pool", "Left-out accuracy before training, beside what training reached", first_pool),
+        Part("judged", "The shipped estimate beside its rivals, on networks that nothing was chosen on", judged),
         Part("twins", "Recipes judged by their twins, beside a hold-out", twins),
     ),
 )

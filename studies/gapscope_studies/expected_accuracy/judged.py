@@ -1,0 +1,158 @@
+"""The judgement: every way of saying the accuracy on pools that nothing was chosen on; see results/.../PROTOCOL.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas
+
+from gapscope.estimation.accuracy_estimator import shipped
+from gapscope_studies.expected_accuracy.fit import as_table, fitted_table
+from gapscope_studies.expected_accuracy.kept import job_name, kept
+from gapscope_studies.expected_accuracy.pools import Configuration, judged_in_turn
+from gapscope_studies.expected_accuracy.rivals import TARGET, Rival, refused, rivals
+from gapscope_studies.expected_accuracy.runs import probed
+from gapscope_studies.kit.claims import measured
+from gapscope_studies.kit.statistics import Interval, bootstrap
+from gapscope_studies.kit.study import Outcome, Setting
+
+REGRESSION = "judged_regression"
+OURS, HOLD_OUT = "**shipped estimate**", "10 % hold-out"
+
+
+def rows_of(setting: Setting, configurations: list[Configuration], *, train: bool) -> list[dict[str, Any]]:
+    """What was found of each network: what is kept, and the rest trained now (or left out)."""
+    known = kept() if setting.scale != "smoke" else {}
+    missing = [item for item in configurations if job_name(item) not in known]
+    jobs = {job_name(i): partial(probed, i, setting.data_root, setting.device, True) for i in missing} if train else {}
+    known |= setting.remembered("networks", jobs)
+    return [known[job_name(item)] for item in configurations if job_name(item) in known]
+
+
+def _root_mean_square(errors: np.ndarray) -> Interval:
+    return bootstrap(lambda rows: float(np.sqrt(np.mean(errors[rows] ** 2))), len(errors))
+
+
+def judged_row(rival: Rival, table: pandas.DataFrame) -> dict[str, Any] | None:
+    """Error, width and coverage of one way on these networks; None where it answers none of them."""
+    said = rival.says(table)
+    answered = said["value"].notna()
+    if not answered.any():
+        return None
+    said, truth = said[answered], table.loc[answered, TARGET]
+    inside = (said["low"] <= truth) & (truth <= said["high"])
+    return {
+        "method": rival.name,
+        "trainings": rival.cost,
+        "networks": int(answered.sum()),
+        "error": _root_mean_square((said["value"] - truth).to_numpy(dtype=float)),
+        "bias": float((said["value"] - truth).mean()),
+        "width": float((said["high"] - said["low"]).mean()),
+        "covered": float(inside.mean()),
+    }
+
+
+def _regression_rows(table: pandas.DataFrame) -> list[dict[str, Any]]:
+    """For regression the left-out explained share alone, beside the rivals that train."""
+    ways = {"initial kernel alone": "initial.explained", HOLD_OUT: "hold_out",
+            "5-fold cross-validation": "cross_validation"}  # fmt: skip
+    rows = []
+    for name, column in ways.items():
+        errors = (table.get(column, pandas.Series(dtype=float)) - table["test_score"]).dropna().to_numpy(dtype=float)
+        if not len(errors):
+            continue
+        median = float(np.median(np.abs(errors)))
+        rows.append({"method": name, "networks": len(errors), "error": _root_mean_square(errors), "median": median})
+    return rows
+
+
+def _groups(table: pandas.DataFrame, said_no: pandas.Series) -> dict[str, pandas.DataFrame]:
+    half = table["cross_validation"].notna()
+    return {
+        "all that were answered": table[~said_no],
+        "all": table,
+        "answered, with cross-validation": table[~said_no & half],
+        **{f"{pool}, answered": part[~said_no[part.index]] for pool, part in table.groupby("pool")},
+    }
+
+
+def _shown(row: dict[str, Any]) -> dict[str, str]:
+    return {key: f"{value:.3f}" if isinstance(value, float) else str(value) for key, value in row.items()}
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: [v.value, v.low, v.high] if isinstance(v, Interval) else v for key, v in row.items()}
+
+
+def judged(setting: Setting) -> Outcome:
+    """All ways on all judging pools."""
+    order = judged_in_turn()
+    if setting.scale == "smoke":
+        order = [item for item in order if item.data == "california_quartiles" and item.samples == 150][:4]
+    # small: what is kept, which `kept.take_up` adds to; paper: all that were drawn
+    rows = rows_of(setting, order, train=setting.scale != "small")
+    networks = [row for row in rows if row["pool"] != REGRESSION]
+    table, estimator = as_table(networks), shipped()
+    for name in ("hold_out", "cross_validation"):
+        table[name] = table.get(name, np.nan)
+    said_no = refused(estimator, table)
+    ways = rivals(fitted_table(), estimator)
+    found = {
+        name: [row for way in ways if (row := judged_row(way, part)) is not None]
+        for name, part in _groups(table, said_no).items()
+        if len(part)
+    }
+    regression = pandas.DataFrame([row for row in rows if row["pool"] == REGRESSION])
+    regression_rows = _regression_rows(regression) if len(regression) else []
+    tables = {name: pandas.DataFrame(map(_shown, part)) for name, part in found.items()}
+    if regression_rows:
+        tables["regression, explained share"] = pandas.DataFrame(map(_shown, regression_rows))
+    return Outcome(
+        numbers={
+            "judged": {name: [_plain(row) for row in part] for name, part in found.items()},
+            "regression": [_plain(row) for row in regression_rows],
+            "refused": {str(pool): int(part.sum()) for pool, part in said_no.groupby(table["pool"])},
+            "trained": dict(Counter(row["pool"] for row in rows)),
+            "drawn": len(order),
+            "estimator": dict(estimator.card),
+            "networks": rows,
+        },
+        claims=_claims(table[~said_no], ways),
+        tables=tables,
+        verdict=_verdict(found, len(rows), len(order), int(said_no.sum())),
+        seeds=sorted({int(row["seed"]) for row in rows}),
+    )
+
+
+def _claims(table: pandas.DataFrame, ways: list[Rival]) -> list[Any]:
+    said = {way.name: way.says(table) for way in ways}
+    errors = {name: (each["value"] - table[TARGET]).to_numpy(dtype=float) for name, each in said.items()}
+    both = np.isfinite(errors[HOLD_OUT])
+    if not both.any():
+        return []
+    ours, theirs = errors[OURS][both], errors[HOLD_OUT][both]
+
+    def difference(rows: np.ndarray) -> float:
+        return float(np.sqrt(np.mean(ours[rows] ** 2)) - np.sqrt(np.mean(theirs[rows] ** 2)))
+
+    return [
+        measured(
+            "ours", "without any training, the shipped estimate errs less than a hold-out of a tenth of the data",
+            "root mean squared error minus that of the hold-out", bootstrap(difference, int(both.sum())), below=0.0,
+            ours=True, unit="networks",
+        )
+    ]  # fmt: skip
+
+
+def _verdict(found: dict[str, list[dict[str, Any]]], trained: int, drawn: int, said_no: int) -> str:
+    rows = found.get("answered, with cross-validation") or found.get("all that were answered") or []
+    own = next((row["error"].value for row in rows if row["method"] == OURS), float("nan"))
+    better = [f"{row['method']} ({row['trainings']} trainings)" for row in rows if row["error"].value < own]
+    first = f"It is beaten by {', '.join(better)}." if better else "No rival errs less."
+    return (
+        f"{first} {trained} of the {drawn} drawn networks were trained; {said_no} were refused. The estimator was "
+        "committed before the first of them; the networks are small, and intervals are over networks."
+    )

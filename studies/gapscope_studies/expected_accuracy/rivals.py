@@ -1,0 +1,111 @@
+"""Every way of saying the accuracy, as the protocol names them: value, interval, cost in trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas
+
+from gapscope.estimation.accuracy_estimator import AccuracyEstimator
+from gapscope.estimation.gap_estimator import GapEstimator
+from gapscope_studies.expected_accuracy.fit import SPREAD
+
+LEVEL = 0.9
+NORMAL = 1.645
+TARGET = "test_score_like_training"
+MARGIN = "margin_signature.input.median"
+ANSWERS = ("value", "low", "high")
+
+
+@dataclass(frozen=True)
+class Rival:
+    """One way: what it costs beside the training at hand, and what it says of each network (NaN where it does not)."""
+
+    name: str
+    cost: str
+    says: Callable[[pandas.DataFrame], pandas.DataFrame]
+
+
+def _answers(value: np.ndarray, low: np.ndarray, high: np.ndarray, index: pandas.Index) -> pandas.DataFrame:
+    return pandas.DataFrame(np.column_stack([value, low, high]), columns=list(ANSWERS), index=index)
+
+
+def _from_gap(
+    fitted: pandas.DataFrame, readings: Sequence[str], logarithm: Sequence[str] = ()
+) -> Callable[[pandas.DataFrame], pandas.DataFrame]:
+    """Training accuracy less a gap that was learnt on the fitted pool; intervals from data sets left out."""
+    usable = fitted[np.isfinite(fitted[list(readings)].to_numpy(dtype=float)).all(1)] if readings else fitted
+    kind = "ridge" if len(readings) > 1 else "linear"
+    model = GapEstimator(kind=kind, features=readings, logarithm=logarithm, clusters=("data",))
+    model.fit(usable, usable["train_accuracy"] - usable[TARGET])
+
+    def says(table: pandas.DataFrame) -> pandas.DataFrame:
+        if not set(readings) <= set(table.columns):
+            return pandas.DataFrame(np.nan, columns=list(ANSWERS), index=table.index)
+        known = model.assess(table, level=LEVEL, refuse=False)[["prediction", "high", "low"]].to_numpy(dtype=float)
+        return _answers(*(table["train_accuracy"].to_numpy(dtype=float)[:, None] - known).T, table.index)
+
+    return says
+
+
+def _binomial(column: str, share: float, spread: float = 0.0) -> Callable[[pandas.DataFrame], pandas.DataFrame]:
+    """A score on a share of the samples, with its binomial interval; one right and one wrong sample are added."""
+
+    def says(table: pandas.DataFrame) -> pandas.DataFrame:
+        if column not in table:
+            return pandas.DataFrame(np.nan, columns=list(ANSWERS), index=table.index)
+        value = table[column].to_numpy(dtype=float)
+        m = np.maximum(np.floor(share * table["samples"].to_numpy(dtype=float)), 1.0)
+        smoothed = (value * m + 1) / (m + 2)
+        half = NORMAL * np.sqrt(smoothed * (1 - smoothed) / m + spread**2)
+        return _answers(value, np.clip(value - half, 0, 1), np.clip(value + half, 0, 1), table.index)
+
+    return says
+
+
+def _shipped(estimator: AccuracyEstimator) -> Callable[[pandas.DataFrame], pandas.DataFrame]:
+    def says(table: pandas.DataFrame) -> pandas.DataFrame:
+        rows = [vars(answer) for answer in estimator.answers(table, level=LEVEL)["like_training"]]
+        return pandas.DataFrame(rows, index=table.index)
+
+    return says
+
+
+def rivals(fitted: pandas.DataFrame, estimator: AccuracyEstimator) -> list[Rival]:
+    """All of them, in the order of their cost.
+
+    Args:
+        fitted: The networks of the fitted pool.
+        estimator: The estimator that is judged.
+
+    Returns:
+        The ways.
+    """
+    default = ["output_sensitivity", "input_jacobian_norm", "ntk_trace"]
+    return [
+        Rival("**shipped estimate**", "0", _shipped(estimator)),
+        Rival("initial kernel alone", "0", _binomial("left_out", 1.0, SPREAD)),
+        Rival("mean gap", "0", _from_gap(fitted, ())),
+        Rival("parameter count", "0", _from_gap(fitted, ["parameter_count"], ["parameter_count"])),
+        Rival("training fit", "0", _from_gap(fitted, ["train_accuracy"])),
+        Rival("margin signature", "0", _from_gap(fitted, [MARGIN])),
+        Rival("default of before", "0", _from_gap(fitted, [*default, MARGIN, "train_loss", "train_accuracy"], default)),
+        Rival("10 % hold-out", "0.9", _binomial("hold_out", 0.1)),
+        Rival("5-fold cross-validation", "4", _binomial("cross_validation", 1.0)),
+    ]
+
+
+def refused(estimator: AccuracyEstimator, table: pandas.DataFrame) -> pandas.Series:
+    """Whether the estimator refuses each network; drawn classes are taken to be equally frequent.
+
+    Args:
+        estimator: The estimator.
+        table: The networks.
+
+    Returns:
+        True where it does.
+    """
+    reasons = estimator.refusals(table, (1 / table["classes"]).tolist())
+    return pandas.Series([bool(each) for each in reasons], index=table.index)

@@ -1,0 +1,56 @@
+"""`gapscope estimate NETWORK`: an answer without a pool, and the group's own verbs beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gapscope.cli import app
+
+FACTORY = """
+import torch
+import gapscope as gs
+
+def digits(wrong=0.0):
+    train = gs.load("digits").train.subset(torch.arange(120))
+    labels = train.targets if not wrong else train.targets[torch.randperm(120, generator=torch.Generator())]
+    network = gs.build("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=32)
+    training = {"optimizer": "adam", "learning_rate": 0.005, "epochs": 20, "batch_size": 20}
+    gs.train(network, gs.Samples(train.inputs, labels), gs.TrainingSpec.from_dict(training))
+    return network, (train.inputs, labels)
+
+def meaningless():
+    return digits(wrong=1.0)
+"""
+
+
+@pytest.fixture
+def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"networks_of_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+def test_a_network_is_answered_at_once(factory: str) -> None:
+    done = CliRunner().invoke(app, ["estimate", f"{factory}:digits"])
+    assert done.exit_code == 0, done.output
+    assert "expect " in done.output and "on new data like the training data" in done.output
+    told = CliRunner().invoke(app, ["estimate", "--json", f"{factory}:digits", "--label-noise", "0"])
+    answer = json.loads(told.stdout)[0]
+    assert answer["like_training"] == answer["clean"] and answer["initial"] == "drawn anew"
+
+
+def test_a_refusal_says_why_and_ends_with_2(factory: str) -> None:
+    done = CliRunner().invoke(app, ["estimate", f"{factory}:meaningless"])
+    assert done.exit_code == 2 and "no answer: without training its gradients tell no more" in done.output
+
+
+def test_the_groups_own_verbs_stay() -> None:
+    for verb in ("fit", "predict"):
+        assert CliRunner().invoke(app, ["estimate", verb, "--help"]).exit_code == 0
+    shown = CliRunner().invoke(app, ["estimate", "--help"], env={"COLUMNS": "120"}).output
+    assert "gapscope estimate NETWORK" in shown and "predict" in shown
