@@ -258,8 +258,23 @@ def test_doctor_knows_a_torchvision_that_breaks_torch() -> None:
     assert torchvision_problem("0.28.0+cu130", "2.13.0+cpu") is not None
     for fine in ((None, "2.13.0+cpu"), ("0.28.0+cpu", "2.13.0+cpu"), ("0.28.0", "2.13.0+cpu")):
         assert torchvision_problem(*fine) is None
-    done = gapscope("doctor")
-    assert "torch" in done.stdout and done.returncode == 0
+    done = gapscope("doctor", "--json")
+    assert done.returncode == 0
+    found = {row["what"]: row["found"] for row in json.loads(done.stdout)}
+    assert found["torch"].startswith(".".join(torch_version().split(".")[:2])) and "mlflow-skinny" in found
+
+
+def torch_version() -> str:
+    import torch
+
+    return torch.__version__
+
+
+def test_lists_are_json_where_asked() -> None:
+    rows = json.loads(gapscope("data", "list", "--json").stdout)
+    assert {"name", "task", "licence", "where"} <= set(rows[0]) and "digits" in {row["name"] for row in rows}
+    studies = json.loads(gapscope("study", "list", "--json").stdout)
+    assert studies["zhao2022"]["parts"]
 
 
 def test_a_third_of_the_networks_is_held_out() -> None:

@@ -55,23 +55,33 @@ def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
 
 
 @app.command("list")
-def list_data(data_root: Path | None = _ROOT) -> None:
+def list_data(
+    data_root: Path | None = _ROOT, json: bool = typer.Option(False, "--json", help="Print everything as JSON.")
+) -> None:
     """List the data sets: task, training + test samples of the whole set, licence, and where it was found."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
+    from gapscope.base.files import to_json
     from gapscope.data import data_root as root_of
     from gapscope.data import found
     from gapscope.data.catalogue import SOURCES
 
+    rows = [
+        {"name": source.name, "task": source.task, "train + test": source.sizes, "licence": source.licence,
+         "where": found(source.name, root=data_root)}
+        for source in SOURCES.values()
+    ]  # fmt: skip
+    if json:
+        typer.echo(to_json(rows))
+        return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in ("name", "task", "train + test", "licence", "where"):
         table.add_column(column, overflow="fold", no_wrap=column != "where")
-    for source in SOURCES.values():
-        folder = found(source.name, root=data_root)
-        where = Path(folder).name if folder else "not here"
-        table.add_row(source.name, source.task, source.sizes, source.licence, where)
+    for row in rows:
+        folder = row.pop("where")
+        table.add_row(*row.values(), Path(folder).name if folder else "not here")
     typer.echo(f"data root: {root_of(data_root)}; what is not here comes with `gapscope data fetch NAME`")
     Console().print(table)
 

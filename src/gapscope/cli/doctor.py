@@ -73,6 +73,7 @@ def _data_rows(data_root: Path | None) -> list[tuple[str, str, str]]:
 
 def doctor(
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
+    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
     """Versions, torch build, what breaks it, GPU, and the data found. Exit code 1 where something is broken."""
     import platform
@@ -81,6 +82,7 @@ def doctor(
     from rich.console import Console
     from rich.table import Table
 
+    from gapscope.base.files import to_json
     from gapscope.base.version import version
 
     problem = torchvision_problem(torchvision_build(), torch.__version__)
@@ -96,12 +98,17 @@ def doctor(
         version = installed_version(name)
         rows.append((name, version or "absent", "ok" if version else "run: pip install -c constraints.txt gapscope"))
     rows += [(name, installed_version(name) or "absent", "extra") for name in EXTRAS]
-    table = Table("what", "found", "verdict")
-    for row in rows + _data_rows(data_root):
-        table.add_row(*row)
-    Console().print(table)
+    rows += _data_rows(data_root)
+    if json:
+        typer.echo(to_json([{"what": what, "found": found, "verdict": said} for what, found, said in rows]))
+    else:
+        table = Table("what", "found", "verdict")
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
     missing = [name for name in CORE if installed_version(name) is None]
     if problem or missing:
         typer.secho(problem or f"missing: {', '.join(missing)}", fg=typer.colors.RED, err=True)
         raise typer.Exit(1)
-    typer.echo("everything that gapscope needs is here")
+    if not json:
+        typer.echo("everything that gapscope needs is here")

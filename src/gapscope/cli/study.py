@@ -54,10 +54,16 @@ def load_study(name: str) -> Any:
 
 
 @app.command("list")
-def list_studies() -> None:
+def list_studies(json: bool = typer.Option(False, "--json", help="Print everything as JSON.")) -> None:
     """Name every study with its parts."""
-    for name in available():
-        study = load_study(name)
+    studies = {name: load_study(name) for name in available()}
+    if json:
+        from gapscope.base.files import to_json
+
+        parts = {name: {part.name: part.title for part in study.parts} for name, study in studies.items()}
+        typer.echo(to_json({name: {"title": study.title, "parts": parts[name]} for name, study in studies.items()}))
+        return
+    for name, study in studies.items():
         typer.echo(f"{name}  {study.title}")
         for part in study.parts:
             typer.echo(f"    {part.name:<18}{part.title}")
