@@ -186,6 +186,11 @@ RECORD_DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a text as spec": lambda record: record | {"spec": "x"},
     "a text as seconds": lambda record: record | {"seconds": "long"},
     "a list as unmeasured": lambda record: record | {"unmeasured": []},
+    "one accuracy alone": lambda record: record | {"scores": {"train_loss": 0.1, "test_loss": 0.1, "test_accuracy": 1}},
+    "a table as reason": lambda record: record | {"unmeasured": {"loss": {"a": None}}},
+    "a list as seed": lambda record: record | {"spec": record["spec"] | {"seed": [1]}},
+    "10^400 epochs": lambda record: record | {"epochs_trained": 10**400},
+    "a seed of 400 digits": lambda record: record | {"spec": record["spec"] | {"seed": 10**400}},
     "id a number": lambda record: record | {"id": 3},
     "no status": lambda record: {k: v for k, v in record.items() if k != "status"},
 }

@@ -340,15 +340,26 @@ def _checked(content: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"status is {str(content['status'])[:60]!r}, none of {', '.join(get_args(Status))}")
     content["readings"] = Readings(Reading.from_dict(reading) for reading in content.get("readings", ()))
     content["scores"] = {key: float(value) for key, value in content.get("scores", {}).items()}
+    if ("train_accuracy" in content["scores"]) != ("test_accuracy" in content["scores"]):
+        raise ValueError("scores hold one accuracy without the other")
+    if not all(isinstance(reason, str) for reason in content.get("unmeasured", {}).values()):
+        raise ValueError("unmeasured holds what is no text")
+    for name, value in (("seed", content["spec"].get("seed", 0)), ("epochs_trained", content.get("epochs_trained", 0))):
+        if not _is_whole(value):
+            raise ValueError(f"{name} is {str(value)[:60]!r}")
     content["seconds"] = float(content.get("seconds", 0.0))
     return content
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) < 2**63
 
 
 def _is_number(value: Any) -> bool:
     """Whether a value of an epoch is a number as `to_json` writes it: one that is not finite is a text."""
     if isinstance(value, str):
         return value in ("NaN", "Infinity", "-Infinity")
-    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+    return isinstance(value, float) or _is_whole(value)
 
 
 def _history(folder: Path) -> tuple[Mapping[str, Any], ...]:
