@@ -70,9 +70,9 @@ def ranked_measures(view: PoolView) -> list[dict[str, Any]]:
         One row a measure, the strongest first; measures without a correlation last.
     """
     found = ranked_correlations(view)
+    by_name: dict[Any, dict[str, Any]] = {} if found is None else found.to_dict("index")
     rows = []
-    for name, row in () if found is None else found.iterrows():
-        name = str(name)
+    for name, row in by_name.items():
         ends = (row["kendall"], row["kendall_low"], row["kendall_high"])
         direction = view.readings[name][0].direction
         rows.append(
