@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from torch import nn
 
-from gapscope.training.alarm import OverfittingAlarm
+from gapscope.training.alarms.shared_learning import SharedLearning
 
 
-class _RaisedIn(OverfittingAlarm):
+class _RaisedIn(SharedLearning):
     def __init__(self, epoch: int) -> None:
         super().__init__()
         self.epoch = epoch
@@ -23,6 +23,6 @@ class _RaisedIn(OverfittingAlarm):
 
 
 @pytest.fixture
-def raised_in() -> Callable[[int], OverfittingAlarm]:
+def raised_in() -> Callable[[int], SharedLearning]:
     """Makes an alarm that is raised in the given epoch, whatever it sees."""
     return _RaisedIn

@@ -110,3 +110,23 @@ def test_the_alarm_ends_training_only_where_asked(tmp_path: Path, raised_in: Any
     monitor = Monitor(make_data(), n_samples=24, alarm=raised_in(2))
     trainer, _ = fit(tmp_path, MonitorCallback(monitor, stop=stop))
     assert trainer.current_epoch == epochs
+
+
+def test_a_resumed_fit_resumes_the_monitor_and_its_alarm(tmp_path: Path) -> None:
+    def watched() -> Monitor:
+        return Monitor(make_data(), ["accuracy"], n_samples=24, alarm="label_wave")
+
+    unbroken, resumed = watched(), watched()
+    fit(tmp_path, MonitorCallback(unbroken))
+    trainer, _ = fit(tmp_path, MonitorCallback(watched()), epochs=2)
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    torch.manual_seed(5)
+    again = pl.Trainer(
+        max_epochs=4, accelerator="cpu", callbacks=[MonitorCallback(resumed)], default_root_dir=tmp_path, logger=False,
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+    )  # fmt: skip
+    loader = DataLoader(make_data(), batch_size=16)
+    again.fit(Module(), loader, loader, ckpt_path=tmp_path / "half.ckpt")
+    assert resumed.epochs == unbroken.epochs == [1, 2, 3, 4]
+    assert resumed.rows[1] == unbroken.rows[1]
+    assert resumed.rows[2]["alarm.prediction_changes"] >= 0  # against the predictions before the interruption

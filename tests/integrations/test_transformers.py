@@ -166,3 +166,24 @@ def test_the_alarm_ends_training_only_where_asked(tmp_path: Path, raised_in: Any
     monitor = Monitor((TOKENS, LABELS), ["accuracy"], n_samples=24, alarm=raised_in(1))
     trainer, _ = fit(tmp_path, MonitorCallback(monitor, stop=stop))
     assert trainer.state.global_step == steps
+
+
+def test_a_resumed_training_resumes_the_monitor_and_its_alarm(tmp_path: Path) -> None:
+    def watched() -> Monitor:
+        return Monitor((TOKENS, LABELS), ["accuracy"], n_samples=24, alarm="label_wave")
+
+    def trained(monitor: Monitor, folder: Path, **resume: Any) -> None:
+        arguments = training_arguments(folder, num_train_epochs=3)
+        arguments.save_strategy = transformers.trainer_utils.IntervalStrategy.EPOCH
+        trainer = transformers.Trainer(
+            model=bert_classifier(), args=arguments, train_dataset=Sentences(), callbacks=[MonitorCallback(monitor)]
+        )
+        trainer.train(**resume)
+
+    unbroken, resumed = watched(), watched()
+    trained(unbroken, tmp_path)
+    trained(resumed, tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert resumed.epochs == unbroken.epochs == [1, 2, 3]
+    for mine, theirs in zip(resumed.rows, unbroken.rows, strict=True):
+        assert mine == pytest.approx(theirs, nan_ok=True)
+    assert resumed.state_dict()["alarm"] == unbroken.state_dict()["alarm"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import random
 import re
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,13 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from door_networks import bert, resnet18
 from gapscope.assessment.measure import measure
 from gapscope.base.errors import InvalidInput, ReplaceLayer, UnreadableFile
+from gapscope.base.files import to_json
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.measures.ntk_logdet import ntk_logdet
-from gapscope.training.alarm import OverfittingAlarm
+from gapscope.training.alarms.initial_kernel import InitialKernel
+from gapscope.training.alarms.registry import make_alarm
+from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.loop import train
 from gapscope.training.monitor import GIVE_UP_AFTER, Monitor
 
@@ -50,7 +55,7 @@ def trained(on_epoch: Callable[..., None] | None, **settings: Any) -> tuple[nn.M
 @pytest.mark.parametrize("every", [1, 2])
 def test_weights_are_bit_identical_with_and_without_a_monitor(mode: Any, every: int) -> None:
     batch_norm = mode == "eval"
-    alarm = OverfittingAlarm(neighbours=5)
+    alarm = SharedLearning(neighbours=5)
     monitor = Monitor(make_samples(), every=every, n_samples=20, mode=mode, alarm=alarm)
     plain, _ = trained(None, batch_norm=batch_norm)
     monitored, result = trained(monitor, batch_norm=batch_norm)
@@ -348,8 +353,8 @@ def test_the_rule_of_every_is_one_in_own_loops_and_callbacks() -> None:
 
 
 def test_a_monitor_that_is_used_again_starts_anew_and_says_so() -> None:
-    monitor = Monitor(make_samples(), ["loss"], alarm=OverfittingAlarm(neighbours=5))
-    assert repr(monitor).endswith("OverfittingAlarm(has seen nothing yet)")
+    monitor = Monitor(make_samples(), ["loss"], alarm=SharedLearning(neighbours=5))
+    assert repr(monitor).endswith("SharedLearning(has seen nothing yet)")
     for epoch in (1, 2):
         monitor.record(make_network(), epoch)
     assert monitor.alarm is not None and "not raised; the best epoch so far" in repr(monitor)
@@ -359,10 +364,47 @@ def test_a_monitor_that_is_used_again_starts_anew_and_says_so() -> None:
     assert monitor.epochs == [1] and len(monitor.rows) == 1 and not monitor.alarm.raised and monitor.alarm.peak == 1
 
 
+def test_alarms_are_chosen_by_name_and_look_at_the_untrained_network() -> None:
+    samples = make_samples()
+    monitor = Monitor(samples, [], n_samples=30, alarm="initial_kernel")
+    trained(monitor)
+    own = Monitor(samples, [], n_samples=30, alarm="initial_kernel")
+    own.begin(make_network())
+    assert isinstance(own.alarm, InitialKernel) and isinstance(monitor.alarm, InitialKernel)
+    assert own.alarm.share == monitor.alarm.share == monitor.rows[-1]["alarm.contradicted"]
+
+
+@pytest.mark.parametrize("alarm", ["label_wave", "joint", "gradient_disparity"])
+def test_a_resumed_training_resumes_its_monitor(tmp_path: Path, alarm: str) -> None:
+    def watched() -> Monitor:
+        small = {"gradient_disparity": {"batch_size": 4}}
+        return Monitor(make_samples(), ["loss"], n_samples=20, alarm=make_alarm(alarm, **small.get(alarm, {})))
+
+    def run(epochs: int, monitor: Monitor, folder: Path | None) -> Any:
+        settings = TrainingSpec(epochs=epochs, batch_size=16)
+        return train(make_network(), make_samples(), settings, on_epoch=monitor, folder=folder)
+
+    unbroken, resumed = watched(), watched()
+    expected = run(6, unbroken, None).history
+    run(3, watched(), tmp_path)
+    found = run(6, resumed, tmp_path).history
+    assert [row["train_loss"] for row in found] == [row["train_loss"] for row in expected]
+    assert json.loads(to_json(resumed.state_dict()["alarm"])) == json.loads(to_json(unbroken.state_dict()["alarm"]))
+    assert json.loads(to_json(resumed.rows)) == json.loads(to_json(unbroken.rows))
+    assert resumed.epochs == unbroken.epochs
+    assert [r.values() for r in resumed.readings] == [r.values() for r in unbroken.readings]
+
+
+def test_a_state_without_its_alarm_is_refused() -> None:
+    kept = Monitor(make_samples(), ["loss"]).state_dict()
+    with pytest.raises(InvalidInput, match="that of a monitor without an alarm; this one has LabelWave"):
+        Monitor(make_samples(), ["loss"], alarm="label_wave").load_state_dict(kept)
+
+
 def test_an_alarm_refuses_regression_at_once() -> None:
     x = torch.randn(30, 4)
     with pytest.raises(InvalidInput, match="needs class labels, one a sample; these data have none"):
-        Monitor((x, x[:, :1]), ["loss"], alarm=OverfittingAlarm())
+        Monitor((x, x[:, :1]), ["loss"], alarm=SharedLearning())
     assert Monitor((x, x[:, 0]), ["loss"]).record(nn.Linear(4, 1), 1)["loss"] > 0
 
 
@@ -389,6 +431,6 @@ def test_recordings_are_kept_and_drawn(tmp_path: Any) -> None:
 def test_a_resnet_and_a_bert_are_monitored() -> None:
     for make in (resnet18, bert):
         network, data = make()
-        monitor = Monitor(data, ["ntk_trace", "accuracy"], alarm=OverfittingAlarm(neighbours=5))
+        monitor = Monitor(data, ["ntk_trace", "accuracy"], alarm=SharedLearning(neighbours=5))
         numbers = monitor.record(network, 1)
         assert numbers["ntk_trace"] > 0 and "alarm.support" in numbers and network.training

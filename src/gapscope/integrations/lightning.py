@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import nn
+
 from gapscope.base.errors import require_extra
 from gapscope.training.monitor import Monitor
 
@@ -14,8 +18,9 @@ class MonitorCallback(pl.Callback):
     """Records at the end of training epochs and logs the numbers to the trainer's own loggers.
 
     The monitored network is the LightningModule itself, called with the inputs alone, or one of its modules. Weights
-    are bit-identical with and without the callback (unless `stop`). With several processes the first one records; the
-    weights must be whole on it, so strategies that shard them are not for this.
+    are bit-identical with and without the callback (unless `stop`). Lightning's checkpoints hold the monitor and its
+    alarm, so that a resumed training goes on as if unbroken. With several processes the first one records; the weights
+    must be whole on it, so strategies that shard them are not for this.
 
     Args:
         monitor: What to record, and how often (`every` counts training epochs).
@@ -25,6 +30,31 @@ class MonitorCallback(pl.Callback):
 
     def __init__(self, monitor: Monitor, *, module: str | None = None, stop: bool = False) -> None:
         self.monitor, self.module, self.stop = monitor, module, stop
+
+    def _watched(self, pl_module: pl.LightningModule) -> nn.Module:
+        return pl_module if self.module is None else pl_module.get_submodule(self.module)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Look at the untrained network.
+
+        Args:
+            trainer: The trainer.
+            pl_module: The module that is trained.
+        """
+        if trainer.is_global_zero:
+            self.monitor.begin(self._watched(pl_module))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What Lightning's checkpoint keeps: the monitor's state."""
+        return self.monitor.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up what a checkpoint kept.
+
+        Args:
+            state_dict: The monitor's state.
+        """
+        self.monitor.load_state_dict(state_dict)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record if it is time.
@@ -36,7 +66,7 @@ class MonitorCallback(pl.Callback):
         raised = False
         if trainer.is_global_zero:
             row = {"epoch": trainer.current_epoch + 1}
-            self.monitor(pl_module if self.module is None else pl_module.get_submodule(self.module), row)
+            self.monitor(self._watched(pl_module), row)
             row.pop("epoch")
             pl_module.log_dict(row, rank_zero_only=True)
             raised = self.monitor.alarm is not None and self.monitor.alarm.raised

@@ -7,11 +7,13 @@ add_penalty(trainer, gs.GradientSimilarityPenalty(0.003))
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, require_extra
+from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.gathering import LABEL_NAMES
 from gapscope.base.input_form import packed
 from gapscope.inspection.adapted import Adapted
@@ -30,6 +32,10 @@ from transformers import (  # noqa: E402  # pyright: ignore[reportMissingImports
 )
 
 
+def _beside_checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / "gapscope_monitor.json"
+
+
 class MonitorCallback(TrainerCallback):
     """Records at the end of training epochs.
 
@@ -41,6 +47,9 @@ class MonitorCallback(TrainerCallback):
     mappings of one length (pad to it), or `(input_ids, labels)`: then token numbers equal to the config's
     `pad_token_id` are left out by the attention mask.
 
+    Beside each of the Trainer's checkpoints lies the monitor's state (`gapscope_monitor.json`); a training that is
+    resumed from one goes on with it.
+
     Args:
         monitor: What to record, and how often (`every` counts training epochs).
         stop: Whether the monitor's alarm ends the training.
@@ -48,6 +57,49 @@ class MonitorCallback(TrainerCallback):
 
     def __init__(self, monitor: Monitor, *, stop: bool = False) -> None:
         self.monitor, self.stop = monitor, stop
+
+    def _watched(self, model: nn.Module) -> nn.Module:
+        as_given = self.monitor.samples.form is not None
+        return model if as_given else LogitsOnly(model, getattr(model.config, "pad_token_id", None))
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Look at the untrained network, or take up the state that lies beside the checkpoint.
+
+        Args:
+            args: Settings of the trainer.
+            state: Where training stands.
+            control: Not used.
+            model: The model, without wrappers.
+            **kwargs: What else the trainer passes.
+        """
+        if not state.is_world_process_zero:
+            return
+        assert model is not None
+        kept = _beside_checkpoint(args, state)
+        if state.global_step and kept.exists():
+            self.monitor.load_state_dict(read_json(kept))
+        else:
+            self.monitor.begin(self._watched(model))
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Write the monitor's state beside the checkpoint.
+
+        Args:
+            args: Settings of the trainer.
+            state: Where training stands.
+            control: Not used.
+            **kwargs: What else the trainer passes.
+        """
+        kept = _beside_checkpoint(args, state)
+        if state.is_world_process_zero and kept.parent.exists():
+            write_atomically(kept, to_json(self.monitor.state_dict()))
 
     def on_epoch_end(
         self,
@@ -70,8 +122,7 @@ class MonitorCallback(TrainerCallback):
             return
         assert model is not None
         row: dict[str, Any] = {"epoch": round(state.epoch or 0)}
-        as_given = self.monitor.samples.form is not None
-        self.monitor(model if as_given else LogitsOnly(model, getattr(model.config, "pad_token_id", None)), row)
+        self.monitor(self._watched(model), row)
         if len(row) > 1:
             state.log_history.append({**row, "step": state.global_step})
         if self.stop and self.monitor.alarm is not None and self.monitor.alarm.raised:

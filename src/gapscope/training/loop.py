@@ -28,6 +28,8 @@ from gapscope.penalties.robust_losses import make_loss
 from gapscope.training.checkpoints import load_tensors, save_tensors, set_weights
 from gapscope.training.randomness import host_random_states, reproducible, set_host_random_states
 
+OnBatch = Callable[[Tensor, Tensor], None]
+
 CHECK_FINITE_EVERY = 50
 CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.jsonl"
 
@@ -98,8 +100,12 @@ def _batches(n: int, batch_size: int, order: torch.Generator) -> Iterator[Tensor
 class _Run:
     """The state of one training: what a checkpoint holds."""
 
-    def __init__(self, network: nn.Module, settings: TrainingSpec, penalties: Sequence[Penalty], seed: int) -> None:
+    def __init__(
+        self, network: nn.Module, settings: TrainingSpec, penalties: Sequence[Penalty], seed: int, watcher: Any
+    ) -> None:
         self.network, self.settings, self.penalties = network, settings, penalties
+        # a monitor is resumed with the training that it watches
+        self.watcher = watcher if hasattr(watcher, "load_state_dict") else None
         self.device = device_of(network)
         self.mixed = settings.precision == "mixed"
         if self.mixed and self.device.type != "cuda":
@@ -116,8 +122,8 @@ class _Run:
         """What is trained on a batch, without penalties."""
         return loss_of(outputs, y) if self.robust_loss is None else self.robust_loss(outputs, y, indices)
 
-    def step(self, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One optimisation step; returns loss, penalty and number of right predictions of the batch."""
+    def step(self, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """One optimisation step; returns outputs, loss, penalty and number of right predictions of the batch."""
         with torch.autocast("cuda", dtype=torch.float16, enabled=self.mixed):
             outputs, penalty = outputs_with_penalties(self.network, x, y, self.penalties)
             loss = self.loss(checked_outputs(outputs, len(x)), y, indices)
@@ -129,9 +135,9 @@ class _Run:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         right = (outputs.detach().argmax(1) == y).sum() if not y.is_floating_point() else torch.zeros(())
-        return loss.detach(), penalty.detach(), right
+        return outputs.detach(), loss.detach(), penalty.detach(), right
 
-    def train_epoch(self, samples: Samples) -> dict[str, float] | None:
+    def train_epoch(self, samples: Samples, on_batch: OnBatch | None = None) -> dict[str, float] | None:
         """One pass over the samples; None as soon as the loss is not finite."""
         settings, n = self.settings, len(samples)
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
@@ -148,7 +154,9 @@ class _Run:
                 x = flip_shift_rotate(x, generator=torch.default_generator)
             if settings.channels_last and x.ndim == 4:
                 x = x.contiguous(memory_format=torch.channels_last)
-            loss, penalty, right = self.step(x, y, indices)
+            outputs, loss, penalty, right = self.step(x, y, indices)
+            if on_batch is not None:
+                on_batch(indices, outputs)
             totals += torch.stack([loss.double() * len(x), penalty.double() * len(x), right.double().to(self.device)])
             if number % CHECK_FINITE_EVERY == CHECK_FINITE_EVERY - 1 and not bool(totals.isfinite().all()):
                 return None
@@ -174,7 +182,8 @@ class _Run:
         tensors |= {"random.order": self.order.get_state(), **host_random_states()}
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
-        return tensors, {"epoch": self.epoch, "scaler": self.scaler.state_dict()}
+        facts = {"epoch": self.epoch, "scaler": self.scaler.state_dict()}
+        return tensors, facts if self.watcher is None else facts | {"watcher": self.watcher.state_dict()}
 
     def take_up(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], source: str) -> None:
         """Go on from what `state` returned."""
@@ -200,6 +209,8 @@ class _Run:
         if "random.cuda" in tensors and self.device.type == "cuda":
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
         self.scaler.load_state_dict(dict(facts["scaler"]))
+        if self.watcher is not None and "watcher" in facts:
+            self.watcher.load_state_dict(facts["watcher"])
         self.epoch = int(facts["epoch"])
 
 
@@ -270,6 +281,7 @@ def train(
     penalties: Sequence[Penalty] | None = None,
     folder: Path | None = None,
     on_epoch: Callable[[nn.Module, dict[str, Any]], None] | None = None,
+    on_batch: OnBatch | None = None,
 ) -> TrainingResult:
     """Train `network` in place and return how it went; the same seed and machine give bit-identical weights.
 
@@ -288,7 +300,10 @@ def train(
         test: Data in any of these forms, scored after every epoch, never trained on and never used to stop.
         penalties: Penalty objects to use instead of `settings.penalties`.
         folder: An existing folder for checkpoint and history.
-        on_epoch: Called after every epoch with the network and the epoch's row, which it may extend with numbers.
+        on_epoch: Called after every epoch with the network and the epoch's row, which it may extend with numbers. A
+            `Monitor` also looks at the untrained network, and is kept in the checkpoint.
+        on_batch: Called after every step with the positions of the batch's samples in the data, and the outputs that
+            the network gave them in training mode; what the training pass says of each sample, for nothing.
 
     Returns:
         Status, reason and history. A loss that is not finite ends training with status "diverged", and so do weights
@@ -305,12 +320,14 @@ def train(
     _check_samples(network, samples)
     if penalties is None:
         penalties = [make_penalty(item.name, item.options) for item in settings.penalties]
-    run = _Run(network, settings, penalties, seed)
+    run = _Run(network, settings, penalties, seed, on_epoch)
     with reproducible(run.device, stream_seed(seed, "training")):
         history = _resume(run, folder)
+        if not history and hasattr(on_epoch, "begin"):
+            on_epoch.begin(network)  # type: ignore[union-attr]
         while not (stopped := _stop_reason(settings, history)):
             start = time.perf_counter()
-            row: dict[str, Any] | None = run.train_epoch(samples)
+            row: dict[str, Any] | None = run.train_epoch(samples, on_batch)
             if row is None:
                 network.eval()
                 return TrainingResult(

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 from gapscope.assessment.door import ready
 from gapscope.assessment.measure import measure, select_measures
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.base.files import write_atomically
+from gapscope.base.files import to_json, write_atomically
 from gapscope.base.plots import plot_lines
 from gapscope.base.randomness import stream_seed
 from gapscope.base.records import Readings
@@ -26,7 +26,8 @@ from gapscope.base.results import Result
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.independence import check_no_batch_statistics
 from gapscope.inspection.outputs import inspecting
-from gapscope.training.alarm import OverfittingAlarm
+from gapscope.training.alarms.base import Alarm
+from gapscope.training.alarms.registry import make_alarm
 from gapscope.training.recordings import Recordings
 
 if TYPE_CHECKING:
@@ -116,19 +117,39 @@ def _say(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def _subset(data: Any, n_samples: int, seed: int) -> Samples:
-    """A random part of the data in their order; of a Dataset only the chosen samples are read."""
+def _subset(data: Any, n_samples: int, seed: int, wanted: torch.Tensor | None) -> tuple[Samples, torch.Tensor]:
+    """A random part of the data in their order, with its positions; of a Dataset only the chosen samples are read."""
     generator = torch.Generator().manual_seed(stream_seed(seed, "monitored samples"))
 
     def drawn(n: int) -> torch.Tensor:
-        return torch.randperm(n, generator=generator)[:n_samples].sort().values
+        chosen = torch.randperm(n, generator=generator)[:n_samples]
+        return (chosen if wanted is None else torch.cat([chosen, wanted]).unique()).sort().values
 
+    positions = None
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        data = Subset(data, drawn(len(data)).tolist())  # type: ignore[arg-type]
+        positions = drawn(len(data))  # type: ignore[arg-type]
+        data = Subset(data, positions.tolist())
     # Loaders and random augmentation draw from the global random states, which belong to the training.
     with inspecting(nn.Identity()):
         samples = as_samples(data)
-    return samples if len(samples) <= n_samples else samples.subset(drawn(len(samples)))
+    if positions is None:
+        n = len(samples)
+        positions = torch.arange(n) if n <= n_samples else drawn(n)
+        samples = samples if n <= n_samples else samples.subset(positions)
+    if wanted is not None and len(samples) != len(positions):
+        raise InvalidInput(
+            f"Every sample must have a label where an alarm wants certain ones; {len(positions) - len(samples)} have "
+            "none. Drop them first."
+        )
+    return samples, positions
+
+
+def _check_alarm(alarm: Alarm, samples: Samples) -> None:
+    if alarm.classes_only and not samples.is_classification:
+        raise InvalidInput(
+            f"{type(alarm).__name__} needs class labels, one a sample; these data have none. Use an alarm that does "
+            "without: 'gradient_disparity', 'evidence' or 'late_joiners'."
+        )
 
 
 class Monitor(Result):
@@ -137,7 +158,11 @@ class Monitor(Result):
     A monitor is called as the `on_epoch` of `gapscope.train`, wrapped by the callbacks of `gapscope.integrations`, or
     used by hand in any loop: `monitor.record(network, epoch)`. Everywhere it records at epochs that `every` divides,
     and does nothing at others. An epoch smaller than the last one is taken for another training: the monitor says so
-    and starts anew, its alarm as well. Classification and regression alike, but for the alarm.
+    and starts anew, its alarm as well. Classification and regression alike, but for most alarms.
+
+    A training that is resumed takes the monitor with it: `gapscope.train` and the callbacks keep it in their
+    checkpoints, and in a loop of your own `state_dict` and `load_state_dict` do. Readings, counters and the alarm then
+    go on as if the training had not been interrupted; what recordings cost counts from there.
 
     It never touches training: weights, buffers, modes, gradients and all random states are as if it were not there. It
     never ends training either, but for a first recording that fails (a misspelled option, a network that cannot be
@@ -154,13 +179,13 @@ class Monitor(Result):
             gradients equal (Szolnoky et al. 2022, Sec. 3.3). Networks with BatchNorm cannot be measured so.
         options: Measure name -> keyword options of that measure; None takes the n x n kernel, summed over outputs, for
             "ntk_logdet".
-        alarm: Watches the same samples for overfitting, see `OverfittingAlarm`; give it n_samples=256. It needs class
-            labels, so that it is not for regression.
+        alarm: Watches the same samples for overfitting: an alarm, or the name of one (`gapscope.training.alarms`).
         sinks: Called after each recording with the epoch and the numbers; see `gapscope.integrations`.
         seed: Seed of the choice of samples and of measures that draw noise.
 
     Raises:
-        InvalidInput: A measure or an option is unknown, or out of range, or an alarm is to watch a regression.
+        InvalidInput: A measure, an option or an alarm is unknown, or out of range, or an alarm that needs class labels
+            is to watch a regression.
 
     >>> x, y = torch.eye(4), torch.tensor([0, 1, 0, 1])
     >>> network, monitor = nn.Linear(4, 2), Monitor((x, y), measures=["ntk_trace"], every=2)
@@ -179,19 +204,18 @@ class Monitor(Result):
         n_samples: int = 128,
         mode: Literal["eval", "train"] = "eval",
         options: Mapping[str, Mapping[str, Any]] | None = None,
-        alarm: OverfittingAlarm | None = None,
+        alarm: Alarm | str | None = None,
         sinks: Sequence[Sink] = (),
         seed: int = 0,
     ) -> None:
         check_range("every", every, 1)
         check_range("n_samples", n_samples, 1)
         check_choice("mode", mode, ("eval", "train"))
-        self.samples = _subset(data, n_samples, seed)
-        if alarm is not None and not self.samples.is_classification:
-            raise InvalidInput(
-                "An OverfittingAlarm needs class labels, one a sample; these data have none. Leave the alarm out, and "
-                "watch the measures."
-            )
+        alarm = make_alarm(alarm) if isinstance(alarm, str) else alarm
+        self.samples, positions = _subset(data, n_samples, seed, None if alarm is None else alarm.wanted)
+        if alarm is not None:
+            _check_alarm(alarm, self.samples)
+            alarm.watching(positions)
         chosen = select_measures(measures, self.samples, has_initial=False)
         self.measures = tuple(item.name for item in chosen)
         self.every, self.mode, self.alarm, self.seed = every, mode, alarm, seed
@@ -217,6 +241,48 @@ class Monitor(Result):
             row: The epoch's row; its "epoch" counts from 1.
         """
         row.update(self.record(network, row["epoch"]))
+
+    def begin(self, network: nn.Module) -> None:
+        """Let the alarm look at the network before its training; `gapscope.train` and the callbacks do that.
+
+        Args:
+            network: The network, untrained.
+        """
+        if self.alarm is not None and not self.epochs:
+            with torch.inference_mode(False):
+                found = ready(network, self.samples)
+                self.alarm.begin(found.network, replace(self.samples, form=None))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values (JSON keeps them) with which a resumed training goes on as if it were unbroken."""
+        return {
+            "epochs": list(self.epochs),
+            "rows": [dict(row) for row in self.rows],
+            "readings": [readings.to_dict() for readings in self.readings],
+            "alarm": None if self.alarm is None else self.alarm.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up the state that `state_dict` gave.
+
+        Args:
+            state: The state of a monitor with the same settings.
+
+        Raises:
+            InvalidInput: It is that of a monitor with another alarm.
+        """
+        kept = state["alarm"]
+        if (kept is None) != (self.alarm is None):
+            raise InvalidInput(
+                f"The state is that of a monitor with{'out' if kept is None else ''} an alarm; this one has "
+                f"{'none' if self.alarm is None else type(self.alarm).__name__}. Use the monitor it was saved with."
+            )
+        if self.alarm is not None:
+            self.alarm.load_state_dict(kept)
+        self.epochs = [int(epoch) for epoch in state["epochs"]]
+        self.rows = [{name: float(value) for name, value in row.items()} for row in state["rows"]]
+        self.readings = [Readings.from_json(to_json(readings)) for readings in state["readings"]]
+        self._spans = []
 
     def record(self, network: nn.Module, epoch: int) -> dict[str, float]:
         """Take the readings if `every` divides the epoch, keep them, hand them to the sinks, and return the numbers.
@@ -244,7 +310,7 @@ class Monitor(Result):
                 readings = self._measured(network, epoch)
                 numbers = readings.values()
                 if self.alarm is not None:
-                    numbers |= self.alarm.observe(network, self.samples, epoch)
+                    numbers |= self.alarm.observe(network, replace(self.samples, form=None), epoch)
         except Exception as error:  # a measure must not end a training, whatever it raises
             if not self.rows:
                 raise

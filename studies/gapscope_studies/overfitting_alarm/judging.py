@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gapscope_studies.overfitting_alarm.rules import Rule, Settings
+from gapscope_studies.overfitting_alarm.rules import CANARIES, SPLIT, WHOLE, Rule, Settings
 from gapscope_studies.overfitting_alarm.runs import Run
 
 OVERFITS, STAYS = 0.04, 0.02
@@ -31,19 +31,23 @@ class Verdict:
     Attributes:
         kind: Kind of the run.
         noise: Its label noise.
-        best: Largest test accuracy at a recording.
-        final: Mean test accuracy of the last three recordings.
-        kept: Test accuracy where the rule is raised, `final` where it is not.
+        best: Largest test accuracy of the network that the rule watches.
+        final: Mean test accuracy of its last three epochs.
+        whole: The same of the network on all data without canaries: what was to be had without a rule.
+        kept: Test accuracy where the rule stops, `final` where it does not.
+        rolled_back: Test accuracy at the epoch that the rule calls the best one, `final` where it does not stop.
         raised: Whether it was raised.
         premature: Whether test accuracy rose more than two points above its maximum so far after the alarm.
-        delay: Epochs from the (first) best recording to the alarm; NaN without an alarm.
+        delay: Epochs from the (first) best one to the alarm; NaN without an alarm.
     """
 
     kind: str
     noise: float
     best: float
     final: float
+    whole: float
     kept: float
+    rolled_back: float
     raised: bool
     premature: bool
     delay: float
@@ -64,21 +68,32 @@ class Verdict:
         return self.raised and not self.premature and self.kept >= (self.best + self.final) / 2
 
 
+def accuracies(run: Run, network: str) -> np.ndarray:
+    """Test accuracy after every epoch of one of the run's networks."""
+    columns = {WHOLE: run.columns, SPLIT: run.split, CANARIES: run.with_canaries}[network]
+    return np.array(columns["test_accuracy"])
+
+
+def final_of(accuracy: np.ndarray) -> float:
+    """Mean of the last epochs."""
+    return float(accuracy[-FINAL:].mean())
+
+
 def judge(rule: Rule, settings: Settings, run: Run) -> Verdict:
-    """Return what the rule says of a run; a rule that needs a split is judged on the network trained without it."""
-    accuracy = np.array((run.held_out if rule.needs_split else run.columns)["test_accuracy"])
-    index = rule.stops_at(run, **settings)
-    final, best = float(accuracy[-FINAL:].mean()), int(accuracy.argmax())
-    raised = index is not None
+    """Return what the rule says of a run; a rule is judged on the network that it watches."""
+    accuracy, stop = accuracies(run, rule.network), rule.stops(run, **settings)
+    final, best = final_of(accuracy), int(accuracy.argmax())
     return Verdict(
         kind=run.case.kind,
-        noise=run.case.spec.data.label_noise,
+        noise=run.case.noise,
         best=float(accuracy[best]),
         final=final,
-        kept=float(accuracy[index]) if raised else final,
-        raised=raised,
-        premature=raised and bool(accuracy[index:].max() > accuracy[: index + 1].max() + LATER_GAIN),
-        delay=float(run.epochs[index] - run.epochs[best]) if raised else float("nan"),
+        whole=final_of(accuracies(run, WHOLE)),
+        kept=final if stop is None else float(accuracy[stop.at]),
+        rolled_back=final if stop is None else float(accuracy[stop.peak]),
+        raised=stop is not None,
+        premature=stop is not None and bool(accuracy[stop.at :].max() > accuracy[: stop.at + 1].max() + LATER_GAIN),
+        delay=float("nan") if stop is None else float(stop.at - best),
     )
 
 
@@ -110,5 +125,6 @@ STATISTICS: dict[str, Callable[[Sequence[Verdict]], float]] = {
     "delay": lambda verdicts: _median([v.delay for v in verdicts if v.overfits and v.raised]),
     "kept": lambda verdicts: _mean([v.kept for v in verdicts]),
     "kept - final": lambda verdicts: _mean([v.kept - v.final for v in verdicts]),
+    "rolled back": lambda verdicts: _mean([v.rolled_back for v in verdicts]),
     "best - kept": lambda verdicts: _mean([v.best - v.kept for v in verdicts]),
 }

@@ -1,19 +1,39 @@
-"""Rules that look at the recordings of a training, one after the other, and say when test accuracy has peaked."""
+"""Rules that say of a watched training when to stop: every alarm replayed, alone and combined, and its rivals."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import torch
 
-from gapscope.training.alarm import OverfittingAlarm
+from gapscope.training.alarms.base import Alarm
+from gapscope.training.alarms.canaries import Canaries, CanaryAlarm, noise_rate_bound
+from gapscope.training.alarms.evidence import Evidence
+from gapscope.training.alarms.gradient_disparity import GradientDisparity
+from gapscope.training.alarms.gradient_weight_alignment import GradientWeightAlignment
+from gapscope.training.alarms.initial_kernel import contradicted
+from gapscope.training.alarms.joint import Joint
+from gapscope.training.alarms.label_wave import LabelWave
+from gapscope.training.alarms.late_joiners import LateJoiners
+from gapscope.training.alarms.left_out_agreement import LeftOutAgreement
+from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope_studies.overfitting_alarm.runs import Run
 
 Settings = dict[str, float]
+# Whose test accuracy counts: the network on all data, the one without a tenth, the one with canaries.
+WHOLE, SPLIT, CANARIES = "whole", "split", "canaries"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where a rule ends a training, and where it says the best epoch was; indices of epochs."""
+
+    at: int
+    peak: int
 
 
 @dataclass(frozen=True)
@@ -23,157 +43,277 @@ class Rule:
     Attributes:
         name: For tables.
         title: What it looks at, in words.
-        stops_at: Run and settings -> index of the recording at which it is raised, or None.
+        stops: Run and settings -> where it stops, or None.
         grid: Setting -> values.
-        needs_split: Whether it looks at the network that was trained without a tenth of the samples.
+        network: Which of the run's networks it watches and is judged on.
+        rival: Whether it is a rival: it gives labelled samples away, or looks at the training loss alone.
     """
 
     name: str
     title: str
-    stops_at: Callable[..., int | None]
+    stops: Callable[..., Stop | None]
     grid: Mapping[str, Sequence[float]]
-    needs_split: bool = False
+    network: str = WHOLE
+    rival: bool = False
 
     def settings(self) -> list[Settings]:
         """All combinations."""
         return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
 
 
-def _smoothed(values: Sequence[float], window: int) -> np.ndarray:
-    """Mean over the last `window` values."""
-    return np.array([np.mean(values[max(0, i - window + 1) : i + 1]) for i in range(len(values))])
-
-
-def _first_in_a_row(hits: Sequence[bool], patience: int) -> int | None:
-    count = 0
-    for index, hit in enumerate(hits):
-        count = count + 1 if hit else 0
-        if count >= patience:
-            return index
+def _played(alarm: Alarm, looks: Iterator[object]) -> Stop | None:
+    """Let an alarm see one observation after the other until it is raised; epochs count from 0."""
+    for _ in looks:
+        if alarm.raised_at is not None:
+            return Stop(alarm.raised_at, alarm.raised_at if alarm.peak is None else alarm.peak)
     return None
 
 
-def fallen(values: Sequence[float], *, fall: float, patience: int, window: int) -> int | None:
+def fallen(values: Sequence[float], *, fall: float, patience: int, window: int) -> Stop | None:
     """First index at which the smoothed values lie more than `fall` below their maximum so far, `patience` in a row."""
-    smooth = _smoothed(values, window)
-    return _first_in_a_row(list(smooth < np.fmax.accumulate(smooth) - fall), patience)
-
-
-def flat(values: Sequence[float], *, growth: float, patience: int, window: int) -> int | None:
-    """First index at which the smoothed values have grown by less than `growth` over `patience` recordings."""
-    smooth = _smoothed(values, window)
-    hits = [smooth[i] - smooth[i - patience] < growth for i in range(patience, len(smooth))]
-    return hits.index(True) + patience if True in hits else None
-
-
-def growing_again(values: Sequence[float], *, rise: float, patience: int, window: int) -> int | None:
-    """First index at which the smoothed values grow faster than ever they grew slowly before, by `rise` a recording.
-
-    The plateau and renewed growth of Szolnoky et al. 2022: growth counts from its smallest value so far.
-    """
-    growth = np.diff(_smoothed(values, window))
-    found = _first_in_a_row(list(growth > np.minimum.accumulate(growth) + rise), patience)
-    return None if found is None else found + 1
-
-
-def _support(run: Run, **settings: Any) -> int | None:
-    alarm = OverfittingAlarm(**settings)
-    for index, (probabilities, neighbours) in enumerate(zip(run.probabilities, run.neighbours, strict=True)):
-        alarm.update(probabilities, run.labels, neighbours, index)
-        if alarm.raised:
-            return index
+    smooth = [float(np.mean(values[max(0, i - window + 1) : i + 1])) for i in range(len(values))]
+    peak, below = 0, 0
+    for index, value in enumerate(smooth):
+        if value > smooth[peak] or math.isnan(smooth[peak]):
+            peak = index
+        below = below + 1 if value < smooth[peak] - fall else 0
+        if below >= patience:
+            return Stop(index, peak)
     return None
 
 
-def _dear_growth(run: Run, *, level: float, patience: int, window: int) -> int | None:
-    """Growth of log tr K for a fall of the training loss by one half of itself."""
-    trace = np.diff(_smoothed(run.columns["log_trace"], window))
-    loss = -np.diff(np.log2(np.maximum(_smoothed(run.columns["train_loss"], window), 1e-12)))
-    found = _first_in_a_row([bool(t > level * max(x, 1e-3)) for t, x in zip(trace, loss, strict=True)], patience)
-    return None if found is None else found + 1
+def flat(values: Sequence[float], *, growth: float, patience: int, window: int) -> Stop | None:
+    """First index at which the smoothed values have grown by less than `growth` over `patience` recordings."""
+    smooth = [float(np.mean(values[max(0, i - window + 1) : i + 1])) for i in range(len(values))]
+    hits = [i for i in range(patience, len(smooth)) if smooth[i] - smooth[i - patience] < growth]
+    return Stop(hits[0], hits[0]) if hits else None
+
+
+def _wave(predicted: torch.Tensor, *, window: int, fall: float, patience: int) -> Stop | None:
+    alarm = LabelWave(window=int(window), fall=fall, patience=int(patience))
+    return _played(alarm, (alarm.update(row, index) for index, row in enumerate(predicted)))
+
+
+def _alignment(run: Run, *, kurtosis: float, skip: float, **given: float) -> Stop | None:
+    alarm = GradientWeightAlignment(
+        window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]), kurtosis=bool(kurtosis),
+        skip=round(skip * len(run.columns["test_accuracy"])),
+    )  # fmt: skip
+    return _played(alarm, (alarm.update(row.double(), i) for i, row in enumerate(run.tensors["cosines"])))
+
+
+def _disparity(run: Run, **given: float) -> Stop | None:
+    alarm = GradientDisparity(window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]))
+    return _played(alarm, (alarm.update(value, index) for index, value in enumerate(run.columns["disparity"])))
+
+
+def _evidence(run: Run, *, threshold: float, patience: float) -> Stop | None:
+    alarm = Evidence(threshold=threshold, patience=int(patience))
+    return _played(alarm, (alarm.update(value, index) for index, value in enumerate(run.columns["evidence"])))
+
+
+def _shared(
+    run: Run, *, weight: float = 2.0, threshold: float, patience: float, smallest_conflict: float = 0.0
+) -> Stop | None:
+    alarm = SharedLearning(
+        weight=weight, threshold=threshold, patience=int(patience), smallest_conflict=smallest_conflict
+    )
+    outputs, neighbours, labels = (run.tensors[name] for name in ("outputs", "neighbours", "labels"))
+    pairs = zip(outputs, neighbours, strict=True)
+    return _played(
+        alarm, (alarm.update(z.double().softmax(1), labels, near.long(), i) for i, (z, near) in enumerate(pairs))
+    )
+
+
+def _left_out(run: Run, **given: float) -> Stop | None:
+    alarm = LeftOutAgreement(window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]))
+    predictions = run.tensors["initial"].double().clamp(0, 1)
+    looks = enumerate(run.tensors["outputs"])
+    return _played(alarm, (alarm.update(z.double().softmax(1), predictions, i) for i, z in looks))
+
+
+def _joint(run: Run, **given: float) -> Stop | None:
+    alarm = Joint(window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]))
+    predictions, labels = run.tensors["initial"].double().clamp(0, 1), run.tensors["labels"]
+    looks = enumerate(zip(*(run.tensors[name] for name in ("outputs", "neighbours", "cosines")), strict=True))
+    return _played(
+        alarm,
+        (
+            alarm.update(z.double().softmax(1), labels, predictions, near.long(), cosines.double(), i)
+            for i, (z, near, cosines) in looks
+        ),
+    )
+
+
+def _canaries(run: Run, *, smallest_noise: float, **given: float) -> Stop | None:
+    planted = Canaries(torch.zeros(100, dtype=torch.int64), n_classes=2)  # what is restored here is looked at by nobody
+    alarm = CanaryAlarm(
+        planted, window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]),
+        smallest_noise=smallest_noise,
+    )  # fmt: skip
+    labels, which = run.tensors["canary_labels"], run.tensors["is_canary"]
+    return _played(
+        alarm, (alarm.update(z.double(), labels, which, i) for i, z in enumerate(run.tensors["canary_outputs"]))
+    )
+
+
+def noise_rates(run: Run) -> list[float]:
+    """The canaries' bound of the noise rate after every epoch."""
+    outputs, labels = run.tensors["canary_outputs"].double(), run.tensors["canary_labels"]
+    index = labels.expand(len(outputs), -1)[..., None]
+    margins = (outputs.gather(2, index) - outputs.scatter(2, index, -torch.inf).amax(2, keepdim=True)).squeeze(2)
+    means = margins.cumsum(0) / torch.arange(1, len(margins) + 1)[:, None]
+    which = run.tensors["is_canary"]
+    return [noise_rate_bound(row[~which], row[which]) for row in means]
+
+
+def _behind_kernel(stops: Callable[..., Stop | None]) -> Callable[..., Stop | None]:
+    """The rule where the initial kernel's gate is open; it is open or shut for a whole training."""
+
+    def gated(run: Run, *, margin: float, share: float, **given: float) -> Stop | None:
+        if contradicted(run.tensors["initial"].double(), run.tensors["labels"], margin) < share:
+            return None
+        return stops(run, **given)
+
+    return gated
+
+
+def _wave_behind_canaries(run: Run, *, smallest_noise: float, **given: float) -> Stop | None:
+    stop = _wave(run.tensors["canary_predicted"], window=3, **given)
+    if stop is None:
+        return None
+    rates = noise_rates(run)
+    later = [index for index in range(stop.at, len(rates)) if rates[index] >= smallest_noise]
+    return Stop(later[0], stop.peak) if later else None
+
+
+def _late_joiners(run: Run, *, looks: float, level: float) -> Stop | None:
+    alarm, errors = LateJoiners(looks=int(looks), level=level), run.tensors["errors"]
+    epochs = np.linspace(0, len(errors) - 1, int(looks)).round().astype(int).tolist()
+    return _played(alarm, (alarm.update(errors[epoch].double(), epoch) for epoch in epochs))
 
 
 def _negative_log(values: Sequence[float]) -> list[float]:
     return [-math.log(max(value, 1e-12)) for value in values]
 
 
-_PATIENCE, _WINDOW = (1, 2, 3, 5), (1, 3)
-_ROW = {"patience": (1, 2, 3), "window": _WINDOW}
-
-ALARM = Rule(
-    "shared learning",
-    "the OverfittingAlarm: probability of the label at a sample against that at its neighbours in gradient space",
-    _support,
-    {
-        "weight": (1.0, 2.0),
-        "threshold": (3.0, 5.0),
-        "patience": (1, 2),
-        "smallest_conflict": (0.0, 0.1, 0.15, 0.2, 0.3),
-    },
-)
+_WAVE = {"window": (2, 3, 5), "fall": (0.0, 0.005, 0.01, 0.02), "patience": (1, 3, 5)}
+_GATE = {"margin": (0.0, 0.2, 0.4), "share": (0.05, 0.1, 0.2)}
 
 RULES = (
-    ALARM,
     Rule(
-        "log tr K",
-        "plateau and renewed growth of the log trace",
-        lambda run, **given: growing_again(run.columns["log_trace"], **given),
-        {"rise": (0.01, 0.02, 0.05, 0.1, 0.2, 0.4), **_ROW},
+        "shared learning",
+        "probability of the label at a sample against that at its neighbours in gradient space",
+        _shared,
+        {
+            "weight": (1.0, 2.0),
+            "threshold": (3.0, 5.0),
+            "patience": (1, 2),
+            "smallest_conflict": (0.0, 0.1, 0.15, 0.2, 0.3),
+        },
     ),
     Rule(
-        "log det K",
-        "plateau and renewed growth of the log determinant",
-        lambda run, **given: growing_again(run.columns["log_determinant"], **given),
-        {"rise": (0.01, 0.02, 0.05, 0.1, 0.2, 0.4), **_ROW},
+        "joint",
+        "left-out agreement, gradient-weight alignment and shared learning added up",
+        _joint,
+        {"window": (3, 5), "fall": (0.02, 0.03, 0.04, 0.06), "patience": (1, 2, 3)},
     ),
     Rule(
-        "growth a loss",
-        "growth of the log trace for each halving of the training loss",
-        _dear_growth,
-        {"level": (0.5, 1.0, 2.0, 3.0, 5.0, 8.0), **_ROW},
+        "left-out agreement",
+        "probabilities against the initial kernel's left-out predictions",
+        _left_out,
+        {"window": (1, 3, 5), "fall": (0.0, 0.005, 0.01, 0.02), "patience": (2, 3, 5)},
     ),
     Rule(
-        "trace by fit",
-        "fall of the trace of wrongly against rightly fitted samples",
-        lambda run, **given: fallen(run.columns["unfitted"], **given),
-        {"fall": (0.0, 0.02, 0.05, 0.1, 0.2, 0.3), **_ROW},
+        "Label Wave",
+        "prediction changes in the training pass (Yuan et al. 2024)",
+        lambda run, **given: _wave(run.tensors["predicted"], **given),
+        _WAVE,
     ),
     Rule(
-        "class blocks",
-        "fall of the similarity within against between classes",
-        lambda run, **given: fallen(run.columns["blocks"], **given),
-        {"fall": (0.0, 0.002, 0.005, 0.01, 0.02, 0.03), **_ROW},
+        "Label Wave, watched samples",
+        "prediction changes of the watched samples in evaluation mode",
+        lambda run, **given: _wave(run.tensors["outputs"].argmax(2), **given),
+        _WAVE,
     ),
     Rule(
-        "fraction fitted",
-        "plateau of the training accuracy",
-        lambda run, **given: flat(run.columns["train_accuracy"], **given),
-        {"growth": (0.0, 0.01, 0.02, 0.04, 0.07), "patience": _PATIENCE, "window": _WINDOW},
+        "gradient-weight alignment",
+        "cosine of the last layer's loss gradients and weight (Hoelzl et al. 2025)",
+        _alignment,
+        {"kurtosis": (0, 1), "skip": (0.1,), "fall": (0.0, 0.02, 0.1), "patience": (1, 3, 5), "window": (1, 3)},
+    ),
+    Rule(
+        "gradient disparity",
+        "distance between the gradients of mini-batches (Forouzesh and Thiran 2021)",
+        _disparity,
+        {"fall": (0.0, 0.1, 0.2, 0.4), "patience": (2, 3, 5), "window": (1, 3, 5)},
+    ),
+    Rule(
+        "evidence",
+        "the loss gradient against its noise (Mahsereci et al. 2017)",
+        _evidence,
+        {"threshold": (-2.0, -1.0, -0.5, -0.25, -0.1, 0.0, 0.1, 0.2, 0.4), "patience": (1, 2, 3, 5)},
+    ),
+    Rule(
+        "canaries",
+        "probability of ordinary labels against that of false ones, where the bound of the noise rate is large",
+        _canaries,
+        {"fall": (0.01, 0.03, 0.06), "patience": (1, 3), "window": (1, 3), "smallest_noise": (0.0, 0.1, 0.2)},
+        network=CANARIES,
+    ),
+    Rule(
+        "Label Wave behind the initial kernel",
+        "Label Wave where many labels contradict the initial kernel's left-out predictions",
+        _behind_kernel(lambda run, **given: _wave(run.tensors["predicted"], window=3, **given)),
+        {"fall": (0.0, 0.01), "patience": (1, 3), **_GATE},
+    ),
+    Rule(
+        "alignment behind the initial kernel",
+        "gradient-weight alignment behind the same gate",
+        _behind_kernel(lambda run, **given: _alignment(run, fall=0.0, skip=0.1, window=3, **given)),
+        {"kurtosis": (0, 1), "patience": (1, 3), **_GATE},
+    ),
+    Rule(
+        "shared learning behind the initial kernel",
+        "shared learning behind the same gate, in place of its own",
+        _behind_kernel(_shared),
+        {"threshold": (3.0, 5.0), "patience": (1, 2), **_GATE},
+    ),
+    Rule(
+        "Label Wave behind canaries",
+        "Label Wave where the canaries' bound of the noise rate is large",
+        _wave_behind_canaries,
+        {"fall": (0.0, 0.005, 0.01), "patience": (1, 2, 3), "smallest_noise": (0.05, 0.1, 0.15, 0.2)},
+        network=CANARIES,
+    ),
+    Rule(
+        "late joiners",
+        "exact paired test on a tenth that is kept out",
+        _late_joiners,
+        {"looks": (5, 10, 20), "level": (0.05, 0.1, 0.2)},
+        network=SPLIT,
     ),
     Rule(
         "training loss",
         "plateau of the log training loss",
         lambda run, **given: flat(_negative_log(run.columns["train_loss"]), **given),
-        {"growth": (0.02, 0.05, 0.1, 0.2, 0.3), "patience": _PATIENCE, "window": _WINDOW},
-    ),
-    Rule(
-        "gradient disparity",
-        "rise of the distance between the gradients of mini-batches (Forouzesh and Thiran 2021)",
-        lambda run, **given: fallen(_negative_log(run.columns["disparity"]), **given),
-        {"fall": (0.0, 0.05, 0.1, 0.2, 0.3), "patience": _PATIENCE, "window": _WINDOW},
+        {"growth": (0.02, 0.05, 0.1, 0.2), "patience": (1, 3, 5), "window": (1, 3, 5)},
+        rival=True,
     ),
     Rule(
         "10 % split, loss",
         "rise of the log loss on a tenth of the (noisy) training samples",
-        lambda run, **given: fallen(_negative_log(run.held_out["loss"]), **given),
-        {"fall": (0.0, 0.01, 0.02, 0.05, 0.1), "patience": _PATIENCE, "window": _WINDOW},
-        needs_split=True,
+        lambda run, **given: fallen(_negative_log(run.split["loss"]), **given),
+        {"fall": (0.0, 0.02, 0.05, 0.1), "patience": (1, 3, 5), "window": (1, 3, 5)},
+        network=SPLIT,
+        rival=True,
     ),
     Rule(
         "10 % split, accuracy",
         "fall of the accuracy on a tenth of the (noisy) training samples",
-        lambda run, **given: fallen(run.held_out["accuracy"], **given),
-        {"fall": (0.0, 0.01, 0.02, 0.03, 0.05), "patience": _PATIENCE, "window": _WINDOW},
-        needs_split=True,
+        lambda run, **given: fallen(run.split["accuracy"], **given),
+        {"fall": (0.0, 0.01, 0.03, 0.05), "patience": (1, 3, 5), "window": (1, 3, 5)},
+        network=SPLIT,
+        rival=True,
     ),
 )

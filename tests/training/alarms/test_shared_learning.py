@@ -14,7 +14,7 @@ from gapscope.base.specs import DataSpec, TrainingSpec
 from gapscope.data import prepare
 from gapscope.gradients.neighbours import most_similar
 from gapscope.networks import build
-from gapscope.training.alarm import OverfittingAlarm
+from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
 
@@ -29,7 +29,7 @@ def fixed_network(probabilities: torch.Tensor) -> tuple[nn.Module, torch.Tensor]
 
 def test_own_and_shared_probabilities_by_hand() -> None:
     network, x = fixed_network(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]))
-    alarm = OverfittingAlarm(neighbours=2, weight=3.0)  # everybody is everybody's neighbour
+    alarm = SharedLearning(neighbours=2, weight=3.0)  # everybody is everybody's neighbour
     numbers = alarm.observe(network, Samples(x, torch.tensor([0, 0, 1])), 1)
     own, shared = (0.9 + 0.6 + 0.8) / 3, (0.4 + 0.55 + 0.25) / 3
     assert numbers == {
@@ -46,7 +46,7 @@ def test_both_sides_of_a_difference_are_taken_with_the_neighbours_of_today() -> 
     labels = torch.tensor([0, 0, 1, 1])
     good, bad = torch.tensor([[1], [0], [3], [2]]), torch.tensor([[2], [3], [0], [1]])
     sure = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.1, 0.9]], dtype=torch.float64)
-    alarm = OverfittingAlarm(threshold=0)
+    alarm = SharedLearning(threshold=0)
     alarm.update(sure, labels, good, 1)
     numbers = alarm.update(sure, labels, bad, 2)
     assert (numbers["alarm.support"], numbers["alarm.fall"]) == (pytest.approx(3 * 0.1 - 2 * 0.9), 0.0)
@@ -63,8 +63,8 @@ def test_neighbours_are_computed_anew_at_growing_distances(monkeypatch: pytest.M
         computed.append(epoch)
         return most_similar(*arguments)
 
-    monkeypatch.setattr("gapscope.training.alarm.most_similar", noted)
-    alarm = OverfittingAlarm(neighbours=3)
+    monkeypatch.setattr("gapscope.training.alarms.shared_learning.most_similar", noted)
+    alarm = SharedLearning(neighbours=3)
     for epoch in range(1, 20):
         alarm.observe(nn.Linear(4, 3), samples, epoch)
     assert computed == [1, 2, 3, 5, 8, 12, 18]
@@ -78,7 +78,7 @@ def rows(*means: float, n: int = 100, spread: float = 0.1) -> list[torch.Tensor]
     return [torch.stack([values, 1 - values], dim=1) for values in first]
 
 
-def fed(alarm: OverfittingAlarm, values: list[torch.Tensor]) -> OverfittingAlarm:
+def fed(alarm: SharedLearning, values: list[torch.Tensor]) -> SharedLearning:
     """Every sample is its own neighbour, so that s_i is the probability of its label 0."""
     n = len(values[0])
     for epoch, value in enumerate(values, start=1):
@@ -89,39 +89,39 @@ def fed(alarm: OverfittingAlarm, values: list[torch.Tensor]) -> OverfittingAlarm
 @pytest.mark.parametrize(("fall", "raised"), [(0.029, None), (0.031, 2)])
 def test_the_threshold_is_in_standard_errors(fall: float, raised: int | None) -> None:
     # the standard error of the mean difference is 0.1 / sqrt(100) = 0.01
-    alarm = fed(OverfittingAlarm(threshold=3), rows(0.5, 0.5 - fall))
+    alarm = fed(SharedLearning(threshold=3), rows(0.5, 0.5 - fall))
     assert (alarm.raised_at, alarm.raised, alarm.peak) == (raised, raised is not None, 1)
 
 
 @pytest.mark.parametrize(("fall", "raised"), [(0.019, None), (0.021, 2)])
 def test_small_falls_do_not_count_however_sure(fall: float, raised: int | None) -> None:
-    assert fed(OverfittingAlarm(smallest_fall=0.02), rows(0.5, 0.5 - fall, spread=0)).raised_at == raised
+    assert fed(SharedLearning(smallest_fall=0.02), rows(0.5, 0.5 - fall, spread=0)).raised_at == raised
 
 
 def test_patience_counts_observations_in_a_row() -> None:
     values = rows(0.5, 0.3, 0.499, 0.3, 0.499, 0.3, 0.3, spread=0.01)
-    assert fed(OverfittingAlarm(patience=2), values).raised_at == 7
-    assert fed(OverfittingAlarm(patience=1), values).raised_at == 2
-    assert fed(OverfittingAlarm(patience=3), values).raised_at is None
+    assert fed(SharedLearning(patience=2), values).raised_at == 7
+    assert fed(SharedLearning(patience=1), values).raised_at == 2
+    assert fed(SharedLearning(patience=3), values).raised_at is None
 
 
 @pytest.mark.parametrize(("smallest_conflict", "raised"), [(0.25, 2), (0.26, None)])
 def test_no_alarm_where_labels_agree_with_their_neighbours(smallest_conflict: float, raised: int | None) -> None:
     labels = torch.tensor([0] * 75 + [1] * 25)  # each has the whole first class as its neighbours
     neighbours = torch.arange(75).expand(100, 75)
-    alarm = OverfittingAlarm(threshold=3, smallest_conflict=smallest_conflict)
+    alarm = SharedLearning(threshold=3, smallest_conflict=smallest_conflict)
     alarm.update(torch.tensor([[0.75, 0.25]]).expand(100, 2), labels, neighbours, 1)
     numbers = alarm.update(torch.eye(2)[labels], labels, neighbours, 2)
     assert (alarm.raised_at, numbers["alarm.conflict"]) == (raised, 0.25)
 
 
 def test_an_alarm_is_never_taken_back_and_the_peak_follows() -> None:
-    alarm = fed(OverfittingAlarm(), rows(0.5, 0.3, 0.6))
+    alarm = fed(SharedLearning(), rows(0.5, 0.3, 0.6))
     assert (alarm.raised_at, alarm.peak) == (2, 3)
 
 
 def test_steady_support_raises_nothing() -> None:
-    assert not fed(OverfittingAlarm(threshold=0, smallest_fall=0), rows(0.5, 0.5, 0.5, spread=0.0)).raised
+    assert not fed(SharedLearning(threshold=0, smallest_fall=0), rows(0.5, 0.5, 0.5, spread=0.0)).raised
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_steady_support_raises_nothing() -> None:
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        OverfittingAlarm(**settings)
+        SharedLearning(**settings)
 
 
 def test_wrong_data_are_named() -> None:
-    alarm = OverfittingAlarm(neighbours=5)
+    alarm = SharedLearning(neighbours=5)
     with pytest.raises(InvalidInput, match=r"neighbours must be fewer than the samples, here 5; got 5"):
         alarm.observe(nn.Linear(3, 2), Samples(torch.randn(5, 3), torch.zeros(5, dtype=torch.int64)), 1)
     with pytest.raises(InvalidInput, match="Class labels must be smaller than the network's number of outputs, 2"):
@@ -155,7 +155,7 @@ def test_stopping_at_the_alarm_keeps_the_accuracy_on_digits(noise: float) -> Non
     problem, _ = prepare(DataSpec(train_size=600, label_noise=noise, seed=1))
     weights = torch.Generator().manual_seed(1)
     network = build("fully_connected", input_shape=problem.input_shape, n_outputs=10, generator=weights)
-    monitor = Monitor(problem.train, ["accuracy"], every=4, n_samples=256, alarm=(alarm := OverfittingAlarm()))
+    monitor = Monitor(problem.train, ["accuracy"], every=4, n_samples=256, alarm=(alarm := SharedLearning()))
     settings = TrainingSpec(epochs=120, optimizer="adam", learning_rate=1e-3)
     result = train(network, problem.train, settings, test=problem.test, on_epoch=monitor)
     accuracy = [row["test_accuracy"] for row in result.history]

@@ -1,23 +1,22 @@
-"""An alarm that says, while a network trains, that its test accuracy has peaked; from training samples alone."""
+"""Whether what a network learns about single samples is shared by the samples with similar model gradients."""
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.errors import check_range
 from gapscope.base.samples import Samples
 from gapscope.gradients.neighbours import most_similar
-from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.gradient_neighbours import share_in_conflict
-
-_logger = logging.getLogger("gapscope")
+from gapscope.training.alarms.base import Alarm, labels_of, outputs_of
+from gapscope.training.alarms.registry import register_alarm
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class _Learnt:
 
     @cached_property
     def own(self) -> Tensor:
-        """Probability p of every sample's own label, see `OverfittingAlarm`."""
+        """Probability p of every sample's own label, see `SharedLearning`."""
         return self.at_sample.gather(1, self.labels[:, None]).squeeze(1)
 
     @cached_property
@@ -48,7 +47,48 @@ class _Learnt:
         return share_in_conflict(self.at_neighbours, self.labels)
 
 
-class OverfittingAlarm:
+def mean_support(
+    probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], neighbours: Int[Tensor, "n k"], weight: float
+) -> float:
+    """Mean of s over samples, see `SharedLearning`."""
+    learnt = _Learnt(probabilities, probabilities[neighbours].mean(1), labels)
+    return float(learnt.support(weight).mean())
+
+
+@dataclass
+class Neighbourhood:
+    """Neighbours of the watched samples, computed anew at the observations 1, 2, 3, 5, 8, 12, 18, ...
+
+    Attributes:
+        nearest: Neighbours of each sample; None before the first observation.
+        looks: Observations so far.
+        refresh_at: The next observation at which they are computed anew.
+    """
+
+    nearest: Tensor | None = None
+    looks: int = 0
+    refresh_at: int = 1
+
+    def look(self, network: nn.Module, samples: Samples, number: int) -> Int[Tensor, "n k"]:
+        """Return the neighbours at this observation.
+
+        Args:
+            network: The network; it is left as it was.
+            samples: The watched samples.
+            number: Neighbours a sample.
+
+        Returns:
+            Row i holds the neighbours of sample i.
+        """
+        self.looks += 1
+        if self.nearest is None or self.looks == self.refresh_at:
+            self.nearest = most_similar(empirical_ntk(network, samples.inputs, outputs="traced"), number).cpu()
+            self.refresh_at = math.ceil(1.5 * self.refresh_at)
+        return self.nearest
+
+
+@register_alarm("shared_learning")
+class SharedLearning(Alarm):
     r"""Watches whether what a network learns about single samples is shared by similar samples.
 
     Each sample has `neighbours`: the training samples with the most similar model gradients. With $p_i$ the probability
@@ -64,11 +104,10 @@ class OverfittingAlarm:
     for `patience` observations in a row, while at least a share `smallest_conflict` of the samples is in conflict: has
     a label that is not the most probable one among its neighbours. Where labels agree with their surroundings there is
     little by whose memorising test accuracy could fall; so it stays silent where far fewer labels are wrong than that.
-    The alarm is never taken back.
 
     Neighbours are computed anew at the observations 1, 2, 3, 5, 8, 12, 18, ... (each 1.5 times the one before, rounded
     up), because early gradients say little about the problem; any other observation costs one forward pass. Both sides
-    of a difference are taken with the neighbours of today.
+    of a difference are taken with the neighbours of today. 256 watched samples are a good number.
 
     Args:
         weight: w, the weight of what is not shared.
@@ -78,17 +117,13 @@ class OverfittingAlarm:
         patience: See above, in observations.
         smallest_conflict: See above, a fraction of the samples.
 
-    Attributes:
-        raised_at: Epoch at which the alarm was raised, None before.
-        peak: Epoch of the largest s so far: the alarm's guess of the best epoch, None before the first observation.
-
     Raises:
         InvalidInput: An argument is out of range.
 
     >>> import torch
     >>> labels = (torch.arange(99) % 3 == 0).long()  # of 99 alike, a third has another label
     >>> others = (torch.arange(99)[:, None] + torch.arange(1, 21)) % 99
-    >>> alarm = OverfittingAlarm()
+    >>> alarm = SharedLearning()
     >>> for epoch, network in enumerate([(0.5, 0.5), (0.67, 0.33)], start=1):  # learns the common part
     ...     _ = alarm.update(torch.tensor([network]).expand(99, 2), labels, others, epoch)
     >>> alarm.raised_at, alarm.peak
@@ -97,6 +132,9 @@ class OverfittingAlarm:
     >>> alarm.raised_at, alarm.peak
     (3, 2)
     """
+
+    says: ClassVar[str] = "what is learnt is not shared by similar samples"
+    kept: ClassVar[tuple[str, ...]] = ("_near", "_best", "_below")
 
     def __init__(
         self,
@@ -121,53 +159,16 @@ class OverfittingAlarm:
 
     def reset(self) -> None:
         """Forget everything seen, for another training."""
-        self.raised_at: int | None = None
-        self.peak: int | None = None
-        self._neighbours: Int[Tensor, "n k"] | None = None
+        super().reset()
+        self._near = Neighbourhood()
         self._best: Float[Tensor, "n c"] | None = None
-        self._looks, self._refresh_at, self._below = 0, 1, 0
-
-    @property
-    def raised(self) -> bool:
-        """Whether the alarm has been raised."""
-        return self.raised_at is not None
-
-    def __repr__(self) -> str:
-        if self.peak is None:
-            return "OverfittingAlarm(has seen nothing yet)"
-        if self.raised_at is None:
-            return f"OverfittingAlarm(not raised; the best epoch so far, as it guesses: {self.peak})"
-        return (
-            f"OverfittingAlarm(raised at epoch {self.raised_at}: what is learnt since epoch {self.peak} is not shared "
-            "by similar samples; test accuracy has probably peaked there)"
-        )
+        self._below = 0
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Look at the network once; always at the same samples.
-
-        Args:
-            network: The network; it is left as it was.
-            samples: A fixed part of the training samples with their training labels, about 256.
-            epoch: Finished epochs.
-
-        Returns:
-            What `update` returns.
-
-        Raises:
-            InvalidInput: There are no class labels, or too few samples.
-        """
-        if not samples.is_classification:
-            raise InvalidInput("An OverfittingAlarm needs class labels, int64 targets [n]. Pass data as (x, y).")
-        assert samples.targets is not None
-        self._looks += 1
-        if self._neighbours is None or self._looks == self._refresh_at:
-            kernel = empirical_ntk(network, samples.inputs, outputs="traced")
-            self._neighbours = most_similar(kernel, self.neighbours).cpu()
-            self._refresh_at = math.ceil(1.5 * self._refresh_at)
-        with inspecting(network):
-            probabilities = network_outputs(network, samples.inputs).double().softmax(1).cpu()
-        check_labels(samples.targets, probabilities.shape[1])
-        return self.update(probabilities, samples.targets.cpu(), self._neighbours, epoch)
+        """Look at the probabilities of the watched samples, and now and then at their kernel; see `Alarm.observe`."""
+        labels = labels_of(samples, "shared_learning")
+        near = self._near.look(network, samples, self.neighbours)
+        return self.update(outputs_of(network, samples).softmax(1), labels, near, epoch)
 
     def update(
         self, probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], neighbours: Int[Tensor, "n k"], epoch: int
@@ -192,9 +193,8 @@ class OverfittingAlarm:
         error = float(fall.std()) / len(fall) ** 0.5
         fallen = float(fall.mean()) > max(self.smallest_fall, self.threshold * error)
         self._below = self._below + 1 if fallen and now.conflict >= self.smallest_conflict else 0
-        if self._below >= self.patience and self.raised_at is None:
-            self.raised_at = epoch
-            _logger.warning("%r", self)
+        if self._below >= self.patience:
+            self._raise(epoch)
         return {
             "alarm.own_probability": float(now.own.mean()),
             "alarm.shared_probability": float(now.shared.mean()),

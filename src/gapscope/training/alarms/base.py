@@ -1,0 +1,217 @@
+"""What every alarm is: something that looks at a network once an epoch and is raised, once, when it is time to stop."""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.samples import Samples
+from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
+
+_logger = logging.getLogger("gapscope")
+
+
+class Alarm(ABC):
+    """Says when accuracy on new data has probably peaked, from training samples alone.
+
+    `observe(network, samples, epoch)` looks at the network; a subclass computes there what its `update` takes, and
+    whoever has that already (predictions of the training pass, margins) calls `update` in a loop of his own. An alarm
+    is never taken back.
+
+    Attributes:
+        raised_at: Epoch at which the alarm was raised, None before.
+        peak: The alarm's guess of the best epoch so far, None before it has one.
+        classes_only: Whether it needs class labels.
+        says: What has happened when it is raised, in words.
+        kept: Attributes beside `raised_at` and `peak` that a resumed training needs.
+    """
+
+    classes_only: ClassVar[bool] = True
+    says: ClassVar[str] = ""
+    kept: ClassVar[tuple[str, ...]] = ()
+
+    def reset(self) -> None:
+        """Forget everything seen, for another training."""
+        self.raised_at: int | None = None
+        self.peak: int | None = None
+
+    @property
+    def raised(self) -> bool:
+        """Whether the alarm has been raised."""
+        return self.raised_at is not None
+
+    @property
+    def wanted(self) -> Tensor | None:
+        """Positions in the training data that must be among the watched samples; None where any will do."""
+        return None
+
+    def watching(self, positions: Tensor) -> None:  # noqa: B027
+        """Learn which training samples are watched; most alarms need not know."""
+
+    def begin(self, network: nn.Module, samples: Samples) -> None:  # noqa: B027
+        """Look at the network before its training; most alarms need not."""
+
+    @abstractmethod
+    def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
+        """Look at the network once; always at the same samples.
+
+        Args:
+            network: The network; it is left as it was.
+            samples: A fixed part of the training samples with their training targets.
+            epoch: Finished epochs.
+
+        Returns:
+            What was seen, by name; "alarm.raised" is 0 or 1.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values (numbers, lists) that a resumed training needs to go on as if unbroken; JSON keeps them."""
+        return {name: _encoded(getattr(self, name)) for name in ("raised_at", "peak", *self.kept)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up the state that `state_dict` gave.
+
+        Args:
+            state: The state of an alarm of the same class and settings.
+
+        Raises:
+            InvalidInput: It is the state of another alarm.
+        """
+        names = ("raised_at", "peak", *self.kept)
+        if set(state) != set(names):
+            raise InvalidInput(
+                f"The state of a {type(self).__name__} must hold {', '.join(names)}; got {', '.join(state)}. Use the "
+                "alarm it was saved with."
+            )
+        for name in names:
+            setattr(self, name, _decoded(state[name], getattr(self, name)))
+
+    def _raise(self, epoch: int) -> None:
+        if self.raised_at is None:
+            self.raised_at = epoch
+            _logger.warning("%r", self)
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if self.peak is None:
+            return f"{name}(has seen nothing yet)" if self.raised_at is None else f"{name}(raised at {self.raised_at})"
+        if self.raised_at is None:
+            return f"{name}(not raised; the best epoch so far, as it guesses: {self.peak})"
+        return (
+            f"{name}(raised at epoch {self.raised_at}: {self.says} since epoch {self.peak}; accuracy on new data has "
+            "probably peaked there)"
+        )
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return {"dtype": str(value.dtype).removeprefix("torch."), "values": value.tolist()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"fields": {item.name: _encoded(getattr(value, item.name)) for item in fields(value)}}
+    return value
+
+
+def _decoded(value: Any, now: Any) -> Any:
+    """What was encoded; `now` is what stands in its place, which says of what class data are."""
+    if isinstance(value, Mapping) and "fields" in value:
+        return replace(now, **{name: _decoded(part, None) for name, part in value["fields"].items()})
+    if isinstance(value, Mapping):
+        return torch.tensor(value["values"], dtype=getattr(torch, value["dtype"]))
+    # JSON's names of what is not finite
+    return float(value) if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else value
+
+
+class PeakAlarm(Alarm):
+    """An alarm that follows one number, which falls when training should end.
+
+    The number is averaged over the last `window` observations. The alarm is raised when this mean has lain more than
+    `fall` below its maximum for `patience` observations in a row. `peak` is the epoch of the maximum.
+
+    Args:
+        window: Observations that are averaged; before there are as many, nothing is said.
+        fall: See above, in units of the number.
+        patience: See above.
+
+    Raises:
+        InvalidInput: An argument is out of range.
+    """
+
+    kept: ClassVar[tuple[str, ...]] = ("_recent", "_best", "_below")
+
+    def __init__(self, *, window: int, fall: float, patience: int) -> None:
+        check_range("window", window, 1)
+        check_range("fall", fall, 0)
+        check_range("patience", patience, 1)
+        self.window, self.fall, self.patience = window, fall, patience
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything seen, for another training."""
+        super().reset()
+        self._recent: list[float] = []
+        self._best: float | None = None
+        self._below = 0
+
+    def follow(self, value: float, epoch: int, *, allowed: bool = True) -> dict[str, float]:
+        """Take the next number; one that is not finite is passed over.
+
+        Args:
+            value: The number.
+            epoch: Finished epochs.
+            allowed: Whether the alarm may be raised now, whatever the numbers say.
+
+        Returns:
+            The number, its mean over the window, and whether the alarm has been raised, by name.
+        """
+        smooth = math.nan
+        if math.isfinite(value):
+            self._recent = [*self._recent, value][-self.window :]
+            if len(self._recent) == self.window:
+                smooth = math.fsum(self._recent) / self.window
+                self._compare(smooth, epoch, allowed=allowed)
+        return {"alarm.value": value, "alarm.smoothed": smooth, "alarm.raised": float(self.raised)}
+
+    def _compare(self, smooth: float, epoch: int, *, allowed: bool) -> None:
+        if self._best is None or smooth > self._best:
+            self._best, self.peak = smooth, epoch
+        self._below = self._below + 1 if allowed and smooth < self._best - self.fall else 0
+        if self._below >= self.patience:
+            self._raise(epoch)
+
+
+def labels_of(samples: Samples, alarm: str) -> Tensor:
+    """Return the class labels of watched samples.
+
+    Args:
+        samples: The samples.
+        alarm: Name of the alarm, for the message.
+
+    Returns:
+        Labels [n] on the CPU.
+
+    Raises:
+        InvalidInput: There are no class labels.
+    """
+    if not samples.is_classification:
+        raise InvalidInput(f"{alarm} needs class labels, int64 targets [n]. Pass data as (x, y).")
+    assert samples.targets is not None
+    return samples.targets.cpu()
+
+
+def outputs_of(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
+    """Return what the network gives in evaluation mode, in float64 on the CPU; one forward pass."""
+    with inspecting(network):
+        outputs = network_outputs(network, samples.inputs).double().cpu()
+    if samples.is_classification:
+        assert samples.targets is not None
+        check_labels(samples.targets, outputs.shape[1])
+    return outputs

@@ -1,0 +1,255 @@
+"""Training samples that are given a wrong label on purpose, to see when, and how far, wrong labels are learnt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.gathering import LABEL_NAMES
+from gapscope.base.randomness import stream_seed
+from gapscope.base.samples import Samples
+from gapscope.training.alarms.base import PeakAlarm, labels_of, outputs_of
+from gapscope.training.alarms.registry import register_alarm
+
+SMALLEST_NUMBER, SMALLEST_SHARE = 24, 0.005
+
+
+class _Relabelled(Dataset):
+    """A data set whose samples have the labels that the canaries give them at the moment."""
+
+    def __init__(self, dataset: Any, labels: Tensor) -> None:
+        self.dataset, self.labels = dataset, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Any:
+        sample, label = self.dataset[index], self.labels[index]
+        if isinstance(sample, Mapping):
+            name = next(name for name in LABEL_NAMES if name in sample)
+            return {**sample, name: label}
+        return (*sample[:-1], label)
+
+
+class Canaries:
+    r"""Training samples with a label drawn at random from the other classes.
+
+    By default max(24, .005 n) of n samples. Train on `labels` (or on `dataset(...)`), watch with a `CanaryAlarm`, and
+    call `restore()` when it is raised, or let it do so: `labels` is changed in place, so that whatever reads it, trains
+    on the labels as they were given from then on. (Workers of a loader that live longer than an epoch keep their copy.)
+
+    Args:
+        labels: Class labels as given [n], wrong ones among them; left as they are.
+        n_classes: Number of classes; None for the largest label and one.
+        number: How many; None as above.
+        seed: Seed of the choice.
+
+    Attributes:
+        labels: The labels to train on [n].
+        given: The labels as they were given [n].
+        positions: Which samples are canaries, in order [m].
+
+    Raises:
+        InvalidInput: There are fewer than two classes, or too few samples.
+
+    >>> canaries = Canaries(torch.zeros(100, dtype=torch.int64), n_classes=2)
+    >>> int(canaries.labels.sum())
+    24
+    >>> canaries.restore()
+    >>> int(canaries.labels.sum())
+    0
+    """
+
+    def __init__(
+        self, labels: Int[Tensor, " n"], *, n_classes: int | None = None, number: int | None = None, seed: int = 0
+    ) -> None:
+        n, classes = len(labels), int(labels.max()) + 1 if n_classes is None else n_classes
+        number = max(SMALLEST_NUMBER, math.ceil(SMALLEST_SHARE * n)) if number is None else number
+        if classes < 2:
+            raise InvalidInput(f"Canaries need two classes or more; got {classes}. Pass n_classes.")
+        if not 2 <= number <= n // 2:
+            raise InvalidInput(
+                f"Canaries must be two or more, and at most half of the samples, here {n}; got {number}. Pass another "
+                "number."
+            )
+        generator = torch.Generator().manual_seed(stream_seed(seed, "canaries"))
+        self.positions = torch.randperm(n, generator=generator)[:number].sort().values
+        self.given, self.labels = labels.clone(), labels.clone()
+        shift = torch.randint(1, classes, (number,), generator=generator).to(labels)
+        self.labels[self.positions] = (labels[self.positions] + shift) % classes
+
+    def restore(self) -> None:
+        """Give every sample its label back, in place."""
+        self.labels.copy_(self.given)
+
+    def dataset(self, dataset: Any) -> Dataset:
+        """The samples of a data set with the labels of this moment.
+
+        Args:
+            dataset: Of tuples that end with the label, or of mappings with `labels` or `label`.
+
+        Returns:
+            A data set of the same length.
+
+        Raises:
+            InvalidInput: It has another length than the labels.
+        """
+        if len(dataset) != len(self.labels):
+            raise InvalidInput(
+                f"The data set must hold as many samples as there are labels, {len(self.labels)}; got {len(dataset)}. "
+                "Pass the data that the labels are of."
+            )
+        return _Relabelled(dataset, self.labels)
+
+
+def noise_rate_bound(margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"]) -> float:
+    r"""Upper bound of the share of wrong labels, from margins along training.
+
+    If a share r of the labels is wrong in the way the canaries' are, the distribution F of all margins is at least r
+    times that of the canaries, $F_{canary}$, everywhere, so that $r \le \min_t F(t) / F_{canary}(t)$. The minimum is
+    taken over the t from the canaries' median on, where $F_{canary}$ rests on half of them or more.
+
+    Args:
+        margins: Of samples with the labels as given.
+        canaries: Of the canaries.
+
+    Returns:
+        The bound, between 0 and 1; estimated, with an error of the order of $1 / \sqrt m$ of itself.
+    """
+    ordered = canaries.sort().values
+    thresholds = ordered[(len(ordered) - 1) // 2 :]
+    below = torch.searchsorted(margins.sort().values, thresholds, right=True).double() / len(margins)
+    of_canaries = torch.searchsorted(ordered, thresholds, right=True).double() / len(ordered)
+    return float((below / of_canaries).min())
+
+
+@register_alarm("canaries")
+class CanaryAlarm(PeakAlarm):
+    r"""Raised when wrong labels are learnt faster than all others.
+
+    Follows the mean probability of the training labels of ordinary samples less that of the canaries' false labels,
+    which rises as long as what is learnt holds for more than single samples. It is raised only while
+    `noise_rate_bound` of the mean margins along training, $AUM_i = \operatorname{mean}_t (z_{y_i} - \max_{c \ne y_i}
+    z_c)$ (Pleiss et al. 2020, arXiv:2001.10528, eq. 1, there over the whole training), is at least `smallest_noise`:
+    with few wrong labels there is little that memorising could spoil. Our own rule from their parts.
+
+    The canaries must be among the watched samples; a `Monitor` sees to that. `observe` costs one forward pass, and the
+    canaries' own price is theirs: a false label each until they are restored.
+
+    Args:
+        canaries: The canaries that are trained on.
+        window: Observations that are averaged.
+        fall: A probability.
+        patience: Observations in a row.
+        smallest_noise: See above, a fraction.
+        restore: Whether to restore the canaries' labels when the alarm is raised.
+    """
+
+    says: ClassVar[str] = "wrong labels are learnt faster than all others"
+    kept: ClassVar[tuple[str, ...]] = (*PeakAlarm.kept, "_sums", "_looks", "_is_canary")
+
+    def __init__(
+        self,
+        canaries: Canaries,
+        *,
+        window: int = 3,
+        fall: float = 0.02,
+        patience: int = 2,
+        smallest_noise: float = 0.1,
+        restore: bool = True,
+    ) -> None:
+        check_range("smallest_noise", smallest_noise, 0, 1)
+        self.canaries, self.smallest_noise, self.restore = canaries, smallest_noise, restore
+        self._is_canary: Tensor | None = None
+        super().__init__(window=window, fall=fall, patience=patience)
+
+    def reset(self) -> None:
+        """Forget everything seen, for another training; which samples are watched stays."""
+        super().reset()
+        self._sums: Tensor | None = None
+        self._looks = 0
+
+    @property
+    def wanted(self) -> Tensor:
+        """Positions of the canaries in the training data."""
+        return self.canaries.positions
+
+    def watching(self, positions: Tensor) -> None:
+        """Learn which of the watched samples are canaries."""
+        self._is_canary = torch.isin(positions, self.canaries.positions)
+
+    @property
+    def margins(self) -> Tensor:
+        """Mean margin so far of every watched sample; empty before the first observation."""
+        return torch.empty(0) if self._sums is None else self._sums / self._looks
+
+    @property
+    def noise_rate(self) -> float:
+        """Upper bound of the share of wrong labels among the watched samples; NaN before the first observation."""
+        if self._sums is None or self._is_canary is None:
+            return math.nan
+        return noise_rate_bound(self.margins[~self._is_canary], self.margins[self._is_canary])
+
+    @property
+    def open(self) -> bool:
+        """Whether labels are noisy enough for an alarm; see `GatedAlarm`."""
+        return self.noise_rate >= self.smallest_noise
+
+    def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
+        """Take margins and probabilities of the watched samples; see `Alarm.observe`."""
+        labels = labels_of(samples, "canaries")
+        if self._is_canary is None:
+            if len(samples) != len(self.canaries.labels):
+                raise InvalidInput(
+                    f"A CanaryAlarm must know which samples are watched; got {len(samples)} of "
+                    f"{len(self.canaries.labels)}. Use a Monitor, or call watching(positions) first."
+                )
+            self.watching(torch.arange(len(samples)))
+        assert self._is_canary is not None
+        return self.update(outputs_of(network, samples), labels, self._is_canary, epoch)
+
+    def update(
+        self, outputs: Float[Tensor, "n k"], labels: Int[Tensor, " n"], is_canary: Bool[Tensor, " n"], epoch: int
+    ) -> dict[str, float]:
+        """Take the logits of the same samples, in the same order, once an epoch.
+
+        Args:
+            outputs: Logits.
+            labels: Labels that are trained on, false ones of the canaries among them.
+            is_canary: Which are canaries.
+            epoch: Finished epochs.
+
+        Returns:
+            Probability of the training label at ordinary samples and at canaries, bound of the noise rate, and whether
+            the alarm has been raised.
+        """
+        self._is_canary = is_canary
+        own = outputs.gather(1, labels[:, None]).squeeze(1)
+        others = outputs.scatter(1, labels[:, None], -torch.inf).amax(1)
+        self._sums = own - others if self._sums is None else self._sums + (own - others)
+        self._looks += 1
+        probabilities = outputs.softmax(1).gather(1, labels[:, None]).squeeze(1)
+        ordinary, false = float(probabilities[~is_canary].mean()), float(probabilities[is_canary].mean())
+        before = self.raised
+        self.follow(ordinary - false, epoch, allowed=self.open)
+        if self.restore and self.raised and not before:
+            self.canaries.restore()
+        return {
+            "alarm.ordinary": ordinary,
+            "alarm.canaries": false,
+            "alarm.noise_rate": self.noise_rate,
+            "alarm.raised": float(self.raised),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up a state; where the alarm was raised in it, the canaries' labels are restored as they were then."""
+        super().load_state_dict(state)
+        if self.restore and self.raised:
+            self.canaries.restore()

@@ -1,0 +1,120 @@
+"""Distance between the loss gradients of mini-batches."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.randomness import stream_seed
+from gapscope.base.samples import Samples
+from gapscope.inspection.losses import sample_losses
+from gapscope.inspection.outputs import checked_outputs, inspecting, ready_inputs
+from gapscope.training.alarms.base import PeakAlarm
+from gapscope.training.alarms.registry import register_alarm
+
+
+def _gradient(network: nn.Module, x: Tensor, targets: Tensor, parameters: list[nn.Parameter]) -> Tensor:
+    losses = sample_losses(checked_outputs(network(x), len(x)), targets.to(x.device))
+    scaled = losses.mean() / losses.std().clamp_min(torch.finfo(losses.dtype).tiny)
+    parts = torch.autograd.grad(scaled, parameters, allow_unused=True)
+    return torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in zip(parts, parameters,
+                      strict=True)])  # fmt: skip
+
+
+def gradient_disparity(
+    network: nn.Module, samples: Samples, *, batch_size: int, batches: int, generator: torch.Generator
+) -> float:
+    r"""Mean Euclidean distance of the loss gradients of mini-batches, each loss divided by its standard deviation.
+
+    Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 3, $\lVert g_i - g_j \rVert_2$ averaged over all pairs of
+    mini-batches, with the rescaling of losses of their program; in training mode. Classification and regression.
+
+    Args:
+        network: The network; it is left as it was.
+        samples: Training samples.
+        batch_size: Samples a batch; two or more.
+        batches: Batches, without a common sample.
+        generator: Source of the batches.
+
+    Returns:
+        Mean over the pairs of batches.
+
+    Raises:
+        InvalidInput: There are too few samples.
+    """
+    assert samples.targets is not None
+    order = torch.randperm(len(samples), generator=generator)[: batches * batch_size]
+    if len(order) < batches * batch_size:
+        raise InvalidInput(
+            f"gradient_disparity needs {batches} batches of {batch_size} samples; got {len(samples)} samples. Watch "
+            "more samples, or take smaller batches."
+        )
+    with inspecting(network, mode="train"):
+        parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        gradients = [
+            _gradient(network, ready_inputs(network, samples.inputs[batch]), samples.targets[batch], parameters)
+            for batch in order.split(batch_size)
+        ]
+    return float(torch.pdist(torch.stack(gradients)).mean())
+
+
+@register_alarm("gradient_disparity")
+class GradientDisparity(PeakAlarm):
+    """Raised when the loss gradients of mini-batches have grown apart.
+
+    The alarm follows the logarithm of `gradient_disparity`, which bounds how much the loss on one mini-batch grows by a
+    step on another one. Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 5, stop after five observations above the
+    smallest. Classification and regression; `observe` costs `batches` backward passes of `batch_size` samples.
+
+    Args:
+        window: Observations that are averaged.
+        fall: Rise above the smallest value, in units of the natural logarithm.
+        patience: Observations in a row.
+        batch_size: Samples a batch.
+        batches: Batches an observation.
+        seed: Seed of the batches.
+    """
+
+    classes_only: ClassVar[bool] = False
+    says: ClassVar[str] = "loss gradients of mini-batches grow apart"
+
+    def __init__(
+        self,
+        *,
+        window: int = 1,
+        fall: float = 0.0,
+        patience: int = 5,
+        batch_size: int = 32,
+        batches: int = 4,
+        seed: int = 0,
+    ) -> None:
+        check_range("batch_size", batch_size, 2)
+        check_range("batches", batches, 2)
+        self.batch_size, self.batches, self.seed = batch_size, batches, seed
+        super().__init__(window=window, fall=fall, patience=patience)
+
+    def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
+        """Take the gradients of mini-batches of the watched samples; see `Alarm.observe`."""
+        # drawn anew for each epoch, from the seed alone: nothing of it must be kept for a resumed training
+        generator = torch.Generator().manual_seed(stream_seed(self.seed, f"mini-batches of epoch {epoch}"))
+        return self.update(
+            gradient_disparity(network, samples, batch_size=self.batch_size, batches=self.batches, generator=generator),
+            epoch,
+        )
+
+    def update(self, disparity: float, epoch: int) -> dict[str, float]:
+        """Take the next disparity.
+
+        Args:
+            disparity: As `gradient_disparity` gives it.
+            epoch: Finished epochs.
+
+        Returns:
+            The disparity, and whether the alarm has been raised.
+        """
+        self.follow(-math.log(max(disparity, 1e-300)), epoch)
+        return {"alarm.disparity": disparity, "alarm.raised": float(self.raised)}

@@ -1,0 +1,186 @@
+"""Cosine between each sample's loss gradient by the last layer's weight and that weight."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.samples import Samples
+from gapscope.inspection.hooks import calls, hooked
+from gapscope.inspection.outputs import check_labels, inspecting, network_outputs, ready_inputs
+from gapscope.training.alarms.base import PeakAlarm, labels_of
+from gapscope.training.alarms.registry import register_alarm
+
+# excess kurtosis of the uniform distribution, with the other sign
+_UNIFORM = 1.2
+
+
+def last_linear_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Linear]:
+    """Return the linear layer whose output is the network's, with its name.
+
+    Args:
+        network: The network, in evaluation mode.
+        x: Inputs; two samples are enough.
+
+    Returns:
+        Name and layer.
+
+    Raises:
+        InvalidInput: The outputs come from something else.
+    """
+    outputs = network_outputs(network, x)
+    for call in reversed(calls(network, ready_inputs(network, x))):
+        found = call.output
+        if isinstance(call.module, nn.Linear) and found.shape == outputs.shape and torch.equal(found, outputs):
+            return call.name, call.module
+    raise InvalidInput(
+        "gradient_weight_alignment needs a network whose outputs are those of its last layer, an nn.Linear; these come "
+        "from something else. Choose another alarm, such as 'label_wave'."
+    )
+
+
+def alignments(
+    outputs: Float[Tensor, "n k"],
+    features: Float[Tensor, "n d"],
+    weight: Float[Tensor, "k d"],
+    labels: Int[Tensor, " n"],
+) -> Float[Tensor, " n"]:
+    r"""Cosine of the negative gradient of each sample's cross-entropy by W with W itself.
+
+    The gradient of sample i is $(p_i - y_i) z_i^\top$ (softmax p, one-hot y, features z), so that the cosine is
+    $\langle y_i - p_i, W z_i \rangle / (\lVert y_i - p_i \rVert \lVert z_i \rVert \lVert W \rVert_F)$; 0 where a
+    gradient vanishes.
+
+    Args:
+        outputs: Logits.
+        features: Inputs of the last layer.
+        weight: Its weight W.
+        labels: Class labels.
+
+    Returns:
+        One cosine a sample.
+    """
+    residual = nn.functional.one_hot(labels, outputs.shape[1]).to(outputs) - outputs.softmax(1)
+    norms = residual.norm(dim=1) * features.norm(dim=1) * weight.norm()
+    return (residual * (features @ weight.T)).sum(1) / norms.clamp_min(torch.finfo(outputs.dtype).tiny)
+
+
+def observed_alignments(network: nn.Module, samples: Samples, labels: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Run a network on samples in evaluation mode and return their `alignments`, in float64 on the CPU.
+
+    Args:
+        network: The network; it is left as it was.
+        samples: The samples.
+        labels: Their class labels, on the CPU.
+
+    Returns:
+        One cosine a sample.
+    """
+    seen: list[Tensor] = []
+
+    def keep(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        seen.append(inputs[0].detach().double().cpu())
+
+    with inspecting(network):
+        name, layer = last_linear_layer(network, samples.inputs[:2])
+        with hooked({name: layer}, keep):
+            # in one pass: a trial for the memory would be seen as well
+            outputs = network_outputs(network, samples.inputs, chunk_size=len(samples)).double().cpu()
+        weight = layer.weight.detach().double().cpu()
+    check_labels(labels, outputs.shape[1])
+    return alignments(outputs, torch.cat(seen), weight, labels)
+
+
+def excess_kurtosis(values: Float[Tensor, " n"]) -> float:
+    """Fourth central moment over the squared variance, less 3; 0 where all values are equal."""
+    square = (values - values.mean()).square()
+    variance = float(square.mean())
+    return float(square.square().mean()) / variance**2 - 3 if variance > 0 else 0.0
+
+
+@register_alarm("gradient_weight_alignment")
+class GradientWeightAlignment(PeakAlarm):
+    r"""Raised when the loss gradients of samples agree less with the weights than they did.
+
+    With $\gamma_i$ the cosine between the negative loss gradient of sample i by the last layer's weight W and W itself,
+    the alarm follows
+
+    .. math:: GWA = \frac{\operatorname{mean}_i \gamma_i}{\operatorname{kurtosis}_i \gamma_i + 1.2}
+
+    with the excess kurtosis, -1.2 for a uniform distribution (Hoelzl, Rueckert and Kaissis, NeurIPS 2025,
+    arXiv:2510.25480, Sec. 4 and their program). Their rule takes the maximum after the first tenth of the training;
+    `skip` leaves observations at its beginning out. A distribution with two modes has an excess kurtosis below -1.2,
+    where the quotient changes its sign: `smallest` bounds the denominator from below, which the authors do not do, and
+    `kurtosis=False` follows the mean alone.
+
+    `observe` costs one forward pass of the watched samples; in a loop of his own who has the last layer's inputs gives
+    `alignments(...)` of any samples to `update`, which costs next to nothing. Cross-entropy alone.
+
+    Args:
+        window: Observations that are averaged.
+        fall: In units of GWA.
+        patience: Observations in a row.
+        skip: Observations that are left out at the beginning.
+        kurtosis: Whether to divide at all.
+        smallest: Smallest denominator.
+
+    >>> alarm = GradientWeightAlignment(window=1, patience=1, skip=0)
+    >>> for epoch, cosines in enumerate([[0.1, 0.2, 0.3], [0.3, 0.4, 0.5], [0.0, 0.1, 0.2]], start=1):
+    ...     numbers = alarm.update(torch.tensor(cosines), epoch)  # three equal distances: excess kurtosis -1.5
+    >>> alarm.raised_at, alarm.peak
+    (3, 2)
+    """
+
+    says: ClassVar[str] = "loss gradients agree less with the weights"
+    kept: ClassVar[tuple[str, ...]] = (*PeakAlarm.kept, "_looks")
+
+    def __init__(
+        self,
+        *,
+        window: int = 3,
+        fall: float = 0.0,
+        patience: int = 3,
+        skip: int = 3,
+        kurtosis: bool = True,
+        smallest: float = 0.05,
+    ) -> None:
+        check_range("skip", skip, 0)
+        check_range("smallest", smallest, 0, low_open=True)
+        self.skip, self.kurtosis, self.smallest = skip, kurtosis, smallest
+        super().__init__(window=window, fall=fall, patience=patience)
+
+    def reset(self) -> None:
+        """Forget everything seen, for another training."""
+        super().reset()
+        self._looks = 0
+
+    def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
+        """Take the cosines of the watched samples, in evaluation mode; see `Alarm.observe`."""
+        labels = labels_of(samples, "gradient_weight_alignment")
+        return self.update(observed_alignments(network, samples, labels), epoch)
+
+    def update(self, cosines: Float[Tensor, " n"], epoch: int) -> dict[str, float]:
+        """Take one cosine a sample, as `alignments` gives them.
+
+        Args:
+            cosines: Of any samples, the same or others each time.
+            epoch: Finished epochs.
+
+        Returns:
+            Mean and excess kurtosis of the cosines, GWA, and whether the alarm has been raised.
+        """
+        self._looks += 1
+        mean, kurtosis = float(cosines.mean()), excess_kurtosis(cosines)
+        value = mean / max(kurtosis + _UNIFORM, self.smallest) if self.kurtosis else mean
+        if self._looks > self.skip:
+            self.follow(value, epoch)
+        return {
+            "alarm.alignment": mean,
+            "alarm.kurtosis": kurtosis,
+            "alarm.value": value,
+            "alarm.raised": float(self.raised),
+        }

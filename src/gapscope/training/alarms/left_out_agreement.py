@@ -1,0 +1,99 @@
+"""How far a network agrees with what the initial kernel predicts of each training sample without its label."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gapscope.base.samples import Samples
+from gapscope.inspection.outputs import inspecting
+from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
+from gapscope.training.alarms.base import PeakAlarm, labels_of, outputs_of
+from gapscope.training.alarms.registry import register_alarm
+
+
+def left_out_predictions(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
+    """Left-out predictions of one-hot labels by the network's kernel, cut to [0, 1]; see `kernel_leave_one_out`.
+
+    Args:
+        network: The network, untrained.
+        samples: The watched samples, with class labels.
+
+    Returns:
+        One row a sample, on the CPU.
+    """
+    assert samples.targets is not None
+    with inspecting(network):
+        found = kernel_leave_one_out(network, samples.inputs, samples.targets.to(samples.inputs.device))
+    return found.predictions.clamp(0, 1).cpu()
+
+
+def agreement(probabilities: Float[Tensor, "n k"], predictions: Float[Tensor, "n k"]) -> float:
+    r"""Mean over samples of $\sum_c p_{ic} b_{ic}$ for probabilities p and left-out predictions b."""
+    return float((probabilities * predictions).sum(1).mean())
+
+
+@register_alarm("left_out_agreement")
+class LeftOutAgreement(PeakAlarm):
+    r"""Raised when the network agrees less with predictions of its training samples that do not know their labels.
+
+    Before training, every watched sample i is predicted by ridge regression in gradient space fitted to all *other*
+    watched samples (`kernel_leave_one_out`), $b_{ic}$ for class c. With $p_{ic}$ the probabilities that the network
+    gives, the alarm follows
+
+    .. math:: \frac1n \sum_i \sum_c p_{ic}\, b_{ic}.
+
+    It rises while the network learns what samples have in common. A label that is learnt by heart was unknown to the
+    prediction of its sample, so that there the agreement falls. It works like a validation set that costs no sample,
+    but knows only what the initial features know. Our own.
+
+    Costs one kernel of the watched samples before training (`begin`; else at the first observation) and one forward
+    pass an observation.
+
+    Args:
+        window: Observations that are averaged.
+        fall: In units of a probability.
+        patience: Observations in a row.
+    """
+
+    says: ClassVar[str] = "training samples are predicted less and less as their surroundings say"
+    kept: ClassVar[tuple[str, ...]] = (*PeakAlarm.kept, "_predictions")
+
+    def __init__(self, *, window: int = 5, fall: float = 0.005, patience: int = 3) -> None:
+        super().__init__(window=window, fall=fall, patience=patience)
+
+    def reset(self) -> None:
+        """Forget everything seen, for another training."""
+        super().reset()
+        self._predictions: Tensor | None = None
+
+    def begin(self, network: nn.Module, samples: Samples) -> None:
+        """Predict every watched sample from all others, at the initial weights."""
+        labels_of(samples, "left_out_agreement")
+        self._predictions = left_out_predictions(network, samples)
+
+    def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
+        """Predict the watched samples once, in evaluation mode; see `Alarm.observe`."""
+        if self._predictions is None:
+            self.begin(network, samples)
+        assert self._predictions is not None
+        return self.update(outputs_of(network, samples).softmax(1), self._predictions, epoch)
+
+    def update(
+        self, probabilities: Float[Tensor, "n k"], predictions: Float[Tensor, "n k"], epoch: int
+    ) -> dict[str, float]:
+        """Take one observation.
+
+        Args:
+            probabilities: What the network gives the classes at each sample.
+            predictions: Left-out predictions, the same each time.
+            epoch: Finished epochs.
+
+        Returns:
+            The agreement, and whether the alarm has been raised.
+        """
+        value = agreement(probabilities, predictions)
+        self.follow(value, epoch)
+        return {"alarm.agreement": value, "alarm.raised": float(self.raised)}

@@ -1,0 +1,175 @@
+"""What all alarms share: peaks by hand, states that go through JSON, names, and refusals of regression."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from door_networks import bert, resnet18
+from gapscope.base.errors import InvalidInput
+from gapscope.base.files import to_json
+from gapscope.base.samples import Samples
+from gapscope.training.alarms.base import Alarm, PeakAlarm
+from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
+from gapscope.training.alarms.gated import GatedAlarm
+from gapscope.training.alarms.registry import alarms, make_alarm
+from gapscope.training.monitor import Monitor
+
+REGRESSION = ("evidence", "gradient_disparity", "late_joiners")
+
+
+class Followed(PeakAlarm):
+    """A number that somebody else computes."""
+
+    def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
+        raise NotImplementedError
+
+
+def fed(values: list[float], **settings: Any) -> Followed:
+    alarm = Followed(**{"window": 1, "fall": 0.0, "patience": 1} | settings)
+    for epoch, value in enumerate(values, start=1):
+        alarm.follow(value, epoch)
+    return alarm
+
+
+@pytest.mark.parametrize(
+    ("settings", "raised", "peak"),
+    [
+        ({}, 4, 7),  # an alarm is never taken back, and its guess goes on
+        ({"fall": 0.15}, 4, 7),
+        ({"fall": 0.25}, 6, 7),
+        ({"patience": 2}, 5, 7),
+        ({"patience": 4}, None, 7),
+        ({"window": 2}, 4, 8),  # means of two: - .3 .5 .4 .35 .25 .45 .75
+    ],
+)
+def test_peaks_by_hand(settings: dict[str, Any], raised: int | None, peak: int) -> None:
+    alarm = fed([0.1, 0.5, 0.5, 0.3, 0.4, 0.1, 0.8, 0.7], **settings)
+    assert (alarm.raised_at, alarm.peak) == (raised, peak)
+
+
+def test_numbers_that_are_not_finite_are_passed_over() -> None:
+    assert fed([0.5, math.nan, math.inf, 0.4]).raised_at == 4
+    assert fed([math.nan, math.nan]).peak is None
+
+
+def test_what_stays_raises_nothing() -> None:
+    assert fed([0.5] * 6).raised_at is None
+
+
+def test_an_alarm_that_is_held_back_counts_from_when_it_is_not() -> None:
+    alarm = Followed(window=1, fall=0.0, patience=2)
+    for epoch, allowed in enumerate([True, False, False, True, True], start=1):
+        alarm.follow(-float(epoch), epoch, allowed=allowed)
+    assert alarm.raised_at == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"window": 0}, r"window must lie in \[1, inf\); got 0"),
+        ({"fall": -0.1}, r"fall must lie in \[0, inf\); got -0\.1"),
+        ({"patience": 0}, r"patience must lie in \[1, inf\); got 0"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        fed([], **settings)
+
+
+def some(name: str, samples: Samples) -> Alarm:
+    """An alarm of a name that can look at 24 samples with few classes."""
+    assert samples.targets is not None
+    if name == "canaries":
+        return CanaryAlarm(Canaries(samples.targets, number=6), window=1)
+    small = {"shared_learning": {"neighbours": 4}, "gradient_disparity": {"batch_size": 4, "patience": 1},
+             "evidence": {"n_samples": 8}, "late_joiners": {"looks": 3, "level": 0.5}}  # fmt: skip
+    return make_alarm(name, **small.get(name, {}))
+
+
+@pytest.mark.parametrize("name", alarms())
+@pytest.mark.parametrize("make", [resnet18, bert])
+def test_every_alarm_watches_the_networks_that_people_come_with(name: str, make: Any) -> None:
+    network, data = make()
+    labels = data[1] if isinstance(data, tuple) else data["labels"]
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    monitor = Monitor(data, [], alarm=some(name, Samples(torch.zeros(len(labels), 1), labels)))
+    monitor.begin(network)
+    numbers = [monitor.record(network, epoch) for epoch in (1, 2)]
+    assert all(set(row) == set(numbers[0]) and "alarm.raised" in row for row in numbers)
+    assert all(isinstance(value, float) for row in numbers for value in row.values())
+    assert monitor.alarm is not None and repr(monitor.alarm).startswith(type(monitor.alarm).__name__)
+    assert all(torch.equal(before[key], value) for key, value in network.state_dict().items())
+
+
+def noisy(n: int = 40) -> tuple[nn.Module, Samples]:
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 3))
+    return network, Samples(torch.randn(n, 5, generator=generator), torch.randint(0, 3, (n,), generator=generator))
+
+
+def observations(alarm: Alarm, network: nn.Module, samples: Samples, epochs: range) -> list[dict[str, float]]:
+    """What an alarm says of a network that is disturbed a little more after each epoch."""
+    generator, found = torch.Generator().manual_seed(epochs.start), []
+    for epoch in epochs:
+        found.append(alarm.observe(network, samples, epoch))
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    return found
+
+
+@pytest.mark.parametrize("name", alarms())
+def test_an_interrupted_alarm_goes_on_as_if_it_had_not_been(name: str) -> None:
+    network, samples = noisy()
+    unbroken = some(name, samples)
+    observations(unbroken, network, samples, range(1, 4))
+    kept = json.loads(to_json(unbroken.state_dict()))
+    network, samples = noisy()
+    resumed = some(name, samples)
+    resumed.load_state_dict(kept)
+    assert resumed.state_dict() == unbroken.state_dict()
+    both = [observations(alarm, noisy()[0], samples, range(4, 9)) for alarm in (unbroken, resumed)]
+    assert to_json(both[0]) == to_json(both[1])
+    assert (resumed.raised_at, resumed.peak) == (unbroken.raised_at, unbroken.peak)
+    resumed.reset()
+    assert (resumed.raised_at, resumed.peak) == (None, None)
+
+
+def test_the_state_of_another_alarm_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="The state of a LabelWave must hold raised_at, peak, _recent"):
+        make_alarm("label_wave").load_state_dict(make_alarm("evidence").state_dict())
+
+
+def test_names_and_settings_that_do_not_exist_are_named() -> None:
+    with pytest.raises(InvalidInput, match=r"There is no alarm 'label_wav'.* Did you mean 'label_wave'"):
+        make_alarm("label_wav")
+    with pytest.raises(InvalidInput, match="Alarm 'label_wave' has no setting 'patienc'"):
+        make_alarm("label_wave", patienc=1)
+    with pytest.raises(InvalidInput, match="There is no alarm 'nothing'"):
+        Monitor(noisy()[1], [], alarm="nothing")
+
+
+@pytest.mark.parametrize("name", alarms())
+def test_regression_is_watched_or_refused_in_one_sentence(name: str) -> None:
+    network, classes = noisy()
+    samples = Samples(classes.inputs, torch.randn(40, 3, generator=torch.Generator().manual_seed(1)))
+    alarm = some(name, classes)
+    if name in REGRESSION:
+        numbers = Monitor(samples, [], alarm=alarm).record(network, 1)
+        assert all(math.isfinite(value) for value in numbers.values())
+    else:
+        with pytest.raises(InvalidInput, match=f"{type(alarm).__name__} needs class labels, one a sample"):
+            Monitor(samples, [], alarm=alarm)
+
+
+def test_only_alarms_that_can_be_open_are_gates() -> None:
+    with pytest.raises(InvalidInput, match="A gate must say whether it is open; a LabelWave does not"):
+        GatedAlarm("evidence", "label_wave")

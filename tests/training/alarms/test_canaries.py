@@ -1,0 +1,128 @@
+"""Canaries: labels given and restored, margins and the noise-rate bound against closed forms, and in a training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
+from gapscope.base.specs import TrainingSpec
+from gapscope.training.alarms.canaries import Canaries, CanaryAlarm, noise_rate_bound
+from gapscope.training.loop import train
+from gapscope.training.monitor import Monitor
+
+
+def test_canaries_have_another_label_and_get_theirs_back() -> None:
+    labels = torch.arange(6000) % 5
+    canaries = Canaries(labels)
+    changed = (canaries.labels != labels).nonzero()[:, 0]
+    assert torch.equal(changed, canaries.positions) and len(changed) == 30
+    assert len(Canaries(labels[:100]).positions) == 24
+    steps = (canaries.labels - labels)[changed] % 5
+    assert set(steps.tolist()) == {1, 2, 3, 4}
+    kept = canaries.labels
+    canaries.restore()
+    assert torch.equal(kept, labels)
+
+
+def test_data_sets_read_the_labels_of_the_moment() -> None:
+    labels = torch.zeros(60, dtype=torch.int64)
+    canaries = Canaries(labels, n_classes=2)
+    pairs = canaries.dataset(TensorDataset(torch.zeros(60, 2), labels))
+    mappings = canaries.dataset([{"x": i, "labels": 0} for i in range(60)])
+    assert sum(int(y) for _, y in pairs) == sum(int(row["labels"]) for row in mappings) == 24  # type: ignore[attr-defined]
+    canaries.restore()
+    assert sum(int(y) for _, y in pairs) == 0  # type: ignore[attr-defined]
+    with pytest.raises(InvalidInput, match="must hold as many samples as there are labels, 60; got 3"):
+        canaries.dataset(TensorDataset(torch.zeros(3, 2)))
+
+
+@pytest.mark.parametrize(
+    ("classes", "number", "message"),
+    [(1, None, "Canaries need two classes or more; got 1"), (2, 40, "at most half of the samples, here 60; got 40")],
+)
+def test_impossible_canaries_are_refused(classes: int, number: int | None, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Canaries(torch.zeros(60, dtype=torch.int64), n_classes=classes, number=number)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
+def test_the_bound_is_the_rate_where_wrong_labels_lie_apart(rate: float) -> None:
+    wrong = round(1000 * rate)
+    margins = torch.cat([torch.linspace(-3, -1, wrong), torch.linspace(1, 3, 1000 - wrong)])
+    assert noise_rate_bound(margins, torch.linspace(-3, -1, 51)) == pytest.approx(rate, abs=0.01)
+
+
+def test_the_bound_is_one_where_nothing_tells_them_apart() -> None:
+    margins = torch.randn(5000, generator=torch.Generator().manual_seed(0))
+    assert noise_rate_bound(margins, margins[:500]) > 0.8
+
+
+def sequence(*pairs: tuple[float, float]) -> list[torch.Tensor]:
+    """Logits of two classes that give label 0 these probabilities at 30 ordinary samples and at 10 canaries."""
+    found = []
+    for ordinary, false in pairs:
+        p = torch.cat([torch.full((30,), ordinary), torch.full((10,), false)]).double()
+        found.append(torch.stack([p.logit(), torch.zeros(40, dtype=torch.float64)], dim=1))
+    return found
+
+
+def test_the_alarm_by_hand() -> None:
+    labels, false = torch.zeros(40, dtype=torch.int64), torch.arange(40) >= 30
+    alarm = CanaryAlarm(Canaries(labels, n_classes=2, number=10), window=1, patience=1, fall=0.05, smallest_noise=0.0)
+    steps = sequence((0.5, 0.5), (0.8, 0.3), (0.9, 0.44), (0.95, 0.7))
+    numbers = [alarm.update(outputs, labels, false, epoch) for epoch, outputs in enumerate(steps, start=1)]
+    assert [round(row["alarm.ordinary"] - row["alarm.canaries"], 6) for row in numbers] == [0, 0.5, 0.46, 0.25]
+    assert (alarm.raised_at, alarm.peak) == (4, 2)
+    # margins are the logits of label 0: their means lie apart, so that no label is said to be wrong
+    assert numbers[-1]["alarm.noise_rate"] == 0
+    expected = torch.tensor([0.5, 0.3, 0.44, 0.7], dtype=torch.float64).logit().mean()
+    assert float(alarm.margins[-1]) == pytest.approx(float(expected))
+    assert torch.equal(alarm.canaries.labels, alarm.canaries.given)
+
+
+def test_few_wrong_labels_raise_nothing() -> None:
+    labels, false = torch.zeros(40, dtype=torch.int64), torch.arange(40) >= 30
+    alarm = CanaryAlarm(Canaries(labels, n_classes=2, number=10), window=1, patience=1, smallest_noise=0.1)
+    for epoch, outputs in enumerate(sequence((0.5, 0.5), (0.8, 0.3), (0.95, 0.7)), start=1):
+        alarm.update(outputs, labels, false, epoch)
+    assert not alarm.open and not alarm.raised
+    assert not torch.equal(alarm.canaries.labels, alarm.canaries.given)
+
+
+def test_a_training_restores_the_labels_it_reads_when_the_alarm_is_raised(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(0, 2, (80,), generator=generator)
+    x = torch.randn(80, 6, generator=generator) + 2 * torch.eye(2, 6)[y]
+
+    def trained(epochs: int, folder: Path | None) -> tuple[nn.Module, Monitor, Canaries]:
+        canaries = Canaries(y, n_classes=2)
+        alarm = CanaryAlarm(canaries, window=1, patience=1, fall=0.0, smallest_noise=0.0)
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            network = nn.Sequential(nn.Linear(6, 200), nn.ReLU(), nn.Linear(200, 2))
+        monitor = Monitor((x, canaries.labels), [], n_samples=30, alarm=alarm)
+        settings = TrainingSpec(epochs=epochs, optimizer="adam", learning_rate=0.02, batch_size=16)
+        train(network, (x, canaries.labels), settings, on_epoch=monitor, folder=folder)
+        return network, monitor, canaries
+
+    network, monitor, canaries = trained(14, None)
+    assert monitor.alarm is not None and monitor.alarm.raised_at is not None
+    assert torch.equal(canaries.labels, y)
+    accuracy = float((network(x).argmax(1) == y).double().mean())
+    assert accuracy > 0.97  # a network that goes on with 24 false labels fits those
+    trained(monitor.alarm.raised_at + 1, tmp_path)
+    resumed, again, restored = trained(14, tmp_path)
+    assert torch.equal(restored.labels, y) and again.rows == monitor.rows
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), resumed.parameters(), strict=True))
+
+
+def test_samples_that_nobody_placed_are_refused() -> None:
+    alarm = CanaryAlarm(Canaries(torch.zeros(60, dtype=torch.int64), n_classes=2))
+    with pytest.raises(InvalidInput, match="must know which samples are watched; got 10 of 60"):
+        alarm.observe(nn.Linear(2, 2), Samples(torch.zeros(10, 2), torch.zeros(10, dtype=torch.int64)), 1)
