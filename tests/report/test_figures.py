@@ -87,6 +87,16 @@ def test_a_correlation_without_a_value_draws_no_dot() -> None:
     assert 'cx="75.00%"' in correlation_strip(0.5, 0.2, 0.7, baseline=True)
 
 
+def test_the_first_alarm_of_each_network_is_marked_on_its_test_curve() -> None:
+    curve = {"train_accuracy": 0.9, "test_accuracy": 0.5}
+    rows = [{"epoch": float(k), "alarm.raised": float(k >= 3)} | curve for k in range(1, 5)]
+    without = [{"epoch": float(k), "train_accuracy": 0.9, "alarm.raised": 0.0} for k in range(1, 5)]
+    text = training_curves({"net": rows, "quiet": without}, "accuracy", "all", 1.0)
+    found = re.findall(r'<circle class="dot alarm" cx="([^"]*)" cy="([^"]*)"', text)
+    assert len(found) == text.count("<circle") == 1 and "net: alarm, epoch 3" in text
+    assert found[0] == ("75.00%", "50.00%")
+
+
 def test_curves_are_thinned_but_keep_their_end() -> None:
     rows = [{"epoch": float(k), "train_accuracy": k / 1000, "test_accuracy": 0.5} for k in range(1, 1001)]
     text = training_curves({"net": rows}, "accuracy", "all", 1.0)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 
 from gapscope.base.records import Record
-from gapscope.report.figures import training_curves
+from gapscope.report.figures import ALARM, training_curves
 from gapscope.report.numbers import counted, setting_name, setting_value
 from gapscope.report.pool_view import PoolView
 
@@ -54,7 +54,7 @@ def _has(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
 
 
 def _numeric(rows: Sequence[Mapping[str, Any]], score: str) -> list[dict[str, float]]:
-    keys = ("epoch", f"train_{score}", f"test_{score}")
+    keys = ("epoch", f"train_{score}", f"test_{score}", ALARM)
     return [{key: float(row[key]) for key in keys if key in row} for row in rows if "epoch" in row]
 
 
@@ -65,7 +65,7 @@ def curves(view: PoolView) -> dict[str, Any]:
         view: The pool.
 
     Returns:
-        The score shown, the grouping setting, the figures, and how many networks were drawn.
+        The score shown, the grouping setting, the figures, how many networks were drawn, whether an alarm was raised.
     """
     records = [record for record in view.finished if _has(record.history, "epoch")]
     score = "accuracy" if any(_has(record.history, "train_accuracy") for record in records) else "loss"
@@ -81,7 +81,7 @@ def curves(view: PoolView) -> dict[str, Any]:
         )
         groups.setdefault(label, {})[view.descriptions[record.id]] = _numeric(record.history, score)
     values = [value for rows in groups.values() for history in rows.values() for row in history
-              for key, value in row.items() if key != "epoch" and math.isfinite(value)]  # fmt: skip
+              for key, value in row.items() if key not in ("epoch", ALARM) and math.isfinite(value)]  # fmt: skip
     top = 1.0 if score == "accuracy" else float(numpy.quantile(values, 0.99)) * 1.05 if values else 1.0
     figures = [
         {
@@ -92,7 +92,9 @@ def curves(view: PoolView) -> dict[str, Any]:
         for label, rows in groups.items()
     ]
     return {"figures": figures, "score": score, "drawn": len(drawn), "of": len(records),
-            "setting": setting_name(column) if column else ""}  # fmt: skip
+            "setting": setting_name(column) if column else "",
+            "alarms": any(row.get(ALARM, 0) >= 1 for record in drawn for row in _numeric(record.history, score))
+            }  # fmt: skip
 
 
 def _sort_key(view: PoolView, record: Record, column: str | None) -> tuple[bool, float, str]:

@@ -17,6 +17,8 @@ from gapscope.report.svg import Plot, percent, tag
 
 Array = numpy.ndarray
 CURVE_POINTS = 60
+# What a monitor's alarm leaves in the rows of a training, 0 or 1.
+ALARM = "alarm.raised"
 
 
 @dataclass(frozen=True)
@@ -214,10 +216,21 @@ def _value_at(scale: Scale, position: float) -> float:
     return scale.low + (scale.high - scale.low) * position / 100
 
 
+def _alarm(plot: Plot, name: str, rows: Sequence[Mapping[str, float]], score: str) -> None:
+    """Mark the first epoch with an alarm on the test curve, or on that of training where there is none."""
+    for row in rows:
+        value = row.get(f"test_{score}", row.get(f"train_{score}", math.nan))
+        if row.get(ALARM, 0) >= 1 and math.isfinite(value):
+            plot.dot(
+                float(row["epoch"]), float(value), kind="dot alarm", title=f"{name}: alarm, epoch {row['epoch']:g}"
+            )
+            return
+
+
 def training_curves(
     histories: Mapping[str, Sequence[Mapping[str, float]]], score: str, group: str, top: float
 ) -> Markup:
-    """Train and test curves of the networks of one group, drawn over each other.
+    """Train and test curves of the networks of one group, drawn over each other, with their overfitting alarms.
 
     Args:
         histories: Network -> its rows, one an epoch.
@@ -238,6 +251,8 @@ def training_curves(
             ]
             if points:
                 plot.curve(_thinned(points), kind=f"curve {split}", title=f"{name}, {split}")
+    for name, rows in histories.items():
+        _alarm(plot, name, rows, score)
     return plot.render()
 
 

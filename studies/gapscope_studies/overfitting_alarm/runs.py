@@ -71,7 +71,15 @@ class Case:
     @property
     def id(self) -> str:
         """Hash of everything but the name of the kind."""
-        facts = [self.spec.to_dict(), self.n, self.test, self.noise, self.pairwise, self.classes, self.quartiles]
+        facts = [
+            self.spec.to_dict(omit_defaults=True),
+            self.n,
+            self.test,
+            self.noise,
+            self.pairwise,
+            self.classes,
+            self.quartiles,
+        ]
         return hashlib.sha256(to_json(facts).encode()).hexdigest()[:16]
 
 

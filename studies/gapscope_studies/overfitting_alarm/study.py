@@ -127,7 +127,7 @@ def tuning(setting: Setting) -> Outcome:
 
 def _over_kinds(statistic: Callable[[list[Any]], float], items: Sequence[Any], kinds: Sequence[str]) -> Interval:
     """A statistic of runs with its interval over kinds; the same resamples for all rules, so that pairs stay pairs."""
-    return bootstrap(lambda rows: statistic([items[i] for i in rows]), len(items), kinds)
+    return bootstrap(lambda rows: statistic([items[i] for i in rows]), len(items), kinds, draws=1000)
 
 
 def _ends(found: Interval) -> tuple[float, float, float]:
