@@ -158,29 +158,32 @@ def rule_named(name: str) -> Rule:
     return next(rule for rule in RULES if rule.name == name)
 
 
-def test_prediction_changes_are_replayed_behind_each_gate() -> None:
-    # of 20 samples change 10, 6, 2, 8, 9, ...: means of three fall to the epoch 3 and rise
-    changes, predicted = [10, 6, 2, 8, 9, 9, 9, 9], torch.zeros(T, N, dtype=torch.int16)
-    for epoch, number in enumerate(changes, start=1):
+def waves() -> torch.Tensor:
+    """Of 20 samples change 10, 6, 2, 8, 9, ...: means of three fall to that of the epochs 2 to 4, and rise."""
+    predicted = torch.zeros(T, N, dtype=torch.int16)
+    for epoch, number in enumerate([10, 6, 2, 8, 9, 9, 9, 9], start=1):
         predicted[epoch] = predicted[epoch - 1]
         predicted[epoch, :number] += 1
-    opposite = torch.nn.functional.one_hot(1 - torch.arange(W) % K, K).float()
-    margins = torch.tensor([[1.0, 0.0], [0.0, 1.0]])[torch.arange(W) % K].expand(T, W, K).clone()
-    sure, doubtful = ({"canary_outputs": sign * margins} for sign in (1, 0))
-    for tensors, closed in (({}, True), ({"initial": opposite}, False)):
-        run = made_up(RISES_AND_FALLS, predicted=predicted, **tensors)
-        settings = {"fall": 0.0, "patience": 1, "margin": 0.2, "share": 0.2}
-        found = rule_named("Label Wave behind the initial kernel").stops(run, **settings)
-        assert found == (None if closed else Stop(5, 3))
-        assert rule_named("Label Wave").stops(run, window=3, fall=0.0, patience=1) == Stop(5, 3) or closed is None
-    gate = {"fall": 0.0, "patience": 1, "smallest_noise": 0.5}
-    sure["canary_outputs"][:, :6] *= -1  # canaries are fitted with the opposite sign: nothing else looks like them
-    shut = made_up(RISES_AND_FALLS, canary_predicted=predicted, **sure)
-    assert noise_rates(shut)[-1] == 0
-    assert rule_named("Label Wave behind canaries").stops(shut, **gate) is None
-    opened = made_up(RISES_AND_FALLS, canary_predicted=predicted, **doubtful)
-    assert noise_rates(opened)[-1] == 1
-    assert rule_named("Label Wave behind canaries").stops(opened, **gate) == Stop(5, 3)
+    return predicted
+
+
+@pytest.mark.parametrize(("contradicting", "found"), [(False, None), (True, Stop(5, 4))])
+def test_prediction_changes_are_replayed_behind_the_initial_kernel(contradicting: bool, found: Stop | None) -> None:
+    left_out = torch.nn.functional.one_hot((torch.arange(W) + contradicting) % K, K).float()
+    run = made_up(RISES_AND_FALLS, predicted=waves(), initial=left_out)
+    assert rule_named("Label Wave").stops(run, window=3, fall=0.0, patience=1) == Stop(5, 4)
+    gate = {"margin": 0.2, "share": 0.2}
+    assert rule_named("Label Wave behind the initial kernel").stops(run, fall=0.0, patience=1, **gate) == found
+
+
+@pytest.mark.parametrize(("apart", "rate", "found"), [(True, 0.0, None), (False, 1.0, Stop(5, 4))])
+def test_prediction_changes_are_replayed_behind_canaries(apart: bool, rate: float, found: Stop | None) -> None:
+    outputs = torch.nn.functional.one_hot(torch.arange(W) % K, K).float().expand(T, W, K).clone()
+    outputs[:, :6] *= -1 if apart else 1  # canaries have the opposite margins of all others, or the same
+    run = made_up(RISES_AND_FALLS, canary_predicted=waves(), canary_outputs=outputs)
+    assert noise_rates(run)[-1] == rate
+    rule = rule_named("Label Wave behind canaries")
+    assert rule.stops(run, fall=0.0, patience=1, smallest_noise=0.5) == found
 
 
 def test_late_joiners_stop_the_network_that_does_without_them() -> None:
