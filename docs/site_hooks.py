@@ -25,6 +25,8 @@ ROOT = Path(__file__).parent.parent
 TOP_PAGES = {"README.md": "index.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
 ROOMS = {
     "assessment": "Measure, compare and rank networks",
+    "resampling": "Judge a recipe by its twins",
+    "labels": "Wrong labels",
     "measures": "Measures",
     "penalties": "Penalties",
     "training": "Train and watch",
