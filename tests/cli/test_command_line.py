@@ -75,10 +75,20 @@ def test_running_again_does_nothing(pool: Path) -> None:
     assert state.stdout == "12 networks: 12 finished, 0 diverged, 0 failed, 0 started, 0 waiting\n"
 
 
+# without workers, whose start takes seconds: the signal is the command's business, which ends them (see test_local)
+ALONE = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import engines, gapscope.pools.processes
+gapscope.pools.processes.run_local = engines.in_this_process
+{CODE}"""
+
+
+@pytest.mark.parametrize("code", [ALONE, pytest.param(CODE, marks=pytest.mark.slow)], ids=["alone", "with workers"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_run_says_that_it_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_stopped_run_says_that_it_goes_on(tmp_path: Path, number: signal.Signals, code: str) -> None:
     (tmp_path / "grid.toml").write_text(GRID.replace("epochs = 3", "epochs = 100000"))
-    command = [sys.executable, "-c", CODE, "pool", "run", str(tmp_path / "grid.toml"), str(tmp_path / "pool")]
+    command = [sys.executable, "-c", code, "pool", "run", str(tmp_path / "grid.toml"), str(tmp_path / "pool")]
     # a background job inherits an ignored SIGINT, which the command would rightly keep ignoring
     process = subprocess.Popen(
         command,

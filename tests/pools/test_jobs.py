@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import os
 import signal
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from engines import in_this_process
 from gapscope.base.errors import GapscopeError, InvalidInput, NotWritten, WorkerDied
 from gapscope.pools import jobs
 from gapscope.pools.jobs import remembered
@@ -60,6 +63,19 @@ def test_a_failure_does_not_lose_the_others(tmp_path: Path) -> None:
     assert (tmp_path / "a.calls").read_text() == "x" and (tmp_path / "fails.calls").read_text() == "xx"
 
 
+def test_a_job_that_killed_its_worker_does_not_lose_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def engine(function: Any, todo: Any, workers: int) -> Iterator[Any]:
+        yield from in_this_process(function, todo[1:], workers)
+        yield todo[0], None, WorkerDied("killed")
+
+    monkeypatch.setattr(jobs, "run_local", engine)
+    with pytest.raises(GapscopeError, match=r"1 of 3 failed, first 'dies' \(WorkerDied: killed\)") as raised:
+        remembered(made(tmp_path, "dies", "a", "b"), tmp_path / "kept", workers=2)
+    assert isinstance(raised.value.__cause__, WorkerDied)
+    assert sorted(path.stem for path in (tmp_path / "kept").iterdir()) == ["a", "b"]
+
+
+@pytest.mark.slow
 def test_jobs_that_fail_or_kill_their_worker_do_not_lose_the_others(tmp_path: Path) -> None:
     with pytest.raises(GapscopeError, match="2 of 3 failed, first") as raised:
         remembered(made(tmp_path, "dies", "fails", "a"), tmp_path / "kept", workers=2)

@@ -31,6 +31,16 @@ def work(job: tuple[str, str]) -> str:
     return kind
 
 
+def light_start() -> None:
+    """The start of a worker that does nothing with torch, whose import takes longer than all the rest."""
+
+
+@pytest.fixture
+def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapscope.pools.processes._start_worker", light_start)
+
+
+@pytest.mark.usefixtures("light_workers")
 def test_only_the_job_that_kills_its_worker_is_given_up(tmp_path: Path) -> None:
     kinds = ["a", "dies once", "b", "always dies", "fails", "c", "d"]
     jobs = [(kind, str(tmp_path)) for kind in kinds]
@@ -41,6 +51,7 @@ def test_only_the_job_that_kills_its_worker_is_given_up(tmp_path: Path) -> None:
     assert isinstance(outcomes["fails"][1], ValueError)
 
 
+@pytest.mark.usefixtures("light_workers")
 def test_leaving_early_ends_the_workers(tmp_path: Path) -> None:
     running = run_local(work, [(str(n), str(tmp_path)) for n in range(50)], 2)
     next(running)
@@ -56,6 +67,7 @@ def test_every_job_is_done_once(tmp_path: Path, workers: int) -> None:
     assert sorted(result for _, result, _ in run_local(work, jobs, workers)) == [str(n) for n in range(6)]
 
 
+@pytest.mark.usefixtures("light_workers")
 def test_a_worker_killed_while_it_starts_is_replaced(tmp_path: Path) -> None:
     killed: list[object] = []
 
@@ -95,6 +107,7 @@ def test_workers_that_always_die_as_they_start_are_no_jobs_fault(
     assert len(killed) == 3 and not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("light_workers")
 def test_a_worker_killed_with_nothing_to_do_is_replaced(tmp_path: Path) -> None:
     running = run_local(work, [("a", str(tmp_path)), ("b", str(tmp_path))], 1)
     assert next(running)[1] == "a"

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from engines import in_this_process
 from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import DataSpec, NetworkSpec, Spec, TrainingSpec
 from gapscope.batch_norm import refresh_population
@@ -111,13 +112,14 @@ def test_decay_comes_beside_the_penalties_of_the_recipe(problem: Problem) -> Non
 
 
 def counted(network: nn.Module, problem: Problem, row: dict[str, Any]) -> None:
-    """Called in the worker: what it adds stands in the history."""
+    """Sent to the worker: what it adds stands in the history."""
     assert not network.training and "test_loss" in row
     row["weights"] = float(sum(parameter.numel() for parameter in network.parameters()))
     row["samples"] = len(problem.train)
 
 
-def test_a_function_can_look_at_every_epoch(tmp_path: Path) -> None:
+def test_a_function_can_look_at_every_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapscope.pools.processes.run_local", in_this_process)
     small = Spec.from_dict(
         {"data": {"train_size": 30}, "training": {"epochs": 2}, "network": {"options": {"width": 4}}}
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from engines import in_this_process
 from gapscope.base.errors import GapscopeError, InvalidInput, UnreadableFile
 from gapscope.base.records import Record
 from gapscope.base.specs import Spec
@@ -28,6 +29,12 @@ MEASURES = ("accuracy", "parameter_count")
 
 def some_grid(**axes: list[object]) -> Grid:
     return Grid(base=Spec.from_dict(BASE), axes=axes or {"seed": [0, 1]}, measures=MEASURES)
+
+
+@pytest.fixture(autouse=True)
+def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers train the networks of `done`, which is made before; what follows needs none."""
+    monkeypatch.setattr("gapscope.pools.processes.run_local", in_this_process)
 
 
 @pytest.fixture(scope="module")
