@@ -12,15 +12,17 @@ import pytest
 import torch
 
 from gapscope.base.records import Record
+from gapscope.base.samples import Samples
 from gapscope.base.specs import Spec
 from gapscope.batch_norm.norm_layers import BATCH_KINDS
 from gapscope.cli.study import load_study
 from gapscope.data import load
 from gapscope.pools.from_spec import build_network, prepared
 from gapscope.theory import order_parameter_integrals, stability_eigenvalues
+from gapscope_studies.kit.images import write_images
 from gapscope_studies.kit.study import Setting, run_study
-from gapscope_studies.luo2019 import STUDY, advice, excess, study
-from gapscope_studies.luo2019.networks import Method, differences, method, smaller
+from gapscope_studies.luo2019 import STUDY, advice, convolutional, excess, fine_tuning, study
+from gapscope_studies.luo2019.networks import PLAIN, Method, differences, method, smaller
 from gapscope_studies.luo2019.students import Plan, simulate_point
 from gapscope_studies.luo2019.theory import APPROACHES, largest_settling_rate, overlap_rate, printed_i2
 
@@ -40,7 +42,7 @@ def test_the_papers_protocol_at_paper_scale() -> None:
     assert large_batch.training.learning_rate == pytest.approx(0.8)
     assert small_batch.training.schedule_factor == pytest.approx(math.exp(-391e-4), rel=1e-4)
     assert small_batch.data.train_size is None
-    imagenet = study._on_images(at("paper"), 128)[0]
+    imagenet = convolutional._on_images(at("paper"), 128)[0]
     training = imagenet.training
     assert (training.schedule, training.schedule_factor, training.schedule_epochs) == ("step", 0.1, 30)
     assert imagenet.data.options == {"folder": "imagenet32", "side": 32}
@@ -51,7 +53,7 @@ def test_every_scale_has_the_same_settings_and_whole_grids(scale: str) -> None:
     content, other = at(scale).read(study.__file__), at("smoke").read(study.__file__)
     assert content.keys() == other.keys()
     assert all(content[name].keys() == other[name].keys() for name in ("theory", "excess", "advice", "fig2ef"))
-    slow = method(at(scale), "resnet", 10, options=study.PLAIN, weight_norm=True)
+    slow = method(at(scale), "resnet", 10, options=PLAIN, weight_norm=True)
     assert len(slow) == content["seeds"] and [spec.seed for spec in slow] == list(range(content["seeds"]))
     assert slow[0].training.learning_rate == pytest.approx(
         content["slower_weight_norm"] * method(at(scale), "resnet", 10)[0].training.learning_rate
@@ -94,17 +96,17 @@ def test_folding_keeps_the_norms_that_act() -> None:
             if isinstance(layer, BATCH_KINDS):
                 layer.weight.uniform_(-2, 2)
     x = problem.train.inputs[:2]
-    folded = study.replace_normalization(network.eval(), "none", inputs=x)
+    folded = fine_tuning.replace_normalization(network.eval(), "none", inputs=x)
     parameters = dict(folded.named_parameters())
-    plain = {name: float(parameters[f"{name}.weight"].detach().norm()) for name in study.TUNED_LAYERS}
-    assert study.effective_norms(network, x) == pytest.approx(plain, rel=1e-5)
-    assert study.effective_norms(folded, x) == pytest.approx(plain, rel=1e-6)
+    plain = {name: float(parameters[f"{name}.weight"].detach().norm()) for name in fine_tuning.TUNED_LAYERS}
+    assert fine_tuning.effective_norms(network, x) == pytest.approx(plain, rel=1e-5)
+    assert fine_tuning.effective_norms(folded, x) == pytest.approx(plain, rel=1e-6)
 
 
 def test_images_are_written_so_that_they_are_read_back(tmp_path: Path) -> None:
     inputs = torch.arange(5 * 3 * 4 * 4).view(5, 3, 4, 4) / 255
     for split in ("train", "val"):
-        study.write_images(inputs, torch.tensor([1, 0, 1, 0, 1]), tmp_path / split)
+        write_images(Samples(inputs, torch.tensor([1, 0, 1, 0, 1])), tmp_path / split)
     found = load("image_folder", folder=str(tmp_path), side=4)
     torch.testing.assert_close(found.train.inputs, inputs[[1, 0, 3, 2, 4]])
     assert found.train.targets is not None and found.train.targets.tolist() == [0, 1, 0, 1, 1]

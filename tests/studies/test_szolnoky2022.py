@@ -22,7 +22,7 @@ from gapscope.measures.ntk_trace import ntk_trace
 from gapscope.pools.from_spec import build_network, prepared
 from gapscope.training.loop import train
 from gapscope_studies.kit.study import Setting
-from gapscope_studies.szolnoky2022 import STUDY, curves, protocol, tables
+from gapscope_studies.szolnoky2022 import STUDY, bench, curves, protocol, tables
 from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS, plane, watch
 from gapscope_studies.szolnoky2022.setups import FIVE_METHODS, METHODS, make
 from smoke_studies import SmokeStudy, parts
@@ -130,14 +130,14 @@ def test_the_folds_hold_out_every_sample_once(setting: Setting, monkeypatch: pyt
 def test_the_same_networks_stand_in_table_and_bench() -> None:
     there = at("small")
     setup = make(there, "lenet5")
-    in_bench = {setup.base.replace(scenario).id for scenario in tables.bench_scenarios(there, setup)}
+    in_bench = {setup.base.replace(scenario).id for scenario in bench.bench_scenarios(there, setup)}
     in_table = {setup.base.replace({"data.label_noise": noise}).id for noise in tables.printed(1)["noise"].unique()}
     assert in_table <= in_bench
 
 
 def test_the_paper_has_143_scenarios() -> None:
     there = at("paper")
-    found = tables.bench_scenarios(there, make(there, "lenet5"))
+    found = bench.bench_scenarios(there, make(there, "lenet5"))
     assert len(found) == 143
     assert {"data.label_noise": 0.6, "data.train_size": 3000} in found
 
@@ -146,7 +146,7 @@ def test_the_paper_has_143_scenarios() -> None:
 def test_each_variable_changes_alone_and_to_both_sides(scale: str) -> None:
     there = at(scale)
     setup = make(there, "lenet5")
-    for variable, changes in tables.variations(there, setup).items():
+    for variable, changes in bench.variations(there, setup).items():
         specs = [setup.base.replace(change) for change in changes]
         paths = {path for change in changes for path in change}
         assert len(paths) == 1 and setup.base.id in {spec.id for spec in specs}, variable
@@ -411,12 +411,12 @@ def test_first_places_and_ranks() -> None:
         ]
     )
     found = tables.means(table, "noise", "size")
-    assert tables.first_places(found) == {"Unregularised": 0, "Weight": 1, "MGS": 1}
-    assert tables.mean_ranks(found) == {"Unregularised": 3.0, "Weight": 1.5, "MGS": 1.5}
-    gains = tables.gains(table)
+    assert bench.first_places(found) == {"Unregularised": 0, "Weight": 1, "MGS": 1}
+    assert bench.mean_ranks(found) == {"Unregularised": 3.0, "Weight": 1.5, "MGS": 1.5}
+    gains = bench.gains(table)
     assert gains == {"Unregularised": [20.0, 20.0], "Weight": [10.0, -10.0]}
 
 
 def test_quantiles_of_a_variable() -> None:
-    found = tables.quantiles({"epochs": made_up({"MGS": [0.0, 50.0, 100.0]})})
+    found = bench.quantiles({"epochs": made_up({"MGS": [0.0, 50.0, 100.0]})})
     assert found.loc[0, ["10 %", "50 %", "90 %"]].to_list() == [10.0, 50.0, 90.0]

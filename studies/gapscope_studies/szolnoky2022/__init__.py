@@ -12,7 +12,7 @@ from functools import partial
 
 from gapscope_studies.kit.claims import cannot_run, not_run
 from gapscope_studies.kit.study import Part, Study
-from gapscope_studies.szolnoky2022 import curves, tables
+from gapscope_studies.szolnoky2022 import bench, curves, tables
 
 MNIST = {"data": "MNIST, 3,000 training images, motion-blurred, 10,000 test images"}
 FACES = {"data": "facial keypoints of photographs, 96 x 96, motion-blurred"}
@@ -42,10 +42,10 @@ STUDY = Study(
              _curves(name="resnet20", source="Fig. 4",
                      paper={"data": "Fashion-MNIST, motion-blurred", "network": "ResNet-20"}),
              "The same with ResNet-20, Adam and cyclical learning rates among the methods."),
-        Part("bench", "Test bench: noise by training size, LeNet-5", partial(tables.bench, name="lenet5"),
+        Part("bench", "Test bench: noise by training size, LeNet-5", partial(bench.bench, name="lenet5"),
              "Over 143 scenarios MGS is the best overall."),
         Part("bench_fc", "Test bench: noise by training size, fully connected",
-             partial(tables.bench, name="fully_connected"), "Over 143 scenarios MGS is the best overall."),
+             partial(bench.bench, name="fully_connected"), "Over 143 scenarios MGS is the best overall."),
         Part("table2", "Table 2: facial keypoints, LeNet-5",
              _faces(name="keypoints_lenet5", source="Table 2", paper={**FACES, "network": "LeNet-5"}),
              "MGS ends with the lowest loss at every level of noise."),
@@ -53,7 +53,7 @@ STUDY = Study(
              _faces(name="keypoints_fully_connected", source="Table A.2", own=False,
                     paper={**FACES, "network": "fully connected"}),
              "Only MGS works at all."),
-        Part("fig5", "Fig. 5: robustness to five training variables", tables.robustness,
+        Part("fig5", "Fig. 5: robustness to five training variables", bench.robustness,
              "MGS has the highest median whichever variable is changed, and the least spread for all but the rate."),
     ),
     untested=(

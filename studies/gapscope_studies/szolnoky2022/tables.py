@@ -1,4 +1,4 @@
-"""Tables 1 and 2 with their fully connected variants, the test bench, Fig. 5, and how methods were tuned."""
+"""Tables 1 and 2 with their fully connected variants, and how methods were tuned."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy
 
 from gapscope.base.specs import Spec
 from gapscope_studies.kit.claims import Claim, Compared, claim, finished
-from gapscope_studies.kit.plots import heat_map, legend, lines, named, panels, points
+from gapscope_studies.kit.plots import legend, lines, named, panels
 from gapscope_studies.kit.pool import data_hashes, stands_in_for
-from gapscope_studies.kit.statistics import Interval, t_interval
+from gapscope_studies.kit.statistics import t_interval
 from gapscope_studies.kit.study import Outcome, Setting, Table
 from gapscope_studies.szolnoky2022 import protocol
 from gapscope_studies.szolnoky2022.setups import Setup, make, sizes
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # what a reproduction of Table 1 must reach, in points of accuracy, and at which noise
 LEAD, DROP, JUDGED = 30.0, 4.0, 0.6
-QUANTILES = (0.1, 0.5, 0.9)
 
 
 # --- statistics of runs
@@ -87,36 +86,6 @@ def acceptance(table: Table, noise: float = JUDGED) -> dict[str, Any]:
     ours = there[there["method"] == "MGS"]
     drop = float((ours["best"] - ours["final"]).mean())
     return {"lead": lead, "interval": tuple(interval), "drop": drop, "holds": lead >= LEAD and drop <= DROP}
-
-
-def first_places(found: Table) -> dict[str, int]:
-    """Method -> number of scenarios in which its mean final accuracy is the highest."""
-    best = found.sort_values("final", ascending=False, kind="stable").groupby(["noise", "size"])["method"].first()
-    return {str(name): int((best == name).sum()) for name in found["method"].unique()}
-
-
-def mean_ranks(found: Table) -> dict[str, float]:
-    """Method -> its rank by mean final accuracy, 1 the best, averaged over scenarios."""
-    ranks = found.groupby(["noise", "size"])["final"].rank(ascending=False)
-    return {str(name): float(part.mean()) for name, part in ranks.groupby(found["method"], sort=False)}
-
-
-def gains(table: Table) -> dict[str, list[float]]:
-    """Other method -> final accuracy of MGS less its own in every scenario (paired)."""
-    finals: Any = table.pivot_table(index=["noise", "size"], columns="method", values="final", sort=False)
-    return {name: (finals["MGS"] - finals[name]).to_list() for name in finals.columns if name != "MGS"}
-
-
-def quantiles(tables: Mapping[str, Table]) -> Table:
-    """10, 50 and 90 % quantiles of the final accuracy over the values of each variable and their runs."""
-    import pandas
-
-    return pandas.DataFrame(
-        {"variable": variable, "method": method}
-        | {f"{100 * q:.0f} %": float(group["final"].quantile(q)) for q in QUANTILES}
-        for variable, table in tables.items()
-        for method, group in table.groupby("method", sort=False)
-    )
 
 
 # --- tables as they are shown
@@ -300,102 +269,3 @@ def tuning_part(setting: Setting) -> Outcome:
         figures={"strengths": figure},
     )  # fmt: skip
     return replace(found, numbers={**found.numbers, "chosen": found.numbers["strengths"]})
-
-
-def bench(setting: Setting, *, name: str) -> Outcome:
-    """Final accuracy of every method, its strength frozen, over noise and training size."""
-    setup, common = make(setting, name), sizes(setting)["common"]
-    tuned = protocol.tuned(setting, setup)
-    scenarios = bench_scenarios(setting, setup)
-    table, specs = protocol.scenario_runs(
-        setting, setup, protocol.chosen_strengths(tuned), scenarios, common["bench_runs"]
-    )
-    found, beyond = means(table, "noise", "size"), gains(table)
-    wide: Any = found.pivot(index=["noise", "size"], columns="method", values="final")[list(setup.colours)]
-    figure, axes = panels(len(setup.methods), width=2.4, height=2.4, columns=5)
-    for axis, method in zip(axes, setup.methods, strict=True):
-        grid = wide[method.name].unstack("size")
-        noises = [f"{100 * noise:.0f} %" for noise in grid.index]
-        heat_map(axis, grid, noises, [str(size) for size in grid.columns], digits=0)
-        named(axis, title=method.name, xlabel="training samples")
-    # sizes are nested and all scenarios of a seed share its images: the seeds are what is independent
-    rows: Any = table.pivot_table(index=["noise", "size", "seed"], columns="method", values="final", sort=False)
-    seeds = rows.index.get_level_values("seed").to_list()
-    claims = [
-        claim("test bench", f"over all scenarios MGS is better than {other.name}", f"points of MGS over {other.name}",
-              (rows["MGS"] - rows[other.name]).to_list(), clusters=seeds, above=0.0)
-        for other in setup.methods if other.name != "MGS"
-    ]  # fmt: skip
-    return outcome(
-        setting, setup, tuned, specs, {"data": "MNIST", "networks": "143 scenarios of noise and training size"},
-        numbers={"means": found.to_dict("records"), "first_places": first_places(found),
-                 "mean_ranks": mean_ranks(found), "gains": {key: with_interval(each) for key, each in beyond.items()}},
-        claims=claims, tables={"Final test accuracy in per cent": wide.reset_index()}, figures={"bench": figure},
-    )  # fmt: skip
-
-
-def bench_scenarios(setting: Setting, setup: Setup) -> list[dict[str, Any]]:
-    """Every noise level with every training size; it holds the noise levels of Table 1, whose networks it shares."""
-    noises = sizes(setting)["common"]["bench_noises"]
-    return [{"data.label_noise": noise, "data.train_size": size} for size in setup.bench_sizes for noise in noises]
-
-
-def variations(setting: Setting, setup: Setup) -> dict[str, list[dict[str, Any]]]:
-    """Variable -> scenarios in which it alone differs from the middle one, to both sides, the middle one included."""
-    base, common = setup.base, sizes(setting)["common"]
-    paths = {
-        "training size": ("data.train_size", base.data.train_size),
-        "batch size": ("training.batch_size", base.training.batch_size),
-        "learning rate": ("training.learning_rate", base.training.learning_rate),
-        "epochs": ("training.epochs", base.training.epochs),
-    }
-    found = {
-        variable: [{path: factor * value if isinstance(value, float) else max(1, round(factor * value))}
-                   for factor in common["factors"]]
-        for variable, (path, value) in paths.items()
-        if value is not None
-    }  # fmt: skip
-    noises = {"label noise": [{"data.label_noise": noise} for noise in common["changed_noises"]]}
-    return {"training size": found.pop("training size"), **noises, **found}
-
-
-def robustness(setting: Setting) -> Outcome:
-    """Final accuracy of every method, tuned in the middle scenario, when one training variable is changed (Fig. 5)."""
-    common = sizes(setting)["common"]
-    setup = make(setting, common["robustness"])
-    tuned = protocol.tuned(setting, setup)
-    changes = variations(setting, setup)
-    every = [scenario for scenarios in changes.values() for scenario in scenarios]
-    strengths, count = protocol.chosen_strengths(tuned), common["bench_runs"]
-    _, specs = protocol.scenario_runs(setting, setup, strengths, every, count)  # all at once, then by variable
-    tables = {
-        variable: protocol.scenario_runs(setting, setup, strengths, scenarios, count)[0]
-        for variable, scenarios in changes.items()
-    }
-    found = quantiles(tables)
-    figure, axes = panels(len(tables), width=3.2, height=2.4)
-    for axis, (variable, rows) in zip(axes, found.groupby("variable", sort=False), strict=True):
-        points(axis, {row["method"]: Interval(row["50 %"], row["10 %"], row["90 %"], 0) for _, row in rows.iterrows()})
-        named(axis, title=f"{variable} changed", xlabel="accuracy (%): median, 10 to 90 %", xlim=(0, 100))
-    columns = ["noise", "size", "batch size", "learning rate", "epochs", "method", "seed", "final"]
-    runs = [row for table in tables.values() for row in table[columns].to_dict("records")]
-    return outcome(
-        setting, setup, tuned, specs, {"data": "MNIST, 3,000 training images", "network": "LeNet-5"},
-        numbers={"quantiles": found.to_dict("records"), "runs": runs},
-        claims=[each for variable, table in tables.items() for each in _robust(variable, table)],
-        tables={"Quantiles of final test accuracy in per cent": found}, figures={"quantiles": figure},
-    )  # fmt: skip
-
-
-def _robust(variable: str, table: Table) -> list[Claim]:
-    """Median and spread of MGS beside the best other method's, a value a seed: a seed's networks share their data."""
-    by_seed: Any = table.groupby(["seed", "method"])["final"]
-    medians, spread = by_seed.median().unstack(), (by_seed.quantile(0.9) - by_seed.quantile(0.1)).unstack()
-    others = medians.columns.drop("MGS")
-    lead, steadier = medians["MGS"] - medians[others].max(axis=1), spread["MGS"] - spread[others].min(axis=1)
-    claims = [claim("Fig. 5", f"MGS has the highest median accuracy when the {variable} is changed",
-                    "median of MGS minus the largest other", lead, above=0.0)]  # fmt: skip
-    if variable != "learning rate":
-        claims.append(claim("Fig. 5", f"MGS is the steadiest when the {variable} is changed",
-                            "its 10 to 90 % range minus the smallest other", steadier, below=0.0))  # fmt: skip
-    return claims

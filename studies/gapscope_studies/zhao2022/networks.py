@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,11 +14,11 @@ from torch import nn
 
 from gapscope.base.errors import GapscopeError
 from gapscope.base.records import Record, records_to_pandas
-from gapscope.base.samples import Samples
 from gapscope.base.specs import DataSpec, Spec
 from gapscope.data import prepare
 from gapscope.measures.unit_sparsity import FITTED_FROM, UnitSparsity, unit_sparsity
 from gapscope.training.checkpoints import load_tensors
+from gapscope_studies.kit.images import image_folder
 from gapscope_studies.kit.pool import trained, weights_of
 from gapscope_studies.kit.study import Setting, Table
 
@@ -157,19 +156,6 @@ def models(setting: Setting) -> dict[str, Spec]:
     }  # fmt: skip
 
 
-def _write_images(folder: Path, samples: Samples, class_names: Sequence[str]) -> None:
-    """Write images [n, c, h, w] as PNG files, one folder a class."""
-    from PIL import Image
-
-    assert samples.targets is not None
-    pixels = (samples.inputs * 255).round().to(torch.uint8)
-    for number, (image, label) in enumerate(zip(pixels, samples.targets.tolist(), strict=True)):
-        path = folder / str(class_names[label]) / f"{number:05}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        content = image.permute(1, 2, 0).numpy()
-        Image.fromarray(content[..., 0] if content.shape[2] == 1 else content).save(path)
-
-
 def photographs(setting: Setting) -> Setting:
     """Return the setting whose data root holds `imagenet/train` and `imagenet/val`.
 
@@ -178,13 +164,7 @@ def photographs(setting: Setting) -> Setting:
     stand_in = setting.read(__file__)["photographs"].get("stand_in")
     if stand_in is None:
         return setting
-    folder = setting.work / "imagenet"
-    if not (folder / "complete").exists():
-        problem, _ = prepare(DataSpec(**stand_in), root=setting.data_root)
-        names = problem.class_names or tuple(str(label) for label in range(problem.n_outputs))
-        for split, samples in (("train", problem.train), ("val", problem.test)):
-            _write_images(folder / split, samples, names)
-        (folder / "complete").touch()
+    image_folder(setting.work / "imagenet", lambda: prepare(DataSpec(**stand_in), root=setting.data_root)[0])
     return replace(setting, data_root=str(setting.work))
 
 
