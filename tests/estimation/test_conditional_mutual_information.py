@@ -63,6 +63,41 @@ def test_the_symmetric_version_is_that_of_a_loop_over_pairs(seed: int) -> None:
     assert found.value == pytest.approx(symmetric_oracle(table, ["width", "depth"]), abs=1e-12)
 
 
+def competition_oracle(measure: list[float], gap: list[float], settings: list[tuple]) -> float:
+    """The competition's score by loops over all ordered pairs, self-pairs among them, from its definition alone."""
+    best = math.inf
+    for chosen in itertools.combinations(range(len(settings[0])), 2):
+        cells: dict[tuple, Counter] = {}
+        for i, j in itertools.product(range(len(gap)), repeat=2):
+            cell = tuple((settings[i][s], settings[j][s]) for s in chosen)
+            cells.setdefault(cell, Counter())[measure[i] > measure[j], gap[i] > gap[j]] += 1
+        information, unknown = 0.0, 0.0
+        for counts in cells.values():
+            of_measure = Counter({sign: counts[sign, False] + counts[sign, True] for sign in (False, True)})
+            of_gap = Counter({sign: counts[False, sign] + counts[True, sign] for sign in (False, True)})
+            known = [_entropy(+part) for part in (of_measure, of_gap, counts)]
+            information += known[0] + known[1] - known[2]
+            unknown += -sum(
+                share * math.log2(share + 1e-12)
+                for share in (count / sum(of_gap.values()) for count in of_gap.values())
+                if share + 1e-12 > 0
+            )
+        best = min(best, information / unknown)
+    return best
+
+
+@pytest.mark.parametrize(("measure", "score"), [("m.rbf", 28.661), ("m.vc_dim", 0.039)])
+def test_the_competitions_score_is_that_of_a_loop_over_pairs(
+    pgdl: pandas.DataFrame, measure: str, score: float
+) -> None:
+    names = [str(column) for column in pgdl.columns if str(column).startswith("hp.")]
+    settings = list(pgdl[names].itertuples(index=False, name=None))
+    expected = competition_oracle(pgdl[measure].tolist(), pgdl["gap"].tolist(), settings)
+    found = conditional_mutual_information(pgdl, measure, hyperparameters=names, version="pgdl_exact")
+    assert found.value == pytest.approx(expected, abs=1e-9)
+    assert 100 * found.value == pytest.approx(score, abs=6e-4)
+
+
 def test_negating_a_measure_changes_the_competitions_score_only(pgdl: pandas.DataFrame) -> None:
     settings = [column for column in pgdl.columns if column.startswith("hp.")]
     table = pgdl.assign(negated=-pgdl["m.wcv"], opposite=-pgdl["gap"], perfect=pgdl["gap"])

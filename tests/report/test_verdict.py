@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy
 import pandas
 import pytest
 
 from gapscope.base.records import Reading, Readings, Record
 from gapscope.report import write_report
+from gapscope.report.measures import ranked_measures, with_evidence
 from gapscope.report.pool_view import PoolView
 from gapscope.report.verdict import verdict
 
@@ -18,8 +21,13 @@ def record(name: str, train: float, test: float, *readings: Reading) -> Record:
     return Record(id=name, spec={"name": name}, status="finished", scores=scores, readings=Readings(readings))
 
 
-def said(*records: Record, held_out: pandas.DataFrame | None = None, best: str | None = None) -> str:
-    return " ".join(verdict(PoolView(records), held_out, best))
+def said(
+    *records: Record,
+    held_out: pandas.DataFrame | None = None,
+    best: str | None = None,
+    evidence: list[str] | None = None,
+) -> str:
+    return " ".join(verdict(PoolView(records), held_out, best, evidence))
 
 
 def test_the_best_is_named_or_a_tie_is_called_one() -> None:
@@ -55,6 +63,29 @@ def test_measures_are_named_by_words() -> None:
     records = [record(str(i), 0.9, 0.5, new, old) for i in range(12)]
     assert "best here: units that a class needs." in said(*records, best="zeta")
     assert "best here: my own: first." in said(*records, best="my_own.first")
+
+
+def test_whether_it_is_more_than_the_settings_tell_is_said() -> None:
+    zeta = Reading(measure="zeta", number="zeta", value=0.5, title="units that a class needs")
+    records = [record(str(i), 0.9, 0.5, zeta) for i in range(12)]
+    assert said(*records, best="zeta", evidence=["zeta"]).endswith("the gap goes with: units that a class needs.")
+    assert "at equal settings there is no evidence" in said(*records, best="zeta", evidence=[])
+    assert "equal settings" not in said(*records, best="zeta")
+
+
+def test_readings_are_judged_at_equal_settings() -> None:
+    rng = numpy.random.default_rng(0)
+    records = []
+    for number in range(48):
+        width, luck = number % 12, float(rng.normal())
+        own = Reading(measure="own", number="own", value=luck)
+        size = Reading(measure="parameter_count", number="parameter_count", value=float(width))
+        made = record(str(number), 0.9, 0.8 - 0.02 * width - 0.02 * luck, own, size)
+        records.append(replace(made, spec={"network": {"name": "a", "width": width}}))
+    view = PoolView(records)
+    assert with_evidence(view, ranked_measures(view)) == ["own"]
+    few = PoolView(records[:11])
+    assert with_evidence(few, ranked_measures(few)) is None
 
 
 @pytest.mark.parametrize("n", [1, 2])

@@ -6,9 +6,11 @@ equality kernel of hyper-parameter j (a Gaussian of the ranks where it has more 
 $$K = \prod_j (1 + \theta k_j), \qquad S = K (K + \lambda n I)^{-1}$$
 
 holds main effects with weight $\theta$, interactions of two with $\theta^2$, and so on. $\theta$ and $\lambda$ are
-those of the least error on left-out recipes. How flexible this is decides every verdict that rests on it: with main
-effects alone a noisy copy of an interaction passes for evidence in a third of simulated pools, with all pairs by least
-squares evidence that is there is missed more often (`results/protocols`).
+those of the least error on left-out recipes. How flexible this is decides every verdict that rests on it. In 60
+simulated pools of 150 networks, at 5 % for a single measure, the gap's own function of the hyper-parameters with some
+noise passed for evidence in 35 % with main effects alone, in 8 % with all pairs by least squares, in 13 % with this
+smoother; a planted partial correlation of .3 was found in 98, 87 and 98 %. What the corrected verdicts are worth is
+counted in `results/protocols/never_fooled.json`.
 """
 
 from __future__ import annotations

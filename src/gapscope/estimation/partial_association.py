@@ -64,7 +64,7 @@ class PartialAssociations:
     Under a permutation the residuals of the measure change places by whole recipes and are smoothed again (Freedman and
     Lane 1983), so that the parameters spent on the hyper-parameters count. Residuals on both sides make the error of
     either fit a product of two small ones (Chernozhukov et al. 2018); it is not zero: a measure that is the gap's own
-    smooth function of the hyper-parameters plus a little noise passes more often than 5 % (`results/protocols`).
+    smooth function of the hyper-parameters plus a little noise is the hardest case ("shadow" in `results/protocols`).
 
     Args:
         table: One row a network.

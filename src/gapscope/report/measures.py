@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.base.records import BASELINE, Reading
+from gapscope.estimation.clusters import recipes
+from gapscope.estimation.columns import hyperparameter_columns
 from gapscope.estimation.correlations import correlations
+from gapscope.estimation.leaderboard import verdicts
+from gapscope.estimation.leaderboard_row import EVIDENCE, FEWEST_RECIPES
+from gapscope.estimation.network_tables import SEEDS
 from gapscope.report.figures import correlation_strip, measure_against_gap
 from gapscope.report.numbers import fixed, number
 from gapscope.report.pool_view import PoolView
@@ -22,6 +27,8 @@ SHOWN_CARDS = 12
 MOST_CARDS = 100
 SHOWN_ROWS = 15
 RESAMPLES, FEWEST_RESAMPLES, FULLY_RESAMPLED = 2000, 200, 500
+# the smoother's time grows with the cube of the networks
+MOST_JUDGED, JUDGING_PERMUTATIONS = 300, 400
 DIRECTIONS = {
     "lower": "lower goes with a smaller gap",
     "higher": "higher goes with a smaller gap",
@@ -91,6 +98,28 @@ def ranked_measures(view: PoolView) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def with_evidence(view: PoolView, ranked: list[dict[str, Any]]) -> list[str] | None:
+    """Readings that go with the gap beyond what the settings tell, as `gapscope leaderboard` judges them.
+
+    Args:
+        view: The pool.
+        ranked: What `ranked_measures` returned.
+
+    Returns:
+        Their names, the strongest rank correlation first; None where too few recipes, too many networks or no settings
+        are there to judge by.
+    """
+    names = [row["name"] for row in ranked if not row["dropped"]]
+    settings = [name for name in hyperparameter_columns(view.table) if name not in SEEDS]
+    if not names or not settings or len(view.finished) > MOST_JUDGED:
+        return None
+    table = view.table.loc[[record.id for record in view.finished]]
+    if len(set(recipes(table, settings).tolist())) < FEWEST_RECIPES:
+        return None
+    found = verdicts(table, measures=names, hyperparameters=settings, n_permutations=JUDGING_PERMUTATIONS)
+    return [name for name in names if found[name][0] == EVIDENCE]
 
 
 def folded(ranked: list[dict[str, Any]]) -> dict[str, Any]:

@@ -92,13 +92,29 @@ def _expectation(view: PoolView, held_out: pandas.DataFrame) -> str:
     return f" Of the most promising, {_named([first], view)}, expect {words(first)} on new data."
 
 
-def verdict(view: PoolView, held_out: pandas.DataFrame | None, best_measure: str | None) -> list[str]:
+def _at_equal_settings(view: PoolView, evidence: Sequence[str] | None) -> str:
+    """Which measures say more of the gap than the settings do, where that was judged."""
+    if evidence is None:
+        return ""
+    if not evidence:
+        return "No measure says more of the gap than the settings do already: at equal settings there is no evidence."
+    named, more = "; ".join(view.titles[name] for name in evidence[:3]), len(evidence) - 3
+    return f"At equal settings, too, the gap goes with: {named}{f'; and {more} more' if more > 0 else ''}."
+
+
+def verdict(
+    view: PoolView,
+    held_out: pandas.DataFrame | None,
+    best_measure: str | None,
+    evidence: Sequence[str] | None = None,
+) -> list[str]:
     """Return what to conclude from a pool, in sentences.
 
     Args:
         view: The pool.
         held_out: Estimates of networks that the estimator was not fitted on, if there are any.
         best_measure: Name of the reading that goes best with the gap, if any is known.
+        evidence: Readings that go with the gap at equal settings; None where that was not judged.
 
     Returns:
         Sentences; none where no network is finished.
@@ -110,4 +126,5 @@ def verdict(view: PoolView, held_out: pandas.DataFrame | None, best_measure: str
     sentences.insert(0 if held_out is not None else len(sentences), _estimated(view, held_out))
     if best_measure is not None and len(view.finished) >= ENOUGH:
         sentences.append(f"What goes with the gap best here: {view.titles[best_measure]}.")
+        sentences.append(_at_equal_settings(view, evidence))
     return [sentence for sentence in sentences if sentence]

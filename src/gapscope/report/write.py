@@ -18,7 +18,7 @@ from gapscope.base.records import Record
 from gapscope.base.version import version
 from gapscope.report.curves import curves
 from gapscope.report.held_out import held_out_section
-from gapscope.report.measures import cards, folded, guide, ranked_measures
+from gapscope.report.measures import cards, folded, guide, ranked_measures, with_evidence
 from gapscope.report.networks import networks
 from gapscope.report.overview import overview
 from gapscope.report.pool_view import PoolView
@@ -105,7 +105,12 @@ def write_report(
                 gap_words=view.gap_words,
                 overview=overview(view),
                 held_out=None if held_out is None else held_out_section(view, held_out, estimator, level),
-                verdict=verdict(view, held_out, next((row["name"] for row in ranked if not row["baseline"]), None)),
+                verdict=verdict(
+                    view,
+                    held_out,
+                    next((row["name"] for row in ranked if not row["baseline"]), None),
+                    with_evidence(view, ranked),
+                ),
                 ranking=ranked,
                 folded=folded(ranked),
                 cards=cards(view, ranked),
