@@ -59,8 +59,8 @@ def frozen() -> tuple[str, dict[str, Settings]]:
 
 
 def _frozen_in() -> dict[str, str]:
-    """Commit and date of the file of frozen rules; empty outside a repository."""
-    git = ["git", "-C", str(FROZEN.parent), "log", "-1", "--format=%H %cI", "--", FROZEN.name]
+    """Commit of the file of frozen rules and when it was written; empty outside a repository."""
+    git = ["git", "-C", str(FROZEN.parent), "log", "-1", "--format=%H %aI", "--", FROZEN.name]
     found = subprocess.run(git, capture_output=True, text=True, check=False).stdout.split()
     return dict(zip(("commit", "date"), found, strict=False))
 
