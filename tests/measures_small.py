@@ -9,7 +9,18 @@ import torch
 from gapscope.measures.registry import Measure
 
 HISTORY = tuple({"epoch": epoch, "train_loss": 1 / epoch} for epoch in range(1, 6))
-SMALL: dict[str, dict[str, Any]] = {"margin_signature": {"epsilon": 0.0}}
+SMALL: dict[str, dict[str, Any]] = {
+    "margin_signature": {"epsilon": 0.0},
+    "power_law_alpha": {"min_eigenvalues": 3},
+    "hessian_top_eigenvalue": {"steps": 6, "tolerance": 0.0},
+    "hessian_trace": {"probes": 2},
+    "hessian_density": {"probes": 2, "steps": 3},
+    "local_learning_coefficient": {"chains": 2, "steps": 3, "burn_in": 1},
+    "graph_label_variation": {"neighbours": 4},
+} | {
+    f"pacbayes_{name}": {"draws": 2}
+    for name in ("flatness", "norm", "distance", "magnitude_flatness", "magnitude_norm", "magnitude_distance")
+}
 
 
 def options_of(item: Measure, **given: Any) -> dict[str, Any]:

@@ -47,6 +47,10 @@ REFUSED |= {("LSTM", "unit_sparsity"), ("residual, group norm", "unit_sparsity")
 # sums over paths are those of piecewise linear networks
 SMOOTH = ("fully connected", "residual, group norm", "encoder", "low-rank adapters", "LSTM")
 REFUSED |= {(name, measure) for name in SMOOTH for measure in ("path_norm", "path_norm_over_margin")}
+BY_INPUTS = ("mixup_robustness", "mixup_margin", "davies_bouldin_mixup", "jacobian_covariance", "synaptic_flow")
+REFUSED |= {("encoder", measure) for measure in BY_INPUTS}
+OF_IMAGES = ("augmentation_robustness", "augmentation_margin")
+REFUSED |= {(name, m) for name in ("fully connected", "encoder", "low-rank adapters", "LSTM") for m in OF_IMAGES}
 
 
 def take(item: Measure, network: nn.Module, samples: Samples, **given: Any) -> Readings:

@@ -41,6 +41,45 @@ def default_layers(network: nn.Module, x: Tensor) -> list[str]:
     return ["input", *(hidden[depth - 1] for depth in sorted(depths))]
 
 
+def boundary_distances_with_variances(
+    network: nn.Module,
+    samples: Samples,
+    layers: Sequence[str],
+    *,
+    epsilon: float,
+    chunk_size: int | None,
+) -> tuple[Float[Tensor, "l n"], list[Float[Tensor, " d"]]]:
+    """Return the signed distance of every sample to its nearest other class at every layer, and the layers' variances.
+
+    Args:
+        network: The network, in evaluation mode.
+        samples: Inputs with class labels.
+        layers: Names of modules, and "input".
+        epsilon: Keeps the root of the squared gradient norm from 0.
+        chunk_size: Samples a pass; None for as many as memory allows.
+
+    Returns:
+        Distances, and for each layer the variance over samples of each coordinate; float64, on the CPU.
+    """
+    modules = {name: module_named(network, name) for name in layers if name != "input"}
+    chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
+    moments = {name: ChannelMoments() for name in layers}
+    distances = []
+    for part in slices(len(samples), chunk_size):
+        x = ready_inputs(network, samples.inputs[part])
+        x = x.detach().requires_grad_(x.is_floating_point())
+        with tapped(modules) as seen:
+            outputs = checked_outputs(network(x.clone()), len(x))  # a network may change its input in place
+        seen["input"] = x
+        difference = _difference(outputs, ready_inputs(network, samples.targets[part]))  # type: ignore[index]
+        gradients = _gradients(difference, {name: seen.get(name) for name in layers})
+        squares = torch.stack([gradient.double().flatten(1).square().sum(1) for gradient in gradients])
+        distances.append((difference.detach().double() / (epsilon + squares).sqrt()).cpu())
+        for name in layers:
+            moments[name].update(seen[name].flatten(1))
+    return torch.cat(distances, 1), [moments[name].variance.cpu() for name in layers]
+
+
 def boundary_distances(
     network: nn.Module,
     samples: Samples,
@@ -61,23 +100,10 @@ def boundary_distances(
     Returns:
         Distances, and for each layer the sum over coordinates of their variance over samples; float64, on the CPU.
     """
-    modules = {name: module_named(network, name) for name in layers if name != "input"}
-    chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
-    moments = {name: ChannelMoments() for name in layers}
-    distances = []
-    for part in slices(len(samples), chunk_size):
-        x = ready_inputs(network, samples.inputs[part])
-        x = x.detach().requires_grad_(x.is_floating_point())
-        with tapped(modules) as seen:
-            outputs = checked_outputs(network(x.clone()), len(x))  # a network may change its input in place
-        seen["input"] = x
-        difference = _difference(outputs, ready_inputs(network, samples.targets[part]))  # type: ignore[index]
-        gradients = _gradients(difference, {name: seen.get(name) for name in layers})
-        squares = torch.stack([gradient.double().flatten(1).square().sum(1) for gradient in gradients])
-        distances.append((difference.detach().double() / (epsilon + squares).sqrt()).cpu())
-        for name in layers:
-            moments[name].update(seen[name].flatten(1))
-    return torch.cat(distances, 1), torch.stack([moments[name].variance.sum().cpu() for name in layers])
+    distances, variances = boundary_distances_with_variances(
+        network, samples, layers, epsilon=epsilon, chunk_size=chunk_size
+    )
+    return distances, torch.stack([variance.sum() for variance in variances])
 
 
 def _difference(outputs: Float[Tensor, "n k"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:

@@ -31,7 +31,7 @@ from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
     unchanged_by=EVERYTHING,
     oracle="closed form of homogeneous networks; dense per-sample gradients",
     sampling=Sampling("mean", 64, lambda k: 5),
-    reference="Liang, Poggio, Rakhlin and Stokes 2019 (arXiv:1711.01530), Definition 2 and eq. 3.3",
+    reference="Liang, Poggio, Rakhlin and Stokes 2019 (arXiv:1711.01530), Sec. 3",
 )
 def fisher_rao_norm(
     network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
@@ -39,9 +39,9 @@ def fisher_rao_norm(
     r"""Squared Fisher-Rao norm with the labels given, $\frac1n \sum_i \langle \theta, \nabla_\theta \ell_i \rangle^2$.
 
     Exact; over all trainable weights, of the cross-entropy in nats, in evaluation mode. In a network of L + 1 layers
-    without biases and with ReLU it is $(L+1)^2 \frac1n \sum_i \langle \partial \ell_i / \partial f, f(x_i) \rangle^2$
-    (their eq. 3.3). Each $\langle \theta, \nabla \ell_i \rangle$ is a derivative along the weights, so that no
-    gradient of a single sample is formed.
+    without biases and with ReLU it is $(L+1)^2 \frac1n \sum_i \langle \partial \ell_i / \partial f, f(x_i)
+    \rangle^2$. Each $\langle \theta, \nabla \ell_i \rangle$ is a derivative along the weights, so that no gradient of
+    a single sample is formed.
 
     Args:
         network: Classifier that returns logits [n, K].

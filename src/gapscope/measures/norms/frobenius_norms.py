@@ -24,7 +24,7 @@ from gapscope.measures.registry import EVERYTHING, Number, register_measure
     unchanged_by=EVERYTHING,
     oracle="closed form",
     peers=("robust-generalization-measures",),
-    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 33 and 35; Dziugaite et al. 2020 (arXiv:2010.11924)",
+    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 37 and 39; Dziugaite et al. 2020 (arXiv:2010.11924)",
 )
 def frobenius_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Numbers:
     r"""Squared Frobenius norms of L weights, $\sum_l \log \lVert W_l \rVert_F^2$, and their balanced sum; exact.

@@ -41,7 +41,7 @@ def log_spectral_bound(network: nn.Module, x: Tensor, y: Tensor, squares: Tensor
     oracle="closed form",
     peers=("robust-generalization-measures",),
     sampling=Sampling("whole", 256, lambda k: 2),
-    reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 28 (orig-main)",
+    reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 30 (orig-main)",
 )
 def spectral_complexity(
     network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None

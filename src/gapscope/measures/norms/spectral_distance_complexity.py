@@ -28,7 +28,7 @@ from gapscope.measures.registry import Sampling, register_measure
     oracle="closed form",
     peers=("robust-generalization-measures",),
     sampling=Sampling("whole", 256, lambda k: 2),
-    reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 25 (init-main)",
+    reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 29 (init-main)",
 )
 def spectral_distance_complexity(
     network: nn.Module,

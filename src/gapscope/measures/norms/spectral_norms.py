@@ -25,7 +25,7 @@ from gapscope.measures.registry import EVERYTHING, Number, register_measure
     unchanged_by=EVERYTHING,
     oracle="closed form; singular values by LAPACK",
     peers=("robust-generalization-measures",),
-    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 26 and 31; reshaped as in Yoshida and Miyato 2017, Sec. 3.2",
+    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 32 and 35; reshaped as in Yoshida and Miyato 2017, Sec. 3.2",
 )
 def spectral_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Numbers:
     r"""Squared spectral norms of L weight matrices: $\sum_l \log \sigma_1(W_l)^2$, and their balanced sum; exact.

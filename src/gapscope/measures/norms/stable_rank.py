@@ -26,7 +26,7 @@ from gapscope.measures.registry import EVERYTHING, Number, register_measure
     unchanged_by=EVERYTHING,
     oracle="closed form",
     peers=("robust-generalization-measures", "WeightWatcher"),
-    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 30; Dziugaite et al. 2020, fro-over-spec",
+    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 33; Dziugaite et al. 2020, fro-over-spec",
 )
 def stable_rank(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Numbers:
     r"""Stable ranks $\lVert W_l \rVert_F^2 / \sigma_1(W_l)^2$ of the weight matrices, their sum and their mean; exact.

@@ -40,6 +40,7 @@ def multiply_accumulates(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Esti
     Returns:
         The count.
 
+    >>> import torch
     >>> multiply_accumulates(nn.Linear(3, 2), torch.ones(5, 3))
     6
     """

@@ -1,0 +1,57 @@
+"""Write docs/measures.md, the table of all registered measures: `python docs/measures_table.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gapscope.measures.registry import COST_CLASSES, REPARAMETRISATIONS, Measure, measures
+
+PAGE = Path(__file__).parent / "measures.md"
+SHORT = {"layer rescaling": "rescaling", "unit permutation": "permutation", "head shift": "shift"}
+HEAD = """# All measures
+
+This page is made from the registry by `python docs/measures_table.py`; a test fails where it is out of date.
+
+`gs.measure(network, data)` takes the measures in bold: the four papers', and size, norms, loss and accuracy, the
+baselines beside which they stand. The others are taken by name, or all by `measures="all"`; work that several of
+them need is then done once. They are not in the default because their table would be too long to read, because those
+of class "many" cost ten to hundreds of passes, and because a measure should first show in pools of networks that it
+tells more than the baselines. What has no value for a network or data (augmentations of vectors, a path norm of
+attention) is a row with its reason, `readings.unmeasured`.
+
+"""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|") or "-"
+
+
+def _row(item: Measure) -> str:
+    name = f"**`{item.name}`**" if item.by_default else f"`{item.name}`"
+    directions = "; ".join(dict.fromkeys(number.direction for number in item.numbers.values()))
+    unchanged = ", ".join(SHORT[change] for change in item.unchanged_by)
+    cells = [
+        name, _cell(item.title), directions, _cell(", ".join(item.needs)), item.cost_class, _cell(item.oracle),
+        _cell(unchanged), _cell(", ".join(item.peers)), _cell(item.reference),
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def page() -> str:
+    """Return the whole page."""
+    known = [item for item in measures().values() if item.function.__module__.startswith("gapscope.")]
+    lines = [f"{HEAD}Cost classes:", ""]
+    lines += [f"- {name}: {meaning}." for name, meaning in COST_CLASSES.items()]
+    lines += ["", 'What "unchanged by" names is checked both ways by one test; initial weights stay as they are:', ""]
+    lines += [f"- {SHORT[name]}: {meaning}." for name, meaning in REPARAMETRISATIONS.items()]
+    lines += ["", '"better" is the direction that goes with a smaller generalization gap.']
+    columns = ("measure", "what it measures", "better", "needs", "cost", "oracle", "unchanged by", "peers", "reference")
+    for family in sorted({item.family for item in known}):
+        lines += ["", f"## {(family or 'the four papers and baselines').capitalize()}", ""]
+        lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+        lines += [_row(item) for item in known if item.family == family]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

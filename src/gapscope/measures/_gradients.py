@@ -1,0 +1,71 @@
+"""Gradients of the loss by the weights at the network's own weights, of all samples and of single ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gapscope.base.samples import Samples, slices
+from gapscope.gradients.recording import recorded
+from gapscope.gradients.traces import square_norms
+from gapscope.inspection.independence import check_samples_alone
+from gapscope.inspection.losses import sample_losses
+from gapscope.inspection.outputs import as_real, inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.sharing import shared
+from gapscope.measures._perturbed import loss_and_gradient, trainable
+
+# Gradients of single samples that are held at once.
+_AT_ONCE = 256
+
+
+@shared
+def mean_gradient(network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int | None = None) -> Sequence[Tensor]:
+    """Return the gradient of the mean loss by all trainable weights, in evaluation mode.
+
+    Args:
+        network: The network.
+        x: Inputs.
+        y: Class labels or regression targets.
+        chunk_size: Samples a pass.
+
+    Returns:
+        One real tensor a trainable parameter, in their order.
+    """
+    with inspecting(network) as network:
+        x, y = ready_inputs(network, x), ready_inputs(network, y)
+        size = samples_per_pass(network, x, chunk_size, one_pass=network, at_most=256)
+        _, gradient = loss_and_gradient(network, Samples(x, y), size, trainable(network))
+    return [as_real(tensor) for tensor in gradient]
+
+
+@shared
+def sample_square_norms(
+    network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int | None = None
+) -> Float[Tensor, " n"]:
+    """Return the squared norm of the gradient of each sample's own loss by all trainable weights, in float64.
+
+    Args:
+        network: The network.
+        x: Inputs.
+        y: Class labels or regression targets.
+        chunk_size: Samples a pass.
+
+    Returns:
+        One number a sample, on the CPU.
+    """
+
+    def norms(x: Tensor, y: Tensor) -> Tensor:
+        tape, outputs = recorded(network, x)
+        values = outputs.detach().requires_grad_()
+        (by_outputs,) = torch.autograd.grad(sample_losses(values, y).sum(), values)
+        return square_norms(tape, outputs, by_outputs[None]).double().cpu()
+
+    with inspecting(network) as network:
+        trainable(network)
+        x, y = ready_inputs(network, x), ready_inputs(network, y)
+        check_samples_alone(network, x)
+        size = samples_per_pass(network, x, chunk_size, one_pass=lambda first: norms(first, y[:1]), at_most=_AT_ONCE)
+        return torch.cat([norms(x[part], y[part]) for part in slices(len(x), size)])

@@ -1,0 +1,72 @@
+"""Samples mixed half and half with another one of their class, and what the network makes of them."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.samples import slices
+from gapscope.inspection.losses import class_logits
+from gapscope.inspection.outputs import check_labels, checked_outputs, inspecting, samples_per_pass
+from gapscope.inspection.sharing import shared
+from gapscope.measures._noisy_outputs import continuous_inputs
+
+# measures of this stream mix the same pairs
+STREAM = "mixup"
+
+
+@shared
+def partners(y: Int[Tensor, " n"], generator: torch.Generator | None) -> Int[Tensor, " n"]:
+    """Return for each sample the index of another one of its class: a random cyclic order within each class.
+
+    A sample that is the only one of its class is its own partner.
+
+    Args:
+        y: Class labels.
+        generator: Source of the order.
+
+    Returns:
+        One index a sample, each index once.
+    """
+    source = given_or_repeatable(generator, STREAM)
+    y = y.cpu()
+    found = torch.arange(len(y))
+    for label in y.unique():
+        members = (y == label).nonzero()[:, 0]
+        members = members[torch.randperm(len(members), generator=source)]
+        found[members] = members.roll(1)
+    return found
+
+
+def mixed(x: Tensor, pairs: Int[Tensor, " n"], part: slice) -> Tensor:
+    """Return a part of the samples, each mixed half and half with its partner."""
+    return (x[part] + x[pairs[part].to(x.device)]) / 2
+
+
+@shared
+def mixed_logits(
+    network: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, chunk_size: int | None
+) -> Float[Tensor, "n c"]:
+    """Return the logits of every sample mixed with its partner, in evaluation mode, in float64 on the CPU.
+
+    Args:
+        network: The network.
+        x: Inputs.
+        y: Class labels.
+        generator: Source of the pairs.
+        chunk_size: Samples a pass.
+
+    Returns:
+        One row a sample.
+    """
+    pairs, outputs = partners(y, generator), []
+    with inspecting(network) as network, torch.no_grad():
+        x = continuous_inputs(network, x)
+        for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
+            inputs = mixed(x, pairs, part)
+            outputs.append(checked_outputs(network(inputs), len(inputs)).double().cpu())
+    logits = class_logits(torch.cat(outputs))
+    check_labels(y, logits.shape[1])
+    return logits

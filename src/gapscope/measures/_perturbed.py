@@ -1,0 +1,238 @@
+"""A network at weights other than its own, which stay as they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.samples import Samples, slices
+from gapscope.inspection.losses import class_logits, loss_of
+from gapscope.inspection.outputs import (
+    as_real,
+    check_labels,
+    checked_outputs,
+    inspecting,
+    network_outputs,
+    ready_inputs,
+    samples_per_pass,
+)
+from gapscope.inspection.sharing import shared
+from gapscope.inspection.substitution import Substituted
+
+# measures of this stream perturb by the same draws
+STREAM = "perturbations"
+# keeps weights near zero from being frozen, as in the reference
+MAGNITUDE_EPSILON = 1e-3
+
+
+def trainable(network: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable parameters, or say that there are none."""
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise NotMeasurable("Moving the weights needs trainable parameters; the network has none.")
+    return parameters
+
+
+@contextmanager
+def at_weights(network: nn.Module, values: Sequence[Tensor]) -> Iterator[list[nn.Parameter]]:
+    """Let the network have other trainable weights in the body.
+
+    Args:
+        network: The network, inside `inspecting`.
+        values: One tensor a trainable parameter.
+
+    Yields:
+        The leaves that stand in for the parameters.
+    """
+    parameters = trainable(network)
+    leaves = [nn.Parameter(value) for value in values]
+    with Substituted(zip(parameters, leaves, strict=True)) as stand_in, stand_in.placed(network):
+        yield leaves
+
+
+def loss_and_gradient(
+    network: nn.Module, samples: Samples, chunk_size: int, leaves: Sequence[Tensor]
+) -> tuple[float, list[Tensor]]:
+    """Return the mean loss over samples (in float64) and its gradient by the leaves.
+
+    Args:
+        network: The network, inside `inspecting`.
+        samples: Inputs with targets, on the network's device.
+        chunk_size: Samples a pass.
+        leaves: The parameters, or what stands in for them.
+
+    Returns:
+        Loss and gradient.
+    """
+    assert samples.targets is not None
+    total, sums = 0.0, [torch.zeros_like(leaf) for leaf in leaves]
+    for part in slices(len(samples), chunk_size):
+        share = (part.stop - part.start) / len(samples)
+        outputs = checked_outputs(network(samples.inputs[part].clone()), part.stop - part.start)
+        loss = share * loss_of(outputs, samples.targets[part])
+        for whole, gradient in zip(sums, torch.autograd.grad(loss, leaves, materialize_grads=True), strict=True):
+            whole += gradient
+        total += loss.item()
+    return total, sums
+
+
+def mean_loss(network: nn.Module, samples: Samples, chunk_size: int) -> float:
+    """Return the mean loss over samples, in float64."""
+    assert samples.targets is not None
+    outputs = network_outputs(network, samples.inputs, chunk_size=chunk_size)
+    return loss_of(outputs.double(), samples.targets).item()
+
+
+def norm_of(tensors: Sequence[Tensor]) -> float:
+    """Return the Euclidean norm of all tensors together, in float64."""
+    return math.sqrt(sum(as_real(tensor.detach()).double().square().sum().item() for tensor in tensors))
+
+
+def _ready(network: nn.Module, x: Tensor, y: Tensor) -> Samples:
+    return Samples(ready_inputs(network, x), ready_inputs(network, y) if not y.is_floating_point() else y.to(x.device))
+
+
+def ascended_loss(
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    steps: int,
+    move: Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]],
+    chunk_size: int | None,
+) -> float:
+    """Return by how much the loss rises, at the most, along gradient ascent in the weights.
+
+    Args:
+        network: The network.
+        x: Inputs.
+        y: Targets.
+        steps: Steps of ascent.
+        move: Makes the new deviations of one step from those of before, the weights and the gradient.
+        chunk_size: Samples a pass.
+
+    Returns:
+        The largest loss on the way minus the loss at the weights; at least 0.
+    """
+    with inspecting(network) as network:
+        own = [parameter.detach() for parameter in trainable(network)]
+        samples = _ready(network, x, y)
+        size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
+        deviations: Sequence[Tensor] = [torch.zeros_like(value) for value in own]
+        losses = []
+        for step in range(steps + 1):
+            values = [value + deviation for value, deviation in zip(own, deviations, strict=True)]
+            with at_weights(network, values) as leaves:
+                if step == steps:
+                    losses.append(mean_loss(network, samples, size))
+                    break
+                loss, gradient = loss_and_gradient(network, samples, size, leaves)
+            losses.append(loss)
+            deviations = move(deviations, own, gradient)
+    return max(losses) - losses[0]
+
+
+def _noisy(own: Sequence[Tensor], deviation: float, seed: int, *, magnitude: bool) -> list[Tensor]:
+    """Weights plus Gaussian noise of a standard deviation, or of that times their own magnitude."""
+    generator, values = torch.Generator().manual_seed(seed), []
+    for value in own:
+        noise = torch.randn(value.shape, generator=generator).to(value.device, value.dtype)
+        scale = ((deviation * value).abs().square() + MAGNITUDE_EPSILON**2).sqrt() if magnitude else deviation
+        values.append(value + scale * noise)
+    return values
+
+
+@shared
+def tolerated_deviation(
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    magnitude: bool,
+    drop: float,
+    draws: int,
+    generator: torch.Generator | None,
+    chunk_size: int | None,
+) -> float:
+    """Return the standard deviation of Gaussian noise on the weights at which accuracy drops by `drop`, by bisection.
+
+    Accuracy is a mean over draws, which are the same for every deviation. The search lies in [0, 2] and ends within
+    0.01 of the drop, or after 15 halvings; where the accuracy never drops so far the result is close to 2.
+
+    Args:
+        network: The network.
+        x: Inputs.
+        y: Class labels.
+        magnitude: Whether the deviation of a weight is in units of its magnitude.
+        drop: Drop of the accuracy.
+        draws: Draws of the noise.
+        generator: Source of the noise.
+        chunk_size: Samples a pass.
+
+    Returns:
+        The standard deviation (not the variance).
+    """
+    source = given_or_repeatable(generator, STREAM)
+    seeds = torch.randint(2**62, (draws,), generator=source, device=source.device).tolist()
+    with inspecting(network) as network:
+        own = [parameter.detach() for parameter in trainable(network)]
+        samples = _ready(network, x, y)
+        size = samples_per_pass(network, samples.inputs, chunk_size)
+
+        def accuracy(values: Sequence[Tensor]) -> float:
+            with at_weights(network, values):
+                logits = class_logits(network_outputs(network, samples.inputs, chunk_size=size))
+            check_labels(samples.targets, logits.shape[1])  # type: ignore[arg-type]
+            return (logits.argmax(1) == samples.targets).double().mean().item()
+
+        clean, low, high, middle = accuracy(own), 0.0, 2.0, 1.0
+        for _ in range(15):
+            middle = (low + high) / 2
+            noisy = [accuracy(_noisy(own, middle, seed, magnitude=magnitude)) for seed in seeds]
+            excess = abs(clean - sum(noisy) / draws) - drop
+            if abs(excess) < 0.01:
+                break
+            low, high = (low, middle) if excess > 0 else (middle, high)
+    return middle
+
+
+def deviations_from(network: nn.Module, initial: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the trainable weights minus their initial values, in float64; raise where `initial` does not fit."""
+    found = []
+    for name, parameter in network.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if name not in initial or initial[name].shape != parameter.shape:
+            raise InvalidInput(
+                f"initial must be a state dictionary of the same network; '{name}' is "
+                f"{'missing' if name not in initial else 'of another shape'}. "
+                "Copy network.state_dict() before training."
+            )
+        start = as_real(initial[name].detach().to(parameter.device)).double()
+        found.append(as_real(parameter.detach()).double() - start)
+    return found
+
+
+def magnitude_bound(moved: Sequence[Tensor], squares: float, factor: float, n: int) -> float:
+    """Return the PAC-Bayes bound with noise in units of the weights.
+
+    Args:
+        moved: The weights minus their initial values.
+        squares: Squared norm of the weights, or of how far they moved.
+        factor: Standard deviation of the noise in units of the weights.
+        n: Number of samples.
+
+    Returns:
+        The bound.
+    """
+    count = sum(tensor.numel() for tensor in moved)
+    epsilon = MAGNITUDE_EPSILON**2
+    numerator = epsilon + (factor**2 + 1) * squares / count
+    logs = [(numerator / (epsilon + factor**2 * tensor.square())).log().sum().item() for tensor in moved]
+    return sum(logs) / 4 + math.log(n / factor) + 10

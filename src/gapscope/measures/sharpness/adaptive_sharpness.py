@@ -1,0 +1,77 @@
+"""Adaptive sharpness: how far the loss rises when weights change in proportion to themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxtyping import Shaped
+from torch import Tensor, nn
+
+from gapscope.base.errors import check_range
+from gapscope.base.records import Estimate
+from gapscope.measures._perturbed import ascended_loss
+from gapscope.measures.registry import Sampling, register_measure
+
+
+@register_measure(
+    "adaptive_sharpness",
+    title="rise of the loss when weights change in proportion to themselves, in the worst way",
+    needs=("inputs", "targets"),
+    units="nats (cross-entropy) or squared target units (regression)",
+    direction="lower",
+    aggregation="mean over samples",
+    cost="1 forward and 1 backward pass a step, and 1 forward pass",
+    cost_class="backward",
+    by_default=False,
+    unchanged_by=("layer rescaling", "unit permutation"),
+    oracle="closed form of a quadratic loss",
+    sampling=Sampling("whole", 256, lambda k: 15),
+    reference="Kwon et al. 2021 (arXiv:2102.11600), eq. 5; Andriushchenko et al. 2023 (arXiv:2302.07011), eq. 2",
+)
+def adaptive_sharpness(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Shaped[Tensor, "n ..."],
+    *,
+    radius: float = 0.01,
+    steps: int = 5,
+    chunk_size: int | None = None,
+) -> Estimate:
+    r"""Rise of the loss, $\max_{|\delta_i| \le \rho |\theta_i|} L(\theta + \delta) - L(\theta)$.
+
+    A lower bound, by projected ascent over all trainable weights, in evaluation mode: each step adds
+    $\frac{2 \rho}{s + 1} |\theta_i| \, \mathrm{sign}(\partial_i L)$ and goes back into the box; the largest loss on the
+    way counts. Rescaling ReLU layers against each other leaves it as it is.
+
+    Args:
+        network: The network.
+        x: Inputs, the training data.
+        y: Class labels or regression targets.
+        radius: Largest change rho of a weight, as a part of its magnitude.
+        steps: Steps s of ascent.
+        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The rise, at least 0.
+
+    Raises:
+        InvalidInput: An option is out of range.
+        NotMeasurable: The network has no trainable parameters.
+
+    >>> import torch
+    >>> network = nn.Linear(1, 1, bias=False)  # loss (w - 1)^2 at w = 2: rises to (2.02 - 1)^2
+    >>> _ = nn.init.constant_(network.weight, 2.0)
+    >>> round(adaptive_sharpness(network, torch.ones(1, 1), torch.ones(1, 1)), 6)
+    0.0404
+    """
+    check_range("radius", radius, 0, low_open=True)
+    check_range("steps", steps, 1)
+
+    def move(deviations: Sequence[Tensor], own: Sequence[Tensor], gradient: Sequence[Tensor]) -> list[Tensor]:
+        moved = []
+        for deviation, value, g in zip(deviations, own, gradient, strict=True):
+            reach = radius * value.abs()
+            moved.append((deviation + 2 / (steps + 1) * reach * g.sgn()).clamp(-reach, reach))
+        return moved
+
+    return Estimate(ascended_loss(network, x, y, steps=steps, move=move, chunk_size=chunk_size))
