@@ -91,6 +91,19 @@ def test_landmarks_are_near_the_exact_answer() -> None:
     assert near.accuracy == pytest.approx(exact.accuracy, abs=0.03)
 
 
+def test_all_samples_as_landmarks_are_the_exact_answer() -> None:
+    digits = load("digits")
+    samples = digits.train.subset(torch.arange(300))
+    assert samples.targets is not None
+    # the mean dominates this float32 kernel: its other eigenvalues are small, and still not rounding
+    network = build("fully_connected", input_shape=digits.input_shape, n_outputs=10, n_hidden=3, width=64,
+                    generator=torch.Generator().manual_seed(0))  # fmt: skip
+    exact = kernel_leave_one_out(network, samples.inputs, samples.targets)
+    near = kernel_leave_one_out(network, samples.inputs, samples.targets, max_exact=100, landmarks=300)
+    assert near.effective_dimension == pytest.approx(exact.effective_dimension, rel=0.01)
+    assert near.squared_error == pytest.approx(exact.squared_error, rel=0.01)
+
+
 def test_at_both_weights_leaves_the_network_alone() -> None:
     network = network_of()
     initial = copy.deepcopy(network.state_dict())

@@ -78,8 +78,9 @@ def nystroem_spectrum(columns: Float[Tensor, "n m"], landmarks: Float[Tensor, "m
         Its spectrum, of the numerical rank of the landmarks' kernel.
     """
     values, vectors = torch.linalg.eigh(landmarks.double())
-    # eigenvalues below the rounding of the (usually float32) kernel would be blown up by the inverse square root
-    kept = values > values[-1] * len(values) * torch.finfo(landmarks.dtype).eps
+    # eigenvalues below the rounding of the (usually float32) kernel would be blown up by the inverse square root;
+    # errors of rounding are independent, so that they do not add up with the number of landmarks
+    kept = values > values[-1] * 10 * torch.finfo(landmarks.dtype).eps
     features = columns.double() @ (vectors[:, kept] / values[kept].sqrt())
     # the spectrum of F F^T from that of the small F^T F
     squares, directions = torch.linalg.eigh(features.T @ features)
