@@ -13,6 +13,7 @@ from gapscope.base.files import to_json
 from gapscope_studies.kit.claims import (
     CANNOT,
     HELD,
+    NO_NETWORKS,
     NOT_HELD,
     NOT_RUN,
     OPEN,
@@ -25,11 +26,12 @@ from gapscope_studies.kit.claims import (
     finished,
     not_run,
     relation,
+    short,
 )
 from gapscope_studies.kit.page import CLAIM_COLUMNS, claim_rows
 
 RISES = [0.10, 0.12, 0.09, 0.11, 0.13, 0.08, 0.10]
-LEARNT = Compared(name="BN", train_accuracy=0.98, chance=0.1)
+LEARNT = Compared(name="BN", train_accuracy=0.98, chance=0.1, finished=True)
 
 
 def grows(values: list[float] | None = None, **more: Any) -> Claim:
@@ -46,19 +48,22 @@ def test_a_clear_sign_over_enough_units_holds() -> None:
 
 @pytest.mark.parametrize("accuracy", [0.1, 0.109, 0.149, 0.05, math.nan])
 def test_a_network_that_did_not_learn_leaves_it_open(accuracy: float) -> None:
-    lazy = Compared(name="WN + dropout", train_accuracy=accuracy, chance=0.1)
+    lazy = Compared(name="WN + dropout", train_accuracy=accuracy, chance=0.1, finished=True)
     for values in (RISES, [-value for value in RISES]):  # neither answer is believed
         outcome, reason = grows(values, compared=(LEARNT, lazy)).judged
         assert outcome == OPEN and reason.startswith(f"did not learn: WN + dropout (training accuracy {accuracy:.2f})")
 
 
 def test_a_network_that_learnt_less_than_the_stated_reach_leaves_it_open() -> None:
-    slow = Compared(name="BN 128", train_accuracy=0.36, chance=0.1)
+    slow = Compared(name="BN 128", train_accuracy=0.36, chance=0.1, finished=True)
     assert grows(compared=(LEARNT, slow)).outcome == HELD
     outcome, reason = grows(compared=(LEARNT, slow), reach=0.1).judged
     assert outcome == OPEN
     assert reason == "did not learn alike: training accuracy 0.36 (BN 128) against 0.98 (BN)"
-    assert grows(compared=(LEARNT, Compared(name="b", train_accuracy=0.9, chance=0.1)), reach=0.1).outcome == HELD
+    assert (
+        grows(compared=(LEARNT, Compared(name="b", train_accuracy=0.9, chance=0.1, finished=True)), reach=0.1).outcome
+        == HELD
+    )
 
 
 def test_a_score_that_still_rises_leaves_it_open() -> None:
@@ -66,9 +71,39 @@ def test_a_score_that_still_rises_leaves_it_open() -> None:
     assert grows(compared=(LEARNT, rising)).judged == (OPEN, "not finished: MGS still improving at the last epoch")
 
 
+def test_a_stored_curve_is_judged_and_no_curve_is_no_verdict() -> None:
+    grown = [0.1 + 0.02 * i for i in range(40)]
+    flat = [*grown, *[0.88] * 20]
+    for curve, outcome in ((short([flat]), HELD), (short([grown]), OPEN), ((), OPEN)):
+        found = grows(compared=(Compared(name="BN", train_accuracy=0.9, chance=0.1, curve=curve),))
+        assert found.outcome == outcome
+        read = Claim.from_dict(json.loads(to_json(found.to_dict())))
+        assert read == found and read.judged == found.judged
+    assert grows(compared=(Compared(name="BN", train_accuracy=0.9, chance=0.1),)).judged == (
+        OPEN, "no learning curve was kept of BN",
+    )  # fmt: skip
+    falls = Compared(name="BN", train_accuracy=0.9, chance=0.1, curve=tuple(-y for y in grown), falling=True)
+    assert grows(compared=(falls,)).judged[1].startswith("not finished: BN")
+
+
+def test_a_claim_must_say_what_it_compares() -> None:
+    function: Any = claim
+    with pytest.raises(TypeError, match="compared"):
+        function("Fig. 1", "grows", "slope", RISES, above=0.0)
+    coefficient: Any = relation
+    with pytest.raises(TypeError, match="compared"):
+        coefficient("Fig. 1", "grows", "Pearson", pearson, RISES, RISES, above=0.0)
+
+
+def test_a_short_curve_keeps_its_end_and_a_few_dozen_epochs() -> None:
+    found = short([[float(i) for i in range(500)]])
+    assert len(found) == 40 and (found[0], found[-1]) == (0.0, 499.0)
+    assert short([]) == () and short([[1.0]]) == (1.0,)
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
 def test_fewer_than_six_units_leave_it_open(n: int) -> None:
-    outcome, reason = claim("Fig. 1", "grows", "slope", RISES[:n], above=0.0).judged
+    outcome, reason = claim("Fig. 1", "grows", "slope", RISES[:n], above=0.0, compared=NO_NETWORKS).judged
     assert outcome == OPEN and reason == f"{n} independent seeds, fewer than 6"
     assert grows(RISES[:6]).outcome == HELD
 
@@ -92,9 +127,10 @@ def test_several_doubts_are_all_named() -> None:
 def test_a_reversed_sign_is_not_agreement_in_size() -> None:
     # zhao2022, Fig. 4: the paper's kappa falls with the gap (-.967), ours rises (.95)
     x = np.arange(12.0)
-    kappa = relation("Fig. 4", "kappa falls with the gap", "Pearson", pearson, x, x + np.sin(x), paper=-0.967)
+    guard: Any = {"paper": -0.967, "compared": NO_NETWORKS}
+    kappa = relation("Fig. 4", "kappa falls with the gap", "Pearson", pearson, x, x + np.sin(x), **guard)
     assert kappa.value > 0.9 and kappa.judged == (NOT_HELD, "the opposite, or out of the claimed range")
-    assert relation("Fig. 4", "it falls", "Pearson", pearson, x, -x - np.sin(x), paper=-0.967).outcome == HELD
+    assert relation("Fig. 4", "it falls", "Pearson", pearson, x, -x - np.sin(x), **guard).outcome == HELD
 
 
 @pytest.mark.parametrize(
@@ -109,7 +145,7 @@ def test_a_reversed_sign_is_not_agreement_in_size() -> None:
 )
 def test_size_is_judged_together_with_sign(paper: float, judged: tuple[str, str]) -> None:
     values = [0.09, 0.11, 0.1, 0.08, 0.12, 0.1, 0.1]
-    assert claim("Table 1", "so much", "lead", values, paper=paper).judged == judged
+    assert claim("Table 1", "so much", "lead", values, paper=paper, compared=NO_NETWORKS).judged == judged
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
@@ -118,7 +154,8 @@ def pearson(x: np.ndarray, y: np.ndarray) -> float:
 
 def test_a_perfect_correlation_of_three_points_is_open() -> None:
     # forouzesh2021, Fig. 2e: "1.000 [1.000, 1.000]" over three points
-    found = relation("Fig. 2e", "they go together", "Pearson", pearson, [1, 2, 3], [1, 2, 3], above=0.0)
+    found = relation("Fig. 2e", "they go together", "Pearson", pearson, [1, 2, 3], [1, 2, 3], above=0.0,
+                     compared=NO_NETWORKS)  # fmt: skip
     assert found.value == pytest.approx(1) and found.judged == (OPEN, "3 independent networks, fewer than 6")
 
 
@@ -128,8 +165,9 @@ def test_two_clusters_far_apart_are_two_units() -> None:
     x = np.concatenate([rng.normal(0, 0.1, 7), rng.normal(9, 0.1, 7)])
     y = np.concatenate([rng.normal(0, 0.1, 7), rng.normal(9, 0.1, 7)])
     groups = ["Xavier"] * 7 + ["standard normal"] * 7
-    assert relation("Fig. 1", "linear", "Pearson", pearson, x, y, above=0.5).outcome == HELD
-    by_group = relation("Fig. 1", "linear", "Pearson", pearson, x, y, clusters=groups, above=0.5)
+    guard: Any = {"above": 0.5, "compared": NO_NETWORKS}
+    assert relation("Fig. 1", "linear", "Pearson", pearson, x, y, **guard).outcome == HELD
+    by_group = relation("Fig. 1", "linear", "Pearson", pearson, x, y, clusters=groups, **guard)
     assert by_group.judged == (OPEN, "2 independent clusters, fewer than 6")
 
 

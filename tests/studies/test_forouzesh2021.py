@@ -167,7 +167,7 @@ def test_networks_that_did_not_fit_are_left_out() -> None:
 def learnt_table(accuracies: dict[str, float]) -> pandas.DataFrame:
     return pandas.DataFrame(
         {"family": family, "s_after": 10.0 ** (n + (family != "none")), "test_loss": 3.0**n, "outputs": 10.0,
-         "train_accuracy": accuracy, "parameters": 100.0 * n}
+         "train_accuracy": accuracy, "parameters": 100.0 * n, "stopped": True, "curve": [3.0, 2.0]}
         for family, accuracy in accuracies.items() for n in range(1, 8)
     )  # fmt: skip
 
@@ -199,7 +199,7 @@ def test_shifts_are_ratios_of_geometric_means() -> None:
             "train_accuracy": [1.0, 1.0, 1.0, 0.5],
         }
     )
-    claims = figures.shifts(table.assign(outputs=10.0), "Fig. 2(d)")
+    claims = figures.shifts(table.assign(outputs=10.0, stopped=True, curve=[[2.0, 1.0]] * 4), "Fig. 2(d)")
     assert [10**claim.value for claim in claims] == pytest.approx([0.2, 0.25])
 
 
@@ -214,6 +214,8 @@ def test_the_nearest_products_are_compared() -> None:
             "family": ["1", "1", "2"],
             "train_accuracy": 1.0,
             "outputs": 10.0,
+            "stopped": True,
+            "curve": [[2.0, 1.0]] * 3,
         }
     )
     claims = figures.equal_products(table)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gapscope.base.files import to_json
-from gapscope_studies.kit.claims import Claim, claim, not_run
+from gapscope_studies.kit.claims import NO_NETWORKS, Claim, claim, not_run
 from gapscope_studies.kit.page import BEFORE_THE_GUARD
 from gapscope_studies.kit.study import Part, Study
 from gapscope_studies.kit.summary import rows_of, section, stored_claims
@@ -43,7 +43,7 @@ def write(results: Path, scale: str, part: str, **more: Any) -> None:
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    row = claim("Fig. 1", "it grows", "slope", VALUES, above=0.0).to_dict()
+    row = claim("Fig. 1", "it grows", "slope", VALUES, above=0.0, compared=NO_NETWORKS).to_dict()
     stands = [{"what": "data", "paper": "CIFAR-10", "here": "digits"}, {"what": "seeds", "paper": "", "here": "6"}]
     write(tmp_path, "small", "new", claims=[row | {"outcome": "not held"}], stands_in_for=stands)
     write(tmp_path, "small", "old")
@@ -62,7 +62,7 @@ def test_stored_claims_are_judged_anew_and_the_rest_says_why_not(results: Path) 
 
 
 def test_the_larger_scale_counts(results: Path) -> None:
-    row = claim("Fig. 1", "it grows", "slope", [-value for value in VALUES], above=0.0).to_dict()
+    row = claim("Fig. 1", "it grows", "slope", [-value for value in VALUES], above=0.0, compared=NO_NETWORKS).to_dict()
     write(results, "paper", "new", claims=[row])
     assert rows_of(STUDY, results)[0].claim.outcome == "not held"
 

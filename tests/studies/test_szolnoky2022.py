@@ -377,7 +377,7 @@ def test_a_diverged_run_counts_as_guessing_and_has_no_kernel(tmp_path: Path) -> 
     assert curves.rank_correlation(found)[0] == curves.rank_correlation(found.drop(index=4))[0] < -0.5
     assert summary.loc["MGS", "diverged"] == 1
     # the claim counts the run that diverged, as the largest trace: ranks 4 5 2 3 6 1 against 2 3 4 5 1 6
-    claim = curves.rank_claim("Fig. 3", setup, found)
+    claim = curves.rank_claim("Fig. 3", setup, table, found)
     assert (claim.value, claim.units) == (pytest.approx(1 - 6 * 66 / (6 * 35)), 3)
     assert curves.rank_correlation(found)[0] == pytest.approx(-0.8)
 

@@ -12,7 +12,7 @@ import numpy
 from gapscope.estimation.correlations import correlations
 from gapscope.theory.sensitivity import predicted_loss
 from gapscope_studies.forouzesh2021.networks import Configuration, Grids, measured_samples, points, runs
-from gapscope_studies.kit.claims import Claim, Compared, claim, measured
+from gapscope_studies.kit.claims import Claim, Compared, claim, measured, short
 from gapscope_studies.kit.plots import named, panels, scatter
 from gapscope_studies.kit.pool import data_hashes, stands_in_for
 from gapscope_studies.kit.statistics import Interval, bootstrap, log_log, pearson
@@ -179,12 +179,13 @@ def part(setting: Setting, *, grid: str, find: Callable[[Measured], Answer], pap
 
 
 def learnt(table: Table) -> tuple[Compared, ...]:
-    """How well the networks of each family fit their data, for the guard."""
+    """How well the networks of each family fit their data, for the guard; a stop rule or the curve ends training."""
     regression = "train_accuracy" not in table
     score = "train_r2" if regression else "train_accuracy"
     return tuple(
         Compared(name=str(family), train_accuracy=float(group[score].mean()),
-                 chance=0.0 if regression else 1 / float(group["outputs"].iloc[0]))
+                 chance=0.0 if regression else 1 / float(group["outputs"].iloc[0]),
+                 curve=short(group["curve"].to_list()), falling=True, finished=True if group["stopped"].all() else None)
         for family, group in table.groupby("family", sort=False)
     )  # fmt: skip
 

@@ -30,7 +30,7 @@ from gapscope_studies.forouzesh2021.analysis import (
     relation,
 )
 from gapscope_studies.forouzesh2021.networks import Configuration, measured_samples, trained_network
-from gapscope_studies.kit.claims import Claim, claim, computed
+from gapscope_studies.kit.claims import NO_NETWORKS, Claim, claim, computed
 from gapscope_studies.kit.claims import measured as claims_of
 from gapscope_studies.kit.statistics import Interval, pearson
 from gapscope_studies.kit.study import Setting, Table
@@ -212,7 +212,9 @@ def figure_11_stages(measured: Measured) -> Answer:
         claims.append(
             claim("Fig. 11(d)", f"loss and S come closer to eq. (9) with training ({kind})",
                   f"|log10 of L over eq. (9)| after {last['family'].iloc[0]} minus after {first['family'].iloc[0]}",
-                  after - before, unit="configurations", below=0.0, compared=learnt(last))
+                  after - before, unit="configurations", below=0.0,
+                  # stages of training are what is compared: none of them is meant to be its end
+                  compared=[replace(one, finished=True) for one in learnt(last)])
         )  # fmt: skip
     return Answer(numbers={"relations": by_family(table) | ratios}, claims=claims,
                   plots={"loss": ("s_after", "test_loss")}, predicted=True)  # fmt: skip
@@ -273,7 +275,8 @@ def table_1(measured: Measured) -> Answer:
         compared_relations("Table I", "of J and S, before and after the softmax, S before it goes best with the loss",
                            "its Pearson minus the largest of the others", _lead, used),
         claim("Sec. V", "J takes more than ten times the time of S", "wall time of J over that of S", times,
-              clusters=all_runs["configuration"].to_list(), unit="configurations", above=10.0),
+              clusters=all_runs["configuration"].to_list(), unit="configurations", above=10.0,
+              compared=NO_NETWORKS),
     ]  # fmt: skip
     return Answer(numbers={"metrics": numbers, "j_over_s_seconds": times.median()}, claims=claims, table=rows,
                   plots={"s": ("s_after", "test_loss"), "j": ("j_softmax", "test_loss")})  # fmt: skip
@@ -341,7 +344,8 @@ def authors(measured: Measured) -> Answer:
     ]
     claims = [same_mean(found) for found in rows if math.isfinite(found["deviations apart"])]
     claims.append(claim("eq. (10)", "S before training is eq. (10)", "S before training over eq. (10)",
-                        table["s_over_eq_10"], unit="configurations", above=1 / SAME, below=SAME))  # fmt: skip
+                        table["s_over_eq_10"], unit="configurations", above=1 / SAME, below=SAME,
+                        compared=NO_NETWORKS))  # fmt: skip
     return Answer(numbers={"comparison": rows, "relation": relation(table, "s_after")}, claims=claims, table=rows,
                   points=table, plots={"loss": ("s_after", "test_loss")}, predicted=True)  # fmt: skip
 

@@ -25,6 +25,7 @@ from gapscope.measures.parameter_count import parameter_count
 from gapscope.measures.temperature_scaling import fit_temperature
 from gapscope.pools.from_spec import build_network, prepared
 from gapscope.training.checkpoints import load_weights
+from gapscope_studies.kit.claims import short
 from gapscope_studies.kit.pool import weights_of
 from gapscope_studies.kit.study import Setting, Table
 
@@ -302,6 +303,8 @@ def runs(setting: Setting, configurations: Sequence[Configuration]) -> Table:
     return pandas.DataFrame(
         _facts(number, item)
         | {"seed": spec.seed, "epochs": finished[spec.id].epochs_trained}
+        | {"stopped": finished[spec.id].epochs_trained < spec.training.epochs}
+        | {"curve": [float(row["test_loss"]) for row in finished[spec.id].history]}
         | {name: float(value) for name, value in found[spec.id].items()}
         for number, item in enumerate(configurations)
         for spec in item.specs()
@@ -314,12 +317,15 @@ def points(table: Table) -> Table:
 
     `runs` is their number, `s_after_min` and `s_after_max` the smallest and largest S after training, and `fitted` says
     whether the mean training accuracy is 0.9 or more (always for regression): the paper asks for a loss near zero.
+    `stopped` says whether the stop rule ended every run, and `curve` is the mean test loss along training.
     """
     groups = table.groupby("configuration", sort=True)
-    means = groups.mean(numeric_only=True).drop(columns=["seed"])
+    means = groups.mean(numeric_only=True).drop(columns=["seed", "stopped"])
     for place, name in enumerate(("family", "name", "initialization")):
         means.insert(place, name, groups[name].first())
     means["runs"] = groups.size()
+    means["stopped"] = groups["stopped"].all()
+    means["curve"] = groups["curve"].apply(lambda curves: list(short(curves.to_list())))
     means["s_after_min"], means["s_after_max"] = groups["s_after"].min(), groups["s_after"].max()
     means["fitted"] = means["train_accuracy"] >= FITTED_ACCURACY if "train_accuracy" in means else True
     return means.reset_index(drop=True)

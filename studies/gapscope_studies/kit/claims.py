@@ -31,13 +31,39 @@ class Compared:
         name: As in the claim.
         train_accuracy: Mean over its networks at the end (for regression R^2, whose chance is 0).
         chance: What a network reaches that learnt nothing.
-        finished: Whether the compared score had stopped improving (see `finished`) or a stop rule ended training.
+        curve: The compared score along training, mean over its networks, in a few dozen steps (see `short`).
+        falling: Whether a good score is a small one.
+        finished: What is known without a curve: True where a stop rule ended training, False where it was cut off.
     """
 
     name: str
     train_accuracy: float
     chance: float
-    finished: bool = True
+    curve: tuple[float, ...] = ()
+    falling: bool = False
+    finished: bool | None = None
+
+    @property
+    def done(self) -> bool | None:
+        """Whether the score had stopped improving; None where neither a curve nor a stop rule says so."""
+        if self.finished is not None or not self.curve:
+            return self.finished
+        return finished((self.curve,), falling=self.falling)
+
+
+# of claims about numbers in which no trained networks are compared
+NO_NETWORKS: tuple[Compared, ...] = ()
+
+
+def short(curves: Sequence[Sequence[float]], most: int = 40) -> tuple[float, ...]:
+    """Mean over runs of a score along training, at no more than `most` epochs spread evenly, the last one included.
+
+    >>> short([[0.0, 0.5, 1.0], [0.0, 0.7]])
+    (0.0, 0.6)
+    """
+    shortest = min((len(curve) for curve in curves), default=0)
+    kept = np.unique(np.linspace(0, shortest - 1, min(most, shortest)).round().astype(int)) if shortest else []
+    return tuple(round(float(np.mean([curve[epoch] for curve in curves])), 5) for epoch in kept)
 
 
 def finished(curves: Sequence[Sequence[float]], *, falling: bool = False) -> bool:
@@ -167,17 +193,19 @@ class Claim:
         for name in ("value", "low", "high", "above", "below"):
             known[name] = float(content[name])  # JSON writes infinities as strings
         known["values"] = tuple(float(value) for value in content["values"])
-        known["compared"] = tuple(
-            Compared(**{**item, "train_accuracy": float(item["train_accuracy"])}) for item in content["compared"]
-        )
+        known["compared"] = tuple(_compared_from(item) for item in content["compared"])
         return cls(**known)
+
+
+def _compared_from(content: Mapping[str, Any]) -> Compared:
+    curve = tuple(float(value) for value in content.get("curve", ()))
+    return Compared(**{**content, "train_accuracy": float(content["train_accuracy"]), "curve": curve})
 
 
 def _did_not_learn(given: Claim) -> list[str]:
     lazy = [c for c in given.compared if not c.train_accuracy > c.chance + ABOVE_CHANCE]
     if lazy:
-        names = ", ".join(f"{c.name} (training accuracy {c.train_accuracy:.2f})" for c in lazy)
-        return [f"did not learn: {names}"]
+        return [f"did not learn: {_listed([f'{c.name} (training accuracy {c.train_accuracy:.2f})' for c in lazy])}"]
     if given.reach is not None and given.compared:
         least, most = (f(given.compared, key=lambda c: c.train_accuracy) for f in (min, max))
         if most.train_accuracy - least.train_accuracy > given.reach:
@@ -189,8 +217,19 @@ def _did_not_learn(given: Claim) -> list[str]:
 
 
 def _not_finished(given: Claim) -> list[str]:
-    names = [c.name for c in given.compared if not c.finished]
-    return [f"not finished: {', '.join(names)} still improving at the last epoch"] if names else []
+    cut_off = [c.name for c in given.compared if c.done is False]
+    unknown = [c.name for c in given.compared if c.done is None]
+    doubts = [f"not finished: {_listed(cut_off)} still improving at the last epoch"] if cut_off else []
+    return doubts + ([f"no learning curve was kept of {_listed(unknown)}"] if unknown else [])
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The names, three of many.
+
+    >>> _listed(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    return ", ".join(names) if len(names) < 5 else f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
 def _too_few(given: Claim) -> list[str]:
@@ -215,14 +254,18 @@ def claim(
     quantity: str,
     values: Values,
     *,
+    compared: Sequence[Compared],
     clusters: Sequence[Hashable] | None = None,
     **more: Any,
 ) -> Claim:
-    """A claim about the mean of values, one a run; runs of one cluster count once. `more` are fields of Claim."""
+    """A claim about the mean of values, one a run; runs of one cluster count once. `more` are fields of Claim.
+
+    `compared` says how well every network learnt that stands behind the values; NO_NETWORKS where none was trained.
+    """
     found = mean(values, clusters)
     return Claim(
         source=source, says=says, quantity=quantity, value=found.value, low=found.low, high=found.high,
-        units=found.units, values=tuple(float(value) for value in values), **more,
+        units=found.units, values=tuple(float(value) for value in values), compared=tuple(compared), **more,
     )  # fmt: skip
 
 
@@ -234,14 +277,18 @@ def relation(
     x: Values,
     y: Values,
     *,
+    compared: Sequence[Compared],
     clusters: Sequence[Hashable] | None = None,
     **more: Any,
 ) -> Claim:
-    """A claim about a coefficient of pairs (a correlation, a slope), with a bootstrap interval over clusters."""
+    """A claim about a coefficient of pairs (a correlation, a slope), with a bootstrap interval over clusters.
+
+    `compared` as in `claim`.
+    """
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     found = bootstrap(lambda rows: coefficient(a[rows], b[rows]), len(a), clusters)
     unit = "networks" if clusters is None else "clusters"
-    return measured(source, says, quantity, found, **{"unit": unit, **more})
+    return measured(source, says, quantity, found, **{"unit": unit, "compared": tuple(compared), **more})
 
 
 def measured(source: str, says: str, quantity: str, found: Interval, **more: Any) -> Claim:

@@ -12,7 +12,7 @@ from gapscope.base.errors import GapscopeError
 from gapscope.base.records import Record, records_to_pandas
 from gapscope.base.specs import Spec
 from gapscope.pools import Pool
-from gapscope_studies.kit.claims import Compared, finished
+from gapscope_studies.kit.claims import Compared, short
 from gapscope_studies.kit.study import Setting
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ def compared(
         name=name,
         train_accuracy=sum(accuracies) / len(accuracies) if accuracies else float("nan"),
         chance=1 / n_classes,
-        finished=stopped or finished(curves, falling=score.endswith("loss")),
+        curve=short(curves),
+        falling=score.endswith("loss"),
+        finished=True if stopped else None,
     )
 
 

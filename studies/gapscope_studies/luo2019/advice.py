@@ -30,7 +30,7 @@ from gapscope.penalties.registry import make_penalty
 from gapscope.pools.from_spec import build_network, prepared
 from gapscope.training.loop import train
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import Claim, claim
+from gapscope_studies.kit.claims import Claim, Compared, claim, short
 from gapscope_studies.kit.pool import data_hashes, stands_in_for
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, Setting
@@ -66,11 +66,11 @@ def _trained(spec: Spec, root: str | None, before: str = "", rate: float = 0.0) 
     problem, _ = prepared(spec, root)
     network = build_network(spec, problem)
     network = _with_dropout(network, before, rate) if before else network
-    train(network, problem.train, spec.training, seed=spec.seed)
+    history = train(network, problem.train, spec.training, seed=spec.seed).history
     network.eval()
     splits = {"train": problem.train, "test": problem.test}
     found = {f"{split}_{name}": value for split, s in splits.items() for name, value in scores(network, s).items()}
-    return network, problem, found
+    return network, problem, found | {"curve": [float(row["train_loss"]) for row in history]}
 
 
 def _batch_norm_part(network: nn.Module, samples: Samples, size: int) -> Estimate:
@@ -156,6 +156,13 @@ class Followed:
         theirs = other.score(name)
         return [value - theirs[seed] for seed, value in self.score(name).items() if seed in theirs]
 
+    def learnt(self, chance: float) -> Compared:
+        """How well its networks learnt, for the guard."""
+        return Compared(
+            name=self.name, train_accuracy=float(np.mean([*self.score("train_accuracy").values()])), chance=chance,
+            curve=short([run.get("curve", ()) for run in self.runs.values()]), falling=True,
+        )  # fmt: skip
+
     @property
     def ratios(self) -> list[float]:
         """Measured over predicted regularisation."""
@@ -218,23 +225,26 @@ def _figure(methods: Sequence[Followed]) -> Figure:
     return figure
 
 
-def _claims(methods: Sequence[Followed], world: Mapping[str, Any]) -> list[Claim]:
+def _claims(methods: Sequence[Followed], world: Mapping[str, Any], chance: float) -> list[Claim]:
     """The advice is right if networks that follow it have the regularisation it predicts, and a lower test loss."""
     by_name = {found.name: found for found in methods}
     small, alone = by_name[f"batches of {world['normal']}"], by_name[f"batches of {world['large']}"]
     claims = [
         claim("advice", f"{world['large']} alone have a larger test loss than {small.name}", "difference of test loss",
-              alone.minus(small, "test_loss"), above=0.0, ours=True)
+              alone.minus(small, "test_loss"), above=0.0, ours=True,
+              compared=(alone.learnt(chance), small.learnt(chance)))
     ]  # fmt: skip
     for found in methods[1:]:
         claims.append(
             claim("advice", f"{found.name}: the predicted regularisation is right within a factor of {RIGHT_WITHIN}",
-                  "measured over predicted", found.ratios, above=1 / RIGHT_WITHIN, below=RIGHT_WITHIN, ours=True)
+                  "measured over predicted", found.ratios, above=1 / RIGHT_WITHIN, below=RIGHT_WITHIN, ours=True,
+                  compared=(found.learnt(chance),))
         )  # fmt: skip
         if found.name.startswith(f"{world['large']} with"):
             claims.append(
                 claim("advice", f"{found.name}: a lower test loss than {alone.name}", "difference of test loss",
-                      found.minus(alone, "test_loss"), below=0.0, ours=True)
+                      found.minus(alone, "test_loss"), below=0.0, ours=True,
+                      compared=(found.learnt(chance), alone.learnt(chance)))
             )  # fmt: skip
     return claims
 
@@ -260,7 +270,7 @@ def _tried_out(setting: Setting, name: str) -> Outcome:
                 for m in methods
             }
         },
-        claims=_claims(methods, world),
+        claims=_claims(methods, world, 1 / prepared(_specs(world, world["normal"])[0], setting.data_root)[0].n_outputs),
         stands_in_for=stands_in_for(setting, specs),
         tables={
             "Predicted by the networks of small batches, and measured (mean over seeds, 95 % t interval)": (

@@ -20,7 +20,7 @@ from gapscope.batch_norm import GammaDecay, batch_norm_excess, gamma_decay, refr
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.inspection.losses import loss_of
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import Claim, claim
+from gapscope_studies.kit.claims import NO_NETWORKS, Claim, claim
 from gapscope_studies.kit.pool import data_hashes, stands_in_for, trained
 from gapscope_studies.kit.study import Outcome, Part, Setting
 
@@ -261,7 +261,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     }
     return [
         claim(source, f"{kind}: {says}", f"measured over {PREDICTIONS[name]}", _by_seed(rows, kind, name),
-              above=1 / FACTOR, below=FACTOR, ours=name != "printed")
+              compared=NO_NETWORKS, above=1 / FACTOR, below=FACTOR, ours=name != "printed")
         for kind, source in ((UNIT, "eq. 3"), (FULLY_CONNECTED, "App. C.4"), (CONVOLUTION, "App. C.4"))
         for name, says in texts.items()
     ]  # fmt: skip

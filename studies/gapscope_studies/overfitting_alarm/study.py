@@ -189,8 +189,9 @@ def _claims(default: str, found: Sequence[Run], verdicts: Verdicts, kept: dict[s
     """All ours; runs of a kind are one unit."""
     ours, gains = verdicts[default], _differences(kept[default], kept, found)
     learnt = Compared(
-        name="watched networks", chance=0.1, train_accuracy=float(np.mean([run.columns["fitted"][-1] for run in found]))
-    )
+        name="watched networks", chance=0.1, finished=True,  # rules are judged on when they end training
+        train_accuracy=float(np.mean([run.columns["fitted"][-1] for run in found])),
+    )  # fmt: skip
 
     def of(says: str, quantity: str, interval: Interval, **more: Any) -> Claim:
         return Claim(

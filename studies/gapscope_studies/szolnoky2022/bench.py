@@ -11,7 +11,7 @@ from gapscope_studies.kit.statistics import Interval
 from gapscope_studies.kit.study import Outcome, Setting, Table
 from gapscope_studies.szolnoky2022 import protocol
 from gapscope_studies.szolnoky2022.setups import Setup, make, sizes
-from gapscope_studies.szolnoky2022.tables import means, outcome, with_interval
+from gapscope_studies.szolnoky2022.tables import compared_methods, means, outcome, with_interval
 
 QUANTILES = (0.1, 0.5, 0.9)
 
@@ -67,7 +67,8 @@ def bench(setting: Setting, *, name: str) -> Outcome:
     seeds = rows.index.get_level_values("seed").to_list()
     claims = [
         claim("test bench", f"over all scenarios MGS is better than {other.name}", f"points of MGS over {other.name}",
-              (rows["MGS"] - rows[other.name]).to_list(), clusters=seeds, above=0.0)
+              (rows["MGS"] - rows[other.name]).to_list(), clusters=seeds, above=0.0,
+              compared=compared_methods(setup, table, "MGS", other.name))
         for other in setup.methods if other.name != "MGS"
     ]  # fmt: skip
     return outcome(
@@ -126,20 +127,21 @@ def robustness(setting: Setting) -> Outcome:
     return outcome(
         setting, setup, tuned, specs, {"data": "MNIST, 3,000 training images", "network": "LeNet-5"},
         numbers={"quantiles": found.to_dict("records"), "runs": runs},
-        claims=[each for variable, table in tables.items() for each in _robust(variable, table)],
+        claims=[each for variable, table in tables.items() for each in _robust(setup, variable, table)],
         tables={"Quantiles of final test accuracy in per cent": found}, figures={"quantiles": figure},
     )  # fmt: skip
 
 
-def _robust(variable: str, table: Table) -> list[Claim]:
+def _robust(setup: Setup, variable: str, table: Table) -> list[Claim]:
     """Median and spread of MGS beside the best other method's, a value a seed: a seed's networks share their data."""
+    learnt = compared_methods(setup, table)
     by_seed: Any = table.groupby(["seed", "method"])["final"]
     medians, spread = by_seed.median().unstack(), (by_seed.quantile(0.9) - by_seed.quantile(0.1)).unstack()
     others = medians.columns.drop("MGS")
     lead, steadier = medians["MGS"] - medians[others].max(axis=1), spread["MGS"] - spread[others].min(axis=1)
     claims = [claim("Fig. 5", f"MGS has the highest median accuracy when the {variable} is changed",
-                    "median of MGS minus the largest other", lead, above=0.0)]  # fmt: skip
+                    "median of MGS minus the largest other", lead, above=0.0, compared=learnt)]  # fmt: skip
     if variable != "learning rate":
         claims.append(claim("Fig. 5", f"MGS is the steadiest when the {variable} is changed",
-                            "its 10 to 90 % range minus the smallest other", steadier, below=0.0))  # fmt: skip
+                            "its 10 to 90 % range minus the smallest other", steadier, below=0.0, compared=learnt))  # fmt: skip
     return claims

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.base.specs import Spec
-from gapscope_studies.kit.claims import Claim, Compared, claim, finished
+from gapscope_studies.kit.claims import Claim, Compared, claim, short
 from gapscope_studies.kit.plots import legend, lines, named, panels
 from gapscope_studies.kit.pool import data_hashes, stands_in_for
 from gapscope_studies.kit.statistics import t_interval
@@ -124,8 +124,15 @@ def compared(setup: Setup, rows: Table, constant: float = math.nan) -> Compared:
         name=str(rows["method"].iloc[0]),
         train_accuracy=float(learnt),
         chance=0.0 if setup.lower_is_better else setup.chance / 100,
-        finished=finished(curves, falling=setup.lower_is_better),
+        curve=short(curves),
+        falling=setup.lower_is_better,
     )
+
+
+def compared_methods(setup: Setup, table: Table, *names: str) -> tuple[Compared, ...]:
+    """How well the networks of these methods learnt, of all without names."""
+    groups = {str(name): group for name, group in table.groupby("method", sort=False)}
+    return tuple(compared(setup, groups[name]) for name in names or groups)
 
 
 def _gain(

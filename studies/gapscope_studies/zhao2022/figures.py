@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,8 @@ import numpy
 
 from gapscope.base.specs import Spec
 from gapscope.estimation import GapEstimator
-from gapscope.measures.unit_sparsity import UnitSparsity
-from gapscope_studies.kit.claims import Claim, Compared, claim, computed, measured, relation
+from gapscope.measures.unit_sparsity import FITTED_FROM, UnitSparsity
+from gapscope_studies.kit.claims import Claim, Compared, claim, computed, measured, relation, short
 from gapscope_studies.kit.plots import legend, named, panels, scatter
 from gapscope_studies.kit.statistics import bootstrap, pearson
 from gapscope_studies.kit.study import Outcome, Setting, Table
@@ -22,6 +23,7 @@ from gapscope_studies.zhao2022.analysis import (
     chance_of,
     errs_less,
     estimates,
+    learnt,
     margin_model,
     mean_gap,
     outcome,
@@ -38,9 +40,12 @@ from gapscope_studies.zhao2022.networks import finished, networks, sparsity
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Sparsities = Mapping[float, UnitSparsity]
 SHOWN = ["corruption", "batch_norm", "train_accuracy", "test_accuracy", "gap", ZETA, KAPPA]
 # quantity -> the paper's way with corruption
 TRENDS = {"n0/M": 1, "n0r/M": -1, "zeta": 1, "kappa": -1}
+# ... and where a network generalises
+GENERALISING = {"n0/M": -1, "n0r/M": 1, "kappa": 1}
 PAPER = {
     "data": "CIFAR-100, 50,000 training and 10,000 test images",
     "network": "VGG-16, 512 units in its last convolution",
@@ -54,11 +59,20 @@ IMAGENET = {"data": "ImageNet, 1,000 classes, 224 x 224 pixels", "network": "VGG
 # --- curves of single networks
 
 
-def plain_sparsities(setting: Setting, pool: str, specs: Sequence[Spec]) -> dict[float, UnitSparsity]:
-    """Zeta and kappa with all curves of the networks that differ in corruption alone; corruption -> sparsity."""
-    plain = grids.plain_networks(specs)
-    ids = {record.id for record in finished(setting, pool, plain)}
+def plain_sparsities(setting: Setting, pool: str, plain: Sequence[Spec], **options: Any) -> Sparsities:
+    """Zeta and kappa with all curves of networks that differ in corruption alone; corruption -> sparsity."""
+    ids = {record.id for record in finished(setting, pool, plain, **options)}
     return {spec.data.label_noise: sparsity(setting, pool, spec) for spec in plain if spec.id in ids}
+
+
+def repeated_sparsities(setting: Setting) -> tuple[list[Spec], list[Sparsities]]:
+    """The networks of Figs. 1 and 2 over several draws of weights and samples, and the sparsities of each draw."""
+    pool, specs = grids.first_pool(setting)
+    first, *others = grids.repeats_of_plain(setting, specs)
+    found = [plain_sparsities(setting, pool, first)]
+    again = f"{pool}-again"
+    found += [plain_sparsities(setting, again, plain, measures=()) for plain in others]
+    return [spec for plain in (first, *others) for spec in plain], found
 
 
 def _quantities(item: UnitSparsity) -> dict[str, list[float]]:
@@ -72,7 +86,7 @@ def _quantities(item: UnitSparsity) -> dict[str, list[float]]:
     }
 
 
-def _means(found: Mapping[float, UnitSparsity]) -> Table:
+def _means(found: Sparsities) -> Table:
     """Means over classes of every network, by corruption."""
     import pandas
 
@@ -113,56 +127,79 @@ def _clouds(found: Mapping[Any, UnitSparsity]) -> Figure:
     return figure
 
 
-def figure_1(setting: Setting) -> Outcome:
-    """Both curves, turning points and areas of a network that generalises well and of one that cannot."""
-    pool, specs = grids.first_pool(setting)
-    found = plain_sparsities(setting, pool, specs)
-    good, poor = found[min(found)], found[max(found)]
+def _advantage(good: UnitSparsity, poor: UnitSparsity) -> dict[str, numpy.ndarray]:
+    """Quantity -> by how much it is better with clean than with random labels, in the paper's sense, by class."""
     classes = sorted(set(good.classes) & set(poor.classes))
     here, there = (
-        {name: [values[item.classes.index(label)] for label in classes] for name, values in _quantities(item).items()}
+        {name: numpy.array([values[item.classes.index(label)] for label in classes])
+         for name, values in _quantities(item).items()}
         for item in (good, poor)
+    )  # fmt: skip
+    return {name: sign * (here[name] - there[name]) for name, sign in GENERALISING.items()}
+
+
+def _by_corruption(repeats: Sequence[Sparsities], source: Sparsities) -> tuple[Compared, ...]:
+    """How well the networks of each corruption in `source` fit their labels, over all draws."""
+    reached = {level: [found[level].accuracy for found in repeats if level in found] for level in source}
+    return tuple(
+        Compared(
+            name=f"{level:.0%} corrupted",
+            train_accuracy=float(numpy.mean(reached[level])),
+            chance=1 / len(item.classes),
+            finished=True if min(reached[level]) >= FITTED_FROM else None,
+        )
+        for level, item in source.items()
     )
-    ways = {"n0/M": -1, "n0r/M": 1, "kappa": 1}
-    less = {name: numpy.subtract(here[name], there[name]) for name in ways}
-    shares = {name: float(numpy.mean(sign * less[name] > 0)) for name, sign in ways.items()}
-    compared = tuple(Compared(name=name, train_accuracy=item.accuracy, chance=1 / len(item.classes))
-                     for name, item in (("clean labels", good), ("random labels", poor)))  # fmt: skip
+
+
+def figure_1(setting: Setting) -> Outcome:
+    """Both curves, turning points and areas of a network that generalises well and of one that cannot."""
+    specs, repeats = repeated_sparsities(setting)
+    first = repeats[0]
+    low, high = min(first), max(first)
+    found = [_advantage(each[low], each[high]) for each in repeats if low in each and high in each]
+    compared = _by_corruption(repeats, {level: first[level] for level in (low, high)})
     claims = [
         claim("Fig. 1", f"{name} is {'larger' if sign > 0 else 'smaller'} where a network generalises",
-              f"sign times {name} with clean minus with random labels, mean over classes",
-              [sign * float(less[name].mean())], unit="pairs of networks", above=0.0, compared=compared)
-        for name, sign in ways.items()
+              f"{name} with {'clean minus with random' if sign > 0 else 'random minus with clean'} labels",
+              [float(each[name].mean()) for each in found], unit="pairs of networks", above=0.0, compared=compared)
+        for name, sign in GENERALISING.items()
     ]  # fmt: skip
-    return outcome(
-        setting, grids.plain_networks(specs), PAPER, numbers={"shares": shares, "clean": here, "random": there},
-        claims=claims, figures={"curves": _curves({"clean labels": good, "random labels": poor})},
-    )  # fmt: skip
+    numbers = {
+        "shares": {name: float(numpy.mean(less > 0)) for name, less in found[0].items()},
+        "clean": _quantities(first[low]),
+        "random": _quantities(first[high]),
+    }
+    figures = {"curves": _curves({"clean labels": first[low], "random labels": first[high]})}
+    return outcome(setting, specs, PAPER, numbers=numbers, claims=claims, figures=figures)
 
 
-def _trend_claims(source: str, means: Table, classes: int) -> list[Claim]:
-    compared = tuple(
-        Compared(name=f"{row['corruption']:.0%} corrupted", train_accuracy=row["training accuracy"], chance=1 / classes)
-        for _, row in means.iterrows()
-    )
+def _trend(found: Sparsities, name: str) -> float:
+    """Pearson of corruption and the mean over classes of a quantity, in one draw."""
+    means = [numpy.mean(_quantities(item)[name]) for item in found.values()]
+    return pearson(numpy.array([*found]), numpy.array(means))
+
+
+def _trend_claims(source: str, repeats: Sequence[Sparsities]) -> list[Claim]:
+    compared = _by_corruption(repeats, repeats[0])
     return [
-        relation(source, f"{name} {'rises' if sign > 0 else 'falls'} with corruption",
-                 f"{'' if sign > 0 else 'minus the '}Pearson of {name} and the fraction of corrupted labels",
-                 lambda x, y, sign=sign: sign * pearson(x, y), means["corruption"], means[name], above=0.0,
-                 compared=compared)
+        claim(source, f"{name} {'rises' if sign > 0 else 'falls'} with corruption",
+              f"Pearson of {name} and the fraction of corrupted labels", [_trend(found, name) for found in repeats],
+              unit="draws of networks", compared=compared,
+              above=0.0 if sign > 0 else -math.inf, below=0.0 if sign < 0 else math.inf)
         for name, sign in TRENDS.items()
     ]  # fmt: skip
 
 
 def figure_2(setting: Setting) -> Outcome:
     """Curves and (zeta, kappa) of all classes in networks that differ in corruption alone."""
-    pool, specs = grids.first_pool(setting)
-    found = plain_sparsities(setting, pool, specs)
-    means = _means(found)
+    specs, repeats = repeated_sparsities(setting)
+    means = [_means(found) for found in repeats]
     return outcome(
-        setting, grids.plain_networks(specs), PAPER, numbers={"by_corruption": means.to_dict("records")},
-        claims=_trend_claims("Fig. 2", means, len(next(iter(found.values())).classes)),
-        tables={"Means over classes": means}, figures={"curves": _curves(found), "clouds": _clouds(found)},
+        setting, specs, PAPER, claims=_trend_claims("Fig. 2", repeats),
+        numbers={"by_corruption": means[0].to_dict("records"), "draws": [each.to_dict("records") for each in means]},
+        tables={"Means over classes, first draw": means[0]},
+        figures={"curves": _curves(repeats[0]), "clouds": _clouds(repeats[0])},
     )  # fmt: skip
 
 
@@ -183,7 +220,7 @@ def figure_3ab(setting: Setting) -> Outcome:
     claims = sign_claims("Fig. 3(B)", table, chance)
     claims.append(
         relation("Fig. 3(A)", "kappa falls with zeta", "Pearson of zeta and kappa", pearson, table[ZETA], table[KAPPA],
-                 clusters=table["corruption"].to_list(), unit="noise levels", below=0.0)
+                 clusters=table["corruption"].to_list(), unit="noise levels", below=0.0, compared=learnt(table, chance))
     )  # fmt: skip
     return outcome(
         setting, specs, PAPER,
@@ -233,7 +270,7 @@ def figure_3cd(setting: Setting) -> Outcome:
     table, chance = networks(setting, pool, specs), chance_of(setting, specs)
     found = repeated_splits(sparsity_model(), table, setting.read(__file__)["splits"])
     claims = [
-        fit_claim("Fig. 3(C)", table, 0.979),
+        fit_claim("Fig. 3(C)", table, 0.979, chance),
         errs_less("Fig. 3(C)", "zeta and kappa tell the gap of a network that was left out", table, sparsity_model(),
                   mean_gap(), chance),
         computed("Fig. 3(D)", "in every split the sum of squared residuals of held-out networks is below 0.035",
@@ -253,14 +290,14 @@ def _multiple(x: numpy.ndarray, gap: numpy.ndarray) -> float:
 
 
 def fit_claim(
-    source: str, table: Table, paper: float, *, cluster: str = "corruption", unit: str = "noise levels"
+    source: str, table: Table, paper: float, chance: float, *, cluster: str = "corruption", unit: str = "noise levels"
 ) -> Claim:
     """That the linear model fits the gap as closely as in the paper."""
     x = numpy.column_stack([table[[ZETA, KAPPA]].to_numpy(dtype=float), numpy.ones(len(table))])
     gap = table["gap"].to_numpy(dtype=float)
     found = bootstrap(lambda rows: _multiple(x[rows], gap[rows]), len(table), table[cluster].to_list())
     return measured(source, f"zeta and kappa fit the gap with a Pearson of {paper:g}", "Pearson of the fit", found,
-                    unit=unit, above=0.9)  # fmt: skip
+                    unit=unit, above=0.9, compared=learnt(table, chance))  # fmt: skip
 
 
 def figure_3e(setting: Setting) -> Outcome:
@@ -288,7 +325,7 @@ def figure_3e(setting: Setting) -> Outcome:
 def other_architecture(setting: Setting, *, pool: str, source: str, network: str, ssr: float) -> Outcome:
     """Curves, pairs and the fit on all networks of another architecture (Figs. 5 and 6), and held-out errors."""
     specs = grids.paper_grid(setting, pool)
-    table, curves = networks(setting, pool, specs), plain_sparsities(setting, pool, specs)
+    table, curves = networks(setting, pool, specs), plain_sparsities(setting, pool, grids.plain_networks(specs))
     means, chance = _means(curves), chance_of(setting, specs)
     _, squares = sum_of_squares(sparsity_model(), table)
     _, spread = sum_of_squares(mean_gap(), table)
@@ -299,7 +336,7 @@ def other_architecture(setting: Setting, *, pool: str, source: str, network: str
         *sign_claims(source, table, chance, **by_seed),
         errs_less(source, "zeta and kappa tell the gap of a network that was left out", table, sparsity_model(),
                   mean_gap(), chance, **by_seed),
-        *_trend_claims(source, means, round(1 / chance)),
+        *_trend_claims(source, [curves]),
     ]  # fmt: skip
     gaps = table["gap"].to_numpy(dtype=float)
     estimate = sparsity_model().fit(table, gaps).predict(table)
@@ -333,8 +370,8 @@ def figure_4(setting: Setting) -> Outcome:
     found, chance = related(table, [ZETA, KAPPA]), chance_of(here, list(specs.values()))
     _, squares = sum_of_squares(sparsity_model(), table)
     _, spread = sum_of_squares(mean_gap(), table)
-    compared = tuple(Compared(name=f"model {row['model']}", train_accuracy=row["train_accuracy"], chance=chance)
-                     for _, row in table.iterrows())  # fmt: skip
+    compared = tuple(Compared(name=f"model {row['model']}", train_accuracy=row["train_accuracy"], chance=chance,
+                              curve=short([row["curve"]])) for _, row in table.iterrows())  # fmt: skip
     claims = [
         relation("Fig. 4", f"the gap {way} with {name}", f"Pearson of the gap and {name}", pearson, table[column],
                  table["gap"], paper=paper, compared=compared, within=1.25)

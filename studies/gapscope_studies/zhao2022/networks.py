@@ -100,6 +100,13 @@ def plain_networks(specs: Sequence[Spec]) -> list[Spec]:
     return sorted((spec for spec in specs if spec.replace(same).id == plain), key=lambda spec: spec.data.label_noise)
 
 
+def repeats_of_plain(setting: Setting, specs: Sequence[Spec]) -> list[list[Spec]]:
+    """Those networks, and the same again with other weights and other training samples: each draw is one unit."""
+    plain = plain_networks(specs)
+    others = range(1, setting.read(__file__)["plain_repeats"])
+    return [plain, *([spec.replace({"seed": spec.seed + 1000 * k, "data.seed": k}) for spec in plain] for k in others)]
+
+
 # --- pools that vary what the paper kept fixed: data, sizes, clean labels, networks that do not fit their data
 
 
@@ -204,9 +211,9 @@ def measure_layers(setting: Setting, pool: str, spec: Spec, n_samples: int) -> d
     return {f"{number}, {label}": value for label, item in found.items() for number, value in item.numbers().items()}
 
 
-def finished(setting: Setting, pool: str, specs: Sequence[Spec]) -> list[Record]:
+def finished(setting: Setting, pool: str, specs: Sequence[Spec], **options: Any) -> list[Record]:
     """Train and measure what is missing; the records of the networks that finished, in the order of the specs."""
-    records = setting.train(pool, specs)
+    records = setting.train(pool, specs, **options)
     kept = [record for record in records if record.status == "finished"]
     if not kept:
         raise GapscopeError(f"No network of {pool} finished; the first one: {records[0].message}.")
@@ -234,6 +241,7 @@ def networks(setting: Setting, pool: str, specs: Sequence[Spec], *, layer_sample
         corruption=table["data.label_noise"].astype(float),
         batch_norm=norm,
         fitted=table["train_accuracy"] >= FITTED_FROM,
+        curve=[[float(row["test_accuracy"]) for row in record.history] for record in records],
     )
     kinds = ["batch norm" if value else "no batch norm" for value in norm]
     table["family"] = [f"{name}, {kind}" for name, kind in zip(table["network.name"], kinds, strict=True)]

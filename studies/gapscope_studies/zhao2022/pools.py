@@ -10,7 +10,7 @@ import numpy
 from gapscope.base.specs import Spec
 from gapscope.estimation import GapEstimator, baselines, held_out_predictions
 from gapscope.estimation.suggestion import FIT, SENSITIVITIES, preferred_readings, wide_columns
-from gapscope_studies.kit.claims import Claim, claim
+from gapscope_studies.kit.claims import Claim, Compared, claim
 from gapscope_studies.kit.plots import named, panels, points
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, Setting, Table
@@ -162,14 +162,14 @@ def _mean_of_finite(values: Sequence[float]) -> float:
     return float(numpy.mean(finite)) if finite else 0.0
 
 
-def _deeper_is_better(rows: Sequence[dict[str, Any]], number: str, sign: int) -> Claim:
+def _deeper_is_better(rows: Sequence[dict[str, Any]], number: str, sign: int, compared: Sequence[Compared]) -> Claim:
     """That the last convolution tells more than one at a third of the depth; the pools are independent."""
     signed = {(row["pool"], row["networks"], row["layer"]): sign * row[number]["pearson"] for row in rows}
     pairs = {key[0]: value - signed[key[0], "fitted", "first third"] for key, value in signed.items()
              if key[1:] == ("fitted", "last convolution") and (key[0], "fitted", "first third") in signed}  # fmt: skip
     return claim("Sec. 3", f"the deeper the layer, the more {number} tells",
                  "correlation in the paper's direction, last convolution minus first third", list(pairs.values()),
-                 unit="pools", above=0.0)  # fmt: skip
+                 unit="pools", above=0.0, compared=compared)  # fmt: skip
 
 
 def depth(setting: Setting) -> Outcome:
@@ -181,6 +181,8 @@ def depth(setting: Setting) -> Outcome:
     rows = [row for name, table in pools.items() for row in _layer_rows(name, table)]
     shown = pandas.DataFrame([{**row, **{name: with_interval(row[name]) for name in NAMES.values()}} for row in rows])
     layers = dict.fromkeys(row["layer"] for row in rows)
+    fitted = {name: table[table["fitted"]] for name, table in pools.items()}
+    compared = [each for name, table in fitted.items() for each in learnt(table, chance_of(setting, specs[name]))]
     means = {
         NAMES[name]: {
             layer: _mean_of_finite([sign * row[NAMES[name]]["pearson"] for row in rows if row["layer"] == layer])
@@ -190,7 +192,7 @@ def depth(setting: Setting) -> Outcome:
     }
     return outcome(
         setting, _joined(specs), OWN, numbers={"rows": rows, "means": means},
-        claims=[_deeper_is_better(rows, NAMES[name], sign) for name, sign in SIGNS.items()],
+        claims=[_deeper_is_better(rows, NAMES[name], sign, compared) for name, sign in SIGNS.items()],
         tables={"Pearson correlation with the gap by layer": shown},
     )  # fmt: skip
 
