@@ -8,31 +8,34 @@ import pytest
 from typer.testing import CliRunner
 
 from gapscope.base.errors import InvalidInput
-from gapscope.cli.study import _findings, app, load_study
+from gapscope.cli.study import _findings, _tally, app, load_study
 
 
 def test_claims_are_told_and_their_page_is_written(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--write"])
     assert found.exit_code == 0 and f"written: {tmp_path / 'README.md'}" in found.output
-    assert "not run             fig4: Once BN is gone" in found.output
+    assert "\n  not run  fig4: Once BN is gone" in found.output
+    assert max(map(len, found.output.splitlines()[:-1])) <= 80
     page = (tmp_path / "README.md").read_text()
     assert (
         page.startswith("# What holds\n") and "## Towards Understanding Regularization in Batch Normalization" in page
     )
-    assert "| App. B.3 | dropout before BN harms |  |  |  |  | **not run** | no part |  |" in page
+    assert "| App. B.3: dropout before BN harms |  |  |  | **not run**: no part |  |" in page
 
 
-def test_findings_come_first_and_leave_out_what_is_ours_or_open() -> None:
+def test_the_page_opens_with_counts_and_findings() -> None:
     class Toy:
         name = "toy"
 
-        def claims(self, results: Path) -> list[tuple[str, str, bool]]:
-            decided = [("held", f"held {number}", False) for number in range(12)]
-            return [("open", "open", False), ("held", "ours", True), *decided, ("not held", "wrong", False)]
+        def tally(self, results: Path, *, ours: bool) -> list[int]:
+            return [0] * 5 if ours else [1, 0, 2, 0, 0]
 
-    lines = _findings([Toy()], Path())[2:-1]
-    assert len(lines) == 10 and lines[:2] == ["- wrong (toy)", "- held 0 (toy)"]
-    assert _findings([], Path())[2] == "None of the papers' claims is decided yet."
+        def findings_of(self, results: Path) -> list[str]:
+            return ["**Held.** It grows."]
+
+    assert _tally([Toy()], Path())[-2:] == ["| toy | 1 | 0 | 2 | 0 | 0 |", ""]
+    assert _findings([Toy()], Path()) == ["## Findings", "", "- **Held.** It grows. (toy)", ""]
+    assert _findings([], Path())[2] == "None yet."
 
 
 def test_claims_of_one_study_alone() -> None:

@@ -116,7 +116,7 @@ def test_the_authors_protocol_is_that_of_their_code() -> None:
 def test_a_mean_of_few_runs_decides_nothing(ours: float, runs: int, outcome: str) -> None:
     found = {"quantity": "test_loss", "width": 200, "authors": 35511.0, "deviation": 3551.0, "ours": ours,
              "our deviation": 3000.0, "runs": runs}  # fmt: skip
-    claim = figures.same_mean(found)
+    claim = figures.same_mean(found, 1)
     assert claim.value == pytest.approx(abs(ours - 35511) / math.sqrt(3551**2 / 10 + 3000**2 / runs))
     assert claim.outcome == outcome
 

@@ -1,7 +1,8 @@
 """`gapscope study list | run | claims`: the papers' tables and figures, with the paper's numbers beside ours.
 
 The studies are a package of their own, `gapscope-studies`. Any package can add one: an entry point of the group
-`gapscope.studies` that names an object with `title`, `parts`, `run`, `claims` and `claims_section`.
+`gapscope.studies` that names an object with `title`, `parts`, `run`, `claims`, `tally`, `findings_of` and
+`claims_section`.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def run(
     work: Path = typer.Option(Path("study-work"), help="Folder for the trained networks."),
     workers: int = typer.Option(2, help="Processes, one thread each."),
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
+    device: str = typer.Option("cpu", help="Where networks of pools are trained: 'cpu', 'cuda', 'mps'."),
     again: bool = typer.Option(False, help="Make tables and figures again; trained networks are kept."),
 ) -> None:
     """Run the parts of a study that have no result yet."""
@@ -92,6 +94,7 @@ def run(
             parts=only,
             again=again,
             workers=workers,
+            device=device,
             data_root=None if data_root is None else str(data_root),
             say=typer.echo,
         )
@@ -100,32 +103,60 @@ def run(
 
 PAGE_OPENS = """# What holds
 
-Every claim, table and figure of the papers, one row each, and our own claims apart: what is said, what was run, our
-number with its 95 % interval, and what follows from it. Made from the JSON files by `gapscope study claims --write`; no
-word or number of it is typed. A claim is **held** or **not held** only where every network compared learnt (training
-accuracy more than five points above chance, and near the others'), its score had stopped improving, six or more
-independent units stand behind it, and the interval holds one answer alone; else it is **open**, with the reason. What
-no part tests is **not run**; what lacks data or a machine **cannot be run here**.
+Every claim, table and figure of the papers, one row each, with our number and its 95 % interval; our own claims are
+counted apart. Made from the JSON files by `gapscope study claims --write`; no word or number of it is typed.
 
-Each page lists the parts that have not been run at its scale. Run one yourself: `gapscope study run forouzesh2021
---scale smoke` (seconds), `small` (minutes to hours), `paper` (days). Beside the studies:
-[mnist_lenet5](mnist_lenet5/README.md), eight LeNet-5 on blurred MNIST, interrupted and resumed.
+A claim **held** or did **not hold** only where every network compared learnt (training accuracy more than five points
+above chance, and near the others'), its score had stopped improving, six or more independent units stand behind it,
+and the interval holds one answer alone. Else it is **open**, with the reason. What no part tests was **not run**; what
+lacks data or a machine **cannot be run here**.
 """
+PAGE_ENDS = """
+## Run more
+
+`gapscope study run forouzesh2021 --scale smoke` takes seconds, `small` minutes to hours, `paper` days. What needs a GPU
+(`--device cuda`), with estimates that nobody has measured:
+
+| command | needs | estimate on one GPU |
+| --- | --- | --- |
+| `gapscope study run zhao2022 --scale paper --only fig3ab` | all of CIFAR-100: 80 VGG-16 | hours |
+| `gapscope study run luo2019 --scale paper --only fig2ab` | all of CIFAR-10: ResNet-18, 100 epochs and more | half a day |
+| `gapscope study run luo2019 --scale paper --only fig3` | down-sampled ImageNet in folders | days |
+| `gapscope study run zhao2022 --scale paper --only fig4` | ImageNet in folders: five VGG-16 | weeks |
+| `gapscope study run forouzesh2021 --scale paper --only table1` | all of CIFAR-10: VGG and ResNet, ten runs each | a day |
+
+Beside the studies: [mnist_lenet5](mnist_lenet5/README.md), eight LeNet-5 on blurred MNIST, interrupted and resumed.
+"""
+OUTCOMES = ("held", "not held", "open", "not run", "cannot be run here")
+SCREEN = 80
 
 
-MOST_FINDINGS = 10
+def _tally(studies: list[Any], results: Path) -> list[str]:
+    """A table of how many claims came out how, a row a paper, then ours."""
+    lines = ["| paper | " + " | ".join(OUTCOMES) + " |", "|" + " --- |" * (1 + len(OUTCOMES))]
+    for ours in (False, True):
+        for study in studies:
+            found = study.tally(results, ours=ours)
+            if any(found):
+                lines.append(f"| {study.name}{', ours' if ours else ''} | " + " | ".join(map(str, found)) + " |")
+    return [*lines, ""]
 
 
 def _findings(studies: list[Any], results: Path) -> list[str]:
-    """The first claims of the papers that are decided, those that did not hold before those that did."""
-    found = [
-        (outcome, f"- {sentence} ({study.name})")
-        for study in studies
-        for outcome, sentence, ours in study.claims(results)
-        if outcome in ("held", "not held") and not ours
-    ]
-    lines = [line for _, line in sorted(found, key=lambda pair: pair[0] == "held")][:MOST_FINDINGS]
-    return ["## Findings", "", *(lines or ["None of the papers' claims is decided yet."]), ""]
+    lines = [f"- {sentence} ({study.name})" for study in studies for sentence in study.findings_of(results)]
+    return ["## Findings", "", *(lines or ["None yet."]), ""]
+
+
+def _told(study: Any, results: Path) -> list[str]:
+    """The study's claims for a screen of 80 columns: the outcome in the margin, the sentence beside it."""
+    from textwrap import wrap
+
+    lines = [f"{study.name}  {study.title}"]
+    for outcome, sentence, ours in study.claims(results):
+        margin = f"  {'cannot' if outcome.startswith('cannot') else outcome:<9}"
+        text = wrap(f"{'(ours) ' if ours else ''}{sentence}", SCREEN - len(margin))
+        lines += [f"{margin if number == 0 else ' ' * len(margin)}{line}" for number, line in enumerate(text)]
+    return lines
 
 
 @app.command("claims")
@@ -137,13 +168,13 @@ def claims(
     """What holds: every claim, from the stored results, and why an open one is open."""
     names = [name] if name else list(available())
     for study in map(load_study, names):
-        typer.echo(f"{study.name}  {study.title}")
-        for outcome, sentence, _ in study.claims(results):
-            typer.echo(f"    {outcome:<20}{sentence}")
+        for line in _told(study, results):
+            typer.echo(line)
     if write:
         from gapscope.base.files import write_atomically
 
         studies = [load_study(there) for there in available()]
-        page = [PAGE_OPENS, *_findings(studies, results), *(study.claims_section(results) for study in studies)]
+        opening = [PAGE_OPENS, *_tally(studies, results), *_findings(studies, results)]
+        page = [*opening, *(study.claims_section(results) for study in studies), PAGE_ENDS]
         write_atomically(results / "README.md", "\n".join(page).rstrip() + "\n")
         typer.echo(f"written: {results / 'README.md'}")

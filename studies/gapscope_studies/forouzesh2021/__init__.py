@@ -16,6 +16,7 @@ from gapscope_studies.forouzesh2021.analysis import part
 from gapscope_studies.forouzesh2021.figures import HOUSING, IMAGES, POPULAR, TABLE_1_PAPER, WIDTHS
 from gapscope_studies.kit.claims import cannot_run, not_run
 from gapscope_studies.kit.study import Part, Study
+from gapscope_studies.kit.summary import Finding
 
 
 def _part(
@@ -93,5 +94,16 @@ STUDY = Study(
     untested=(
         not_run("Fig. 2(c)", "narrower and deeper CNNs are better", "no pair of equal size is compared"),
         cannot_run("Figs. 6 to 9, 10(a, b), 11(c)", "further relations", "they are lost with the supplement"),
+    ),
+    findings=(
+        Finding("authors", "test_loss at width 500",
+                held="At the paper's own scale the means that the authors stored come back: the loss of four layers of "
+                "500 units within {value:.1f} standard errors, over {units} runs."),
+        Finding("mnist", "L rises with sensitivity S after training",
+                held="The test loss follows the output sensitivity: a correlation of the logarithms of {value:.3f} "
+                "[{low:.3f}, {high:.3f}] over {units} fully connected networks on MNIST."),
+        Finding("fig1", "L rises with S among the networks from Xavier uniform weights",
+                undecided="Among CNNs from Xavier weights, the paper's own, the correlation of {paper:.2f} is not "
+                "seen yet: {value:.2f} [{low:.2f}, {high:.2f}]."),
     ),
 )  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+from scipy import stats
 
 from gapscope.estimation.correlations import correlations, kendall_tau
 from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_layers
@@ -322,13 +323,17 @@ def authors_row(width: int, name: str, ours: Any) -> dict[str, Any]:
     }
 
 
-def same_mean(found: Mapping[str, Any]) -> Claim:
-    """Whether our mean is the authors' mean of ten runs, by the standard error of the difference."""
+def same_mean(found: Mapping[str, Any], comparisons: int) -> Claim:
+    """Whether our mean is the authors' mean of ten runs, by the standard error of the difference.
+
+    The bound is that which 5 % of as many comparisons of equal means would pass anywhere (Bonferroni).
+    """
     error = math.hypot(found["deviation"] / math.sqrt(AUTHORS_RUNS), found["our deviation"] / math.sqrt(found["runs"]))
     apart = abs(found["ours"] - found["authors"]) / error
     says = f"{found['quantity']} at width {found['width']} is {found['authors']:.4g}"
     return claims_of("the authors' code", says, "standard errors between the means",
-                     Interval(apart, apart, apart, found["runs"]), below=2.0, unit="runs")  # fmt: skip
+                     Interval(apart, apart, apart, found["runs"]), unit="runs",
+                     below=float(stats.norm.isf(0.025 / comparisons)))  # fmt: skip
 
 
 def authors(measured: Measured) -> Answer:
@@ -342,7 +347,8 @@ def authors(measured: Measured) -> Answer:
         for width, group in measured.runs.groupby("width")
         for name in ("test_loss", "s_after", "test_accuracy")
     ]
-    claims = [same_mean(found) for found in rows if math.isfinite(found["deviations apart"])]
+    known = [found for found in rows if math.isfinite(found["deviations apart"])]
+    claims = [same_mean(found, len(known)) for found in known]
     claims.append(claim("eq. (10)", "S before training is eq. (10)", "S before training over eq. (10)",
                         table["s_over_eq_10"], unit="configurations", above=1 / SAME, below=SAME,
                         compared=NO_NETWORKS))  # fmt: skip

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope_studies.kit.claims import Claim, counts
-
-# Of results that are older than claims.
-BEFORE_THE_GUARD = "judged before the guard; to be run again"
 
 if TYPE_CHECKING:
     import pandas
@@ -33,12 +31,19 @@ def _frame(table: pandas.DataFrame) -> str:
     return markdown_table(list(table.columns), list(table.itertuples(index=False)))
 
 
+def number_of(claim: Claim) -> str:
+    """Our number with its interval, "" where there is none."""
+    if claim.status or math.isnan(claim.value):
+        return ""
+    return f"{claim.value:.3g}" if claim.exact else str(claim.interval)
+
+
 def claim_rows(claims: Sequence[Claim]) -> list[list[str]]:
     """One row a claim: source, what the paper says, its number, ours with interval and units, outcome and reason."""
     rows = []
     for claim in claims:
         outcome, reason = claim.judged
-        number = "" if claim.status else f"{claim.value:.3g}" if claim.exact else str(claim.interval)
+        number = number_of(claim)
         units = "" if claim.status or claim.exact else f"{claim.units} {claim.unit}"
         says = f"{claim.says} (ours)" if claim.ours else claim.says
         paper = "" if claim.paper is None else f"{claim.paper:.4g}"
@@ -70,20 +75,50 @@ def _opening(facts: Mapping[str, Any], claims: Sequence[Claim]) -> list[str]:
     return page
 
 
-def _footer(facts: Mapping[str, Any]) -> str:
+def _made(facts: Mapping[str, Any]) -> str:
+    """Who made what when: commit and date of the numbers, and of the verdicts where these are younger."""
     made = f"{facts['date'][:10]}, commit {facts['commit'][:12] or 'unknown'}"
-    data = ", ".join(f"{name} {value}" for name, value in facts["data"].items())
+    judged = facts.get("judged")
     return (
-        f"Scale {facts['scale']}, seeds {facts['seeds']}; {facts['runs']} runs of {facts['seconds_of_runs']:.0f} s in "
-        f"all, {facts['seconds']:.0f} s for this page; {made}; torch {facts['environment']['torch']}, "
-        f"{facts['device']}{'; data ' + data if data else ''}."
+        made
+        if judged is None
+        else (
+            f"numbers of {made}, judged on {judged['date'][:10]}, commit {judged['commit'][:12]}, from what "
+            "was stored: no learning curves"
+        )
     )
 
 
+def _cost(facts: Mapping[str, Any]) -> str:
+    if facts["seconds_of_runs"] is None:
+        return f"{facts['seconds']:.0f} s for this page; seconds of its networks were not kept"
+    runs = f"{facts['runs']} runs of {facts['seconds_of_runs']:.0f} s in all, " if facts["runs"] else ""
+    return f"{runs}{facts['seconds']:.0f} s for this page"
+
+
+def _footer(facts: Mapping[str, Any]) -> str:
+    data = ", ".join(f"{name} {value}" for name, value in facts["data"].items())
+    return (
+        f"Scale {facts['scale']}, seeds {_seeds(facts['seeds'])}; {_cost(facts)}; {_made(facts)}; torch "
+        f"{facts['environment']['torch']}, {facts.get('device', 'cpu')}{'; data ' + data if data else ''}."
+    )
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """Seeds in words, a range of consecutive ones.
+
+    >>> _seeds([0, 1, 2]), _seeds([0, 7])
+    ('0 to 2', '0, 7')
+    """
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]} to {seeds[-1]}"
+    return ", ".join(map(str, seeds))
+
+
 def write_part(
-    folder: Path, facts: Mapping[str, Any], tables: Mapping[str, pandas.DataFrame], figures: Mapping[str, Figure]
+    folder: Path, facts: Mapping[str, Any], tables: Mapping[str, pandas.DataFrame], figures: Mapping[str, Figure | None]
 ) -> None:
-    """Write a part's JSON, page and figures to a folder."""
+    """Write a part's JSON, page and figures to a folder; a figure that is None lies there already."""
     folder.mkdir(parents=True, exist_ok=True)
     claims = [Claim.from_dict(row) for row in facts["claims"]]
     page = _opening(facts, claims)
@@ -93,7 +128,8 @@ def write_part(
         page += [f"## {name}", "", _frame(table)]
     for name, figure in figures.items():
         path = folder / f"{facts['part']}-{name}.svg"
-        _save(figure, path)
+        if figure is not None:
+            _save(figure, path)
         page += [f"![{name}]({path.name})", ""]
     write_atomically(folder / f"{facts['part']}.md", "\n".join([*page, _footer(facts)]) + "\n")
     write_atomically(folder / f"{facts['part']}.json", to_json(dict(facts), indent=1) + "\n")
@@ -108,9 +144,6 @@ def write_index(folder: Path, title: str, reference: str, scale: str, parts: Map
             lines += [f"- {part_title}: not run at this scale yet"]
             continue
         content = read_json(path)
-        if "claims" not in content:
-            lines += [f"- [{part_title}]({name}.md): {BEFORE_THE_GUARD}"]
-            continue
         claims = [Claim.from_dict(row) for row in content["claims"]]
         lines += [f"- [{part_title}]({name}.md): {counts(claims) or content['verdict']}"]
     write_atomically(folder / "README.md", "\n".join(lines) + "\n")

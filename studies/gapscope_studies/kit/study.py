@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+    from gapscope_studies.kit.summary import Finding
+
 SCALES = ("smoke", "small", "paper")
 Table = Any  # a pandas.DataFrame, whose own annotations allow each column to be a table
 
@@ -145,13 +147,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Study:
-    """All parts of one paper, and the claims that no part tests."""
+    """All parts of one paper, the claims that no part tests, and the sentences in which its findings are told."""
 
     name: str
     title: str
     reference: str
     parts: tuple[Part, ...]
     untested: tuple[Claim, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     def part(self, name: str) -> Part:
         """The part of this name; where there is none, InvalidInput names the nearest."""
@@ -160,6 +163,18 @@ class Study:
                 return part
         names = [part.name for part in self.parts]
         raise InvalidInput(f"Study {self.name} has no part {name!r}; it has {', '.join(names)}.{nearest(name, names)}")
+
+    def findings_of(self, results: Path) -> list[str]:
+        """Sentences that a researcher would quote, with verdicts and numbers, from the results that are stored."""
+        from gapscope_studies.kit.summary import findings
+
+        return findings(self, results)
+
+    def tally(self, results: Path, *, ours: bool) -> list[int]:
+        """How many claims held, did not hold, are open, were not run and cannot be run; the paper's, or ours."""
+        from gapscope_studies.kit.summary import tally
+
+        return tally(self, results, ours=ours)
 
     def claims(self, results: Path) -> list[tuple[str, str, bool]]:
         """Outcome, sentence, and whether it is ours, of every claim, from the results that are stored."""
@@ -181,12 +196,13 @@ class Study:
 
 
 def commit() -> str:
-    """The commit of this code, with "+" where files differ from it; "" where it is not in a repository."""
-    git = ["git", "-C", str(Path(__file__).parent)]
+    """The commit of this code, with "+" where its files differ from it; "" where it is not in a repository."""
+    folder = Path(__file__).parents[1]
+    git = ["git", "-C", str(folder)]
     try:
         found = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         changed = subprocess.run(
-            [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
+            [*git, "status", "--porcelain", "-uno", "--", ".", "../../src"], capture_output=True, text=True, check=True
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""

@@ -35,6 +35,7 @@ PREDICTIONS = {
 }
 # What is aimed at: largest deviation of measured from predicted by batch size; the factor for convolutions.
 DEVIATIONS, FACTOR = {16: 0.08, 32: 0.04, 128: 0.02}, 1.5
+PRINTED = f"batch norm is population norm plus the printed gamma decay, within a factor of {FACTOR}"
 POOL = "networks"
 Row = dict[str, Any]
 Cell = tuple[str, str, int]
@@ -253,10 +254,9 @@ def _by_seed(rows: Sequence[Row], kind: str, prediction: str) -> list[float]:
 
 
 def _claims(rows: Sequence[Row]) -> list[Claim]:
-    said = f"batch norm is population norm plus the printed gamma decay, within a factor of {FACTOR}"
     texts = {
-        "printed": said,
-        "printed_curvature": f"{said} (Gauss-Newton for the squared score)",
+        "printed": PRINTED,
+        "printed_curvature": f"{PRINTED} (Gauss-Newton for the squared score)",
         "shipped": f"the shipped gamma decay is right within a factor of {FACTOR}",
     }
     return [

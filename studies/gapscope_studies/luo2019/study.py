@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gapscope_studies.kit.claims import cannot_run, not_run
 from gapscope_studies.kit.study import Study
+from gapscope_studies.kit.summary import Finding
 from gapscope_studies.luo2019 import advice, convolutional, excess, fine_tuning, theory
 
 STUDY = Study(
@@ -23,5 +24,22 @@ STUDY = Study(
         not_run("App. B.3", "a constant decay does not help large batches", "no part"),
         not_run("App. B.3", "dropout before BN harms", "no part"),
         cannot_run("Fig. 3", "on down-sampled ImageNet itself", "the data are not on this machine"),
+    ),
+    findings=(
+        Finding("excess", f"fully connected: {excess.PRINTED}",
+                not_held="The gamma decay as printed does not describe fully connected layers: what batch norm adds "
+                "to the loss is {value:.0f} times [{low:.0f}, {high:.0f}] what it predicts."),
+        Finding("excess", f"single-unit: {excess.PRINTED}",
+                not_held="Nor does it describe single neurons, the theorem's own setting: {value:.2f} times "
+                "[{low:.2f}, {high:.2f}]."),
+        Finding("excess", "fully connected: the shipped gamma decay",
+                held="With the variances and the curvature corrected, as shipped here, the decay is right: {value:.2f} "
+                "times [{low:.2f}, {high:.2f}] in fully connected layers."),
+        Finding("table1", "batch norm's effective learning rate",
+                not_held="Batch norm's effective learning rate is not larger than SGD's but smaller: the difference is "
+                "{value:.2f} of the rate."),
+        Finding("fig1b", "they lie on it after long training",
+                not_held="Batch norm's students lie on the curve of gamma decay for a while, not in the end: after "
+                "long training they are off by {value:.0%} [{low:.0%}, {high:.0%}]."),
     ),
 )  # fmt: skip

@@ -143,5 +143,6 @@ def _robust(setup: Setup, variable: str, table: Table) -> list[Claim]:
                     "median of MGS minus the largest other", lead, above=0.0, compared=learnt)]  # fmt: skip
     if variable != "learning rate":
         claims.append(claim("Fig. 5", f"MGS is the steadiest when the {variable} is changed",
-                            "its 10 to 90 % range minus the smallest other", steadier, below=0.0, compared=learnt))  # fmt: skip
+                            "its 10 to 90 % range minus the smallest other", steadier, below=0.0,
+                            compared=learnt))  # fmt: skip
     return claims

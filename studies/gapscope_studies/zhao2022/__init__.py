@@ -11,6 +11,7 @@ from functools import partial
 
 from gapscope_studies.kit.claims import cannot_run
 from gapscope_studies.kit.study import Part, Study
+from gapscope_studies.kit.summary import Finding
 from gapscope_studies.zhao2022 import figures, pools
 
 STUDY = Study(
@@ -47,5 +48,16 @@ STUDY = Study(
     untested=(
         cannot_run("Figs. 1 to 3", "the same of VGG-16 on all of CIFAR-100", "20 of its classes are here, and no GPU"),
         cannot_run("Fig. 4", "the same of VGG-16 on ImageNet", "its photographs are not here"),
+    ),
+    findings=(
+        Finding("fig3ab", "the gap rises with zeta",
+                held="The gap rises with zeta: a correlation of {value:.2f} [{low:.2f}, {high:.2f}], {units} {unit}.",
+                undecided="Whether the gap rises with zeta is undecided among small LeNets: {value:.2f} "
+                "[{low:.2f}, {high:.2f}] over {units} {unit}."),
+        Finding("fig3cd", "zeta and kappa fit the gap",
+                not_held="A linear model of zeta and kappa does not fit the gap as in the paper (.979): {value:.2f} "
+                "[{low:.2f}, {high:.2f}] over {units} {unit}.",
+                undecided="A linear model of zeta and kappa, which fits the paper's gaps with a correlation of .979, "
+                "reaches {value:.2f} [{low:.2f}, {high:.2f}] here."),
     ),
 )  # fmt: skip

@@ -1,0 +1,111 @@
+"""Numbers that README.md and the docs quote from stored results: rewritten from the JSON, and checked by a test.
+
+A quotation is the number between two comments, which name the file, the way into it and a format:
+
+    <!--n zhao2022/small/worth.json | rmse > digits > mean gap | .3f-->.313<!--/n-->
+
+A way is names and list indices between " > ". `[noise <= 0.15]` keeps the items of a list that fulfil it,
+`kept - final` is the difference of two fields of every item, and `mean`, `len`, `min` and `max` end a way through a
+list. A format ends with "%" for per cent and with "d" for whole numbers; leading zeros are left out, as the docs do;
+"0" before it keeps them.
+
+    python docs/quoted_numbers.py    # rewrites README.md and docs/
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+QUOTED = re.compile(r"<!--n (?P<file>[^|]+?) \| (?P<way>[^|]+?) \| (?P<form>[^|]+?)-->(?P<text>.*?)<!--/n-->")
+COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq}
+FILTER = re.compile(r"\[(?P<name>.+?) (?P<sign><=|>=|<|>|=) (?P<value>.+?)\]")
+ENDS: dict[str, Callable[[list[float]], float]] = {
+    "mean": lambda values: sum(values) / len(values), "len": len, "min": min, "max": max,
+}  # fmt: skip
+
+
+def _plain(value: str) -> Any:
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def _step(found: Any, name: str) -> Any:
+    """What lies one step further on a way."""
+    if isinstance(found, dict):
+        return found[name]
+    if chosen := FILTER.fullmatch(name):
+        wanted, holds = _plain(chosen["value"]), COMPARE[chosen["sign"]]
+        return [item for item in found if holds(item[chosen["name"]], wanted)]
+    if name in ENDS:
+        return ENDS[name](found)
+    if name.lstrip("-").isdigit():
+        return found[int(name)]
+    first, *second = name.split(" - ")
+    return [item[first] - item[second[0]] if second else item[first] for item in found]
+
+
+def value_at(file: str, way: str, root: Path = ROOT) -> Any:
+    """The value that a quotation names, in a file below results/ or from the repository's folder."""
+    path = next(path for path in (root / "results" / file, root / file) if path.exists())
+    found = json.loads(path.read_text(encoding="utf-8"))
+    for name in re.split(r" > (?![^\[]*\])", way):  # not within a filter
+        found = _step(found, name)
+    return found
+
+
+def written(value: float, form: str) -> str:
+    """The number as the docs write it.
+
+    >>> written(0.7573, ".3f"), written(0.2071, ".0%"), written(-0.5, "0.1f"), written(38.0, "d")
+    ('.757', '21 %', '-0.5', '38')
+
+    Args:
+        value: The number.
+        form: As in a quotation.
+
+    Returns:
+        Its text.
+    """
+    if form.endswith("d"):
+        return f"{round(float(value)):,}"
+    if form.endswith("%"):
+        return f"{float(value):{form}}".replace("%", " %")
+    text = f"{float(value):{form.removeprefix('0')}}"
+    return text if form.startswith("0") else re.sub(r"^([+-]?)0\.", r"\1.", text)
+
+
+def rewritten(text: str, root: Path = ROOT) -> str:
+    """The page with every quotation as the results have it."""
+
+    def quote(found: re.Match[str]) -> str:
+        head = f"<!--n {found['file']} | {found['way']} | {found['form']}-->"
+        return head + written(value_at(found["file"], found["way"], root), found["form"]) + "<!--/n-->"
+
+    return QUOTED.sub(quote, text)
+
+
+def pages(root: Path = ROOT) -> Iterator[Path]:
+    """README.md and every page of the docs."""
+    yield root / "README.md"
+    yield from sorted((root / "docs").rglob("*.md"))
+
+
+def main() -> None:
+    """Rewrite the pages whose quotations have changed."""
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        if (new := rewritten(text)) != text:
+            page.write_text(new, encoding="utf-8")
+            print(f"rewritten: {page.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
