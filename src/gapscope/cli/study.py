@@ -120,10 +120,10 @@ PAGE_ENDS = """
 | command | needs | estimate on one GPU |
 | --- | --- | --- |
 | `gapscope study run zhao2022 --scale paper --only fig3ab` | all of CIFAR-100: 80 VGG-16 | hours |
-| `gapscope study run luo2019 --scale paper --only fig2ab` | all of CIFAR-10: ResNet-18, 100 epochs and more | half a day |
+| `gapscope study run luo2019 --scale paper --only fig2ab` | all of CIFAR-10: ResNet-18 | half a day |
 | `gapscope study run luo2019 --scale paper --only fig3` | down-sampled ImageNet in folders | days |
 | `gapscope study run zhao2022 --scale paper --only fig4` | ImageNet in folders: five VGG-16 | weeks |
-| `gapscope study run forouzesh2021 --scale paper --only table1` | all of CIFAR-10: VGG and ResNet, ten runs each | a day |
+| `gapscope study run forouzesh2021 --scale paper --only table1` | all of CIFAR-10: VGG, ResNet | a day |
 
 Beside the studies: [mnist_lenet5](mnist_lenet5/README.md), eight LeNet-5 on blurred MNIST, interrupted and resumed.
 """
