@@ -2,12 +2,12 @@
 
 A quotation is the number between two comments, which name the file, the way into it and a format:
 
-    <!--n zhao2022/small/worth.json | rmse > digits > mean gap | .3f-->.313<!--/n-->
+    <!--n zhao2022/small/worth.json :: rmse > digits > mean gap :: .3f-->.313<!--/n-->
 
-A way is names and list indices between " > ". `[noise <= 0.15]` keeps the items of a list that fulfil it,
-`kept - final` is the difference of two fields of every item, and `mean`, `len`, `min` and `max` end a way through a
-list. A format ends with "%" for per cent and with "d" for whole numbers; leading zeros are left out, as the docs do;
-"0" before it keeps them.
+A way begins at the file's "numbers", where it has any, and is names and list indices between " > ".
+`[noise <= 0.15]` keeps the items of a list that fulfil it, `kept - final` is the difference of two fields of all items,
+and `mean`, `len`, `min` and `max` end a way through a list. A format ends with "%" for per cent and with "d" for whole
+numbers; leading zeros are left out, as the docs do; "0" before it keeps them.
 
     python docs/quoted_numbers.py    # rewrites README.md and docs/
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-QUOTED = re.compile(r"<!--n (?P<file>[^|]+?) \| (?P<way>[^|]+?) \| (?P<form>[^|]+?)-->(?P<text>.*?)<!--/n-->")
+QUOTED = re.compile(r"<!--n (?P<file>\S+) :: (?P<way>.+?) :: (?P<form>\S+?)-->(?P<text>.*?)<!--/n-->")
 COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq}
 FILTER = re.compile(r"\[(?P<name>.+?) (?P<sign><=|>=|<|>|=) (?P<value>.+?)\]")
 ENDS: dict[str, Callable[[list[float]], float]] = {
@@ -56,6 +56,7 @@ def value_at(file: str, way: str, root: Path = ROOT) -> Any:
     """The value that a quotation names, in a file below results/ or from the repository's folder."""
     path = next(path for path in (root / "results" / file, root / file) if path.exists())
     found = json.loads(path.read_text(encoding="utf-8"))
+    found = found.get("numbers", found)
     for name in re.split(r" > (?![^\[]*\])", way):  # not within a filter
         found = _step(found, name)
     return found
@@ -86,7 +87,7 @@ def rewritten(text: str, root: Path = ROOT) -> str:
     """The page with every quotation as the results have it."""
 
     def quote(found: re.Match[str]) -> str:
-        head = f"<!--n {found['file']} | {found['way']} | {found['form']}-->"
+        head = f"<!--n {found['file']} :: {found['way']} :: {found['form']}-->"
         return head + written(value_at(found["file"], found["way"], root), found["form"]) + "<!--/n-->"
 
     return QUOTED.sub(quote, text)

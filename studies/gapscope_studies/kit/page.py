@@ -144,6 +144,9 @@ def write_index(folder: Path, title: str, reference: str, scale: str, parts: Map
             lines += [f"- {part_title}: not run at this scale yet"]
             continue
         content = read_json(path)
+        if "claims" not in content:
+            lines += [f"- [{part_title}]({name}.md): stored without claims; to be run again"]
+            continue
         claims = [Claim.from_dict(row) for row in content["claims"]]
         lines += [f"- [{part_title}]({name}.md): {counts(claims) or content['verdict']}"]
     write_atomically(folder / "README.md", "\n".join(lines) + "\n")
