@@ -1,4 +1,4 @@
-"""Measures beside other programs that compute them: PyHessian, powerlaw, WeightWatcher; numbers into a JSON.
+"""Measures beside other programs that compute them: PyHessian and WeightWatcher; numbers into a JSON.
 
 Peers are optional; put them somewhere on PYTHONPATH (`pip install --no-deps --target FOLDER pyhessian powerlaw
 weightwatcher`). One that cannot be imported is a row with its reason.
@@ -51,19 +51,6 @@ def pyhessian() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def powerlaw() -> list[dict[str, Any]]:
-    """Exponent and start of the tail of one layer's spectrum."""
-    import powerlaw as peer  # type: ignore[import-not-found]
-
-    network, x, _ = subject()
-    values = squared_singular_values(network, x)["2.weight"]
-    alpha, start, _ = power_law_fit(values)
-    fit = peer.Fit(values.numpy(), xmin=start, discrete=False, verbose=False)
-    note = "at the same start; left alone, powerlaw 2 chooses another start than Clauset et al.'s smallest distance"
-    theirs = float(fit.power_law.alpha)
-    return [{"number": "power_law_alpha of a layer", "ours": alpha, "theirs": theirs, "tolerance": 1e-6, "note": note}]
-
-
 def weightwatcher() -> list[dict[str, Any]]:
     """Exponents and stable ranks of all layers."""
     import weightwatcher as peer  # type: ignore[import-not-found]
@@ -82,7 +69,7 @@ def weightwatcher() -> list[dict[str, Any]]:
                     "tolerance": 1e-3 * ranks, "note": note}]  # fmt: skip
 
 
-PEERS: tuple[Callable[[], list[dict[str, Any]]], ...] = (pyhessian, powerlaw, weightwatcher)
+PEERS: tuple[Callable[[], list[dict[str, Any]]], ...] = (pyhessian, weightwatcher)
 
 
 def main() -> None:

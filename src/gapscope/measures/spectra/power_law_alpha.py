@@ -62,7 +62,7 @@ def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
     by_default=False,
     unchanged_by=("unit permutation", "head shift"),
     oracle="exact quantiles of a power law",
-    peers=("WeightWatcher", "powerlaw"),
+    peers=("WeightWatcher",),
     reference="Martin, Peng and Mahoney 2021 (arXiv:2002.06716), eq. 5 and 6; Clauset, Shalizi and Newman 2009",
 )
 def power_law_alpha(network: nn.Module, x: Shaped[Tensor, "n ..."], *, min_eigenvalues: int = 20) -> Numbers:
