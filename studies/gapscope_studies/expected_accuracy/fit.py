@@ -17,7 +17,7 @@ from gapscope.estimation.accuracy_estimator import LEFT_OUT, SHIPPED, AccuracyEs
 from gapscope.estimation.gap_estimator import GapEstimator
 from gapscope_studies.expected_accuracy.kept import job_name, kept
 from gapscope_studies.expected_accuracy.pools import FITTED, in_random_order
-from gapscope_studies.kit.study import commit
+from gapscope_studies.kit.study import Table, commit
 
 SPREAD = 0.04
 # a kernel that gives nearly every sample its own direction fits any labels: its left-out prediction says little
@@ -77,7 +77,7 @@ def candidates() -> list[Candidate]:
     return [Candidate(kind, readings) for kind in KINDS for readings in READINGS if readings or kind == "ridge"]
 
 
-def left_out_errors(candidate: Candidate, table: pandas.DataFrame, target: str) -> pandas.Series:
+def left_out_errors(candidate: Candidate, table: Table, target: str) -> pandas.Series:
     """Estimate minus truth of every network by a fit without its data set."""
     offset = table[COLUMNS[target]] - table["left_out"]
     errors = pandas.Series(np.nan, index=table.index)
@@ -88,7 +88,7 @@ def left_out_errors(candidate: Candidate, table: pandas.DataFrame, target: str) 
     return errors
 
 
-def compared(table: pandas.DataFrame, target: str) -> pandas.DataFrame:
+def compared(table: Table, target: str) -> pandas.DataFrame:
     """Root mean squared error of every candidate, and of the left-out accuracy as it is, on data sets left out."""
     rows = [{"kind": "none", "readings": "", **_errors(table["left_out"] - table[COLUMNS[target]], table)}]
     for each in candidates():
@@ -97,7 +97,7 @@ def compared(table: pandas.DataFrame, target: str) -> pandas.DataFrame:
     return pandas.DataFrame(rows)
 
 
-def _errors(errors: pandas.Series, table: pandas.DataFrame) -> dict[str, float]:
+def _errors(errors: Any, table: Table) -> dict[str, float]:
     by_data = {str(name): _rms(part) for name, part in errors.groupby(table["data"])}
     return {"all": _rms(errors), **by_data}
 
@@ -106,12 +106,12 @@ def _rms(values: Any) -> float:
     return float(np.sqrt(np.mean(np.square(values))))
 
 
-def chosen(table: pandas.DataFrame, target: str) -> Candidate:
+def chosen(table: Table, target: str) -> Candidate:
     """The candidate of the smallest error on data sets left out."""
     return min(candidates(), key=lambda each: _rms(left_out_errors(each, table, target)))
 
 
-def limits(table: pandas.DataFrame) -> Limits:
+def limits(table: Table) -> Limits:
     """The ends of what was fitted."""
     return Limits(
         alignment=float(table["kernel_leave_one_out.alignment"].min()),
@@ -120,7 +120,7 @@ def limits(table: pandas.DataFrame) -> Limits:
     )
 
 
-def coverage(candidate: Candidate, table: pandas.DataFrame, target: str) -> dict[str, float]:
+def coverage(candidate: Candidate, table: Table, target: str) -> dict[str, float]:
     """Share covered and mean width of intervals, each data set by a fit to the others and their own intervals."""
     offset = table[COLUMNS[target]] - table["left_out"]
     inside, widths = [], []
@@ -132,7 +132,7 @@ def coverage(candidate: Candidate, table: pandas.DataFrame, target: str) -> dict
     return {"covered": float(np.mean(inside)), "width": float(np.mean(widths))}
 
 
-def fit(table: pandas.DataFrame) -> AccuracyEstimator:
+def fit(table: Table) -> AccuracyEstimator:
     """Choose and fit both corrections, and write the card."""
     corrections, card = {}, {}
     for target, column in COLUMNS.items():

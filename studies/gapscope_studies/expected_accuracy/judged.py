@@ -17,7 +17,7 @@ from gapscope_studies.expected_accuracy.rivals import TARGET, Rival, refused, ri
 from gapscope_studies.expected_accuracy.runs import probed
 from gapscope_studies.kit.claims import measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
-from gapscope_studies.kit.study import Outcome, Setting
+from gapscope_studies.kit.study import Outcome, Setting, Table
 
 REGRESSION = "judged_regression"
 OURS, HOLD_OUT = "**shipped estimate**", "10 % hold-out"
@@ -36,14 +36,14 @@ def _root_mean_square(errors: np.ndarray) -> Interval:
     return bootstrap(lambda rows: float(np.sqrt(np.mean(errors[rows] ** 2))), len(errors))
 
 
-def judged_row(rival: Rival, table: pandas.DataFrame) -> dict[str, Any] | None:
+def judged_row(rival: Rival, table: Table) -> dict[str, Any] | None:
     """Error, width and coverage of one way on these networks; None where it answers none of them."""
-    said = rival.says(table)
+    said: Table = rival.says(table)
     answered = said["value"].notna()
     if not answered.any():
         return None
     said, truth = said[answered], table.loc[answered, TARGET]
-    inside = (said["low"] <= truth) & (truth <= said["high"])
+    inside: Any = (said["low"] <= truth) & (truth <= said["high"])
     return {
         "method": rival.name,
         "trainings": rival.cost,
@@ -55,7 +55,7 @@ def judged_row(rival: Rival, table: pandas.DataFrame) -> dict[str, Any] | None:
     }
 
 
-def _regression_rows(table: pandas.DataFrame) -> list[dict[str, Any]]:
+def _regression_rows(table: Table) -> list[dict[str, Any]]:
     """For regression the left-out explained share alone, beside the rivals that train."""
     ways = {"initial kernel alone": "initial.explained", HOLD_OUT: "hold_out",
             "5-fold cross-validation": "cross_validation"}  # fmt: skip
@@ -69,7 +69,7 @@ def _regression_rows(table: pandas.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def _groups(table: pandas.DataFrame, said_no: pandas.Series) -> dict[str, pandas.DataFrame]:
+def _groups(table: Table, said_no: pandas.Series) -> dict[str, pandas.DataFrame]:
     half = table["cross_validation"].notna()
     return {
         "all that were answered": table[~said_no],
@@ -127,7 +127,7 @@ def judged(setting: Setting) -> Outcome:
     )
 
 
-def _claims(table: pandas.DataFrame, ways: list[Rival]) -> list[Any]:
+def _claims(table: Table, ways: list[Rival]) -> list[Any]:
     said = {way.name: way.says(table) for way in ways}
     errors = {name: (each["value"] - table[TARGET]).to_numpy(dtype=float) for name, each in said.items()}
     both = np.isfinite(errors[HOLD_OUT])

@@ -11,6 +11,7 @@ import pandas
 from gapscope.estimation.accuracy_estimator import AccuracyEstimator
 from gapscope.estimation.gap_estimator import GapEstimator
 from gapscope_studies.expected_accuracy.fit import SPREAD
+from gapscope_studies.kit.study import Table
 
 LEVEL = 0.9
 NORMAL = 1.645
@@ -25,35 +26,34 @@ class Rival:
 
     name: str
     cost: str
-    says: Callable[[pandas.DataFrame], pandas.DataFrame]
+    says: Callable[[Table], Table]
 
 
 def _answers(value: np.ndarray, low: np.ndarray, high: np.ndarray, index: pandas.Index) -> pandas.DataFrame:
     return pandas.DataFrame(np.column_stack([value, low, high]), columns=list(ANSWERS), index=index)
 
 
-def _from_gap(
-    fitted: pandas.DataFrame, readings: Sequence[str], logarithm: Sequence[str] = ()
-) -> Callable[[pandas.DataFrame], pandas.DataFrame]:
+def _from_gap(fitted: Table, readings: Sequence[str], logarithm: Sequence[str] = ()) -> Callable[[Table], Table]:
     """Training accuracy less a gap that was learnt on the fitted pool; intervals from data sets left out."""
     usable = fitted[np.isfinite(fitted[list(readings)].to_numpy(dtype=float)).all(1)] if readings else fitted
     kind = "ridge" if len(readings) > 1 else "linear"
     model = GapEstimator(kind=kind, features=readings, logarithm=logarithm, clusters=("data",))
     model.fit(usable, usable["train_accuracy"] - usable[TARGET])
 
-    def says(table: pandas.DataFrame) -> pandas.DataFrame:
+    def says(table: Table) -> pandas.DataFrame:
         if not set(readings) <= set(table.columns):
             return pandas.DataFrame(np.nan, columns=list(ANSWERS), index=table.index)
         known = model.assess(table, level=LEVEL, refuse=False)[["prediction", "high", "low"]].to_numpy(dtype=float)
-        return _answers(*(table["train_accuracy"].to_numpy(dtype=float)[:, None] - known).T, table.index)
+        value, low, high = (table["train_accuracy"].to_numpy(dtype=float)[:, None] - known).T
+        return _answers(value, low, high, table.index)
 
     return says
 
 
-def _binomial(column: str, share: float, spread: float = 0.0) -> Callable[[pandas.DataFrame], pandas.DataFrame]:
+def _binomial(column: str, share: float, spread: float = 0.0) -> Callable[[Table], Table]:
     """A score on a share of the samples, with its binomial interval; one right and one wrong sample are added."""
 
-    def says(table: pandas.DataFrame) -> pandas.DataFrame:
+    def says(table: Table) -> pandas.DataFrame:
         if column not in table:
             return pandas.DataFrame(np.nan, columns=list(ANSWERS), index=table.index)
         value = table[column].to_numpy(dtype=float)
@@ -65,15 +65,15 @@ def _binomial(column: str, share: float, spread: float = 0.0) -> Callable[[panda
     return says
 
 
-def _shipped(estimator: AccuracyEstimator) -> Callable[[pandas.DataFrame], pandas.DataFrame]:
-    def says(table: pandas.DataFrame) -> pandas.DataFrame:
+def _shipped(estimator: AccuracyEstimator) -> Callable[[Table], Table]:
+    def says(table: Table) -> pandas.DataFrame:
         rows = [vars(answer) for answer in estimator.answers(table, level=LEVEL)["like_training"]]
         return pandas.DataFrame(rows, index=table.index)
 
     return says
 
 
-def rivals(fitted: pandas.DataFrame, estimator: AccuracyEstimator) -> list[Rival]:
+def rivals(fitted: Table, estimator: AccuracyEstimator) -> list[Rival]:
     """All of them, in the order of their cost.
 
     Args:
@@ -97,7 +97,7 @@ def rivals(fitted: pandas.DataFrame, estimator: AccuracyEstimator) -> list[Rival
     ]
 
 
-def refused(estimator: AccuracyEstimator, table: pandas.DataFrame) -> pandas.Series:
+def refused(estimator: AccuracyEstimator, table: Table) -> pandas.Series:
     """Whether the estimator refuses each network; drawn classes are taken to be equally frequent.
 
     Args:
