@@ -30,7 +30,19 @@ def test_it_is_an_upper_bound_where_they_meet() -> None:
     wrong = torch.rand(n, generator=generator) < 0.2
     margins = torch.where(wrong, -1.0, 0.2) + torch.randn(n, generator=generator)
     canaries = -1.0 + torch.randn(n, generator=generator)
-    assert noise_rate_bound(margins, canaries, 10**9) > 0.25
+    assert noise_rate_bound(margins, canaries) > 0.25
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.1, 0.4])
+def test_it_is_the_rate_where_wrong_labels_lie_apart(rate: float) -> None:
+    wrong = round(1000 * rate)
+    margins = torch.cat([torch.linspace(-3, -1, wrong), torch.linspace(1, 3, 1000 - wrong)])
+    assert noise_rate_bound(margins, torch.linspace(-3, -1, 51)) == pytest.approx(rate, abs=0.01)
+
+
+def test_it_is_one_where_nothing_tells_them_apart() -> None:
+    margins = torch.randn(5000, generator=torch.Generator().manual_seed(0))
+    assert noise_rate_bound(margins, margins[:500]) > 0.8
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.5])

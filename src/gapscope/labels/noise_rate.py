@@ -32,21 +32,21 @@ def margins_of(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float
 
 
 def noise_rate_bound(
-    margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], n_classes: int, *, quantile: float = 0.5
+    margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], n_classes: int | None = None, *, quantile: float = 0.5
 ) -> float:
-    """Upper bound of the share of wrong labels; the formula of this file.
+    r"""Upper bound of the share of wrong labels; the formula of this file.
 
     Args:
         margins: Of samples with the labels as given.
         canaries: Of the canaries.
-        n_classes: Number of classes C.
+        n_classes: Number of classes C; None leaves $\varrho$ itself, a bound that is a little looser.
         quantile: Share of the canaries that must lie below a t.
 
     Returns:
         The bound, between 0 and 1; estimated, with an error of the order of $1 / sqrt m$ of itself.
 
     >>> right, wrong = torch.ones(80), -torch.ones(20)
-    >>> round(noise_rate_bound(torch.cat([right, wrong]), -torch.ones(30), n_classes=10**9), 6)
+    >>> round(noise_rate_bound(torch.cat([right, wrong]), -torch.ones(30)), 6)
     0.2
     """
     ordered = canaries.sort().values
@@ -54,10 +54,10 @@ def noise_rate_bound(
     below = torch.searchsorted(margins.sort().values, thresholds, right=True).double() / len(margins)
     of_canaries = torch.searchsorted(ordered, thresholds, right=True).double() / len(ordered)
     ratio = float((below / of_canaries).min())
-    return ratio / (1 + ratio / (n_classes - 1))
+    return ratio if n_classes is None else ratio / (1 + ratio / (n_classes - 1))
 
 
-def clean_accuracy(accuracy: float, rate: float, n_classes: int) -> float:
+def clean_accuracy(accuracy: float, rate: float, n_classes: float) -> float:
     r"""Return the accuracy on right labels, from the accuracy on labels of which a share r is wrong at random.
 
     $A = (A_{noisy} - r / (C - 1)) / (1 - r C / (C - 1))$.

@@ -16,6 +16,7 @@ from gapscope.base.results import Result
 from gapscope.base.samples import Samples, as_samples
 from gapscope.estimation.accuracy_estimator import AccuracyEstimator, Answer, shipped
 from gapscope.inspection.losses import scores
+from gapscope.labels.noise_rate import clean_accuracy
 
 if TYPE_CHECKING:
     import pandas
@@ -192,8 +193,7 @@ def on_clean_labels(answer: Answer, noise: float, classes: float) -> Answer:
     >>> round(on_clean_labels(Answer(0.73, 0.64, 0.82), 0.2, 10).value, 3)  # .73 = .91 * .8 + .09 * .2 / 9
     0.91
     """
-    wrong = noise / (classes - 1)
-    ends = [(each - wrong) / (1 - noise - wrong) for each in (answer.value, answer.low, answer.high)]
+    ends = [clean_accuracy(each, noise, classes) for each in (answer.value, answer.low, answer.high)]
     return Answer(*(min(max(each, 0.0), 1.0) for each in ends))
 
 

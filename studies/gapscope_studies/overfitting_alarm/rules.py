@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from gapscope.labels.noise_rate import noise_rate_bound
 from gapscope.training.alarms.base import Alarm
-from gapscope.training.alarms.canaries import Canaries, CanaryAlarm, noise_rate_bound
+from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
 from gapscope.training.alarms.evidence import Evidence
 from gapscope.training.alarms.gradient_disparity import GradientDisparity
 from gapscope.training.alarms.gradient_weight_alignment import GradientWeightAlignment

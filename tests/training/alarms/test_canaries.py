@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
-from gapscope.training.alarms.canaries import Canaries, CanaryAlarm, noise_rate_bound
+from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
 
@@ -49,18 +49,6 @@ def test_data_sets_read_the_labels_of_the_moment() -> None:
 def test_impossible_canaries_are_refused(classes: int, number: int | None, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Canaries(torch.zeros(60, dtype=torch.int64), n_classes=classes, number=number)
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
-def test_the_bound_is_the_rate_where_wrong_labels_lie_apart(rate: float) -> None:
-    wrong = round(1000 * rate)
-    margins = torch.cat([torch.linspace(-3, -1, wrong), torch.linspace(1, 3, 1000 - wrong)])
-    assert noise_rate_bound(margins, torch.linspace(-3, -1, 51)) == pytest.approx(rate, abs=0.01)
-
-
-def test_the_bound_is_one_where_nothing_tells_them_apart() -> None:
-    margins = torch.randn(5000, generator=torch.Generator().manual_seed(0))
-    assert noise_rate_bound(margins, margins[:500]) > 0.8
 
 
 def sequence(*pairs: tuple[float, float]) -> list[torch.Tensor]:

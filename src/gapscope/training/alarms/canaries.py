@@ -15,6 +15,7 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.gathering import LABEL_NAMES
 from gapscope.base.randomness import stream_seed
 from gapscope.base.samples import Samples
+from gapscope.labels.noise_rate import margins_of, noise_rate_bound
 from gapscope.training.alarms.base import PeakAlarm, labels_of, outputs_of
 from gapscope.training.alarms.registry import register_alarm
 
@@ -107,27 +108,6 @@ class Canaries:
                 "Pass the data that the labels are of."
             )
         return _Relabelled(dataset, self.labels)
-
-
-def noise_rate_bound(margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"]) -> float:
-    r"""Upper bound of the share of wrong labels, from margins along training.
-
-    If a share r of the labels is wrong in the way the canaries' are, the distribution F of all margins is at least r
-    times that of the canaries, $F_{canary}$, everywhere, so that $r \le \min_t F(t) / F_{canary}(t)$. The minimum is
-    taken over the t from the canaries' median on, where $F_{canary}$ rests on half of them or more.
-
-    Args:
-        margins: Of samples with the labels as given.
-        canaries: Of the canaries.
-
-    Returns:
-        The bound, between 0 and 1; estimated, with an error of the order of $1 / \sqrt m$ of itself.
-    """
-    ordered = canaries.sort().values
-    thresholds = ordered[(len(ordered) - 1) // 2 :]
-    below = torch.searchsorted(margins.sort().values, thresholds, right=True).double() / len(margins)
-    of_canaries = torch.searchsorted(ordered, thresholds, right=True).double() / len(ordered)
-    return float((below / of_canaries).min())
 
 
 @register_alarm("canaries")
@@ -231,9 +211,8 @@ class CanaryAlarm(PeakAlarm):
             the alarm has been raised.
         """
         self._is_canary = is_canary
-        own = outputs.gather(1, labels[:, None]).squeeze(1)
-        others = outputs.scatter(1, labels[:, None], -torch.inf).amax(1)
-        self._sums = own - others if self._sums is None else self._sums + (own - others)
+        margins = margins_of(outputs, labels)
+        self._sums = margins if self._sums is None else self._sums + margins
         self._looks += 1
         probabilities = outputs.softmax(1).gather(1, labels[:, None]).squeeze(1)
         ordinary, false = float(probabilities[~is_canary].mean()), float(probabilities[is_canary].mean())
