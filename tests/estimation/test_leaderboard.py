@@ -117,7 +117,8 @@ def test_verdicts_in_words() -> None:
         ({"partial": weak, "kendall": strong}, "no more than hyper-parameters tell already"),
         ({"partial": weak}, "it does not go with the gap"),
     ):
-        verdict, words = judged(**({"partial": strong, "kendall": weak} | facts | given))
+        changed: dict[str, Any] = {"partial": strong, "kendall": weak} | facts | given
+        verdict, words = judged(**changed)
         assert verdict == "no evidence" and why in words
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 import pandas
 import pytest
@@ -25,8 +27,9 @@ def table() -> pandas.DataFrame:
 
 
 def one_by_one(table: pandas.DataFrame, settings: list[str]) -> dict[str, float]:
+    tau: Any = kendalltau(table["norm"], table["gap"])
     return {
-        "kendall": float(kendalltau(table["norm"], table["gap"])[0]),
+        "kendall": float(tau.statistic),
         "granulated": granulated_kendall(table, "norm", hyperparameters=settings).value,
         "mutual_information": conditional_mutual_information(table, "norm", hyperparameters=settings).value,
     }

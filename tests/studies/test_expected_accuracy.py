@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_the_judgement_of_what_is_kept(tmp_path: Path) -> None:
     numbers = STUDY.part("judged").run(setting).numbers
     assert sum(numbers["trained"].values()) == len(numbers["networks"]) <= numbers["drawn"]
     rows = {row["method"]: row for row in numbers["judged"]["all that were answered"]}
-    table = as_table([row for row in numbers["networks"] if row["pool"] != "judged_regression"])
+    table: Any = as_table([row for row in numbers["networks"] if row["pool"] != "judged_regression"])
     answered = table[~refused(shipped(), table)]
     said = [answer.value for answer in shipped().answers(answered)["like_training"]]
     errors = said - answered["test_score_like_training"]

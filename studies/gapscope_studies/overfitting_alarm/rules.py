@@ -90,7 +90,7 @@ def flat(values: Sequence[float], *, growth: float, patience: int, window: int) 
     return Stop(hits[0], hits[0]) if hits else None
 
 
-def _wave(predicted: torch.Tensor, *, window: int, fall: float, patience: int) -> Stop | None:
+def _wave(predicted: torch.Tensor, *, window: float, fall: float, patience: float) -> Stop | None:
     alarm = LabelWave(window=int(window), fall=fall, patience=int(patience))
     return _played(alarm, (alarm.update(row, index) for index, row in enumerate(predicted)))
 

@@ -383,8 +383,8 @@ def runs(setting: Setting, wanted: Sequence[Case]) -> list[Run]:
     for case in wanted:
         facts = answers[case.id]
         if "diverged" not in facts:
-            parts = [_numbers(facts[name]) for name in ("columns", "split", "with_canaries")]
+            columns, split, with_canaries = (_numbers(facts[name]) for name in ("columns", "split", "with_canaries"))
             seconds = {name: float(value) for name, value in facts["seconds"].items()}
             tensors, _ = load_tensors(paths[case.id])
-            found.append(Run(case, *parts, tensors, seconds, facts.get("date", "")))
+            found.append(Run(case, columns, split, with_canaries, tensors, seconds, facts.get("date", "")))
     return found
