@@ -65,6 +65,7 @@ def test_the_stored_counts_meet_what_is_promised() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*FOOLING, "shadow", "planted"])
 def test_full_counts_are_those_stored(kind: str, grid: str) -> None:
     rows = json.loads(STORED.read_text())["rows"]

@@ -49,8 +49,8 @@ def test_how_well_networks_learnt_is_read_from_their_records(setting: Setting) -
     records = setting.train("toy", SPECS, measures=("accuracy",))
     found = compared("short", records, 10)
     assert found.train_accuracy == pytest.approx(sum(r.scores["train_accuracy"] for r in records) / 2)
-    assert (found.chance, found.finished) == (0.1, False)  # one of them trained for a single epoch
-    assert compared("stopped", records, 10, stopped=True).finished
+    assert (found.chance, found.done) == (0.1, False)  # one of them trained for a single epoch
+    assert compared("stopped", records, 10, stopped=True).done
 
 
 def test_no_network_that_finished_is_an_error(setting: Setting) -> None:

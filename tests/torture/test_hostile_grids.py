@@ -50,7 +50,7 @@ GRIDS: dict[str, tuple[str, str]] = {
     "network an import": (HEAD + '[base.network]\nname = "os:system"', "refused"),
     "network with a zero byte": (HEAD + '[base.network]\nname = "a\\u0000b"', "refused"),
     "data out of the folder": (HEAD.replace("train_size", 'name = "../../etc/passwd"\ntrain_size'), "refused"),
-    "seed of 400 digits": (f"seed = 1\n{HEAD}".replace("seed = 1", "base.seed = 1" + "0" * 400), "run"),
+    "seed of 400 digits": (f"seed = 1\n{HEAD}".replace("seed = 1", "base.seed = 1" + "0" * 400), "refused"),
     "seed negative": (f"{HEAD}[axes]\nseed = [-1]", "run"),
     "a number of 5,000 digits": ("a = " + "9" * 5000, "refused"),
     "5,000 brackets": ("a = " + "[" * 5000 + "]" * 5000, "refused"),

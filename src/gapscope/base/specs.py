@@ -288,6 +288,11 @@ class Spec(_CheckedSpec):
     def __hash__(self) -> int:
         return hash(self.id)
 
+    def _check(self) -> None:
+        # what JSON readers and torch's generators take
+        check_range("seed", self.seed, -(2**63), 2**63 - 1)
+        check_range("data.seed", self.data.seed, -(2**63), 2**63 - 1)
+
     @property
     def id(self) -> str:
         """First 16 hexadecimal digits of the SHA-256 of the settings that differ from their defaults.

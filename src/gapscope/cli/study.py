@@ -151,7 +151,7 @@ def _told(study: Any, results: Path) -> list[str]:
     """The study's claims for a screen of 80 columns: the outcome in the margin, the sentence beside it."""
     from textwrap import wrap
 
-    lines = [f"{study.name}  {study.title}"]
+    lines = wrap(f"{study.name}  {study.title}", SCREEN, subsequent_indent="    ")
     for outcome, sentence, ours in study.claims(results):
         margin = f"  {'cannot' if outcome.startswith('cannot') else outcome:<9}"
         text = wrap(f"{'(ours) ' if ours else ''}{sentence}", SCREEN - len(margin))

@@ -52,7 +52,8 @@ def _ready_executor(workers: int) -> ProcessPoolExecutor:
             return executor
         except BrokenProcessPool:
             started = list((executor._processes or {}).values())
-        executor.shutdown(wait=True)
+        # the executor ends the workers that it knows when it breaks, and would wait for one that was just being started
+        _terminate(executor)
         if any(process.exitcode == 1 for process in started):  # an exception; a kill gives a negative code
             raise GapscopeError(
                 "Worker processes must be able to import the main script; they ended while they did so. Put what "

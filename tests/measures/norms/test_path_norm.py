@@ -52,7 +52,9 @@ def test_batch_norm_is_the_map_that_it_is_in_evaluation_mode(affine: bool) -> No
     shift = (first.bias - norm.running_mean) * scale + (norm.bias if affine else 0)
     hidden = folded.square().sum(1) + shift**2
     expected = last.weight.square() @ hidden + last.bias.square()
-    assert path_norm(network, torch.zeros(1, 3, dtype=DOUBLE)) == pytest.approx(float(expected.sum()), rel=1e-10)
+    assert path_norm(network, torch.zeros(1, 3, dtype=DOUBLE)) == pytest.approx(
+        float(expected.sum().detach()), rel=1e-10
+    )
 
 
 def test_what_is_not_piecewise_linear_is_refused() -> None:
