@@ -32,12 +32,8 @@ def test_every_data_set_has_its_name() -> None:
 @pytest.mark.parametrize("name", dataset_names())
 def test_every_problem_is_what_the_table_says(data_root: Path, name: str) -> None:
     if not found(name, root=data_root):
-        with pytest.raises(
-            DataNotFound,
-            match="images of yours|with your images|gapscope data fetch"
-            if name == "image_folder"
-            else f"gapscope data fetch {name}",
-        ):
+        advice = "with your images" if name == "image_folder" else f"gapscope data fetch {name}"
+        with pytest.raises(DataNotFound, match=advice):
             load(name, root=data_root)
         return
     problem = load(name, root=data_root)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_pools import GRIDS, simulated
 
 from gapscope.estimation.leaderboard import verdicts
+from simulated_pools import GRIDS, simulated
 
 STORED = Path(__file__).parents[2] / "results" / "protocols" / "never_fooled.json"
 POOLS, NETWORKS = 100, 150
@@ -65,7 +65,6 @@ def test_the_stored_counts_meet_what_is_promised() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", GRIDS)
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*FOOLING, "shadow", "planted"])
 def test_full_counts_are_those_stored(kind: str, grid: str) -> None:
     rows = json.loads(STORED.read_text())["rows"]

@@ -67,7 +67,7 @@ def test_writes_json_page_figure_and_index(tmp_path: Path) -> None:
     places = [page.index(text) for text in (
         "**What the paper says.** It must grow.", "**What we found.** Claims of the paper's 1: 1 held. It holds: 0.5.",
         "- Fig. 1: it grows: held; slope 1 [0.852, 1.15], 6 seeds.", "| data | CIFAR-10 | digits |", "## Claims",
-        "## Numbers", "![line]", "Scale smoke, seeds 0, 1; 0 s for this page",
+        "## Numbers", "![line]", "Scale smoke, seeds 0, 1; ",
     )]  # fmt: skip
     assert places == sorted(places)
     assert "| a\\|b | c |" in page and "| 1.235 | x |" in page and "| 2 | y z |" in page
