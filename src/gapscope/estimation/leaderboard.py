@@ -271,9 +271,9 @@ def leaderboard(
 
     >>> import pandas
     >>> rng = numpy.random.default_rng(0)
-    >>> table = pandas.DataFrame({"hp.width": numpy.arange(40) % 2, "hp.depth": numpy.arange(40) // 2 % 2})
-    >>> noise = rng.normal(size=40)
-    >>> table = table.assign(gap=table["hp.width"] + noise, **{"m.norm": noise + rng.normal(size=40),
+    >>> table = pandas.DataFrame({"hp.width": numpy.arange(60) % 20, "hp.depth": numpy.arange(60) // 20})
+    >>> noise = rng.normal(size=60)
+    >>> table = table.assign(gap=table["hp.width"] / 20 + noise, **{"m.norm": noise + rng.normal(size=60) / 2,
     ...                      "m.copy": table["hp.width"]})
     >>> found = leaderboard(table, n_permutations=200)
     >>> {row.measure: row.verdict for row in found if row.role == "measure"}

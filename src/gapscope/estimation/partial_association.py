@@ -132,8 +132,8 @@ def partial_association(
 
     >>> import pandas
     >>> rng = numpy.random.default_rng(0)
-    >>> table = pandas.DataFrame({"width": numpy.arange(60) % 3, "noise": rng.normal(size=60)})
-    >>> table = table.assign(gap=table["width"] + table["noise"], norm=table["noise"] - table["width"])
+    >>> table = pandas.DataFrame({"width": numpy.arange(60) % 30, "noise": rng.normal(size=60)})
+    >>> table = table.assign(gap=table["width"] / 30 + table["noise"], norm=table["noise"] - table["width"] / 30)
     >>> found, p = partial_association(table, "norm", hyperparameters=["width"], n_permutations=200)
     >>> bool(found.value > 0.9 and p < 0.01)
     True
