@@ -10,6 +10,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.records import Reading, Readings, Record, records_to_pandas
 from gapscope.base.specs import Spec
 from gapscope.estimation import hyperparameter_columns, reading_columns, reading_directions, usable_rows
+from gapscope.estimation.columns import as_texts
 
 
 def _record(seed: int, status: str = "finished", **values: float) -> Record:
@@ -54,3 +55,8 @@ def test_what_is_wrong_is_said() -> None:
         usable_rows(table, ["nrom"])
     with pytest.raises(InvalidInput, match="must be finished and have finite other, gap; got none of 3"):
         usable_rows(table, ["other"])
+
+
+def test_settings_that_some_networks_lack_can_be_sorted() -> None:
+    column = pandas.Series(["a", float("nan"), 1.0], dtype=object)
+    assert sorted(as_texts(column)) == ["1.0", "a", "nan"]

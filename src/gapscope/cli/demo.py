@@ -46,16 +46,15 @@ def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pan
         rows.append(
             {
                 "network": _network_name(record),
-                "wrong labels": f"{record.spec['data']['label_noise']:.0%}",
+                "noise": f"{record.spec['data']['label_noise']:.0%}",
                 "expect": expected(record.scores["train_accuracy"], *list(answer.values())[:3]) if trusted else "-",
-                "test accuracy": f"{record.scores['test_accuracy']:.0%}",
-                "training accuracy": f"{record.scores['train_accuracy']:.0%}",
-                "gap": round(record.gap, 3),
-                "predicted": round(answer["prediction"], 3),
+                "test": f"{record.scores['test_accuracy']:.0%}",
+                "training": f"{record.scores['train_accuracy']:.0%}",
+                "gap": record.gap,
                 "verdict": "trust" if trusted else "refused",
             }
         )
-    return pandas.DataFrame(rows).sort_values(by=["gap"])
+    return pandas.DataFrame(rows).sort_values(by=["gap"]).drop(columns="gap")
 
 
 def _estimate(records: Sequence[Record]) -> tuple[list[Record], pandas.DataFrame, GapEstimator]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput, nearest
 from gapscope.base.records import Direction, Record
@@ -136,3 +136,19 @@ def usable_rows(table: pandas.DataFrame, columns: Sequence[str] = (), *, target:
             f"{len(table)}. Leave out the readings that are missing."
         )
     return table.loc[keep]
+
+
+def as_texts(column: Any) -> Any:
+    """Return the values of a column as an array of texts that can be sorted; what is missing is the text "nan".
+
+    pandas' own `astype(str)` leaves missing values as they are, beside which nothing can be sorted.
+
+    Args:
+        column: A Series.
+
+    Returns:
+        Array [n] of texts.
+    """
+    import numpy
+
+    return numpy.array([str(value) for value in column])

@@ -11,7 +11,7 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_choice
-from gapscope.estimation.columns import check_columns
+from gapscope.estimation.columns import as_texts, check_columns
 
 if TYPE_CHECKING:
     import pandas
@@ -135,7 +135,7 @@ def conditional_mutual_information(
         raise InvalidInput(f"{measure} and {target} must be finite in every row. Drop the others, as usable_rows does.")
     if version == "pgdl_exact" and len(hyperparameters) < 2:
         raise InvalidInput(f"version='pgdl_exact' needs at least two hyperparameters; got {len(hyperparameters)}.")
-    codes = {name: numpy.unique(table[name].astype(str), return_inverse=True)[1] for name in hyperparameters}
+    codes = {name: numpy.unique(as_texts(table[name]), return_inverse=True)[1] for name in hyperparameters}
     sizes, score = ((2,), _pgdl_exact) if version == "pgdl_exact" else ((0, 1, 2), _symmetric)
     values = {
         subset: score(x, y, [codes[name] for name in subset])

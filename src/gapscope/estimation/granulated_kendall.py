@@ -11,7 +11,7 @@ from jaxtyping import Int
 
 from gapscope.base.errors import InvalidInput
 from gapscope.estimation.clusters import members, recipes
-from gapscope.estimation.columns import check_columns
+from gapscope.estimation.columns import as_texts, check_columns
 from gapscope.estimation.correlations import kendall_tau
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class GranulatedKendall:
 def _groups(table: pandas.DataFrame, varying: str, fixed: Sequence[str]) -> Iterator[Int[Array, " m"]]:
     """Rows of networks that agree in all of `fixed`, where at least two values of `varying` occur (missing is one)."""
     settings = recipes(table, fixed) if fixed else numpy.zeros(len(table), dtype=int)
-    values = table[varying].astype(str).to_numpy()
+    values = as_texts(table[varying])
     for rows in members(settings):
         if len(set(values[rows])) > 1:
             yield rows

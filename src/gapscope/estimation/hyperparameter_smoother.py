@@ -24,6 +24,7 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.estimation.clusters import members
+from gapscope.estimation.columns import as_texts
 
 if TYPE_CHECKING:
     import pandas
@@ -47,7 +48,7 @@ def normal_scores(values: Float[Array, " n"]) -> Float[Array, " n"]:
 
 def _kernel(column: Any) -> Float[Array, "n n"]:
     """Centred kernel of one hyper-parameter with diagonal one; zero where it does not vary."""
-    values, codes = numpy.unique(column.astype(str), return_inverse=True)
+    values, codes = numpy.unique(as_texts(column), return_inverse=True)
     levels = len(values)
     if levels == 1:
         return numpy.zeros((len(codes), len(codes)))

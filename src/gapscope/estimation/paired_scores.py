@@ -16,6 +16,7 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.estimation.clusters import recipes
+from gapscope.estimation.columns import as_texts
 
 if TYPE_CHECKING:
     import pandas
@@ -88,7 +89,7 @@ class PairedScores:
         gap = table[target].to_numpy(dtype=float)
         self.first, self.second = numpy.triu_indices(len(table), 1)
         self._gap = numpy.sign(gap[self.first] - gap[self.second])[:, None].astype(numpy.float32)
-        codes = {name: numpy.unique(table[name].astype(str), return_inverse=True)[1] for name in hyperparameters}
+        codes = {name: numpy.unique(as_texts(table[name]), return_inverse=True)[1] for name in hyperparameters}
         self._groups = [
             self._grouped(recipes(table, [other for other in hyperparameters if other != name]), codes[name])
             if len(hyperparameters) > 1
