@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import Samples, slices
 from gapscope.inspection.losses import class_logits, loss_of
@@ -24,6 +24,7 @@ from gapscope.inspection.outputs import (
 )
 from gapscope.inspection.sharing import shared
 from gapscope.inspection.substitution import Substituted
+from gapscope.measures._forward import labelled
 
 # measures of this stream perturb by the same draws
 STREAM = "perturbations"
@@ -148,8 +149,8 @@ def _noisy(own: Sequence[Tensor], deviation: float, seed: int, *, magnitude: boo
     return values
 
 
-@shared
 def tolerated_deviation(
+    measure: str,
     network: nn.Module,
     x: Tensor,
     y: Tensor,
@@ -166,6 +167,7 @@ def tolerated_deviation(
     0.01 of the drop, or after 15 halvings; where the accuracy never drops so far the result is close to 2.
 
     Args:
+        measure: Name of the measure that asks, for messages.
         network: The network.
         x: Inputs.
         y: Class labels.
@@ -178,6 +180,27 @@ def tolerated_deviation(
     Returns:
         The standard deviation (not the variance).
     """
+    check_range("drop", drop, 0, 1, low_open=True)
+    check_range("draws", draws, 1)
+    labelled(measure, x, y)
+    return _searched_deviation(
+        network, x, y, magnitude=magnitude, drop=drop, draws=draws, generator=generator, chunk_size=chunk_size
+    )
+
+
+# without the measure's name, so that all measures of one kind of noise share one search
+@shared
+def _searched_deviation(
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    magnitude: bool,
+    drop: float,
+    draws: int,
+    generator: torch.Generator | None,
+    chunk_size: int | None,
+) -> float:
     source = given_or_repeatable(generator, STREAM)
     seeds = torch.randint(2**62, (draws,), generator=source, device=source.device).tolist()
     with inspecting(network) as network:

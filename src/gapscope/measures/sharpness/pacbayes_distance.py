@@ -9,9 +9,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.errors import check_range
 from gapscope.base.records import Estimate
-from gapscope.measures._forward import labelled
 from gapscope.measures._perturbed import STREAM, tolerated_deviation
 from gapscope.measures.distance_from_initialization import distance_from_initialization
 from gapscope.measures.registry import Sampling, register_measure
@@ -70,11 +68,9 @@ def pacbayes_distance(
         InvalidInput: An option is out of range, or `initial` is of another network.
         NotMeasurable: The network has no trainable parameters.
     """
-    check_range("drop", drop, 0, 1, low_open=True)
-    check_range("draws", draws, 1)
-    labelled("pacbayes_distance", x, y)
     sigma = tolerated_deviation(
-        network, x, y, magnitude=False, drop=drop, draws=draws, generator=generator, chunk_size=chunk_size
-    )
+        "pacbayes_distance", network, x, y, magnitude=False, drop=drop, draws=draws, generator=generator,
+        chunk_size=chunk_size,
+    )  # fmt: skip
     distance = distance_from_initialization(network, initial=initial)
     return Estimate(distance**2 / (4 * sigma**2) + math.log(len(x) / sigma) + 10)

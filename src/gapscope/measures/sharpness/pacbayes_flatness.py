@@ -6,9 +6,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.errors import check_range
 from gapscope.base.records import Estimate
-from gapscope.measures._forward import labelled
 from gapscope.measures._perturbed import STREAM, tolerated_deviation
 from gapscope.measures.registry import Sampling, register_measure
 
@@ -65,10 +63,8 @@ def pacbayes_flatness(
         InvalidInput: An option is out of range.
         NotMeasurable: The network has no trainable parameters.
     """
-    check_range("drop", drop, 0, 1, low_open=True)
-    check_range("draws", draws, 1)
-    labelled("pacbayes_flatness", x, y)
     sigma = tolerated_deviation(
-        network, x, y, magnitude=False, drop=drop, draws=draws, generator=generator, chunk_size=chunk_size
-    )
+        "pacbayes_flatness", network, x, y, magnitude=False, drop=drop, draws=draws, generator=generator,
+        chunk_size=chunk_size,
+    )  # fmt: skip
     return Estimate(1 / sigma**2)

@@ -8,9 +8,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.errors import check_range
 from gapscope.base.records import Estimate
-from gapscope.measures._forward import labelled
 from gapscope.measures._perturbed import STREAM, deviations_from, magnitude_bound, norm_of, tolerated_deviation
 from gapscope.measures.registry import Sampling, register_measure
 
@@ -69,11 +67,9 @@ def pacbayes_magnitude_distance(
         InvalidInput: An option is out of range, or `initial` is of another network.
         NotMeasurable: The network has no trainable parameters.
     """
-    check_range("drop", drop, 0, 1, low_open=True)
-    check_range("draws", draws, 1)
-    labelled("pacbayes_magnitude_distance", x, y)
     factor = tolerated_deviation(
-        network, x, y, magnitude=True, drop=drop, draws=draws, generator=generator, chunk_size=chunk_size
-    )
+        "pacbayes_magnitude_distance", network, x, y, magnitude=True, drop=drop, draws=draws, generator=generator,
+        chunk_size=chunk_size,
+    )  # fmt: skip
     moved = deviations_from(network, initial)
     return Estimate(magnitude_bound(moved, norm_of(moved) ** 2, factor, len(x)))

@@ -6,9 +6,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.errors import check_range
 from gapscope.base.records import Estimate
-from gapscope.measures._forward import labelled
 from gapscope.measures._perturbed import STREAM, tolerated_deviation
 from gapscope.measures.registry import Sampling, register_measure
 
@@ -63,10 +61,8 @@ def pacbayes_magnitude_flatness(
         InvalidInput: An option is out of range.
         NotMeasurable: The network has no trainable parameters.
     """
-    check_range("drop", drop, 0, 1, low_open=True)
-    check_range("draws", draws, 1)
-    labelled("pacbayes_magnitude_flatness", x, y)
     factor = tolerated_deviation(
-        network, x, y, magnitude=True, drop=drop, draws=draws, generator=generator, chunk_size=chunk_size
-    )
+        "pacbayes_magnitude_flatness", network, x, y, magnitude=True, drop=drop, draws=draws, generator=generator,
+        chunk_size=chunk_size,
+    )  # fmt: skip
     return Estimate(1 / factor**2)

@@ -8,9 +8,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.errors import check_range
 from gapscope.base.records import Estimate
-from gapscope.measures._forward import labelled
 from gapscope.measures._perturbed import (
     STREAM,
     deviations_from,
@@ -76,12 +74,10 @@ def pacbayes_magnitude_norm(
         InvalidInput: An option is out of range, or `initial` is of another network.
         NotMeasurable: The network has no trainable parameters.
     """
-    check_range("drop", drop, 0, 1, low_open=True)
-    check_range("draws", draws, 1)
-    labelled("pacbayes_magnitude_norm", x, y)
     factor = tolerated_deviation(
-        network, x, y, magnitude=True, drop=drop, draws=draws, generator=generator, chunk_size=chunk_size
-    )
+        "pacbayes_magnitude_norm", network, x, y, magnitude=True, drop=drop, draws=draws, generator=generator,
+        chunk_size=chunk_size,
+    )  # fmt: skip
     own = trainable(network)
     moved = deviations_from(network, initial)
     return Estimate(magnitude_bound(moved, norm_of(own) ** 2, factor, len(x)))

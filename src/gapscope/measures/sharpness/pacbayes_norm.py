@@ -8,9 +8,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.errors import check_range
 from gapscope.base.records import Estimate
-from gapscope.measures._forward import labelled
 from gapscope.measures._perturbed import STREAM, norm_of, tolerated_deviation, trainable
 from gapscope.measures.registry import Sampling, register_measure
 
@@ -64,11 +62,9 @@ def pacbayes_norm(
         InvalidInput: An option is out of range.
         NotMeasurable: The network has no trainable parameters.
     """
-    check_range("drop", drop, 0, 1, low_open=True)
-    check_range("draws", draws, 1)
-    labelled("pacbayes_norm", x, y)
     sigma = tolerated_deviation(
-        network, x, y, magnitude=False, drop=drop, draws=draws, generator=generator, chunk_size=chunk_size
-    )
+        "pacbayes_norm", network, x, y, magnitude=False, drop=drop, draws=draws, generator=generator,
+        chunk_size=chunk_size,
+    )  # fmt: skip
     squares = norm_of(trainable(network)) ** 2
     return Estimate(squares / (4 * sigma**2) + math.log(len(x) / sigma) + 10)
