@@ -27,7 +27,6 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.environment import environment
-from gapscope.base.errors import NotMeasurable
 from gapscope.base.files import to_json
 from gapscope.base.randomness import stream_seed
 from gapscope.data import label_noise, load
@@ -119,10 +118,6 @@ def before_training(network: nn.Module, samples: gs.Samples) -> tuple[np.ndarray
     facts = {"flagged": found.flagged, "expected_precision": found.expected_precision}
     if found.noise is not None:
         facts |= {"low": found.noise.low, "high": found.noise.high}
-    try:
-        gs.label_noise(network, samples)
-    except NotMeasurable:
-        assert found.noise is None
     return suspicion, rate, facts
 
 

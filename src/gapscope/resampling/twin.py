@@ -187,10 +187,6 @@ def _held_out(trainings: _Trainings, seed: int) -> tuple[Design, Expectation, st
     return HOLD_OUT, expectation(large, None, len(trainings.groups)), ""
 
 
-def _is_plain_hold_out(name: str, samples: int) -> bool:
-    return name == HOLD_OUT.name or (name == AUTO and samples > LARGE)
-
-
 def twin(
     recipe: Recipe | Spec,
     data: Any = None,
@@ -262,10 +258,11 @@ def twin(
             facts = {"recipe": _recipe_name(recipe), "seed": seed, "data": _data_digest(samples, numbers)}
             _claim(Path(folder), facts)
         kept = Path(temporary if folder is None else folder) / "trainings"
-        total = 0.9 if _is_plain_hold_out(design, len(samples)) else DESIGNS.get(design, LADDER[0]).cost
-        with progress("twin", total * len(samples)) as steps:
+        if design == AUTO and len(samples) > LARGE:
+            design = HOLD_OUT.name
+        with progress("twin", DESIGNS.get(design, LADDER[0]).cost * len(samples)) as steps:
             trainings = _Trainings(job, numbers, kept, workers, steps)
-            if _is_plain_hold_out(design, len(samples)):
+            if design == HOLD_OUT.name:
                 found = _held_out(trainings, seed)
             else:
                 splits = quarter_and_halves(numbers, _random(seed, "halves"))
