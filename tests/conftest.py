@@ -16,6 +16,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+# torch says some things once a process: a warning is then an error in whichever test happens to come first
+torch.set_warn_always(True)
 
 
 def _data_root() -> Path:

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import torch
 
+# Started from a clean server, never forked from the test's own process: a thread of another test that holds a lock at
+# the moment of the fork would leave it locked in the child for ever. The server imports torch once for all tests.
+_PROCESSES: Any = get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["torch", "torch.distributed", "gapscope.penalties"])
+
 
 def together(function: Callable[[int, str], None], folder: Path) -> None:
-    """Call function(rank, folder) in two processes; forked ones, for the import of torch takes longer than the rest."""
+    """Call function(rank, folder), a function of a test file, in two processes."""
+    file = function.__globals__["__file__"]
     torch.multiprocessing.start_processes(  # pyright: ignore[reportPrivateImportUsage]
-        function, (str(folder),), nprocs=2, start_method="fork"
+        _call, (file, function.__name__, str(folder)), nprocs=2, start_method="forkserver"
     )
+
+
+def _call(rank: int, file: str, name: str, folder: str) -> None:
+    """Load the test file by its path, for its module has no name that another process could import."""
+    spec = importlib.util.spec_from_file_location("processes_of_a_test", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    getattr(module, name)(rank, folder)

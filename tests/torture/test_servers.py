@@ -5,6 +5,7 @@ What the client waits for (answers, a least flow of bytes) is cut from a minute 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import random
 import socket
@@ -22,10 +23,17 @@ from gapscope.data import downloads
 from gapscope.data.downloads import Origin, RemoteFile, download
 
 CONTENT = random.Random(0).randbytes(200_000)
-# requests leaves the socket of an answer that it refuses to the garbage collector
+# requests leaves the socket of an answer that it refuses to the garbage collector, which is called before the
+# tests of other files begin, where the warning would be an error
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 ORIGIN = Origin("http://nowhere", (RemoteFile("file.bin", f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"),))
 DEADLINE = 20.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_sockets_left() -> Iterator[None]:
+    yield
+    gc.collect()
 
 
 class Ask:

@@ -31,7 +31,7 @@ def two_layers() -> tuple[nn.Module, Tensor]:
 
 def test_norms_of_two_layers() -> None:
     network, x = two_layers()
-    weights = [network[0].weight, network[2].weight]  # type: ignore[index]
+    weights = [network[0].weight.detach(), network[2].weight.detach()]  # type: ignore[index, union-attr]
     squares = [float(torch.linalg.matrix_norm(w, 2) ** 2) for w in weights]
     found = spectral_norms(network, x)
     assert found["log_product"] == pytest.approx(math.log(squares[0]) + math.log(squares[1]), rel=1e-12)
