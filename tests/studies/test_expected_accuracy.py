@@ -3,12 +3,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from gapscope.data import load
 from gapscope.estimation.accuracy_estimator import shipped
-from gapscope_studies.expected_accuracy.fit import as_table, chosen, fit, fitted_table
+from gapscope_studies.expected_accuracy.fit import COLUMNS, Candidate, as_table, fit, fitted_table, plainest
 from gapscope_studies.expected_accuracy.pools import (
     ADAM,
+    FIRST_JUDGED,
     FITTED,
     JUDGED,
     PLANS,
@@ -17,8 +21,8 @@ from gapscope_studies.expected_accuracy.pools import (
     has_cross_validation,
     judged_in_turn,
 )
-from gapscope_studies.expected_accuracy.rivals import refused, rivals
-from gapscope_studies.expected_accuracy.runs import on_equally_noisy, probed
+from gapscope_studies.expected_accuracy.rivals import refused, rivals, without_data
+from gapscope_studies.expected_accuracy.runs import data_of, on_equally_noisy, probed
 from gapscope_studies.expected_accuracy.study import STUDY
 from gapscope_studies.kit.study import Setting
 
@@ -38,10 +42,20 @@ def test_judged_pools_grow_together_and_half_have_the_dear_rival() -> None:
     assert 0.4 < sum(map(has_cross_validation, order)) / len(order) < 0.6
 
 
-def test_judged_pools_share_no_network_with_the_fitted_one() -> None:
-    fitted = {(item.data, item.recipe.name) for item in FITTED.configurations()}
-    unseen = {(item.data, item.recipe.name) for item in JUDGED[0].configurations()}
-    assert not fitted & unseen
+def test_judged_pools_share_no_network_with_the_fitted_ones_and_bring_new_data() -> None:
+    fitted = {(plan.name, plan.seed) for plan in (FITTED, *FIRST_JUDGED)}
+    assert not fitted & {(plan.name, plan.seed) for plan in JUDGED}
+    seen = {item.data for plan in (FITTED, *FIRST_JUDGED) for item in plan.configurations()}
+    assert not seen & {item.data for item in JUDGED[2].configurations()}
+
+
+def test_a_small_table_is_scored_on_all_rows_that_are_not_trained_on(data_root: Path) -> None:
+    asked = next(item for item in JUDGED[2].configurations() if item.data == "concrete_quartiles")
+    train, test, classes = data_of(asked, str(data_root))
+    problem = load("concrete", root=data_root)
+    assert (len(train), classes) == (asked.samples, 4)
+    assert len(train) + len(test) == len(problem.train) + len(problem.test)
+    assert train.targets is not None and set(train.targets.tolist()) == {0, 1, 2, 3}
 
 
 def test_wrong_labels_meet_wrong_predictions_by_chance() -> None:
@@ -80,14 +94,35 @@ def test_twins_at_smoke_scale(tmp_path: Path) -> None:
     assert rows["hold-out"]["RMSE"][0] == pytest.approx((sum(error**2 for error in errors) / len(errors)) ** 0.5)
 
 
-def test_the_shipped_estimator_is_the_one_that_the_fit_chooses() -> None:
+def test_the_shipped_corrections_are_fitted_to_the_networks_of_the_card() -> None:
     card = shipped().card
     table = fitted_table().head(card["fitted_on"]["networks"])
-    for target in ("like_training", "clean"):
-        best = chosen(table, target)
-        assert [best.kind, list(best.readings)] == [card[target]["kind"], card[target]["readings"]]
-        again = fit(table).corrections[target]
+    for target, column in COLUMNS.items():
+        again = Candidate(card[target]["kind"], tuple(card[target]["readings"])).unfitted()
+        again.fit(table, table[column] - table["left_out"])
         assert again.predict(table) == pytest.approx(shipped().corrections[target].predict(table), abs=1e-9)
+
+
+@pytest.mark.slow
+def test_the_shipped_estimator_is_the_one_that_the_fit_chooses() -> None:
+    card = shipped().card
+    again = fit(fitted_table().head(card["fitted_on"]["networks"])).card
+    for target in COLUMNS:
+        assert [again[target][name] for name in ("kind", "readings")] == [
+            card[target][name] for name in ("kind", "readings")
+        ]
+
+
+def test_of_candidates_that_err_alike_the_plainest_is_taken() -> None:
+    draw = np.random.default_rng(0)
+    errors = {name: pd.Series(draw.normal(scale=0.05, size=100)) for name in ("best", "alike")}
+    squares = {
+        Candidate("gaussian_process", ("left_out", "fit")): errors["best"] ** 2,
+        Candidate("gaussian_process", ("left_out",)): errors["alike"] ** 2,
+        Candidate("ridge", ("left_out",)): errors["alike"] ** 2,
+        Candidate("ridge", ()): (errors["best"] + 0.1) ** 2,
+    }
+    assert plainest(squares) == Candidate("ridge", ("left_out",))
 
 
 def test_the_judgement_of_what_is_kept(tmp_path: Path) -> None:
@@ -107,7 +142,7 @@ def test_the_judgement_of_what_is_kept(tmp_path: Path) -> None:
 def test_rivals_say_what_they_are_known_to_say() -> None:
     fitted = fitted_table()
     ways = {way.name: way for way in rivals(fitted, shipped())}
-    asked = fitted.head(3).assign(hold_out=[0.0, 0.5, 1.0], samples=100.0)
+    asked = fitted.head(3).assign(hold_out=[0.0, 0.5, 1.0], samples=100.0, cross_validation=float("nan"))
     said = ways["10 % hold-out"].says(asked)
     half = 1.645 * (0.5 * 0.5 / 10) ** 0.5
     assert said.iloc[1].tolist() == pytest.approx([0.5, 0.5 - half, 0.5 + half])
@@ -115,3 +150,13 @@ def test_rivals_say_what_they_are_known_to_say() -> None:
     gap = (fitted["train_accuracy"] - fitted["test_score_like_training"]).mean()
     assert ways["mean gap"].says(asked)["value"].tolist() == pytest.approx((asked["train_accuracy"] - gap).tolist())
     assert ways["5-fold cross-validation"].says(asked)["value"].isna().all()
+
+
+def test_an_estimate_for_unseen_data_knows_nothing_of_them() -> None:
+    fitted = fitted_table()
+    strange = fitted.assign(
+        test_score_like_training=fitted["test_score_like_training"].mask(fitted["data"] == "mnist", 0.0)
+    )
+    asked = fitted[fitted["data"] == "mnist"]
+    said = [without_data(shipped(), table, "mnist").answers(asked) for table in (fitted, strange)]
+    assert said[0] == said[1] != shipped().answers(asked)

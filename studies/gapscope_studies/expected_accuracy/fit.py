@@ -1,4 +1,4 @@
-"""The estimator that is shipped: chosen by leaving out one data set after the other of the fitted pool, then fitted.
+"""The estimator that is shipped: chosen by leaving out one data set after the other, then fitted to all.
 
 `python -m gapscope_studies.expected_accuracy.fit` writes it into the package. Judging pools have no part in it.
 """
@@ -16,7 +16,7 @@ import pandas
 from gapscope.estimation.accuracy_estimator import LEFT_OUT, SHIPPED, AccuracyEstimator, Limits, with_features
 from gapscope.estimation.gap_estimator import GapEstimator
 from gapscope_studies.expected_accuracy.kept import job_name, kept
-from gapscope_studies.expected_accuracy.pools import FITTED, in_random_order
+from gapscope_studies.expected_accuracy.pools import FIRST_JUDGED, FITTED, in_random_order
 from gapscope_studies.kit.study import Table, commit
 
 SPREAD = 0.04
@@ -27,6 +27,7 @@ COLUMNS = {"like_training": "test_score_like_training", "clean": "test_score"}
 KINDS = ("ridge", "gaussian_process")
 READINGS: tuple[tuple[str, ...], ...] = (
     (),
+    ("shortfall",),
     ("left_out",),
     ("left_out", "fit"),
     ("left_out", "agreement", "fit"),
@@ -55,9 +56,10 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
 
 
 def fitted_table() -> pandas.DataFrame:
-    """The networks of the fitted pool that have been trained so far, in their random order."""
+    """The networks of the first judging pools and of the fitted pool that were trained, each in its random order."""
     known = kept()
-    return as_table([known[job_name(item)] for item in in_random_order(FITTED) if job_name(item) in known])
+    names = [job_name(item) for plan in (*FIRST_JUDGED, FITTED) for item in in_random_order(plan)]
+    return as_table([known[name] for name in names if name in known])
 
 
 @dataclass(frozen=True)
@@ -88,12 +90,11 @@ def left_out_errors(candidate: Candidate, table: Table, target: str) -> pandas.S
     return errors
 
 
-def compared(table: Table, target: str) -> pandas.DataFrame:
+def compared(table: Table, errors: Mapping[Candidate, pandas.Series], target: str) -> pandas.DataFrame:
     """Root mean squared error of every candidate, and of the left-out accuracy as it is, on data sets left out."""
     rows = [{"kind": "none", "readings": "", **_errors(table["left_out"] - table[COLUMNS[target]], table)}]
-    for each in candidates():
-        errors = left_out_errors(each, table, target)
-        rows.append({"kind": each.kind, "readings": ", ".join(each.readings), **_errors(errors, table)})
+    for each, found in errors.items():
+        rows.append({"kind": each.kind, "readings": ", ".join(each.readings), **_errors(found, table)})
     return pandas.DataFrame(rows)
 
 
@@ -106,9 +107,20 @@ def _rms(values: Any) -> float:
     return float(np.sqrt(np.mean(np.square(values))))
 
 
-def chosen(table: Table, target: str) -> Candidate:
-    """The candidate of the smallest error on data sets left out."""
-    return min(candidates(), key=lambda each: _rms(left_out_errors(each, table, target)))
+def plainest(squares: Mapping[Candidate, pandas.Series]) -> Candidate:
+    """Of candidates and their squared errors the plainest that errs no more than the best, by one standard error.
+
+    Plainest: the fewest readings, then ridge before a Gaussian process. The standard error is that of the mean
+    difference of squared errors over the networks.
+    """
+    best = min(squares.values(), key=lambda each: float(each.mean()))
+
+    def level(each: pandas.Series) -> bool:
+        behind = each - best
+        return float(behind.mean()) <= float(behind.std()) / len(behind) ** 0.5
+
+    usable = [candidate for candidate, each in squares.items() if level(each)]
+    return min(usable, key=lambda each: (len(each.readings), KINDS.index(each.kind)))
 
 
 def limits(table: Table) -> Limits:
@@ -136,15 +148,16 @@ def fit(table: Table) -> AccuracyEstimator:
     """Choose and fit both corrections, and write the card."""
     corrections, card = {}, {}
     for target, column in COLUMNS.items():
-        best = chosen(table, target)
+        errors = {each: left_out_errors(each, table, target) for each in candidates()}
+        best = plainest({each: found**2 for each, found in errors.items()})
         corrections[target] = best.unfitted().fit(table, table[column] - table["left_out"])
         card[target] = {
             "kind": best.kind,
             "readings": list(best.readings),
-            "error_on_data_sets_left_out": _errors(left_out_errors(best, table, target), table),
+            "error_on_data_sets_left_out": _errors(errors[best], table),
             "left_out_accuracy_alone": _errors(table["left_out"] - table[column], table),
             "intervals_on_data_sets_left_out": coverage(best, table, target),
-            "compared": compared(table, target).to_dict("records"),
+            "compared": compared(table, errors, target).to_dict("records"),
         }
     found = limits(table)
     facts = {

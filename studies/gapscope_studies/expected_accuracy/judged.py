@@ -12,14 +12,13 @@ import pandas
 from gapscope.estimation.accuracy_estimator import shipped
 from gapscope_studies.expected_accuracy.fit import as_table, fitted_table
 from gapscope_studies.expected_accuracy.kept import job_name, kept
-from gapscope_studies.expected_accuracy.pools import Configuration, judged_in_turn
+from gapscope_studies.expected_accuracy.pools import REGRESSION, Configuration, judged_in_turn
 from gapscope_studies.expected_accuracy.rivals import TARGET, Rival, refused, rivals
 from gapscope_studies.expected_accuracy.runs import probed
 from gapscope_studies.kit.claims import measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, Setting, Table
 
-REGRESSION = "judged_regression"
 OURS, HOLD_OUT = "**shipped estimate**", "10 % hold-out"
 
 
@@ -91,10 +90,10 @@ def judged(setting: Setting) -> Outcome:
     """All ways on all judging pools."""
     order = judged_in_turn()
     if setting.scale == "smoke":
-        order = [item for item in order if item.data == "california_quartiles" and item.samples == 150][:4]
+        order = [item for item in order if item.data == "concrete_quartiles" and item.samples == 100][:4]
     # small: what is kept, which `kept.take_up` adds to; paper: all that were drawn
     rows = rows_of(setting, order, train=setting.scale != "small")
-    networks = [row for row in rows if row["pool"] != REGRESSION]
+    networks = [row for row in rows if row["pool"] != REGRESSION.name]
     table, estimator = as_table(networks), shipped()
     for name in ("hold_out", "cross_validation"):
         table[name] = table.get(name, np.nan)
@@ -105,7 +104,7 @@ def judged(setting: Setting) -> Outcome:
         for name, part in _groups(table, said_no).items()
         if len(part)
     }
-    regression = pandas.DataFrame([row for row in rows if row["pool"] == REGRESSION])
+    regression = pandas.DataFrame([row for row in rows if row["pool"] == REGRESSION.name])
     regression_rows = _regression_rows(regression) if len(regression) else []
     tables = {name: pandas.DataFrame(map(_shown, part)) for name, part in found.items()}
     if regression_rows:

@@ -136,13 +136,22 @@ FITTED = Plan(
     {"digits": (*FLAT, *CONVOLUTIONAL), "mnist": IMAGES, "fashion_mnist": IMAGES, "cifar10": IMAGES},
     SIZES, NOISES, networks=40, seed=0,
 )  # fmt: skip
-JUDGED = (
+# judged the first estimator (its figures stand in PROTOCOL.md); what was trained of them is in the second one's fit
+FIRST_JUDGED = (
     Plan("judged_cifar_batch_norm", {"cifar10": UNSEEN, "cifar100": UNSEEN}, (150, 300, 450), (0.1, 0.3, 0.5), 20, 1),
     Plan("judged_images", {"mnist": IMAGES, "fashion_mnist": IMAGES}, (150, 300, 450), (0.15, 0.3, 0.5), 20, 2),
     Plan("judged_table", {"california_quartiles": TABLE}, (150, 300, 700), (0.1, 0.3), 40, 3),
-    Plan("judged_regression", {"california_housing": TABLE, "concrete": TABLE}, (150, 300, 700), (), 20, 4),
 )
-PLANS = {plan.name: plan for plan in (FITTED, *JUDGED)}
+REGRESSION = Plan(
+    "judged_regression", {"california_housing": TABLE, "concrete": TABLE}, (150, 300, 700), (), 20, 4
+)  # nothing is fitted to it, so that it goes on judging
+JUDGED = (
+    Plan("second_cifar_batch_norm", {"cifar10": UNSEEN, "cifar100": UNSEEN}, (120, 250, 500), (0.05, 0.2, 0.4), 20, 11),
+    Plan("second_images", {"mnist": IMAGES, "fashion_mnist": IMAGES}, (120, 250, 500), (0.05, 0.2, 0.4), 20, 12),
+    Plan("second_table", {"concrete_quartiles": TABLE, "boston_quartiles": TABLE}, (100, 150, 250), (0.1, 0.3), 20, 13),
+    REGRESSION,
+)
+PLANS = {plan.name: plan for plan in (FITTED, *FIRST_JUDGED, *JUDGED)}
 
 
 def judged_in_turn() -> list[Configuration]:

@@ -28,27 +28,37 @@ _SHORT = {
 }  # fmt: skip
 
 
+QUARTILES = {f"{name.removesuffix('_housing')}_quartiles": name
+             for name in ("california_housing", "concrete", "boston_housing")}  # fmt: skip
+
+
 def _quartiles(problem: Any) -> tuple[gs.Samples, gs.Samples]:
-    """House values as four classes, cut at the quartiles of the training split."""
+    """The target as four classes, cut at the quartiles of the training split."""
     cuts = problem.train.targets[:, 0].quantile(torch.tensor([0.25, 0.5, 0.75]))
     return tuple(gs.Samples(s.inputs, torch.bucketize(s.targets[:, 0], cuts)) for s in (problem.train, problem.test))  # type: ignore[return-value]
 
 
+def _joined(first: gs.Samples, second: gs.Samples) -> gs.Samples:
+    return gs.Samples(torch.cat([first.inputs, second.inputs]), torch.cat([first.targets, second.targets]))  # type: ignore[list-item]
+
+
 def data_of(configuration: Configuration, root: str | None) -> tuple[gs.Samples, gs.Samples, int]:
     """Training samples with their (wrong) labels, clean test samples, number of classes (1 for regression)."""
-    problem = load(
-        "california_housing" if configuration.data == "california_quartiles" else configuration.data, root=root
-    )
-    train, test = _quartiles(problem) if configuration.data == "california_quartiles" else (problem.train, problem.test)
+    table = QUARTILES.get(configuration.data)
+    problem = load(table or configuration.data, root=root)
+    train, test = _quartiles(problem) if table else (problem.train, problem.test)
     draw = torch.Generator().manual_seed(stream_seed(configuration.seed, f"data {configuration.pool}"))
-    train = train.subset(torch.randperm(len(train), generator=draw)[: configuration.samples])
+    order = torch.randperm(len(train), generator=draw)
+    if table and len(test) < LARGEST_TEST:  # small tables: what is not trained on is scored on
+        test = _joined(train.subset(order[configuration.samples :]), test)
+    train = train.subset(order[: configuration.samples])
     test = test.subset(torch.randperm(len(test), generator=draw)[:LARGEST_TEST])
     assert train.targets is not None
     if not train.is_classification:  # targets in units of the training standard deviation
         mean, spread = train.targets.mean(0), train.targets.std(0)
         train, test = (gs.Samples(s.inputs, (s.targets - mean) / spread) for s in (train, test))  # type: ignore[operator]
         return train, test, 1
-    classes = 4 if configuration.data == "california_quartiles" else problem.n_outputs
+    classes = 4 if table else problem.n_outputs
     if configuration.noise:
         train = gs.Samples(train.inputs, label_noise(train.targets, configuration.noise, classes, draw))  # type: ignore[arg-type]
     return train, test, classes
