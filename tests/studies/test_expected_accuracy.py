@@ -157,6 +157,6 @@ def test_an_estimate_for_unseen_data_knows_nothing_of_them() -> None:
     strange = fitted.assign(
         test_score_like_training=fitted["test_score_like_training"].mask(fitted["data"] == "mnist", 0.0)
     )
-    asked = fitted[fitted["data"] == "mnist"]
+    asked: Any = fitted[fitted["data"] == "mnist"]
     said = [without_data(shipped(), table, "mnist").answers(asked) for table in (fitted, strange)]
     assert said[0] == said[1] != shipped().answers(asked)

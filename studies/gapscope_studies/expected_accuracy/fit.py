@@ -117,7 +117,7 @@ def plainest(squares: Mapping[Candidate, pandas.Series]) -> Candidate:
 
     def level(each: pandas.Series) -> bool:
         behind = each - best
-        return float(behind.mean()) <= float(behind.std()) / len(behind) ** 0.5
+        return float(behind.mean()) <= float(behind.sem())  # type: ignore[arg-type]
 
     usable = [candidate for candidate, each in squares.items() if level(each)]
     return min(usable, key=lambda each: (len(each.readings), KINDS.index(each.kind)))

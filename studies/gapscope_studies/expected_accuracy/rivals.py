@@ -86,7 +86,7 @@ def without_data(estimator: AccuracyEstimator, fitted: Table, data: str) -> Accu
     """
     others = fitted[fitted["data"] != data]
     corrections = {
-        target: Candidate(each.kind, tuple(each.features)).unfitted()
+        target: Candidate(each.kind, tuple(each.features or ())).unfitted()
         .fit(others, others[COLUMNS[target]] - others["left_out"])
         for target, each in estimator.corrections.items()
     }  # fmt: skip

@@ -45,7 +45,7 @@ def test_norms_of_two_layers() -> None:
 def test_the_balanced_sum_is_the_smallest_that_rescaling_reaches() -> None:
     network, x = two_layers()
     smallest = frobenius_norms(network, x)["log_sum"]
-    one, two = (float(layer.weight.square().sum()) for layer in (network[0], network[2]))  # type: ignore[index]
+    one, two = (float(layer.weight.detach().square().sum()) for layer in (network[0], network[2]))  # type: ignore[index, union-attr]
     factors = torch.logspace(-3, 3, 20001, dtype=DOUBLE)
     assert float((factors * one + two / factors).min().log()) == pytest.approx(smallest, abs=1e-6)
 
