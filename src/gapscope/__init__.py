@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from gapscope.pools.own import record as record
     from gapscope.pools.pool import Pool as Pool
     from gapscope.prediction.estimate_accuracy import estimate_accuracy as estimate_accuracy
+    from gapscope.prediction.known_networks import fit_accuracy as fit_accuracy
     from gapscope.report.write import write_report as write_report
     from gapscope.resampling.twin import twin as twin
     from gapscope.training.loop import train as train
@@ -73,6 +74,7 @@ _PUBLIC = {
     "advise_batch_norm": "batch_norm.advice.batch_norm",
     "expected_accuracy": "assessment.expected_accuracy",
     "estimate_accuracy": "prediction.estimate_accuracy",
+    "fit_accuracy": "prediction.known_networks",
     "measure": "assessment.measure",
     "compare": "assessment.compare",
     "Comparison": "assessment.comparison",

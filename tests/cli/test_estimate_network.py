@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas
 import pytest
 from typer.testing import CliRunner
 
@@ -47,6 +48,21 @@ def test_a_network_is_answered_at_once(factory: str) -> None:
 def test_a_refusal_says_why_and_ends_with_2(factory: str) -> None:
     done = CliRunner().invoke(app, ["estimate", f"{factory}:meaningless"])
     assert done.exit_code == 2 and "no answer: without training its gradients tell no more" in done.output
+
+
+def test_a_table_of_known_networks_moves_the_answer(factory: str) -> None:
+    asked = ["estimate", "--json", f"{factory}:digits"]
+    before = json.loads(CliRunner().invoke(app, asked).stdout)[0]
+    row = before["readings"] | {"accuracy": before["like_training"]["value"] - 0.1}
+    pandas.DataFrame([row] * 3).to_csv("known.csv", index=False)
+    done = CliRunner().invoke(app, ["estimate", "fit", "known.csv"])
+    assert done.exit_code == 0, done.output
+    assert "fitted on 3 known networks: every answer moves by -0.0" in done.output and Path("known.json").exists()
+    after = json.loads(CliRunner().invoke(app, [*asked, "--estimator", "known.json"]).stdout)[0]
+    told = json.loads(CliRunner().invoke(app, ["estimate", "fit", "known.csv", "--json"]).stdout)
+    assert after["like_training"]["value"] == pytest.approx(before["like_training"]["value"] + told["shift"])
+    absent = CliRunner().invoke(app, ["estimate", "fit", "absent.csv"])
+    assert absent.exit_code != 0 and "no such file" in str(absent.exception)
 
 
 def test_the_groups_own_verbs_stay() -> None:

@@ -38,6 +38,7 @@ def of_networks(
     networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {HELP}."),
     label_noise: float | None = typer.Option(None, help="Share of wrong training labels, where it is known."),
     level: float = typer.Option(0.9, help="Nominal coverage of the intervals."),
+    estimator: Path | None = typer.Option(None, help="What `estimate fit TABLE.csv` wrote; default the shipped one."),
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
     json: bool = JSON,
 ) -> None:
@@ -45,13 +46,16 @@ def of_networks(
     from gapscope.base.files import to_json
     from gapscope.cli.own import with_initial
     from gapscope.cli.progress import stoppable
+    from gapscope.estimation.accuracy_estimator import AccuracyEstimator
     from gapscope.prediction.estimate_accuracy import estimate_accuracy
 
+    own = None if estimator is None else AccuracyEstimator.load(estimator)
     found = {}
     with stoppable():
         for path in networks:
             network, data, initial = with_initial(path, data_root)
-            found[path] = estimate_accuracy(network, data, initial=initial, label_noise=label_noise, level=level)
+            found[path] = estimate_accuracy(network, data, initial=initial, label_noise=label_noise, level=level,
+                                            estimator=own)  # fmt: skip
             if not json:
                 typer.echo((f"{path}:\n" if len(networks) > 1 else "") + repr(found[path]))
     if json:
@@ -62,15 +66,25 @@ def of_networks(
 
 @app.command("fit")
 def fit(
-    pool: Path = POOL,
+    pool: Path = typer.Argument(
+        ...,
+        metavar="POOL|TABLE.csv",
+        help="Folder of a pool; or a table, a row a network, of the readings that `gapscope estimate NETWORK --json` "
+        "prints and a column accuracy, reached on new data.",
+    ),
     measure: list[str] = typer.Option([], help="Reading to use, such as unit_sparsity.zeta; again for more."),
     kind: str | None = typer.Option(
         None, help="'linear', 'ridge', 'monotone' or 'gaussian_process'; default by the readings."
     ),
-    output: Path | None = typer.Option(None, help="Where to write the estimator; default POOL/estimator.json."),
+    output: Path | None = typer.Option(
+        None, help="Where to write the estimator; default POOL/estimator.json, or TABLE.json beside the table."
+    ),
     json: bool = JSON,
 ) -> None:
-    """Fit a gap estimator on the finished networks of a pool and say how good it is beside the plain baselines."""
+    """Fit a gap estimator on a pool and say how good it is, or the accuracy estimate on a table of known networks."""
+    if pool.suffix.lower() == ".csv":
+        _fit_table(pool, output or pool.with_suffix(".json"), json)
+        return
     from rich.console import Console
 
     from gapscope.base.errors import InvalidInput
@@ -113,6 +127,23 @@ def fit(
         console.print(f"  {coefficient:+.4g} × {term}", highlight=False)
     typer.echo(f"written: {path}")
     typer.echo(f"next: gapscope estimate predict {pool} NETWORK.safetensors")
+
+
+def _fit_table(path: Path, output: Path, json: bool) -> None:
+    from gapscope.base.files import to_json
+    from gapscope.estimation.network_tables import read_csv_table
+    from gapscope.prediction.known_networks import fit_accuracy
+
+    table = read_csv_table(path)
+    fitted = fit_accuracy(table)
+    fitted.save(output)
+    shift = fitted.shifts["like_training"]
+    if json:
+        typer.echo(to_json({"networks": len(table), "shift": shift, "written": str(output)}, indent=1))
+        return
+    typer.echo(f"fitted on {len(table)} known networks: every answer moves by {shift:+.3f}")
+    typer.echo(f"written: {output}")
+    typer.echo(f"next: gapscope estimate NETWORK --estimator {output}")
 
 
 def _answer(assessed: Mapping[Any, Any], level: float) -> list[str]:

@@ -4,19 +4,23 @@ Both targets start from a, the left-out accuracy of the kernel at the initial we
 networks of known accuracy taught: $\hat A = a + c(\text{readings})$ with c a gap estimator of the kind that erred least
 on data sets that were left out of its fit. Intervals come from those data sets too, in units of the error that n
 samples and an unknown network are expected to make, $\sqrt{a (1 - a) / n + \tau^2}$.
+
+Errors on one data set have a part in common. Networks of known accuracy tell it: k of them, missed by $r_i$ in the mean
+$\bar r$, shift every further answer by $\bar r \, k / (k + w^2 / b^2)$, the best linear prediction of a random effect,
+where b is the standard deviation of the data sets' mean errors and w that of networks around them (Robinson 1991).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.base.errors import DamagedFile, UnreadableFile, check_range
+from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, check_choice, check_range
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.estimation.columns import check_columns
 from gapscope.estimation.gap_estimator import GapEstimator
@@ -65,6 +69,19 @@ class Answer:
     high: float
 
 
+@dataclass(frozen=True)
+class ErrorParts:
+    """How errors on data sets that were left out of a fit scatter.
+
+    Attributes:
+        between: Standard deviation of the data sets' mean errors.
+        within: Standard deviation of single networks around the mean of their data set.
+    """
+
+    between: float
+    within: float
+
+
 def with_features(table: pandas.DataFrame, spread: float) -> pandas.DataFrame:
     """The table with what enters the fits: logarithms, shares, and the error that is expected of each network.
 
@@ -102,12 +119,44 @@ class AccuracyEstimator:
         spread: tau of `with_features`.
         limits: Where it refuses.
         card: What it was fitted on and how far it erred on data sets that were left out, as plain values.
+        errors: Target -> how its errors scatter between and within data sets.
+        shifts: Target -> what `taught` adds to every answer.
     """
 
     corrections: Mapping[str, GapEstimator]
     spread: float
     limits: Limits
     card: Mapping[str, Any]
+    errors: Mapping[str, ErrorParts]
+    shifts: Mapping[str, float] = field(default_factory=dict)
+
+    def taught(
+        self, table: pandas.DataFrame, accuracy: Sequence[float], target: str = "like_training"
+    ) -> AccuracyEstimator:
+        """The estimator for further networks on the data of some whose accuracy is known.
+
+        Args:
+            table: One row a known network with the columns `NEEDED`.
+            accuracy: Their accuracies on new data.
+            target: Which accuracy that is: "like_training" or "clean".
+
+        Returns:
+            Another estimator, whose answers on this target are shifted; what it learnt before is forgotten. Intervals
+            keep their widths.
+
+        Raises:
+            InvalidInput: There is no network, or an accuracy is not between 0 and 1.
+        """
+        check_choice("target", target, TARGETS)
+        if not len(table):
+            raise InvalidInput("table must hold one known network or more; got none.")
+        for each in accuracy:
+            check_range("accuracy", each, 0, 1)
+        fresh = replace(self, shifts={name: shift for name, shift in self.shifts.items() if name != target})
+        missed = numpy.asarray(accuracy) - [answer.value for answer in fresh.answers(table)[target]]
+        parts = self.errors[target]
+        weight = len(missed) / (len(missed) + (parts.within / parts.between) ** 2) if parts.between else 0.0
+        return replace(fresh, shifts={**fresh.shifts, target: float(missed.mean()) * weight})
 
     def answers(self, table: pandas.DataFrame, *, level: float = 0.9) -> dict[str, list[Answer]]:
         """Accuracy of each network, on data like the training data and on clean labels; refusals are not asked.
@@ -124,7 +173,8 @@ class AccuracyEstimator:
         found = {}
         for target, correction in self.corrections.items():
             ends = correction.predict_interval(known, level)
-            columns = numpy.column_stack([correction.predict(known), ends]) + known["left_out"].to_numpy()[:, None]
+            base = known["left_out"].to_numpy()[:, None] + self.shifts.get(target, 0.0)
+            columns = numpy.column_stack([correction.predict(known), ends]) + base
             found[target] = [Answer(*row) for row in numpy.clip(columns, 0.0, 1.0).tolist()]
         return found
 
@@ -175,6 +225,8 @@ class AccuracyEstimator:
             "card": dict(self.card),
             "spread": self.spread,
             "limits": vars(self.limits),
+            "errors": {target: vars(each) for target, each in self.errors.items()},
+            "shifts": dict(self.shifts),
             "corrections": {target: stored(each) for target, each in self.corrections.items()},
         }
         write_atomically(Path(path), to_json(content, indent=1) + "\n")
@@ -205,7 +257,11 @@ class AccuracyEstimator:
             corrections = {
                 target: restored(content["corrections"][target], str(path), GapEstimator) for target in TARGETS
             }
-            return cls(corrections, float(content["spread"]), Limits(**content["limits"]), content["card"])
+            return cls(
+                corrections, float(content["spread"]), Limits(**content["limits"]), content["card"],
+                {target: ErrorParts(**content["errors"][target]) for target in TARGETS},
+                {target: float(shift) for target, shift in content["shifts"].items()},
+            )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFile(f"{path} is damaged ({error}). Fit the estimator again.") from None
 

@@ -46,7 +46,18 @@ class NetworkTable:
     source: str
 
 
-def _csv(path: Path) -> pandas.DataFrame:
+def read_csv_table(path: Path) -> pandas.DataFrame:
+    """A CSV file with a header line.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its rows.
+
+    Raises:
+        UnreadableFile: There is no such file, or it is none.
+    """
     import pandas
 
     try:
@@ -116,7 +127,7 @@ def network_table(
         table, where = records_to_pandas(records), f"pool {source}"
         known = reading_columns(records)
     else:
-        table = _csv(Path(source)) if isinstance(source, str | Path) else source
+        table = read_csv_table(Path(source)) if isinstance(source, str | Path) else source
         where = str(source) if isinstance(source, str | Path) else "the table"
         known = list(measures) if measures is not None else _measures_of(table, where)
     names = list(measures if measures is not None else known)

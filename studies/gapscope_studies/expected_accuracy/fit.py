@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 import pandas
 
-from gapscope.estimation.accuracy_estimator import LEFT_OUT, SHIPPED, AccuracyEstimator, Limits, with_features
+from gapscope.estimation.accuracy_estimator import (
+    LEFT_OUT,
+    SHIPPED,
+    AccuracyEstimator,
+    ErrorParts,
+    Limits,
+    with_features,
+)
 from gapscope.estimation.gap_estimator import GapEstimator
 from gapscope_studies.expected_accuracy.kept import job_name, kept
 from gapscope_studies.expected_accuracy.pools import FIRST_JUDGED, FITTED, in_random_order
@@ -132,6 +139,14 @@ def limits(table: Table) -> Limits:
     )
 
 
+def error_parts(errors: pandas.Series, table: Table) -> ErrorParts:
+    """Standard deviations between and within data sets, by moments: a mean's own error is taken off the first."""
+    groups: Any = errors.groupby(table["data"]).agg(["mean", "var", "size"])
+    within = float((groups["var"] * groups["size"]).sum() / groups["size"].sum())
+    between = float(groups["mean"].var(ddof=1) - (groups["var"] / groups["size"]).mean())
+    return ErrorParts(max(between, 0.0) ** 0.5, within**0.5)
+
+
 def coverage(candidate: Candidate, table: Table, target: str) -> dict[str, float]:
     """Share covered and mean width of intervals, each data set by a fit to the others and their own intervals."""
     offset = table[COLUMNS[target]] - table["left_out"]
@@ -146,11 +161,12 @@ def coverage(candidate: Candidate, table: Table, target: str) -> dict[str, float
 
 def fit(table: Table) -> AccuracyEstimator:
     """Choose and fit both corrections, and write the card."""
-    corrections, card = {}, {}
+    corrections, parts, card = {}, {}, {}
     for target, column in COLUMNS.items():
         errors = {each: left_out_errors(each, table, target) for each in candidates()}
         best = plainest({each: found**2 for each, found in errors.items()})
         corrections[target] = best.unfitted().fit(table, table[column] - table["left_out"])
+        parts[target] = error_parts(errors[best], table)
         card[target] = {
             "kind": best.kind,
             "readings": list(best.readings),
@@ -178,7 +194,7 @@ def fit(table: Table) -> AccuracyEstimator:
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    return AccuracyEstimator(corrections, SPREAD, found, facts | card)
+    return AccuracyEstimator(corrections, SPREAD, found, facts | card, parts)
 
 
 if __name__ == "__main__":
