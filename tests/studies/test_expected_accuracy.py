@@ -94,6 +94,18 @@ def test_twins_at_smoke_scale(tmp_path: Path) -> None:
     assert rows["hold-out"]["RMSE"][0] == pytest.approx((sum(error**2 for error in errors) / len(errors)) ** 0.5)
 
 
+def test_architectures_at_smoke_scale(tmp_path: Path) -> None:
+    setting = Setting(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
+    numbers = STUDY.part("architectures").run(setting).numbers
+    table = pd.DataFrame(numbers["networks"]).set_index("recipe")
+    by_hand = np.sign(np.subtract.outer(*[table["parameters"].to_numpy(float)] * 2)) * np.sign(
+        np.subtract.outer(*[table["test_score"].to_numpy(float)] * 2)
+    )
+    said = {row["known before training"]: row["tau"][0] for row in numbers["tau"]}
+    assert len(table) == 3 and said["parameter count"] == pytest.approx(by_hand.sum() / 6)
+    assert table["expected"].between(0, 1).all() and (table["sensitivity"] > 0).all()
+
+
 def test_the_shipped_corrections_are_fitted_to_the_networks_of_the_card() -> None:
     card = shipped().card
     table = fitted_table().head(card["fitted_on"]["networks"])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas
 
+from gapscope_studies.expected_accuracy.architectures import architectures
 from gapscope_studies.expected_accuracy.judged import judged
 from gapscope_studies.expected_accuracy.kept import job_name, kept
 from gapscope_studies.expected_accuracy.pools import FITTED, Configuration, in_random_order
@@ -142,6 +143,7 @@ STUDY = Study(
     (
         Part("first_pool", "Left-out accuracy before training, beside what training reached", first_pool),
         Part("judged", "The shipped estimate beside its rivals, on networks that nothing was chosen on", judged),
+        Part("architectures", "Which of many untrained architectures, before training", architectures),
         Part("twins", "Recipes judged by their twins, beside a hold-out", twins),
     ),
 )

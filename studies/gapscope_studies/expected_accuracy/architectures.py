@@ -1,0 +1,146 @@
+"""Which of many untrained architectures: left-out accuracy, output sensitivity and size, beside what they reached."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas
+import torch
+
+import gapscope as gs
+from gapscope.base.randomness import stream_seed
+from gapscope_studies.expected_accuracy.pools import ADAM, Configuration, Recipe
+from gapscope_studies.expected_accuracy.runs import data_of, score
+from gapscope_studies.kit import plots
+from gapscope_studies.kit.claims import measured
+from gapscope_studies.kit.statistics import Interval, bootstrap
+from gapscope_studies.kit.study import Outcome, Setting, Table
+
+# no batch norm and no dropout: sensitivity before training cannot see them, and is to be given its best case
+ARCHITECTURES = (
+    *(Recipe("fully_connected", {"n_hidden": depth, "width": width}) for depth in (1, 2, 3, 4) for width in (32, 128)),
+    *(Recipe("fully_connected", {"n_hidden": depth, "width": 512}) for depth in (1, 2)),
+    *(Recipe("small_cnn", {"width_multiplier": width}) for width in (0.125, 0.25, 0.375, 0.5)),
+    *(Recipe("plain_cnn", {"n_conv": depth, "channels": width}) for depth in (2, 3, 4, 5) for width in (8, 16)),
+    Recipe("fully_connected", {"n_hidden": 6, "width": 128}),
+    Recipe("lenet5"),
+)
+DATA, SEEDS, SAMPLES = ("fashion_mnist", "cifar10"), 2, 400
+# larger predicts a more accurate network, but for the sensitivity
+WAYS = {
+    "left-out accuracy, initial weights": ("expected", 1),
+    "output sensitivity before training": ("sensitivity", -1),
+    "parameter count": ("parameters", 1),
+}
+OURS = "left-out accuracy, initial weights"
+
+
+def one(configuration: Configuration, root: str | None) -> dict[str, Any]:
+    """One architecture with one seed: what is known before training, and the accuracy that training reached."""
+    train, test, outputs = data_of(configuration, root)
+    recipe, shape = configuration.recipe, tuple(train.inputs.shape[1:])
+    generator = torch.Generator().manual_seed(stream_seed(configuration.seed, "initial weights"))
+    network = gs.build(recipe.network, input_shape=shape, n_outputs=outputs, generator=generator, **recipe.options)
+    assert train.targets is not None
+    before = gs.kernel_leave_one_out(network, train.inputs, train.targets).accuracy
+    spec = gs.NetworkSpec(name=recipe.network, options=recipe.options)
+    (ranked,) = gs.rank_architectures({recipe.name: spec}, train, seed=configuration.seed)
+    gs.train(network, train, gs.TrainingSpec.from_dict(dict(recipe.training)), seed=configuration.seed)
+    return configuration.facts() | {
+        "expected": before,
+        "sensitivity": ranked.sensitivity,
+        "parameters": ranked.parameters,
+        "train_score": score(network, train),
+        "test_score": score(network, test),
+    }
+
+
+def jobs(setting: Setting) -> list[Configuration]:
+    """Every architecture on every data set with every seed; architectures share samples within a seed."""
+    architectures = setting.choose(smoke=ARCHITECTURES[:7:3], small=ARCHITECTURES, paper=ARCHITECTURES)
+    data = setting.choose(smoke=("digits",), small=DATA, paper=DATA)
+    samples = setting.choose(smoke=100, small=SAMPLES, paper=SAMPLES)
+    seeds = setting.choose(smoke=1, small=SEEDS, paper=10)
+    training = ADAM | setting.choose(smoke={"epochs": 10}, small={}, paper={})
+    return [
+        Configuration("architectures", name, samples, 0.0, Recipe(each.network, each.options, training), seed)
+        for name in data
+        for seed in range(seeds)
+        for each in architectures
+    ]
+
+
+def kendall(table: Table, way: str) -> float:
+    """Kendall tau-b of what is known before training with the accuracy after it, means over seeds."""
+    from scipy.stats import kendalltau
+
+    column, sign = WAYS[way]
+    found: Any = kendalltau(sign * table[column], table["test_score"])
+    return float(found.statistic)
+
+
+def _interval(table: Table, statistic: Any) -> Interval:
+    """Architectures are the units."""
+    return bootstrap(lambda rows: statistic(table.iloc[rows]), len(table))
+
+
+def architectures(setting: Setting) -> Outcome:
+    """Kendall's tau with the reached accuracy, of each way, on each data set."""
+    drawn = jobs(setting)
+    found = setting.remembered(
+        "architectures", {item.name[:200]: partial(one, item, setting.data_root) for item in drawn}
+    )
+    table = pandas.DataFrame(found.values())
+    means: dict[str, Table] = {
+        str(name): pandas.DataFrame(part.groupby("recipe").mean(numeric_only=True))
+        for name, part in table.groupby("data")
+    }
+    rows = [
+        {"data": name, "known before training": way, "architectures": len(part),
+         "tau": _interval(part, partial(kendall, way=way))}
+        for name, part in means.items() for way in WAYS
+    ]  # fmt: skip
+    claims = [
+        measured(
+            "ours", f"on {name}, left-out accuracy before training ranks architectures better than their size",
+            "Kendall's tau minus that of the parameter count",
+            _interval(part, lambda rows: kendall(rows, OURS) - kendall(rows, "parameter count")),
+            above=0.0, ours=True, unit="architectures",
+        )
+        for name, part in means.items()
+    ]  # fmt: skip
+    plain = [row | {"tau": [row["tau"].value, row["tau"].low, row["tau"].high]} for row in rows]
+    return Outcome(
+        numbers={
+            "tau": plain,
+            "networks": table.to_dict("records"),
+            "spread": {name: _spread(part) for name, part in means.items()},
+        },
+        claims=claims,
+        tables={"Kendall's tau": pandas.DataFrame([row | {"tau": str(row["tau"])} for row in rows])},
+        figures={"scatter": _figure(means)},
+        verdict="Architectures are the units; each point is the mean over seeds, which share their samples.",
+        seeds=sorted({item.seed for item in drawn}),
+    )  # fmt: skip
+
+
+def _spread(table: Table) -> dict[str, float]:
+    """How much there is to rank: accuracies of the worst and the best, and the error of what was expected of all."""
+    errors = table["expected"] - table["test_score"]
+    return {
+        "worst": float(table["test_score"].min()),
+        "best": float(table["test_score"].max()),
+        "lowest_training_accuracy": float(table["train_score"].min()),
+        "error": float(np.sqrt((errors**2).mean())),
+    }
+
+
+def _figure(means: dict[str, Table]) -> Any:
+    figure, axes = plots.panels(1)
+    points = {name: (part["expected"].tolist(), part["test_score"].tolist()) for name, part in means.items()}
+    plots.scatter(axes[0], points)
+    plots.named(axes[0], xlabel="left-out accuracy, initial weights", ylabel="accuracy after training")
+    plots.legend(figure)
+    return figure
