@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import pytest
+import torch
 
 from gapscope.base.errors import InvalidInput
-from gapscope.penalties.registry import make_penalty
+from gapscope.penalties import registry
+from gapscope.penalties.registry import make_penalty, penalties
 from gapscope.penalties.weight import WeightPenalty
 
 
@@ -16,3 +21,16 @@ def test_penalties_are_made_by_name() -> None:
         make_penalty("wieght", {})
     with pytest.raises(InvalidInput, match=r"has no setting 'strenth'.*Did you mean 'strength'"):
         make_penalty("weight", {"strenth": 1})
+
+
+def test_the_penalty_of_the_docs_stands_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_PENALTIES", dict(penalties()))
+    page = (Path(__file__).parents[2] / "docs" / "add-a-penalty.md").read_text(encoding="utf-8")
+    exec(page.split("```python\n")[1].split("```")[0], {"__name__": "confidence"})  # as a user's own file would
+    penalty = make_penalty("confidence", {"strength": 0.3})
+    sure = torch.tensor([[1000.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    assert float(penalty(torch.nn.Identity(), sure)) == pytest.approx(0.3 * math.log(4))
+    logits = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: penalty(torch.nn.Identity(), x), logits)
+    entropy = float(torch.distributions.Categorical(logits=logits.detach()).entropy().mean())
+    assert float(penalty(torch.nn.Identity(), logits.detach())) == pytest.approx(0.3 * (math.log(4) - entropy))
