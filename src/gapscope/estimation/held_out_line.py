@@ -46,6 +46,31 @@ def _left_out(columns: Float[Array, "n p"], clusters: Int[Array, " n"]) -> Float
     return found
 
 
+def _columns(values: Float[Array, " n"]) -> Float[Array, "n 2"]:
+    spread = float(values.std()) or 1.0
+    return numpy.stack([numpy.ones(len(values)), (values - values.mean()) / spread], axis=1)
+
+
+def held_out_errors(
+    values: Float[Array, " n"], gaps: Float[Array, " n"], clusters: Int[Array, " n"]
+) -> Float[Array, " n"]:
+    """Each gap minus its prediction by the line of the other recipes.
+
+    Args:
+        values: The measure, finite.
+        gaps: The gap, finite.
+        clusters: Number of each row's recipe.
+
+    Returns:
+        The errors, signed, in units of the gap.
+
+    >>> errors = held_out_errors(numpy.arange(6.0), 2 * numpy.arange(6.0), numpy.arange(6))
+    >>> bool(numpy.abs(errors).max() < 1e-9)
+    True
+    """
+    return _left_out(_columns(values), clusters) @ gaps
+
+
 def held_out_line(
     values: Float[Array, " n"],
     gaps: Float[Array, " n"],
@@ -77,10 +102,8 @@ def held_out_line(
     >>> round(found.r_squared, 6), round(found.mae, 6)
     (1.0, 0.0)
     """
-    ones = numpy.ones((len(values), 1))
-    spread = float(values.std()) or 1.0
-    line = _left_out(numpy.hstack([ones, ((values - values.mean()) / spread)[:, None]]), clusters)
-    mean = _left_out(ones, clusters)
+    line = _left_out(_columns(values), clusters)
+    mean = _left_out(numpy.ones((len(values), 1)), clusters)
     errors, plain = line @ gaps, mean @ gaps
     weights = cluster_weights(clusters, n_bootstrap, seed)
     drawn = gaps[numpy.asarray(orders, dtype=int)].T if len(orders) else numpy.empty((len(gaps), 0))

@@ -1,0 +1,232 @@
+"""Two pools of networks and a leaderboard of each: which measure says more of the gap than the recipe does?
+
+The rules were fixed before a network was trained:
+
+- A measure is to be trusted where its partial association with the gap, given the hyper-parameters, has a p-value of at
+  most 5 %, corrected over all measures, in both pools and with the same sign. In one pool alone it is unsettled.
+- Prediction on unseen recipes is judged on CIFAR-100 for the one measure whose R2 is largest on CIFAR-10.
+- The order of networks that differ in one setting is judged on CIFAR-100 for the one measure that orders best on
+  CIFAR-10 when this setting changes, in the direction it has there.
+- All of this without wrong labels; with them, the same leaderboard has one hyper-parameter more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+import pandas
+from scipy.stats import kendalltau
+
+from gapscope.base.records import Record
+from gapscope.base.specs import Spec
+from gapscope.estimation.held_out_line import held_out_errors
+from gapscope.estimation.leaderboard import leaderboard
+from gapscope.estimation.leaderboard_result import Leaderboard
+from gapscope.estimation.leaderboard_row import EVIDENCE, LeaderboardRow
+from gapscope_studies.kit.claims import Claim, Compared, claim, computed
+from gapscope_studies.kit.pool import compared, data_hashes, stands_in_for
+from gapscope_studies.kit.study import Outcome, Part, Setting, Study
+from gapscope_studies.which_measure.pools import NOISE, SIZE, networks, specs_of, table_of
+
+POOLS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+CLASSES = {"cifar10": 10, "cifar100": 20, "digits": 10}
+SIZE_COLUMN = f"m.{SIZE}"
+
+
+def _varying(table: pandas.DataFrame) -> list[str]:
+    return [name for name in table.columns if name.startswith("hp.") and table[name].nunique() > 1]
+
+
+def _judged(table: pandas.DataFrame, setting: Setting) -> Leaderboard:
+    return leaderboard(table, n_permutations=setting.choose(smoke=20, small=1000, paper=1000))
+
+
+def _learnt(records: Sequence[Record], where: str) -> Compared:
+    name = Spec.from_dict(records[0].spec).data.name
+    return compared(f"networks on {where} without wrong labels", records, CLASSES[name], stopped=True)
+
+
+def _outcome(setting: Setting, specs: Sequence[Spec], **found: Any) -> Outcome:
+    return Outcome(
+        stands_in_for=stands_in_for(setting, specs), seeds=sorted({spec.seed for spec in specs}),
+        data=data_hashes(setting, specs), **found,
+    )  # fmt: skip
+
+
+# --- one pool
+
+
+def _pool(setting: Setting, pool: str) -> Outcome:
+    clean, noisy = networks(setting, pool), networks(setting, pool + NOISE)
+    table = table_of(setting, pool, clean)
+    everything = pandas.concat([table, table_of(setting, pool + NOISE, noisy)])
+    board, together = _judged(table, setting), _judged(everything, setting)
+    compared_with = (_learnt(clean, POOLS[pool]),)
+    trusted = len(board.trusted)
+    return _outcome(
+        setting, [*specs_of(setting, pool), *specs_of(setting, pool + NOISE)],
+        numbers={
+            "clean": board.to_dict(), "with_noise": together.to_dict(),
+            "networks": everything.reset_index().astype(object).to_dict("records"),
+        },
+        claims=[computed(
+            "ours", f"{POOLS[pool]}: some measure says more of the gap than the hyper-parameters do",
+            "measures with evidence at 5 %, corrected", trusted, above=0.5, ours=True, compared=compared_with,
+        )],
+        tables={
+            "Without wrong labels, the rivals first": board.summary().reset_index(),
+            "With a fifth of the labels wrong in some networks": together.summary().reset_index(),
+        },
+        figures={"partial": board.plot().figure},
+        verdict=" ".join(board.verdict) + " With wrong labels in some networks: " + " ".join(together.verdict),
+    )  # fmt: skip
+
+
+def cifar10(setting: Setting) -> Outcome:
+    """Measures judged on networks trained on subsets of CIFAR-10."""
+    return _pool(setting, "cifar10")
+
+
+def cifar100(setting: Setting) -> Outcome:
+    """Measures judged on networks trained on subsets of 20 classes of CIFAR-100."""
+    return _pool(setting, "cifar100")
+
+
+# --- what is found in one pool and judged in the other
+
+
+def _transferred(first: Leaderboard, second: Leaderboard) -> list[dict[str, Any]]:
+    rows = []
+    for row in first:
+        other = next((found for found in second if found.measure == row.measure), None)
+        if row.role != "measure" or other is None:
+            continue
+        both = row.verdict == other.verdict == EVIDENCE and row.partial.value * other.partial.value > 0
+        either = EVIDENCE in (row.verdict, other.verdict)
+        rows.append(
+            {
+                "measure": row.measure.removeprefix("m."),
+                "verdict": "trust" if both else "unsettled" if either else "no evidence",
+                **_beside("partial r", row.partial.value, other.partial.value),
+                **_beside("p", row.partial.p, other.partial.p),
+                **_beside("tau", row.kendall.value, other.kendall.value),
+                **_beside("R2", row.r_squared.value, other.r_squared.value),
+            }
+        )
+    order = {"trust": 0, "unsettled": 1, "no evidence": 2}
+    return sorted(rows, key=lambda row: (order[row["verdict"]], -abs(row["partial r, CIFAR-10"])))
+
+
+def _beside(name: str, first: float, second: float) -> dict[str, float]:
+    return {f"{name}, {where}": value for where, value in zip(POOLS.values(), (first, second), strict=True)}
+
+
+def _best(board: Leaderboard, score: str) -> LeaderboardRow:
+    rows = [row for row in board if row.role == "measure"]
+    return max(rows, key=lambda row: numpy.nan_to_num(getattr(row, score).value, nan=-numpy.inf))
+
+
+def _prediction(board: Leaderboard, judge: pandas.DataFrame, learnt: Sequence[Compared]) -> Claim:
+    """Absolute errors of the size minus those of the measure, recipe by recipe."""
+    best = _best(board, "r_squared").measure
+    recipes = numpy.arange(len(judge))
+    gaps = judge["gap"].to_numpy(dtype=float)
+    errors = {
+        name: numpy.abs(held_out_errors(judge[name].to_numpy(dtype=float), gaps, recipes))
+        for name in (best, SIZE_COLUMN)
+    }
+    return claim(
+        "ours", f"{best.removeprefix('m.')}, which predicts best on CIFAR-10, predicts the gap of unseen recipes on "
+        "CIFAR-100 better than the size", "absolute error of the size minus that of the measure",
+        errors[SIZE_COLUMN] - errors[best], above=0.0, unit="recipes", compared=learnt, ours=True,
+    )  # fmt: skip
+
+
+def taus_within(table: pandas.DataFrame, measure: str, setting: str) -> list[float]:
+    """Tau-b with the gap in every group of networks that differ in one setting alone, where it is defined."""
+    others = [name for name in _varying(table) if name != setting]
+    groups = table.groupby(others, sort=False) if others else [((), table)]
+    taus = [
+        float(kendalltau(rows[measure], rows["gap"]).statistic) for _, rows in groups if rows[setting].nunique() > 1
+    ]
+    return [tau for tau in taus if not numpy.isnan(tau)]
+
+
+def _means_within(table: pandas.DataFrame, names: Sequence[str], setting: str) -> dict[str, float]:
+    taus = {name: taus_within(table, name, setting) for name in names}
+    return {name: float(numpy.mean(found)) for name, found in taus.items() if found}
+
+
+def _one_setting(
+    setting: str, first: pandas.DataFrame, second: pandas.DataFrame, learnt: Sequence[Compared]
+) -> tuple[Claim, dict[str, Any]]:
+    names = [name for name in first.columns if name.startswith("m.") and name in second]
+    found = _means_within(first, names, setting)
+    best = max(found, key=lambda name: abs(found[name]))
+    sign = 1.0 if found[best] > 0 else -1.0
+    values = [sign * tau for tau in taus_within(second, best, setting)]
+    name, what = best.removeprefix("m."), setting.removeprefix("hp.").replace("_", " ")
+    other = _means_within(second, [best, SIZE_COLUMN], setting)
+    row = {
+        "only this changes": what,
+        "best on CIFAR-10": name,
+        "tau, CIFAR-10": found[best],
+        "tau, CIFAR-100": other.get(best, numpy.nan),
+        "tau of the size, CIFAR-100": other.get(SIZE_COLUMN, numpy.nan),
+    }
+    says = f"where only {what} changes, {name}, which orders best on CIFAR-10, orders on CIFAR-100 too"
+    return claim("ours", says, "mean tau in the direction it has on CIFAR-10", values, above=0.0, unit="groups",
+                 compared=learnt, ours=True), row  # fmt: skip
+
+
+def both(setting: Setting) -> Outcome:
+    """What holds in both pools, and what was chosen on CIFAR-10 and judged on CIFAR-100."""
+    records = {pool: networks(setting, pool) for pool in POOLS}
+    tables = {pool: table_of(setting, pool, found) for pool, found in records.items()}
+    boards = {pool: _judged(table, setting) for pool, table in tables.items()}
+    learnt = tuple(_learnt(found, POOLS[pool]) for pool, found in records.items())
+    rows = _transferred(*boards.values())
+    first, second = tables.values()
+    settings = [name for name in _varying(first) if name in _varying(second)]
+    single = [_one_setting(name, first, second, learnt[1:]) for name in settings]
+    found_first = len(boards["cifar10"].trusted)
+    trusted = [row["measure"] for row in rows if row["verdict"] == "trust"]
+    claims = [
+        computed("ours", "some measure says more of the gap than the hyper-parameters do in both pools",
+                 "measures with evidence and the same sign in both", len(trusted), above=0.5, ours=True,
+                 compared=learnt),
+        _prediction(boards["cifar10"], second, learnt[1:]),
+        *(each for each, _ in single),
+    ]  # fmt: skip
+    return _outcome(
+        setting, [spec for pool in POOLS for spec in specs_of(setting, pool)],
+        numbers={
+            "measures": rows, "single_settings": [row for _, row in single],
+            "found_on_cifar10": found_first, "trusted": trusted,
+        },
+        claims=claims,
+        tables={
+            "Both pools without wrong labels": pandas.DataFrame(rows),
+            "Only one setting changes: chosen on CIFAR-10, judged on CIFAR-100": pandas.DataFrame(
+                [row for _, row in single]
+            ),
+        },
+        verdict=(
+            f"{len(trusted)} of {len(rows)} measures say more of the gap than the hyper-parameters do in both pools"
+            f"{': ' + ', '.join(trusted) if trusted else ''}; of the {found_first} that do on CIFAR-10."
+        ),
+    )  # fmt: skip
+
+
+STUDY = Study(
+    "which_measure",
+    "Which measure to trust",
+    "gapscope's own; protocols after Jiang et al. 2020 (arXiv:1912.02178), Dziugaite et al. 2020 (arXiv:2010.11924).",
+    (
+        Part("cifar10", "Measures judged on CIFAR-10", cifar10),
+        Part("cifar100", "Measures judged on CIFAR-100", cifar100),
+        Part("both", "Found on CIFAR-10, judged on CIFAR-100", both),
+    ),
+)
