@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gapscope.base.samples import Samples
     from gapscope.data import Problem
 
-LEARNT = 0.8
+LEARNT = 0.75
 NOISE = "_noise"
 SIZE = "parameter_count"
 # one number a measure, chosen before any network was trained; left out are measures whose cost grows faster than the
