@@ -6,6 +6,8 @@ import copy
 import statistics
 from pathlib import Path
 
+import numpy
+import pandas
 import pytest
 import torch
 from torch import nn
@@ -84,6 +86,41 @@ def test_a_difference_within_the_intervals_is_not_settled() -> None:
 def test_networks_that_fit_unequally_are_said_to() -> None:
     found = gs.compare({"right": sharp(1.0), "wrong": sharp(-1.0)}, (X, Y), ["accuracy", "ntk_trace"])
     assert any(sentence.startswith("Training accuracies differ (0.000 to 1.000)") for sentence in found.verdict)
+
+
+def board(**correlations: float) -> gs.Leaderboard:
+    """A leaderboard of 40 networks whose gap is a sum of these measures and noise, at three widths."""
+    rng = numpy.random.default_rng(3)
+    measures = {name: rng.normal(size=42) for name in correlations}
+    gap = sum(weight * measures[name] for name, weight in correlations.items()) + 0.3 * rng.normal(size=42)
+    table = pandas.DataFrame({"hp.width": numpy.arange(42) % 3, "hp.rate": numpy.arange(42) // 3, "gap": gap})
+    table["m.parameter_count"] = table["hp.width"]
+    table = table.assign(**{f"m.{name}": values for name, values in measures.items()})
+    return gs.leaderboard(table, n_permutations=200, n_bootstrap=50)
+
+
+def test_measures_with_evidence_vote_in_the_direction_that_they_have_there() -> None:
+    measures = ["input_jacobian_norm", "loss", "parameter_norm"]
+    judged = board(loss=-1.0, parameter_norm=0.0)
+    found = gs.compare(NETWORKS, (X, Y), measures, judged_by=judged)
+    assert [vote.measure for vote in found.votes()] == ["loss"]
+    losses = {row.network: row.value for row in found.of("loss")}
+    assert found.order()[0] == max(losses, key=lambda name: losses[name])
+    row = judged.row("loss").partial
+    said = f"loss: r {row.value:.2f} [{row.low:.2f}, {row.high:.2f}], p {row.p:.3f}. Beside them the size: r"
+    assert found.verdict[0].startswith("Evidence at equal hyper-parameters in 42 networks whose gap is known: " + said)
+    assert "; a random measure: r" in found.verdict[0]
+    assert gs.Comparison.from_json(found.to_json()).verdict == found.verdict
+
+
+def test_without_evidence_the_verdict_says_so_first() -> None:
+    found = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"], judged_by=board(input_jacobian_norm=0.0))
+    assert found.verdict[0].startswith("No evidence: none of the 2 numbers taken here says more of the gap than")
+    assert found.verdict[1].startswith("flat is expected") and not found.trusted
+    nothing = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"])
+    assert nothing.verdict[-1].endswith("is not known here; judged_by=gs.leaderboard(POOL) says it.")
+    with pytest.raises(InvalidInput, match="judged_by must be a leaderboard; got str"):
+        gs.compare(NETWORKS, (X, Y), ["loss"], judged_by="pool")
 
 
 def test_a_comparison_survives_the_disk(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ FOOLING = ("random", "copy", "leak")
 def evidence(seed: int, kind: str, grid: str, n: int, n_permutations: int = 400) -> list[str]:
     """Measures of this kind that get evidence in one pool, judged together, beside a random measure."""
     table, kinds = simulated(seed, n, grid)
-    found = verdicts(table, measures=kinds[kind], n_permutations=n_permutations, seed=seed)
-    return [name for name, (verdict, _) in found.items() if verdict == "evidence"]
+    found = verdicts(table, measures=kinds[kind], n_permutations=n_permutations, n_bootstrap=20, seed=seed)
+    return [name for name, row in found.items() if row.verdict == "evidence" and row.role != "random"]
 
 
 def counted(kind: str, grid: str, n: int, pools: int) -> dict[str, Any]:

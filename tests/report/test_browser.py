@@ -62,8 +62,8 @@ def test_it_shows_everything_without_scrolling_sideways(chromium: Browser, page:
     assert window == width
     assert wide <= window
     figures = chromium.run(FIGURES)
-    # histogram, estimates, 7 measures and 5 groups of curves; 10 held-out and 7 ranking strips
-    assert len(figures) == 14 + 17
+    # histogram, estimates, 7 measures and 5 groups of curves; 10 held-out and 8 ranking strips
+    assert len(figures) == 14 + 18
     for figure in figures:
         assert figure["label"]
         assert figure["width"] > 100 and figure["height"] > 20, figure

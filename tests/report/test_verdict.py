@@ -10,8 +10,10 @@ import pandas
 import pytest
 
 from gapscope.base.records import Reading, Readings, Record
+from gapscope.estimation.leaderboard import RANDOM
+from gapscope.estimation.leaderboard_row import Score, Verdict
 from gapscope.report import write_report
-from gapscope.report.measures import ranked_measures, with_evidence
+from gapscope.report.measures import judged_readings, ranked_measures
 from gapscope.report.pool_view import PoolView
 from gapscope.report.verdict import verdict
 
@@ -25,9 +27,9 @@ def said(
     *records: Record,
     held_out: pandas.DataFrame | None = None,
     best: str | None = None,
-    evidence: list[str] | None = None,
+    judged: dict[str, Verdict] | None = None,
 ) -> str:
-    return " ".join(verdict(PoolView(records), held_out, best, evidence))
+    return " ".join(verdict(PoolView(records), held_out, best, judged))
 
 
 def test_the_best_is_named_or_a_tie_is_called_one() -> None:
@@ -68,8 +70,14 @@ def test_measures_are_named_by_words() -> None:
 def test_whether_it_is_more_than_the_settings_tell_is_said() -> None:
     zeta = Reading(measure="zeta", number="zeta", value=0.5, title="units that a class needs")
     records = [record(str(i), 0.9, 0.5, zeta) for i in range(12)]
-    assert said(*records, best="zeta", evidence=["zeta"]).endswith("the gap goes with: units that a class needs.")
-    assert "at equal settings there is no evidence" in said(*records, best="zeta", evidence=[])
+    significant, not_so = Score(value=0.4, p=0.01), Score(value=0.1, p=0.5)
+    both = Verdict(role="measure", verdict="evidence", why="", partial=significant, kendall=significant)
+    ranks = replace(both, verdict="no evidence", partial=not_so)
+    chance = replace(ranks, kendall=not_so)
+    size = replace(chance, role="size")
+    assert said(*records, best="zeta", judged={"zeta": both}).endswith("the gap goes with: units that a class needs.")
+    assert "at equal settings there is no evidence" in said(*records, best="zeta", judged={"zeta": ranks, "n": size})
+    assert said(*records, best="zeta", judged={"zeta": chance}).endswith("than a random one would: no evidence.")
     assert "equal settings" not in said(*records, best="zeta")
 
 
@@ -83,9 +91,13 @@ def test_readings_are_judged_at_equal_settings() -> None:
         made = record(str(number), 0.9, 0.8 - 0.02 * width - 0.02 * luck, own, size)
         records.append(replace(made, spec={"network": {"name": "a", "width": width}}))
     view = PoolView(records)
-    assert with_evidence(view, ranked_measures(view)) == ["own"]
-    few = PoolView(records[:11])
-    assert with_evidence(few, ranked_measures(few)) is None
+    judged = judged_readings(view)
+    rows = {row["name"]: row for row in ranked_measures(view, judged)}
+    assert [name for name, found in judged.items() if found.verdict == "evidence"] == ["own"]
+    assert rows["own"]["settings"].startswith("at equal settings: evidence, r 0.")
+    assert "p 0.002" in rows["own"]["settings"] and "settings: no evidence, r" in rows["parameter_count"]["settings"]
+    assert "no evidence" in rows[RANDOM]["settings"] and rows[RANDOM]["kind"] == "drawn numbers"
+    assert judged_readings(PoolView(records[:11])) == {}
 
 
 @pytest.mark.parametrize("n", [1, 2])

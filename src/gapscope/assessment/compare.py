@@ -12,6 +12,7 @@ from torch import nn
 from gapscope.assessment.budget import DEFAULT_SECONDS, Plan, Share, planned, reason
 from gapscope.assessment.comparison import ComparedReading, Comparison
 from gapscope.assessment.door import Ready, in_eager_mode, ready
+from gapscope.assessment.evidence import Evidence
 from gapscope.assessment.measure import Budget, check_options, chosen_measures
 from gapscope.assessment.sampled import parts_of, taken
 from gapscope.base.errors import InvalidInput, check_range
@@ -149,6 +150,7 @@ def compare(
     seed: int = 0,
     budget: Budget = "auto",
     progress: bool = True,
+    judged_by: Any = None,
 ) -> Comparison:
     """Rank networks by every measure on the same samples, with intervals over samples and the size beside them.
 
@@ -157,6 +159,11 @@ def compare(
     samples). Where intervals overlap, the order of two networks is not settled by these samples. A measure that has no
     value for one network is a reason in `unmeasured`. Ctrl-C ends it with the networks that are finished, if these are
     two or more.
+
+    A direction that a paper states is no evidence. `judged_by` takes what `gapscope.leaderboard` says of networks like
+    these whose gap is known: then the numbers with evidence there vote, in the direction that they have there, and the
+    verdict opens with their correlations given the hyper-parameters, intervals over recipes and corrected p-values,
+    beside those of the size and of a random measure.
 
     Args:
         networks: Name -> network.
@@ -168,13 +175,14 @@ def compare(
         seed: Seed of the measures that draw noise or probes, and of the choice of samples.
         budget: Seconds for each network, as for `measure`; all networks are measured on the same samples.
         progress: Whether to show a bar where it lasts over two seconds on a terminal or in a notebook.
+        judged_by: A leaderboard of networks whose gap is known; None for none.
 
     Returns:
         One row for each number and network; printed, one row a network with the verdict in words. `parameter_count` is
         always among the measures.
 
     Raises:
-        InvalidInput: Fewer than two networks, or more groups than samples.
+        InvalidInput: Fewer than two networks, more groups than samples, or judged_by is no leaderboard.
         KeyboardInterrupt: It was stopped before two networks were finished.
 
     >>> import torch
@@ -195,6 +203,7 @@ def compare(
     names = measures if measures is None or BASELINE in measures else [*measures, BASELINE]
     seconds = (DEFAULT_SECONDS if measures is None else None) if budget == "auto" else budget
     comparing = _Comparing(options or {}, n_groups, seed)
+    evidence = None if judged_by is None else Evidence.of(judged_by)
     with in_eager_mode():
         doors = {name: ready(network, samples) for name, network in networks.items()}
         first = next(iter(doors.values()))
@@ -207,7 +216,8 @@ def compare(
             )
             for name, found in doors.items()
         }
-        return _compared(doors, items, plans, comparing, level, shown=progress)
+        found = _compared(doors, items, plans, comparing, level, shown=progress)
+    return Comparison(found, level, found.unmeasured, evidence)
 
 
 def _compared(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from gapscope.assessment.evidence import Evidence, Judgement
 from gapscope.base.errors import UnreadableFile
 from gapscope.base.files import read_json, write_atomically
 from gapscope.base.records import BASELINE, Direction
@@ -65,6 +66,12 @@ def _told_apart(rows: Sequence[ComparedReading], first: str) -> bool:
     return all(row.high < best.low or row.low > best.high for row in rows if row.network != first)
 
 
+def _ranked(rows: Sequence[ComparedReading], r: float) -> list[ComparedReading]:
+    """The rows with ranks in the direction in which the measure goes with the gap among known networks."""
+    signed = {row.network: math.copysign(1.0, r) * row.value for row in rows}
+    return [replace(row, rank=1.0 + sum(other < signed[row.network] for other in signed.values())) for row in rows]
+
+
 def _vote(measure: str, numbers: Sequence[Sequence[ComparedReading]]) -> _Vote:
     """One vote a measure, however many numbers it yields: by the mean of their ranks."""
     networks = [row.network for row in numbers[0]]
@@ -82,25 +89,29 @@ class Comparison(Rows[ComparedReading]):
     """Networks compared on the same samples; prints a small table, the best first, and the verdict in words.
 
     Each measure has one vote, however many numbers it yields; margins vote by their medians, and the number of
-    parameters, the baseline, does not vote.
+    parameters, the baseline, does not vote. Where a leaderboard of networks whose gap is known judges the measures,
+    those with evidence vote, number by number and in the direction that they have there, and no others.
 
     Attributes:
         level: Nominal coverage of the intervals.
         unmeasured: Network -> measure -> why it has no value.
+        evidence: What that leaderboard says; None where there is none.
     """
 
     level: float
     unmeasured: dict[str, dict[str, str]]
+    evidence: Evidence | None
 
     def __new__(
         cls,
         rows: Iterable[ComparedReading] = (),
         level: float = 0.95,
         unmeasured: Mapping[str, Mapping[str, str]] | None = None,
+        evidence: Evidence | None = None,
     ) -> Comparison:
         """Collect the rows."""
         found = super().__new__(cls, tuple(rows))
-        found.level = level
+        found.level, found.evidence = level, evidence
         found.unmeasured = {name: dict(whys) for name, whys in (unmeasured or {}).items()}
         return found
 
@@ -113,8 +124,16 @@ class Comparison(Rows[ComparedReading]):
         """Rows of one number, by rank."""
         return [row for row in self if row.measure == measure]
 
+    @property
+    def trusted(self) -> dict[str, Judgement]:
+        """Numbers taken here of all networks that have evidence, the strongest first."""
+        found = {} if self.evidence is None else self.evidence.trusted
+        return {name: own for name, own in found.items() if len(self.of(name)) == len(self.networks)}
+
     def votes(self) -> list[_Vote]:
-        """Whom each measure with a known direction puts first."""
+        """Whom each number with evidence puts first; where there is none, each measure with a known direction."""
+        if self.trusted:
+            return [_vote(name, [_ranked(self.of(name), own.r)]) for name, own in self.trusted.items()]
         families: dict[str, list[str]] = {}
         for name in dict.fromkeys(row.measure for row in self):
             rows = self.of(name)
@@ -135,7 +154,34 @@ class Comparison(Rows[ComparedReading]):
     @property
     def verdict(self) -> tuple[str, ...]:
         """What to conclude, in sentences."""
-        return (*self._about_the_best(), *self._about_size(), *self._about_the_fit(), *self._about_reasons())
+        return (
+            *self._about_evidence(),
+            *self._about_the_best(),
+            *self._about_size(),
+            *self._about_the_fit(),
+            *self._about_reasons(),
+            *self._about_no_evidence(),
+        )
+
+    def _about_evidence(self) -> list[str]:
+        """Which measures are known to go with the gap at equal hyper-parameters, and their rivals there."""
+        if self.evidence is None:
+            return []
+        where, rivals = f"{self.evidence.networks} networks whose gap is known", self.evidence.rivals
+        if not self.trusted:
+            taken = {row.measure for row in self} & set(self.evidence.by_measure)
+            return [
+                f"No evidence: none of the {len(taken)} numbers taken here says more of the gap than the "
+                f"hyper-parameters do in {where} ({rivals}). What follows is what the measures say by their direction."
+            ]
+        named = "; ".join(f"{name}: {own}" for name, own in list(self.trusted.items())[:4])
+        more = f"; and {len(self.trusted) - 4} more" if len(self.trusted) > 4 else ""
+        return [f"Evidence at equal hyper-parameters in {where}: {named}{more}. Beside them {rivals}."]
+
+    def _about_no_evidence(self) -> list[str]:
+        if self.evidence is not None or not self.votes():
+            return []
+        return ["Whether these measures order such networks is not known here; judged_by=gs.leaderboard(POOL) says it."]
 
     def _about_the_best(self) -> list[str]:
         votes = self.votes()
@@ -185,6 +231,7 @@ class Comparison(Rows[ComparedReading]):
             "verdict": list(self.verdict),
             "level": self.level,
             "unmeasured": self.unmeasured,
+            "evidence": None if self.evidence is None else self.evidence.to_dict(),
         }
 
     @classmethod
@@ -218,7 +265,8 @@ class Comparison(Rows[ComparedReading]):
     def _from(cls, content: Mapping[str, Any]) -> Comparison:
         numbers = ("value", "standard_error", "low", "high", "rank")
         rows = [ComparedReading(**{**row, **{name: float(row[name]) for name in numbers}}) for row in content["rows"]]
-        return cls(rows, content["level"], content["unmeasured"])
+        evidence = Evidence.from_dict(content["evidence"]) if content.get("evidence") else None
+        return cls(rows, content["level"], content["unmeasured"], evidence)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row a number and network: measure, network, value, standard_error, low, high, direction, rank, note."""

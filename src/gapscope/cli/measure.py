@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from gapscope.cli.own import HELP
+
+if TYPE_CHECKING:
+    from gapscope.estimation.leaderboard_result import Leaderboard
 
 NAMES = typer.Option([], "--measure", help="A measure; again for more. Default: all of linear cost.")
 SAMPLES = typer.Option(None, help="Measure on this many training samples; default all.")
@@ -46,10 +52,16 @@ def compare(
     networks: list[Path] = typer.Argument(..., help=f"Two or more, trained on the same data: {HELP}."),
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
+    known: Path | None = typer.Option(
+        None, help="Networks whose gap is known, by which the measures are judged: a pool, or a CSV file."
+    ),
     data_root: Path | None = ROOT,
     json: bool = JSON,
 ) -> None:
-    """Rank networks by every measure on the first one's training data, with intervals and the size beside."""
+    """Rank networks by every measure on the first one's training data, with intervals and the size beside.
+
+    With --known only measures vote that have evidence there, as `gapscope leaderboard` says.
+    """
     from rich.console import Console
 
     from gapscope.assessment.compare import compare as compare_networks
@@ -63,10 +75,20 @@ def compare(
     import torch
 
     chosen = train if samples is None else train.subset(torch.arange(min(samples, len(train))))
-    found = compare_networks(named, chosen, measures or None)
+    judged = None if known is None else _judged(known)
+    found = compare_networks(named, chosen, measures or None, judged_by=judged)
     if json:
         typer.echo(found.to_json(indent=1))
         return
-    Console().print(table_of(found.summary().reset_index(), f"{len(chosen)} training samples"))
+    width = shutil.get_terminal_size().columns
     for sentence in found.verdict:
-        typer.echo(sentence)
+        typer.echo(textwrap.fill(sentence, width))
+    Console().print(table_of(found.summary().reset_index(), f"{len(chosen)} training samples"))
+
+
+def _judged(known: Path) -> Leaderboard:
+    from gapscope.cli.progress import steps
+    from gapscope.estimation.leaderboard import leaderboard
+
+    with steps("judging measures") as show:
+        return leaderboard(known, on_measure=lambda name, done, of: show(done, of))

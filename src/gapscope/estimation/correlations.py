@@ -13,7 +13,7 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.estimation.bootstrap import percentile_interval, resample_weights
+from gapscope.estimation.bootstrap import cluster_weights, percentile_interval
 from gapscope.estimation.columns import check_columns
 
 if TYPE_CHECKING:
@@ -104,14 +104,14 @@ def pearson_correlation(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
 COEFFICIENTS: dict[str, Coefficient] = {"pearson": _pearson, "spearman": _spearman, "kendall": _kendall}
 
 
-def _row(x: Array, y: Array, n_bootstrap: int, seed: int, level: float) -> dict[str, float]:
+def _row(x: Array, y: Array, clusters: Int[Array, " n"], n_bootstrap: int, seed: int, level: float) -> dict[str, float]:
     finite = numpy.isfinite(x) & numpy.isfinite(y)
     x, y = x[finite], y[finite]
     n = len(x)
     row: dict[str, float] = {"n": n, "dropped": int((~finite).sum())}
     if n < 3:
         return row | {f"{name}{end}": numpy.nan for name in COEFFICIENTS for end in ("", "_low", "_high")}
-    resamples = resample_weights(n, n_bootstrap, seed)
+    resamples = cluster_weights(numpy.unique(clusters[finite], return_inverse=True)[1], n_bootstrap, seed)
     for name, coefficient in COEFFICIENTS.items():
         row[name] = float(coefficient(numpy.ones((1, n)), x, y)[0])
         row[f"{name}_low"], row[f"{name}_high"] = percentile_interval(coefficient(resamples, x, y), level)
@@ -127,6 +127,7 @@ def correlations(
     seed: int = 0,
     baseline: str | None = "parameter_count",
     level: float = 0.95,
+    clusters: Sequence[int] | Int[Array, " n"] | None = None,
 ) -> pandas.DataFrame:
     r"""Pearson, Spearman and Kendall tau-b correlation of each measure with the gap, each with an interval.
 
@@ -134,8 +135,8 @@ def correlations(
     {\sqrt{\#\{i<j: x_i \ne x_j\}\;\#\{i<j: y_i \ne y_j\}}}$$
 
     Spearman's is Pearson's between mid-ranks. The coefficients are exact; the intervals are percentile bootstrap
-    intervals over networks (all networks count as exchangeable, which those of one grid are not quite). Time and
-    memory grow with the square of the number of networks.
+    intervals over clusters: networks of one recipe belong together, see `gapscope.estimation.clusters.recipes`. Time
+    and memory grow with the square of the number of networks.
 
     Args:
         table: One row a network.
@@ -145,6 +146,7 @@ def correlations(
         seed: Seed of the resamples; the same for every measure.
         baseline: Column that always stands beside the measures; None only where the table has no size at all.
         level: Nominal coverage of the intervals.
+        clusters: Number of each network's recipe; None takes each network for one of its own.
 
     Returns:
         One row a measure, indexed by its name: `n` networks used, `dropped` for a value that is not finite, and
@@ -152,7 +154,7 @@ def correlations(
         constant or fewer than three networks are left), and `is_baseline`.
 
     Raises:
-        InvalidInput: A column is missing, or n_bootstrap or level is out of range.
+        InvalidInput: A column is missing, clusters are not one a network, or n_bootstrap or level is out of range.
 
     Kendall, "The treatment of ties in ranking problems", Biometrika 1945; Efron and Tibshirani 1993, section 13.3.
 
@@ -170,6 +172,9 @@ def correlations(
     names = [*measures] if baseline is None or baseline in measures else [*measures, baseline]
     check_columns(table, [*names, target])
     y = table[target].to_numpy(dtype=float)
-    rows = [_row(table[name].to_numpy(dtype=float), y, n_bootstrap, seed, level) for name in names]
+    numbers = numpy.arange(len(y)) if clusters is None else numpy.asarray(clusters, dtype=int)
+    if len(numbers) != len(y):
+        raise InvalidInput(f"clusters must be one number a network, here {len(y)}; got {len(numbers)}.")
+    rows = [_row(table[name].to_numpy(dtype=float), y, numbers, n_bootstrap, seed, level) for name in names]
     result = pandas.DataFrame(rows, index=pandas.Index(names, name="measure"))
     return result.assign(is_baseline=[name == baseline for name in names])

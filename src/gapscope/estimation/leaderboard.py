@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,14 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.randomness import stream_seed
 from gapscope.estimation.bootstrap import cluster_weights, percentile_interval
 from gapscope.estimation.clusters import permutations, recipes
 from gapscope.estimation.conditional_mutual_information import conditional_mutual_information
 from gapscope.estimation.granulated_kendall import granulated_kendall
 from gapscope.estimation.held_out_line import HeldOutLine, held_out_line
 from gapscope.estimation.leaderboard_result import Leaderboard
-from gapscope.estimation.leaderboard_row import LeaderboardRow, Score, judged
+from gapscope.estimation.leaderboard_row import LeaderboardRow, Score, Verdict, judged
 from gapscope.estimation.network_tables import NetworkTable, network_table
 from gapscope.estimation.paired_scores import PAIRED, PairedScores
 from gapscope.estimation.partial_association import PartialAssociation, PartialAssociations
@@ -108,6 +110,16 @@ class _Judging:
             found[name] = (Score(value=value, low=low, high=high), permuted[name])
         return found
 
+    def tau(self, values: Float[Array, " n"]) -> tuple[Score, Float[Array, " d"]]:
+        """Tau-b over all networks without p, and what permutations give."""
+
+        def taken(columns: Array, weights: Array | None = None) -> Array:
+            return self.pairs.of(columns, weights, only=["kendall"])["kendall"]
+
+        low, high = percentile_interval(taken(values[:, None], self.weights), 0.95)
+        own = float(taken(values[:, None])[0])
+        return Score(value=own, low=low, high=high), taken(values[self.orders[:PAIRED_DRAWS]].T)
+
     def line(self, values: Float[Array, " n"]) -> HeldOutLine:
         return held_out_line(
             values, self.gaps, self.clusters, self.orders, n_bootstrap=self.n_bootstrap, seed=self.seed
@@ -150,7 +162,7 @@ def _row(
     verdict, why = _verdict(judging, rows, name, scores["partial"], scores["kendall"])
     return LeaderboardRow(
         measure=name,
-        role="random" if name == RANDOM else "size" if name == judging.table.baseline else "measure",
+        role=_role(name, judging.table),
         verdict=verdict,
         why=why,
         **scores,
@@ -182,9 +194,10 @@ def verdicts(
     hyperparameters: Sequence[str] | None = None,
     target: str = "gap",
     n_permutations: int = 1000,
+    n_bootstrap: int = 2000,
     seed: int = 0,
-) -> dict[str, tuple[str, str]]:
-    """Return the verdicts of `leaderboard` alone, without the scores that they do not rest on: many times faster.
+) -> dict[str, Verdict]:
+    """Return the verdicts of `leaderboard` and the scores that they rest on, without the others: many times faster.
 
     Args:
         source: As for `leaderboard`.
@@ -192,34 +205,38 @@ def verdicts(
         hyperparameters: As for `leaderboard`.
         target: As for `leaderboard`.
         n_permutations: Permutations behind the p-values.
-        seed: Seed of permutations and the random measure.
+        n_bootstrap: Resamples of recipes behind the intervals, 200 at most of them for tau.
+        seed: Seed of permutations, resamples and the random measure.
 
     Returns:
-        Measure -> "evidence" or "no evidence", and why.
+        Measure -> its verdict; the random measure, called as in `RANDOM`, is among them.
     """
     table = network_table(source, measures=measures, hyperparameters=hyperparameters, target=target)
-    judging = _Judging(table, target, n_permutations, 20, seed)
+    judging = _Judging(table, target, n_permutations, n_bootstrap, seed)
     rows = _with_random(table, seed)
     names = [*table.measures, RANDOM]
     columns = [rows[name].to_numpy(dtype=float) for name in names]
-    taus = [judging.pairs.of(column[:, None], only=["kendall"])["kendall"] for column in columns]
-    permuted = [
-        judging.pairs.of(column[judging.orders[:PAIRED_DRAWS]].T, only=["kendall"])["kendall"] for column in columns
-    ]
+    taus = [judging.tau(column) for column in columns]
     associations = [judging.associations.of(column) for column in columns]
-    of_tau = _corrected([float(tau[0]) for tau in taus], permuted, two_sided=True)
+    of_tau = _corrected([tau.value for tau, _ in taus], [drawn for _, drawn in taus], two_sided=True)
     of_rest = _corrected([own.value for own in associations], [own.drawn for own in associations], two_sided=True)
-    return {
-        name: _verdict(
-            judging, rows, name, Score(value=own.value, p=p_rest), Score(value=float(tau[0]), p=p_tau)
-        )
-        for name, own, tau, p_rest, p_tau in zip(names, associations, taus, of_rest, of_tau, strict=True)
-        if name != RANDOM
-    }  # fmt: skip
+    found = {}
+    for i, name in enumerate(names):
+        own, kendall = associations[i], replace(taus[i][0], p=of_tau[i])
+        partial = Score(value=own.value, low=own.low, high=own.high, p=of_rest[i])
+        verdict, why = _verdict(judging, rows, name, partial, kendall)
+        found[name] = Verdict(role=_role(name, table), verdict=verdict, why=why, partial=partial, kendall=kendall)
+    return found
+
+
+def _role(name: str, table: NetworkTable) -> str:
+    return "random" if name == RANDOM else "size" if name == table.baseline else "measure"
 
 
 def _with_random(table: NetworkTable, seed: int) -> pandas.DataFrame:
-    return table.rows.assign(**{RANDOM: numpy.random.default_rng(seed).normal(size=len(table.rows))})
+    return table.rows.assign(
+        **{RANDOM: numpy.random.default_rng(stream_seed(seed, RANDOM)).normal(size=len(table.rows))}
+    )
 
 
 def leaderboard(

@@ -111,11 +111,11 @@ class Leaderboard(Rows[LeaderboardRow]):
         return [f"{said}; {len(better)} of the {len(self.trusted)} have more." if self.trusted else f"{said}."]
 
     def _ordered(self) -> list[LeaderboardRow]:
-        """Rivals first, then by the strength of what is beyond the hyper-parameters, evidence before none."""
+        """The size, the random measure, then by what is beyond the hyper-parameters, evidence before none."""
 
-        def key(row: LeaderboardRow) -> tuple[bool, bool, float]:
+        def key(row: LeaderboardRow) -> tuple[int, bool, float]:
             strength = 0.0 if math.isnan(row.partial.value) else abs(row.partial.value)
-            return row.role == "measure", row.verdict != EVIDENCE, -strength
+            return ("size", "random", "measure").index(row.role), row.verdict != EVIDENCE, -strength
 
         return sorted(self, key=key)
 

@@ -78,6 +78,25 @@ class LeaderboardRow:
     explained: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the scores on which a verdict rests say of one measure.
+
+    Attributes:
+        role: "measure", "size" or "random", as on the leaderboard.
+        verdict: "evidence" or "no evidence".
+        why: The reason, in words.
+        partial: Correlation with the gap given the hyper-parameters.
+        kendall: Tau over all networks.
+    """
+
+    role: str
+    verdict: str
+    why: str
+    partial: Score
+    kendall: Score
+
+
 def judged(
     *, partial: Score, kendall: Score, fixed: str, hyperparameters: int, recipes: int
 ) -> tuple[str, str]:  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -11,8 +12,8 @@ from gapscope.base.records import BASELINE, Reading
 from gapscope.estimation.clusters import recipes
 from gapscope.estimation.columns import hyperparameter_columns
 from gapscope.estimation.correlations import correlations
-from gapscope.estimation.leaderboard import verdicts
-from gapscope.estimation.leaderboard_row import EVIDENCE, FEWEST_RECIPES
+from gapscope.estimation.leaderboard import RANDOM, verdicts
+from gapscope.estimation.leaderboard_row import FEWEST_RECIPES, Verdict
 from gapscope.estimation.network_tables import SEEDS
 from gapscope.report.figures import correlation_strip, measure_against_gap
 from gapscope.report.numbers import fixed, number
@@ -58,36 +59,96 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
     names = [name for name, readings in view.readings.items() if len({reading.value for reading in readings}) > 1]
     if not names:
         return None
-    table = view.table.loc[[record.id for record in view.finished]]
+    table = _table(view)
     baseline = BASELINE if BASELINE in view.readings else None
     # the time grows with networks squared times resamples; a large pool needs fewer of them for as narrow an interval
     resamples = max(FEWEST_RESAMPLES, min(RESAMPLES, int(RESAMPLES * (FULLY_RESAMPLED / len(table)) ** 2)))
-    found = correlations(table, names, baseline=baseline, n_bootstrap=resamples)
+    found = correlations(
+        table, names, baseline=baseline, n_bootstrap=resamples, clusters=recipes(table, _settings(view))
+    )
     sizes: dict[str, float] = found["kendall"].abs().fillna(-1.0).to_dict()
     return found.loc[sorted(sizes, key=lambda name: -sizes[name])]
 
 
-def ranked_measures(view: PoolView) -> list[dict[str, Any]]:
-    """Measures by the size of Kendall's tau with the gap, in the words of the page.
+def judged_readings(view: PoolView) -> dict[str, Verdict]:
+    """What `gapscope leaderboard` says of the readings, among them the size and a random measure.
 
     Args:
         view: The pool.
 
     Returns:
-        One row a measure, the strongest first; measures without a correlation last.
+        Reading -> its verdict; empty where too few recipes, too many networks or no settings are there to judge by.
     """
+    names = [name for name, readings in view.readings.items() if _known_in_all(view, readings)]
+    settings = _settings(view)
+    if not names or not settings or len(view.finished) > MOST_JUDGED:
+        return {}
+    table = _table(view)
+    if len(set(recipes(table, settings).tolist())) < FEWEST_RECIPES:
+        return {}
+    return verdicts(table, measures=names, hyperparameters=settings, n_permutations=JUDGING_PERMUTATIONS)
+
+
+def _known_in_all(view: PoolView, readings: Sequence[Reading]) -> bool:
+    values = {reading.value for reading in readings}
+    return len(readings) == len(view.finished) and len(values) > 1 and all(map(math.isfinite, values))
+
+
+def _table(view: PoolView) -> pandas.DataFrame:
+    return view.table.loc[[record.id for record in view.finished]]
+
+
+def _settings(view: PoolView) -> list[str]:
+    return [name for name in hyperparameter_columns(view.table) if name not in SEEDS]
+
+
+def _at_equal_settings(found: Verdict | None) -> str:
+    """Verdict, correlation with its interval, and p-value, in one line."""
+    if found is None:
+        return ""
+    score = found.partial
+    if math.isnan(score.value):
+        return f"at equal settings: {found.verdict}, {found.why}"
+    ends = f"{fixed(score.value, 2)} ({fixed(score.low, 2)} to {fixed(score.high, 2)})"
+    return f"at equal settings: {found.verdict}, r {ends}, corrected p {fixed(score.p, 3)}"
+
+
+def _random_row(found: Verdict, n: int) -> dict[str, Any]:
+    tau = found.kendall
+    return {
+        "name": RANDOM, "title": RANDOM, "baseline": True, "kind": "drawn numbers", "kendall": fixed(tau.value, 2),
+        "strip": correlation_strip(tau.value, tau.low, tau.high, baseline=True),
+        "interval": f"{fixed(tau.low, 2)} to {fixed(tau.high, 2)}", "pearson": "", "spearman": "", "n": n,
+        "dropped": 0, "agreement": "", "settings": _at_equal_settings(found),
+    }  # fmt: skip
+
+
+def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None) -> list[dict[str, Any]]:
+    """Measures by the size of Kendall's tau with the gap, in the words of the page.
+
+    Args:
+        view: The pool.
+        judged: What `judged_readings` returned.
+
+    Returns:
+        One row a measure, the strongest first; measures without a correlation last, and a random one after them where
+        they are judged.
+    """
+    judged = judged or {}
     found = ranked_correlations(view)
     by_name: dict[Any, dict[str, Any]] = {} if found is None else found.to_dict("index")
     rows = []
     for name, row in by_name.items():
         ends = (row["kendall"], row["kendall_low"], row["kendall_high"])
         direction = view.readings[name][0].direction
+        baseline = bool(row["is_baseline"])
         rows.append(
             {
                 "name": name,
                 "title": view.titles[name],
-                "baseline": bool(row["is_baseline"]),
-                "strip": correlation_strip(*ends, baseline=bool(row["is_baseline"])),
+                "baseline": baseline,
+                "kind": "size baseline" if baseline else "",
+                "strip": correlation_strip(*ends, baseline=baseline),
                 "kendall": fixed(ends[0], 2),
                 "interval": f"{fixed(ends[1], 2)} to {fixed(ends[2], 2)}",
                 "pearson": fixed(row["pearson"], 2),
@@ -95,31 +156,10 @@ def ranked_measures(view: PoolView) -> list[dict[str, Any]]:
                 "n": int(row["n"]),
                 "dropped": int(row["dropped"]),
                 "agreement": _agreement(direction, ends[1], ends[2]),
+                "settings": _at_equal_settings(judged.get(name)),
             }
         )
-    return rows
-
-
-def with_evidence(view: PoolView, ranked: list[dict[str, Any]]) -> list[str] | None:
-    """Readings that go with the gap beyond what the settings tell, as `gapscope leaderboard` judges them.
-
-    Args:
-        view: The pool.
-        ranked: What `ranked_measures` returned.
-
-    Returns:
-        Their names, the strongest rank correlation first; None where too few recipes, too many networks or no settings
-        are there to judge by.
-    """
-    names = [row["name"] for row in ranked if not row["dropped"]]
-    settings = [name for name in hyperparameter_columns(view.table) if name not in SEEDS]
-    if not names or not settings or len(view.finished) > MOST_JUDGED:
-        return None
-    table = view.table.loc[[record.id for record in view.finished]]
-    if len(set(recipes(table, settings).tolist())) < FEWEST_RECIPES:
-        return None
-    found = verdicts(table, measures=names, hyperparameters=settings, n_permutations=JUDGING_PERMUTATIONS)
-    return [name for name in names if found[name][0] == EVIDENCE]
+    return rows + ([_random_row(judged[RANDOM], len(view.finished))] if RANDOM in judged else [])
 
 
 def folded(ranked: list[dict[str, Any]]) -> dict[str, Any]:
@@ -152,6 +192,8 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
     every = math.ceil(dots / ALL_DOTS)
     figures = []
     for row in ranked:
+        if row["name"] not in view.readings:
+            continue
         values, gaps, names = _usable(view, row["name"])
         values, gaps, names = values[::every], gaps[::every], names[::every]
         if len(set(values)) < 2:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.records import Record
-from gapscope.report.measures import ranked_correlations
+from gapscope.estimation.leaderboard import RANDOM
+from gapscope.estimation.leaderboard_row import Verdict
+from gapscope.report.measures import judged_readings, ranked_correlations
 from gapscope.report.pool_view import PoolView
 from gapscope.report.verdict import verdict
 
@@ -27,7 +30,8 @@ def summary(records: Sequence[Record], held_out: pandas.DataFrame | None = None)
 
     Returns:
         "status" (how many networks ended how), "gap" (what it is made of), "verdict" (sentences), "measures" (their
-        correlations with the gap, the strongest first) and "networks" (each with its scores, its gap and, where there
+        correlations with the gap, the strongest first, and what the leaderboard says of them at equal settings),
+        "random_measure" (the same of drawn numbers) and "networks" (each with its scores, its gap and, where there
         is one, its estimate).
 
     Raises:
@@ -42,14 +46,23 @@ def summary(records: Sequence[Record], held_out: pandas.DataFrame | None = None)
         view = PoolView(records)
         found = ranked_correlations(view)
         measures = [] if found is None else found.rename_axis("measure").reset_index().to_dict("records")
+        judged = judged_readings(view)
         best = next((row["measure"] for row in measures if not row["is_baseline"]), None)
         return {
             "status": dict(Counter(record.status for record in records)),
             "gap": view.gap_words,
-            "verdict": verdict(view, held_out, best),
-            "measures": [{"title": view.titles[row["measure"]], **row} for row in measures],
+            "verdict": verdict(view, held_out, best, judged),
+            "measures": [
+                {"title": view.titles[row["measure"]], **row, "at_equal_settings": _judged(judged.get(row["measure"]))}
+                for row in measures
+            ],
+            "random_measure": _judged(judged.get(RANDOM)),
             "networks": [_network(record, view, held_out) for record in records],
         }
+
+
+def _judged(found: Verdict | None) -> dict[str, Any] | None:
+    return None if found is None else asdict(found)
 
 
 def _network(record: Record, view: PoolView, held_out: pandas.DataFrame | None) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gapscope.base.records import Record
+from gapscope.estimation.leaderboard_row import EVIDENCE, Verdict
 from gapscope.report.numbers import expected, fixed
 from gapscope.report.pool_view import PoolView
 
@@ -92,21 +93,30 @@ def _expectation(view: PoolView, held_out: pandas.DataFrame) -> str:
     return f" Of the most promising, {_named([first], view)}, expect {words(first)} on new data."
 
 
-def _at_equal_settings(view: PoolView, evidence: Sequence[str] | None) -> str:
-    """Which measures say more of the gap than the settings do, where that was judged."""
-    if evidence is None:
-        return ""
+def _goes_with_the_gap(view: PoolView, best: str, judged: Mapping[str, Verdict]) -> list[str]:
+    """Which measure orders the networks best, unless that is chance, and which say more than the settings do."""
+    if best in judged and not judged[best].kendall.significant:
+        return ["No measure goes with the gap more than a random one would: no evidence."]
+    said = f"What goes with the gap best here: {view.titles[best]}."
+    measures = {name: found for name, found in judged.items() if found.role == "measure"}
+    if not measures:
+        return [said]
+    evidence = [name for name, found in measures.items() if found.verdict == EVIDENCE]
+    evidence.sort(key=lambda name: -abs(measures[name].partial.value))
     if not evidence:
-        return "No measure says more of the gap than the settings do already: at equal settings there is no evidence."
+        nothing = (
+            "No measure says more of the gap than the settings do already: at equal settings there is no evidence."
+        )
+        return [said, nothing]
     named, more = "; ".join(view.titles[name] for name in evidence[:3]), len(evidence) - 3
-    return f"At equal settings, too, the gap goes with: {named}{f'; and {more} more' if more > 0 else ''}."
+    return [said, f"At equal settings, too, the gap goes with: {named}{f'; and {more} more' if more > 0 else ''}."]
 
 
 def verdict(
     view: PoolView,
     held_out: pandas.DataFrame | None,
     best_measure: str | None,
-    evidence: Sequence[str] | None = None,
+    judged: Mapping[str, Verdict] | None = None,
 ) -> list[str]:
     """Return what to conclude from a pool, in sentences.
 
@@ -114,7 +124,7 @@ def verdict(
         view: The pool.
         held_out: Estimates of networks that the estimator was not fitted on, if there are any.
         best_measure: Name of the reading that goes best with the gap, if any is known.
-        evidence: Readings that go with the gap at equal settings; None where that was not judged.
+        judged: What the leaderboard says of the readings; None or empty where they were not judged.
 
     Returns:
         Sentences; none where no network is finished.
@@ -125,6 +135,5 @@ def verdict(
     # what is known of new data leads where there is an estimate
     sentences.insert(0 if held_out is not None else len(sentences), _estimated(view, held_out))
     if best_measure is not None and len(view.finished) >= ENOUGH:
-        sentences.append(f"What goes with the gap best here: {view.titles[best_measure]}.")
-        sentences.append(_at_equal_settings(view, evidence))
+        sentences += _goes_with_the_gap(view, best_measure, judged or {})
     return [sentence for sentence in sentences if sentence]

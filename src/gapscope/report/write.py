@@ -18,7 +18,7 @@ from gapscope.base.records import Record
 from gapscope.base.version import version
 from gapscope.report.curves import curves
 from gapscope.report.held_out import held_out_section
-from gapscope.report.measures import cards, folded, guide, ranked_measures, with_evidence
+from gapscope.report.measures import cards, folded, guide, judged_readings, ranked_measures
 from gapscope.report.networks import networks
 from gapscope.report.overview import overview
 from gapscope.report.pool_view import PoolView
@@ -95,7 +95,8 @@ def write_report(
     # readings near the end of the floats overflow in sums and squares; such a cell shows a dash
     with numpy.errstate(over="ignore", invalid="ignore"):
         view = PoolView(records, None if logarithm is None else frozenset(logarithm))
-        ranked = ranked_measures(view)
+        judged = judged_readings(view)
+        ranked = ranked_measures(view, judged)
         page = (
             _environment()
             .get_template("report.html")
@@ -109,7 +110,7 @@ def write_report(
                     view,
                     held_out,
                     next((row["name"] for row in ranked if not row["baseline"]), None),
-                    with_evidence(view, ranked),
+                    judged,
                 ),
                 ranking=ranked,
                 folded=folded(ranked),

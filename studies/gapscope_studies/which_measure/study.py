@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy
 import pandas
-from scipy.stats import kendalltau
 
 from gapscope.base.records import Record
 from gapscope.base.specs import Spec
+from gapscope.estimation.correlations import kendall_tau
 from gapscope.estimation.held_out_line import held_out_errors
 from gapscope.estimation.leaderboard import leaderboard
 from gapscope.estimation.leaderboard_result import Leaderboard
@@ -36,7 +36,7 @@ SIZE_COLUMN = f"m.{SIZE}"
 
 
 def _varying(table: pandas.DataFrame) -> list[str]:
-    return [name for name in table.columns if name.startswith("hp.") and table[name].nunique() > 1]
+    return [str(name) for name in table.columns if str(name).startswith("hp.") and len(set(table[name].tolist())) > 1]
 
 
 def _judged(table: pandas.DataFrame, setting: Setting) -> Leaderboard:
@@ -149,7 +149,9 @@ def taus_within(table: pandas.DataFrame, measure: str, setting: str) -> list[flo
     others = [name for name in _varying(table) if name != setting]
     groups = table.groupby(others, sort=False) if others else [((), table)]
     taus = [
-        float(kendalltau(rows[measure], rows["gap"]).statistic) for _, rows in groups if rows[setting].nunique() > 1
+        kendall_tau(rows[measure].to_numpy(dtype=float), rows["gap"].to_numpy(dtype=float))
+        for _, rows in groups
+        if len(set(rows[setting].tolist())) > 1
     ]
     return [tau for tau in taus if not numpy.isnan(tau)]
 

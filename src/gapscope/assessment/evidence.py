@@ -1,0 +1,114 @@
+"""What networks whose gap is known say of the measures by which other networks are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gapscope.base.errors import InvalidInput
+
+EVIDENCE = "evidence"
+PREFIX = "m."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What the leaderboard says of one measure.
+
+    Attributes:
+        role: "measure", "size" or "random".
+        verdict: "evidence" or "no evidence" that it says more of the gap than the hyper-parameters do.
+        r: Correlation with the gap given the hyper-parameters.
+        low: Lower end of its 95 % bootstrap interval over recipes.
+        high: Upper end.
+        p: Permutation p-value, corrected over all measures.
+    """
+
+    role: str
+    verdict: str
+    r: float
+    low: float
+    high: float
+    p: float
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it is a measure with evidence."""
+        return self.role == "measure" and self.verdict == EVIDENCE
+
+    def __str__(self) -> str:
+        if math.isnan(self.r):
+            return "fixed by the hyper-parameters"
+        return f"r {self.r:.2f} [{self.low:.2f}, {self.high:.2f}], p {self.p:.3f}"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a leaderboard says of measures.
+
+    Attributes:
+        source: What its networks are.
+        networks: How many they are.
+        by_measure: Reading -> what is said of it.
+    """
+
+    source: str = ""
+    networks: int = 0
+    by_measure: Mapping[str, Judgement] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, board: Any) -> Evidence:
+        """Read a leaderboard.
+
+        Args:
+            board: What `gapscope.leaderboard` returned.
+
+        Returns:
+            The evidence.
+
+        Raises:
+            InvalidInput: It is something else.
+        """
+        try:
+            found = {
+                row.measure.removeprefix(PREFIX): Judgement(
+                    role=row.role, verdict=row.verdict, r=row.partial.value, low=row.partial.low,
+                    high=row.partial.high, p=row.partial.p,
+                )
+                for row in board
+            }  # fmt: skip
+            return cls(board.source, board.networks, found)
+        except (AttributeError, TypeError):
+            raise InvalidInput(
+                f"judged_by must be a leaderboard; got {type(board).__name__}. Pass gs.leaderboard(POOL), of networks "
+                "whose gap is known."
+            ) from None
+
+    @property
+    def trusted(self) -> dict[str, Judgement]:
+        """Measures with evidence, the strongest first."""
+        found = {name: own for name, own in self.by_measure.items() if own.trusted}
+        return dict(sorted(found.items(), key=lambda pair: -abs(pair[1].r)))
+
+    @property
+    def rivals(self) -> str:
+        """What is said of the size and of a random measure, in words."""
+        rivals = {own.role: own for own in self.by_measure.values() if own.role != "measure"}
+        words = {"size": "the size", "random": "a random measure"}
+        return "; ".join(f"{words[role]}: {own}" for role, own in sorted(rivals.items(), reverse=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Evidence:
+        """Build from what `to_dict` returned (numbers that are not finite arrive as strings)."""
+        numbers = ("r", "low", "high", "p")
+        found = {
+            name: Judgement(**{**own, **{key: float(own[key]) for key in numbers}})
+            for name, own in content["by_measure"].items()
+        }
+        return cls(content["source"], content["networks"], found)
