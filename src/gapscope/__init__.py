@@ -65,8 +65,11 @@ if TYPE_CHECKING:
     from gapscope.pools.pool import Pool as Pool
     from gapscope.prediction.estimate_accuracy import estimate_accuracy as estimate_accuracy
     from gapscope.prediction.known_networks import fit_accuracy as fit_accuracy
+    from gapscope.report.training import write_training_report as write_training_report
     from gapscope.report.write import write_report as write_report
     from gapscope.resampling.twin import twin as twin
+    from gapscope.training.alarms.canaries import Canaries as Canaries
+    from gapscope.training.alarms.canaries import CanaryAlarm as CanaryAlarm
     from gapscope.training.loop import train as train
     from gapscope.training.monitor import Monitor as Monitor
 
@@ -104,6 +107,8 @@ _PUBLIC = {
     "fit_temperature": "measures.temperature_scaling",
     "unit_sparsity": "measures.unit_sparsity",
     "Monitor": "training.monitor",
+    "Canaries": "training.alarms.canaries",
+    "CanaryAlarm": "training.alarms.canaries",
     "build": "networks.building",
     "GammaDecayPenalty": "penalties.gamma_decay",
     "GradientSimilarityPenalty": "penalties.gradient_similarity",
@@ -122,6 +127,7 @@ _PUBLIC = {
     "Record": "base.records",
     "records_to_pandas": "base.records",
     "write_report": "report.write",
+    "write_training_report": "report.training",
     "Samples": "base.samples",
     "DataSpec": "base.specs",
     "NetworkSpec": "base.specs",

@@ -13,7 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 pl = pytest.importorskip("lightning.pytorch")
 
+import gapscope as gs
 from gapscope.integrations.lightning import MonitorCallback
+from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
 from gapscope.training.monitor import Monitor
 
 pytestmark = [
@@ -48,7 +50,9 @@ class Module(pl.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
-def fit(folder: Path, *callbacks: Any, epochs: int = 4, **settings: Any) -> tuple[Any, Module]:
+def fit(
+    folder: Path, *callbacks: Any, epochs: int = 4, data: Any = None, resume: Path | None = None, **settings: Any
+) -> tuple[Any, Module]:
     torch.manual_seed(1)
     module = Module()
     trainer = pl.Trainer(
@@ -62,8 +66,8 @@ def fit(folder: Path, *callbacks: Any, epochs: int = 4, **settings: Any) -> tupl
         log_every_n_steps=1,
         **({"logger": False} | settings),
     )
-    loader = DataLoader(make_data(), batch_size=16, shuffle=True)
-    trainer.fit(module, loader, DataLoader(make_data(), batch_size=16))
+    loader = DataLoader(make_data() if data is None else data, batch_size=16, shuffle=True)
+    trainer.fit(module, loader, DataLoader(make_data(), batch_size=16), ckpt_path=resume)
     return trainer, module
 
 
@@ -130,3 +134,28 @@ def test_a_resumed_fit_resumes_the_monitor_and_its_alarm(tmp_path: Path) -> None
     assert resumed.epochs == unbroken.epochs == [1, 2, 3, 4]
     assert resumed.rows[1] == unbroken.rows[1]
     assert resumed.rows[2]["alarm.prediction_changes"] >= 0  # against the predictions before the interruption
+
+
+def test_wrong_labels_are_told_after_a_fit_and_after_a_resumed_one(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.randint(0, 3, (160,), generator=generator)
+    x = torch.randn(160, 6, generator=generator) + 4 * torch.eye(3, 6)[truth]
+    labels = torch.where(torch.arange(160) < 12, (truth + 1) % 3, truth)
+
+    def watched() -> tuple[MonitorCallback, Any]:
+        canaries = Canaries(labels)
+        data = canaries.dataset(TensorDataset(x, labels))
+        monitor = Monitor(data, [], n_samples=160, alarm=CanaryAlarm(canaries, restore=False))
+        return MonitorCallback(monitor), data
+
+    unbroken, data = watched()
+    fit(tmp_path, unbroken, data=data)
+    found = gs.suspect_labels(unbroken)
+    wrong = (found.order < 12).double()
+    assert len(found.order) == 136 and float(wrong[: int(wrong.sum())].mean()) > 0.8
+    first, resumed = watched()[0], watched()[0]
+    trainer, _ = fit(tmp_path, first, epochs=2, data=data)
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    fit(tmp_path, resumed, data=data, resume=tmp_path / "half.ckpt")
+    again = gs.suspect_labels(resumed)
+    assert float((again.order[: int(wrong.sum())] < 12).double().mean()) > 0.8

@@ -30,10 +30,33 @@ def _estimates(records: Sequence[Record]) -> dict[str, Any]:
     return {"estimator": estimator, "held_out": held_out}
 
 
+def _suspects(records: Sequence[Record], data_root: Path | None) -> dict[str, Any]:
+    """The most suspicious labels of the pool's training data, by the untrained network of its first record."""
+    from gapscope.base.errors import InvalidInput
+    from gapscope.base.specs import Spec
+    from gapscope.labels.suspects import suspect_labels
+    from gapscope.pools.from_spec import build_network, prepared
+
+    named = next((record for record in records if "network" in record.spec and "data" in record.spec), None)
+    if named is None:
+        raise InvalidInput(
+            "--suspects needs a pool whose networks gapscope trained, which names their data; this one has none. Use "
+            "gapscope.suspect_labels(network, data), and write_report(..., suspects=...)."
+        )
+    spec = Spec.from_dict(named.spec)
+    problem, _ = prepared(spec, None if data_root is None else str(data_root))
+    found = suspect_labels(build_network(spec, problem), problem.train)
+    return {"suspects": found, "images": problem.train.inputs}
+
+
 def report(
     pool: Path = typer.Argument(..., help="Folder of a pool."),
     output: Path | None = typer.Option(None, help="Where to write the page; default POOL/report.html."),
     title: str | None = typer.Option(None, help="Title of the page; default the folder's name."),
+    suspects: bool = typer.Option(
+        False, help="Also show the training samples whose labels are most suspicious, before training."
+    ),
+    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON instead of writing the page."),
 ) -> None:
     """Write one HTML page about a pool: no network needed, readable on a phone and in the dark.
@@ -50,5 +73,7 @@ def report(
     if json:
         typer.echo(to_json({"title": name, **summary(records, estimates.get("held_out"))}, indent=1))
         return
+    if suspects:
+        estimates |= _suspects(records, data_root)
     path = write_report(records, output or pool / "report.html", title=name, **estimates)
     typer.echo(f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {len(records)} networks)")

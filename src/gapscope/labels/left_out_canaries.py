@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from gapscope.gradients.kernel_ridge import Spectrum, left_out
+from gapscope.labels.estimated_noise import CanaryMargins
 from gapscope.labels.noise_rate import margins_of
 
 ROUNDS = 20
 # at most so many labels are changed in a round: the machine must stay the one that the given labels make
 SHARE = 0.05
 FEWEST = 12
-
-
-@dataclass(frozen=True)
-class CanaryMargins:
-    """Left-out margins under changed labels, of all rounds together.
-
-    Attributes:
-        ordinary: Of samples whose label was left as given, [r, n - m], a row a round.
-        canaries: Of those that were given another, [r, m].
-    """
-
-    ordinary: Float[Tensor, "r k"]
-    canaries: Float[Tensor, "r m"]
 
 
 def likely_wrong_labels(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], n_classes: int) -> Tensor:

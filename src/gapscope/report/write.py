@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import numpy
@@ -22,16 +22,19 @@ from gapscope.report.measures import cards, folded, guide, judged_readings, rank
 from gapscope.report.networks import networks
 from gapscope.report.overview import overview
 from gapscope.report.pool_view import PoolView
+from gapscope.report.suspects import suspects_section
 from gapscope.report.verdict import verdict
 
 if TYPE_CHECKING:
     import pandas
 
     from gapscope.estimation.gap_estimator import GapEstimator
+    from gapscope.labels.results import SuspectLabels
 
 
 @lru_cache(maxsize=1)
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """The templates of all pages."""
     loader = jinja2.PackageLoader("gapscope.report")
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -56,14 +59,17 @@ def write_report(
     held_out: pandas.DataFrame | None = None,
     level: float = 0.9,
     logarithm: Collection[str] | None = None,
+    suspects: SuspectLabels | None = None,
+    images: Any = None,
+    classes: Sequence[str] | None = None,
 ) -> Path:
     """Write one self-contained HTML page about a pool of networks, and return its path.
 
     The page shows what is in the pool and what did not finish, the estimates for held-out networks beside the
     baselines, the measures ranked by their correlation with the gap, each measure against the gap, training curves,
-    one row for every network, and how to read each number. It needs no network, works without scripts, adapts to a
-    phone, to dark mode and to paper, and stays under 1.5 MB however large the pool is (then it shows fewer
-    dots and rows, and says so).
+    suspicious labels where they are given, one row for every network, and how to read each number. It needs no network,
+    works without scripts, adapts to a phone, to dark mode and to paper, and stays under 1.5 MB however large the pool
+    is (then it shows fewer dots and rows, and says so).
 
     Args:
         records: The networks, those that failed too.
@@ -75,6 +81,9 @@ def write_report(
         level: Nominal coverage of the intervals in `held_out`.
         logarithm: Readings to draw on a logarithmic axis; None chooses positive ones that span a factor of 10 or more
             and whose logarithm is less skewed.
+        suspects: What `gs.suspect_labels` returned for the pool's training data, to show the most suspicious samples.
+        images: These training data by position, to show them as pictures; see `gapscope.report.suspects`.
+        classes: Names of their classes.
 
     Returns:
         The path, as given.
@@ -98,7 +107,7 @@ def write_report(
         judged = judged_readings(view)
         ranked = ranked_measures(view, judged)
         page = (
-            _environment()
+            environment()
             .get_template("report.html")
             .render(
                 title=title,
@@ -117,6 +126,7 @@ def write_report(
                 cards=cards(view, ranked),
                 curves=curves(view),
                 networks=networks(view),
+                suspects=None if suspects is None else suspects_section(suspects, images, classes),
                 guide=guide(view),
             )
         )

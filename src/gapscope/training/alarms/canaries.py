@@ -16,6 +16,7 @@ from gapscope.base.gathering import LABEL_NAMES
 from gapscope.base.randomness import stream_seed
 from gapscope.base.samples import Samples
 from gapscope.labels.noise_rate import margins_of, noise_rate_bound
+from gapscope.labels.watched import WatchedLabels
 from gapscope.training.alarms.base import PeakAlarm, labels_of, outputs_of
 from gapscope.training.alarms.registry import register_alarm
 
@@ -56,9 +57,10 @@ class Canaries:
         labels: The labels to train on [n].
         given: The labels as they were given [n].
         positions: Which samples are canaries, in order [m].
+        n_classes: Number of classes.
 
     Raises:
-        InvalidInput: There are fewer than two classes, or too few samples.
+        InvalidInput: There are no class labels, fewer than two classes, or too few samples.
 
     >>> canaries = Canaries(torch.zeros(100, dtype=torch.int64), n_classes=2)
     >>> int(canaries.labels.sum())
@@ -71,6 +73,11 @@ class Canaries:
     def __init__(
         self, labels: Int[Tensor, " n"], *, n_classes: int | None = None, number: int | None = None, seed: int = 0
     ) -> None:
+        if labels.is_floating_point() or labels.ndim != 1:
+            raise InvalidInput(
+                f"Canaries must be given class labels, int64 [n]; got {labels.dtype} {list(labels.shape)}. A "
+                "regression target has no class that could be wrong."
+            )
         n, classes = len(labels), int(labels.max()) + 1 if n_classes is None else n_classes
         number = max(SMALLEST_NUMBER, math.ceil(SMALLEST_SHARE * n)) if number is None else number
         if classes < 2:
@@ -82,6 +89,7 @@ class Canaries:
             )
         generator = torch.Generator().manual_seed(stream_seed(seed, "canaries"))
         self.positions = torch.randperm(n, generator=generator)[:number].sort().values
+        self.n_classes = classes
         self.given, self.labels = labels.clone(), labels.clone()
         shift = torch.randint(1, classes, (number,), generator=generator).to(labels)
         self.labels[self.positions] = (labels[self.positions] + shift) % classes
@@ -89,6 +97,11 @@ class Canaries:
     def restore(self) -> None:
         """Give every sample its label back, in place."""
         self.labels.copy_(self.given)
+
+    @property
+    def restored(self) -> bool:
+        """Whether every sample has its label back."""
+        return torch.equal(self.labels, self.given)
 
     def dataset(self, dataset: Any) -> Dataset:
         """The samples of a data set with the labels of this moment.
@@ -121,7 +134,10 @@ class CanaryAlarm(PeakAlarm):
     with few wrong labels there is little that memorising could spoil. Our own rule from their parts.
 
     The canaries must be among the watched samples; a `Monitor` sees to that. `observe` costs one forward pass, and the
-    canaries' own price is theirs: a false label each until they are restored.
+    canaries' own price is theirs: a false label each until they are restored. From then on margins stay as they are.
+
+    Where all samples are watched (`Monitor(..., n_samples=n)`), `gs.label_noise` and `gs.suspect_labels` take the
+    monitor and say how many labels are wrong, and which.
 
     Args:
         canaries: The canaries that are trained on.
@@ -133,7 +149,7 @@ class CanaryAlarm(PeakAlarm):
     """
 
     says: ClassVar[str] = "wrong labels are learnt faster than all others"
-    kept: ClassVar[tuple[str, ...]] = (*PeakAlarm.kept, "_sums", "_looks", "_is_canary")
+    kept: ClassVar[tuple[str, ...]] = (*PeakAlarm.kept, "_sums", "_looks", "_is_canary", "_rivals", "_leads")
 
     def __init__(
         self,
@@ -148,12 +164,15 @@ class CanaryAlarm(PeakAlarm):
         check_range("smallest_noise", smallest_noise, 0, 1)
         self.canaries, self.smallest_noise, self.restore = canaries, smallest_noise, restore
         self._is_canary: Tensor | None = None
+        self._positions: Tensor | None = None
         super().__init__(window=window, fall=fall, patience=patience)
 
     def reset(self) -> None:
         """Forget everything seen, for another training; which samples are watched stays."""
         super().reset()
         self._sums: Tensor | None = None
+        self._rivals: Tensor | None = None
+        self._leads: Tensor | None = None
         self._looks = 0
 
     @property
@@ -163,6 +182,7 @@ class CanaryAlarm(PeakAlarm):
 
     def watching(self, positions: Tensor) -> None:
         """Learn which of the watched samples are canaries."""
+        self._positions = positions
         self._is_canary = torch.isin(positions, self.canaries.positions)
 
     @property
@@ -211,9 +231,8 @@ class CanaryAlarm(PeakAlarm):
             the alarm has been raised.
         """
         self._is_canary = is_canary
-        margins = margins_of(outputs, labels)
-        self._sums = margins if self._sums is None else self._sums + margins
-        self._looks += 1
+        if not self.canaries.restored:
+            self._learn(outputs, labels)
         probabilities = outputs.softmax(1).gather(1, labels[:, None]).squeeze(1)
         ordinary, false = float(probabilities[~is_canary].mean()), float(probabilities[is_canary].mean())
         before = self.raised
@@ -226,6 +245,41 @@ class CanaryAlarm(PeakAlarm):
             "alarm.noise_rate": self.noise_rate,
             "alarm.raised": float(self.raised),
         }
+
+    def _learn(self, outputs: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> None:
+        """Add margins up, and keep the class that leads among the others most often (by majority vote in one pass)."""
+        margins, rivals = margins_of(outputs, labels), outputs.scatter(1, labels[:, None], -torch.inf).argmax(1)
+        self._looks += 1
+        if self._sums is None or self._rivals is None or self._leads is None:
+            self._sums, self._rivals, self._leads = margins, rivals, torch.ones_like(rivals)
+            return
+        self._sums = self._sums + margins
+        overtaken = self._leads == 0
+        self._rivals = torch.where(overtaken, rivals, self._rivals)
+        self._leads = self._leads + torch.where(self._rivals == rivals, 1, -1)
+
+    def watched_labels(self) -> WatchedLabels:
+        """Return what the training made of the labels of the watched samples; see `gapscope.labels.watched`.
+
+        Returns:
+            One row a watched sample.
+
+        Raises:
+            InvalidInput: Nothing was seen yet, or it is not known which samples were.
+        """
+        if self._rivals is None or self._positions is None or self._is_canary is None:
+            raise InvalidInput(
+                "Wrong labels are told after a training that a Monitor watched; this CanaryAlarm has seen nothing yet. "
+                "Train first, with the monitor as on_epoch or in a callback."
+            )
+        return WatchedLabels(
+            self._positions,
+            self.canaries.given[self._positions].cpu(),
+            self._rivals,
+            self.margins,
+            self._is_canary,
+            self.canaries.n_classes,
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up a state; where the alarm was raised in it, the canaries' labels are restored as they were then."""

@@ -1,0 +1,71 @@
+"""The share of wrong labels with its interval, from margins of ordinary samples and of canaries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gapscope.labels.noise_rate import clean_accuracy, noise_rate_bound
+from gapscope.labels.results import LabelNoise
+
+RESAMPLED = 200
+
+
+@dataclass(frozen=True)
+class CanaryMargins:
+    """Margins under labels of which some were made wrong on purpose, of all rounds together.
+
+    Attributes:
+        ordinary: Of samples whose label was left as given, [r, k], a row a round.
+        canaries: Of those that were given another, [r, m].
+    """
+
+    ordinary: Float[Tensor, "r k"]
+    canaries: Float[Tensor, "r m"]
+
+
+def _interval(
+    margins: CanaryMargins, n_classes: int, quantile: float, generator: torch.Generator
+) -> tuple[float, float]:
+    """Resampled rates; rounds share their samples, so that one round's worth of samples is drawn of them."""
+    ordinary, canaries, drawn = margins.ordinary, margins.canaries.flatten(), []
+    for _ in range(RESAMPLED):
+        number = int(torch.randint(len(ordinary), (), generator=generator))
+        rows = torch.randint(ordinary.shape[1], (ordinary.shape[1],), generator=generator)
+        columns = torch.randint(len(canaries), (len(canaries),), generator=generator)
+        drawn.append(noise_rate_bound(ordinary[number][rows], canaries[columns], n_classes, quantile=quantile))
+    low, high = torch.tensor(drawn).quantile(torch.tensor([0.05, 0.95])).tolist()
+    return low, high
+
+
+def estimated_noise(
+    margins: CanaryMargins,
+    accuracy: float,
+    n_classes: int,
+    *,
+    samples: int,
+    quantile: float,
+    generator: torch.Generator,
+) -> LabelNoise:
+    """Bound the share of wrong labels, with an interval.
+
+    Args:
+        margins: Of ordinary samples and of canaries.
+        accuracy: Share of given labels that are predicted by what has not seen them.
+        n_classes: Number of classes.
+        samples: Number of samples that the share is of.
+        quantile: See `noise_rate_bound`.
+        generator: Draws what is resampled.
+
+    Returns:
+        The noise; `LabelNoise.weakness` says whether it can be believed.
+    """
+    rate = min(
+        noise_rate_bound(margins.ordinary.flatten(), margins.canaries.flatten(), n_classes, quantile=quantile), 1.0
+    )
+    low, high = _interval(margins, n_classes, quantile, generator)
+    clean = clean_accuracy(accuracy, rate, n_classes)
+    return LabelNoise(rate, min(low, rate), max(high, rate), min(clean, 1.0), samples)

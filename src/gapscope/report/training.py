@@ -1,0 +1,140 @@
+"""One HTML page about one training that a monitor watched: the alarm, memorisation against learning, suspects."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.files import write_atomically
+from gapscope.base.version import version
+from gapscope.report.figures import ALARM
+from gapscope.report.numbers import counted, number
+from gapscope.report.scales import Scale
+from gapscope.report.suspects import suspects_section
+from gapscope.report.svg import Plot
+from gapscope.report.write import environment
+
+if TYPE_CHECKING:
+    from gapscope.labels.results import SuspectLabels
+
+Rows = Sequence[Mapping[str, float]]
+
+# what alarms record: a name of what is shared or true, one of what is single or false, and what they are in words
+_PAIRS = {
+    ("alarm.ordinary", "alarm.canaries"): (
+        "labels as given",
+        "false labels of the canaries",
+        "Probability of the trained label. Canaries have a false label on purpose, which can only be learnt by heart; "
+        "an alarm gives them theirs back.",
+    ),
+    ("alarm.shared_probability", "alarm.own_probability"): (
+        "at the neighbours in gradient space",
+        "at the sample itself",
+        "Probability of the trained label. What the neighbours do not share is learnt by heart.",
+    ),
+}
+
+
+def _finite(rows: Rows, name: str) -> list[tuple[float, float]]:
+    points = [(float(row["epoch"]), float(row.get(name, math.nan))) for row in rows]
+    return [point for point in points if math.isfinite(point[1])]
+
+
+def _marked(plot: Plot, moments: Mapping[str, int], height: float) -> Markup:
+    """Draw each moment as an upright line."""
+    for kind, epoch in moments.items():
+        plot.segment((epoch, plot.y.low), (epoch, height), kind=f"moment {kind}")
+    return plot.render()
+
+
+def _learning(rows: Rows, moments: Mapping[str, int], across: Scale) -> dict[str, Any] | None:
+    """Learning against memorisation, where an alarm recorded both."""
+    for (learnt, by_heart), (first, second, words) in _PAIRS.items():
+        curves = {"test": _finite(rows, learnt), "train": _finite(rows, by_heart)}
+        if all(curves.values()):
+            plot = Plot(across, Scale(0.0, 1.0), label=f"Learning ({first}) and memorisation ({second}) by epoch",
+                        x_label="epoch", y_label="probability")  # fmt: skip
+            for kind, points in curves.items():
+                plot.curve(points, kind=f"curve {kind}")
+            return {"figure": _marked(plot, moments, 1.0), "first": first, "second": second, "words": words}
+    return None
+
+
+def _number_figures(rows: Rows, moments: Mapping[str, int], across: Scale) -> list[dict[str, Any]]:
+    """Every other number, one figure each."""
+    shown = {name for pair in _PAIRS for name in pair} | {"epoch", ALARM}
+    names = dict.fromkeys(name for row in rows for name in row if name not in shown)
+    figures = []
+    for name in names:
+        points = _finite(rows, name)
+        if points:
+            plot = Plot(across, Scale.around([value for _, value in points]), label=f"{name} by epoch", x_label="epoch")
+            plot.curve(points, kind="curve test")
+            last = f"{number(points[-1][1])} at the end"
+            figures.append({"title": name, "count": last, "figure": _marked(plot, moments, plot.y.high)})
+    return figures
+
+
+def _moments(monitor: Any, rows: Rows) -> dict[str, int]:
+    """When the alarm was raised, and the best epoch as it guesses; of recordings alone the former."""
+    alarm = getattr(monitor, "alarm", None)
+    raised = next((int(row["epoch"]) for row in rows if row.get(ALARM, 0) >= 1), None)
+    found = {"peak": getattr(alarm, "peak", None), "raised": getattr(alarm, "raised_at", raised)}
+    return {kind: int(epoch) for kind, epoch in found.items() if epoch is not None}
+
+
+def write_training_report(
+    monitor: Any,
+    path: str | Path,
+    *,
+    title: str = "One training",
+    suspects: SuspectLabels | None = None,
+    images: Any = None,
+    classes: Sequence[str] | None = None,
+) -> Path:
+    """Write one self-contained HTML page about a training that a monitor watched, and return its path.
+
+    It shows the moment of the alarm and the epoch that the alarm holds for the best, learning against memorisation
+    where the alarm records both (`canaries` and `shared_learning`), every other number that was recorded, and the
+    samples whose label is most suspicious. It needs no network and no scripts.
+
+    Args:
+        monitor: The `Monitor`, or recordings that `Monitor.load` returned.
+        path: The file to write; its folder must exist.
+        title: Heading of the page.
+        suspects: What `gs.suspect_labels(monitor)`, or `gs.suspect_labels` before training, returned; None for none.
+        images: The training samples by position, to show the suspicious ones; see `gapscope.report.suspects`.
+        classes: Names of the classes.
+
+    Returns:
+        The path, as given.
+
+    Raises:
+        InvalidInput: Nothing was recorded.
+        GapscopeError: The file cannot be written; what was there before is untouched.
+    """
+    rows: list[dict[str, float]] = monitor.to_dict()["rows"]
+    if not rows:
+        raise InvalidInput("A page about a training needs recordings; the monitor has none. Train with it first.")
+    moments, across = _moments(monitor, rows), Scale(0.0, max(1.0, *(float(row["epoch"]) for row in rows)))
+    page = (
+        environment()
+        .get_template("training.html")
+        .render(
+            title=title,
+            version=version(),
+            counts=counted(len(rows), "recording"),
+            moments=moments,
+            learning=_learning(rows, moments, across),
+            figures=_number_figures(rows, moments, across),
+            suspects=None if suspects is None else suspects_section(suspects, images, classes),
+        )
+    )
+    path = Path(path)
+    write_atomically(path, page)
+    return path
