@@ -71,13 +71,20 @@ def test_the_dearest_is_halved_until_all_fit() -> None:
     costs = {"ntk_trace": 0.1, "input_jacobian_norm": 0.05, "loss": 0.001}
     fewest = {name: SAMPLINGS[name].fewest for name in costs}
     counts = _fitted(costs, fewest, 2000, 30.0)
-    assert counts == {"ntk_trace": 125, "input_jacobian_norm": 250, "loss": 2000}
+    assert counts == {"ntk_trace": 128, "input_jacobian_norm": 256, "loss": 2000}
     assert _fitted(costs, fewest, 2000, 1e9) == dict.fromkeys(costs, 2000)
-    assert _fitted(costs, fewest, 2000, 1e-9) == {
-        "ntk_trace": 125,
-        "input_jacobian_norm": 125,
-        "loss": 500,
-    }
+    assert _fitted(costs, fewest, 2000, 1e-9) == fewest  # powers of two, as all parts are
+    assert _fitted({"loss": 1.0}, {"loss": 256}, 1024, 600.0) == {"loss": 512}
+
+
+def test_what_is_paid_once_does_not_count_for_every_sample() -> None:
+    def take(item: Any, part: Any, options: Any) -> None:
+        time.sleep(0.05 * (not paid) + 1e-3 * len(part.samples))
+        paid.append(len(part.samples))
+
+    paid: list[int] = []
+    cost = planning._cost(get_measure("loss"), ready(nn.Linear(6, 3), as_samples((X, Y))), {}, take)
+    assert paid == [10, 10] and cost.once > 0.03 and 1e-3 <= cost.a_sample < 4e-3
 
 
 @pytest.fixture
@@ -125,7 +132,7 @@ def test_named_measures_without_a_budget_are_exact(make: Any) -> None:
 
 @pytest.mark.parametrize("make", [resnet18, bert], ids=["ResNet-18", "BERT"])
 def test_a_plan_for_a_tiny_budget_uses_probes(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "TRIAL", (2, 4))
+    monkeypatch.setattr(planning, "TRIAL", 4)
     own, data = make()
     readings = gs.measure(own, data, ["ntk_trace"], budget=1e-3)
     assert readings["ntk_trace"].note == "one probe a sample" and readings["ntk_trace"].standard_error

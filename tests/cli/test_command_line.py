@@ -146,6 +146,8 @@ def test_every_reading_command_speaks_json(pool: Path) -> None:
     first, second = sorted(pool.glob("runs/*/weights.safetensors"))[:2]
     status = json.loads(gapscope("pool", "status", pool.parent / "grid.toml", pool, "--json").stdout)
     assert status["total"] == status["finished"] == 12 and status["unreadable"] == 0
+    run = json.loads(gapscope("pool", "run", pool.parent / "grid.toml", pool, "--json").stdout)
+    assert (run["finished"], run["failed"]) == (12, 0) and len({row["id"] for row in run["networks"]}) == 12
     measured = json.loads(gapscope("measure", first, "--measure", "parameter_count", "--json").stdout)
     assert measured["id"] == first.parent.name and measured["unmeasured"] == {}
     compared = json.loads(gapscope("compare", first, second, "--measure", "parameter_norm", "--json").stdout)
@@ -283,6 +285,7 @@ def torch_version() -> str:
 def test_lists_are_json_where_asked() -> None:
     rows = json.loads(gapscope("data", "list", "--json").stdout)
     assert {"name", "task", "licence", "where"} <= set(rows[0]) and "digits" in {row["name"] for row in rows}
+    assert json.loads(gapscope("data", "fetch", "digits", "--json").stdout) == []
     studies = json.loads(gapscope("study", "list", "--json").stdout)
     assert studies["zhao2022"]["parts"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,12 @@ def test_the_page_opens_with_counts_and_findings() -> None:
 def test_claims_of_one_study_alone() -> None:
     output = CliRunner().invoke(app, ["claims", "overfitting_alarm", "--results", "nowhere"]).output
     assert output.startswith("overfitting_alarm  An overfitting alarm") and "luo2019" not in output
+
+
+def test_claims_speak_json() -> None:
+    output = CliRunner().invoke(app, ["claims", "overfitting_alarm", "--results", "nowhere", "--json"]).output
+    first = json.loads(output)["overfitting_alarm"][0]
+    assert set(first) == {"outcome", "claim", "ours"} and first["outcome"] == "not run"
 
 
 def test_an_unknown_study_is_refused() -> None:

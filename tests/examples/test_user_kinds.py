@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+NEEDS = {
+    "bert_with_lora": ("transformers", "accelerate", "peft"),
+    "hf_trainer": ("transformers", "accelerate", "datasets"),
+    "lightning_module": ("lightning",),
+}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -18,15 +23,13 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
         ("california_with_pandas", "input_jacobian_norm"),
         ("own_pool_to_an_estimate", "verdict"),
         ("bert_with_lora", "parameter_count"),
+        ("hf_trainer", "eval_loss"),
         ("lightning_module", "unit_sparsity.kappa"),
     ],
 )
 def test_an_example_runs_and_says_something(name: str, word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if name == "bert_with_lora":
-        for package in ("transformers", "accelerate", "peft"):
-            pytest.importorskip(package)
-    if name == "lightning_module":
-        pytest.importorskip("lightning")
+    for package in NEEDS.get(name, ()):
+        pytest.importorskip(package)
     path = EXAMPLES / f"{name}.py"
     assert len(path.read_text().splitlines()) < 40
     runpy.run_path(str(path), run_name="__main__")

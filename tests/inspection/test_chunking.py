@@ -108,6 +108,17 @@ def test_token_ids_are_few_only_where_they_are_very_few() -> None:
     assert [len(part) for part in seen] == [1]
 
 
+def test_one_number_a_sample_may_stand_for_a_whole_sentence() -> None:
+    seen: list[torch.Tensor] = []
+    assert samples_per_pass(nn.Embedding(10, 4), torch.zeros(40, 1, dtype=torch.int64), None, one_pass=seen.append)
+    assert [len(part) for part in seen] == [1]
+
+
+def test_a_pass_on_a_cpu_takes_a_quarter_of_a_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 2**40)
+    assert rows_per_pass(None, lambda: torch.zeros(2**21), CPU) == 32
+
+
 def test_the_trial_leaves_the_inputs_alone() -> None:
     x = -torch.ones(300, 1000)
     samples_per_pass(nn.ReLU(inplace=True), x, None)

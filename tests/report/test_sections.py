@@ -66,6 +66,13 @@ def test_weak_measures_are_folded_away_but_never_the_baseline() -> None:
     assert len(parts["more"]) == 14
 
 
+def test_a_family_of_numbers_is_shown_by_its_strongest() -> None:
+    names = ["margin.b", "zeta", *(f"margin.{k}" for k in range(5)), "pair.a", "pair.b"]
+    parts = folded([{"name": name, "baseline": False} for name in names])
+    assert [row["name"] for row in parts["rows"]] == ["margin.b", "zeta", "pair.a", "pair.b"]
+    assert [row["name"] for row in parts["more"]] == [f"margin.{k}" for k in range(5)]
+
+
 def test_readings_missing_or_constant_do_not_break_the_figures(records: list[Record]) -> None:
     changed = []
     for k, record in enumerate(records):

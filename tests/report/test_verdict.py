@@ -100,11 +100,16 @@ def test_readings_are_judged_at_equal_settings() -> None:
     assert judged_readings(PoolView(records[:11])) == {}
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_one_or_two_networks_make_a_page(n: int, tmp_path: Path) -> None:
-    records = [record("a", 0.9, 0.85), record("b", 0.9, 0.7)][:n]
+def test_one_or_two_networks_make_a_page_without_rankings(tmp_path: Path) -> None:
+    own = [Reading(measure="own", number="own", value=value) for value in (1.0, 2.0)]
+    records = [record("a", 0.9, 0.85, own[0]), record("b", 0.9, 0.7, own[1])]
+    page = write_report(records[:1], tmp_path / "page.html", title="Few").read_text()
+    assert "One network is finished, a: accuracy 0.900 on training data, 0.850 on test data, a gap of 0.050." in page
+    assert "1 finished network is too few to estimate gaps from: 12 are needed." in page
+    assert "Take a" not in page and "Half of them" not in page and "median gap" not in page
     page = write_report(records, tmp_path / "page.html", title="Few").read_text()
-    assert "Take a: the best test accuracy" in page and f"{n} finished networks are too few" in page
+    assert "Take a: the best test accuracy" in page and "2 finished networks are too few" in page
+    assert 'id="ranking"' not in page and 'id="networks"' in page and '<th scope="row" title="b">b</th>' in page
 
 
 def test_regression_is_by_the_loss() -> None:

@@ -19,7 +19,7 @@ DEFAULT_SECONDS = 60.0
 # trials are spared where a rough reckoning in forward passes stays below this part of the budget
 SURELY_BELOW = 0.2
 KEPT_FOR_SURPRISES = 0.2
-TRIAL = (2, 8)
+TRIAL = 10
 # more outputs than these are never differentiated one by one unless asked for by name
 MANY_OUTPUTS = 4096
 
@@ -80,32 +80,45 @@ def _part(ready: Ready, n: int) -> Ready:
     return ready.on(ready.samples.subset(torch.arange(min(n, total)) * (total // min(n, total))))
 
 
-def _seconds_a_sample(item: Measure, ready: Ready, options: Mapping[str, Any], take: Take) -> float:
-    """Slope between two trials, the first of which also pays for whatever is done once."""
-    few, more = (_timed(lambda n=n: take(item, _part(ready, n), options)) for n in TRIAL)
-    return max((more - few) / (TRIAL[1] - TRIAL[0]), 0.3 * more / TRIAL[1])
+@dataclass(frozen=True)
+class _Cost:
+    """Seconds that are paid once (for what is looked at and remembered), and seconds a sample."""
+
+    once: float
+    a_sample: float
+
+
+def _cost(item: Measure, ready: Ready, options: Mapping[str, Any], take: Take) -> _Cost:
+    """What two trials on the same few samples show."""
+    first, again = (_timed(lambda: take(item, _part(ready, TRIAL), options)) for _ in range(2))
+    return _Cost(max(0.0, first - again), again / TRIAL)
 
 
 def _forward_seconds(ready: Ready) -> float:
     """Seconds a sample of one forward pass."""
 
     def forward() -> None:
-        part = _part(ready, TRIAL[1])
+        part = _part(ready, TRIAL)
         with inspecting(ready.network):
             network_outputs(ready.network, part.samples.inputs)
 
-    return min(_timed(forward), _timed(forward)) / TRIAL[1]
+    return min(_timed(forward), _timed(forward)) / TRIAL
+
+
+def _fewer(n: int) -> int:
+    """The next power of two below n: passes of equal size, also of eighths, need no further looking at."""
+    return 1 << max(0, (n - 1).bit_length() - 1)
 
 
 def _fitted(costs: Mapping[str, float], fewest: Mapping[str, int], total: int, budget: float) -> dict[str, int]:
     """Halve the samples of whatever costs most until all together fit, or nothing can be halved."""
     counts = dict.fromkeys(costs, total)
     while sum(costs[name] * n for name, n in counts.items()) > budget:
-        able = [name for name, n in counts.items() if n // 2 >= fewest[name]]
+        able = [name for name, n in counts.items() if _fewer(n) >= fewest[name]]
         if not able:
             break
         dearest = max(able, key=lambda name: costs[name] * counts[name])
-        counts[dearest] //= 2
+        counts[dearest] = _fewer(counts[dearest])
     return counts
 
 
@@ -150,32 +163,34 @@ def planned(
     rough = {name: forward * sampling.passes(ready.n_outputs) for name, sampling in samplings.items()}
     times = {name: repeats.get(name, 1.0) for name in rough}
     surely_little = sum(rough[name] * times[name] for name in rough) * total < SURELY_BELOW * budget
-    if total < 2 * TRIAL[1] or surely_little:
+    if total < 2 * TRIAL or surely_little:
         return Plan(everything, total)
     costs: dict[str, float] = {}
+    once = 0.0
     failed: dict[str, str] = {}
     shares = dict(everything)
     for item in known:
         if item.name in options:
             continue
         try:
-            seconds, shares[item.name] = _tried(item, samplings[item.name], ready, budget, take)
+            cost, shares[item.name] = _tried(item, samplings[item.name], ready, budget, take)
         except NotMeasurable:  # perhaps of these few samples only: none of them may be right
-            seconds = rough[item.name]
+            cost = _Cost(0.0, rough[item.name])
         except Exception as error:  # whatever else it raises here it would raise on all samples
             failed[item.name] = reason(error)
             continue
-        costs[item.name] = times[item.name] * seconds
-    left = max((1 - KEPT_FOR_SURPRISES) * (budget - (time.perf_counter() - start)), 0.05 * budget)
+        costs[item.name] = times[item.name] * cost.a_sample
+        once += cost.once  # once more, for passes of another size
+    left = max((1 - KEPT_FOR_SURPRISES) * (budget - once - (time.perf_counter() - start)), 0.05 * budget)
     fewest = {name: sampling.fewest for name, sampling in samplings.items()}
     for name, n in _fitted(costs, fewest, total, left).items():
         shares[name] = replace(shares[name], n=n, seconds=n * costs[name])
-    seconds = sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
+    seconds = once + sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
     return Plan({name: share for name, share in shares.items() if name not in failed}, total, failed, seconds)
 
 
-def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take: Take) -> tuple[float, Share]:
-    """Seconds a sample of the exact measure, or of its probes where the exact one would take the whole budget."""
+def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take: Take) -> tuple[_Cost, Share]:
+    """Cost of the exact measure, or of its probes where the exact one would take the whole budget."""
     total = len(ready.samples)
     if not sampling.probe:
         if item.name == "input_jacobian_norm" and ready.n_outputs > MANY_OUTPUTS:
@@ -183,14 +198,14 @@ def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take:
                 f"it needs one backward pass an output, here {ready.n_outputs:,}; name it with "
                 "options={'input_jacobian_norm': {'squared': True, 'method': 'probe'}}"
             )
+        cost = _cost(item, ready, {}, take)
         # its groups are measured once more, for the standard error
-        factor = 2 if sampling.kind == "whole" else 1
-        return factor * _seconds_a_sample(item, ready, {}, take), Share(total)
-    by_probe = _seconds_a_sample(item, ready, sampling.probe, take)
+        return replace(cost, a_sample=(2 if sampling.kind == "whole" else 1) * cost.a_sample), Share(total)
+    by_probe = _cost(item, ready, sampling.probe, take)
     # an exact one costs about a probe an output; it is tried only where it may well fit
-    if by_probe * total * min(4, ready.n_outputs) < budget and ready.n_outputs <= MANY_OUTPUTS:
-        exact = _seconds_a_sample(item, ready, {}, take)
-        if exact * total < budget / 2:
+    if by_probe.a_sample * total * min(4, ready.n_outputs) < budget and ready.n_outputs <= MANY_OUTPUTS:
+        exact = _cost(item, ready, {}, take)
+        if exact.a_sample * total < budget / 2:
             return exact, Share(total)
     return by_probe, Share(total, sampling.probe)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.inspection.adapted import Adapted, call, class_axis, original
 from gapscope.inspection.outputs import inspecting, raw_outputs, ready_inputs
+from gapscope.inspection.usable import check_finite, check_layers_can_be_watched, check_module, check_weights_are_there
 from gapscope.measures.registry import Measure
 
 LOOKED_AT = 8
@@ -83,40 +83,12 @@ class Ready:
 
 
 def _check_network(network: Any) -> nn.Module:
-    if isinstance(network, type) and issubclass(network, nn.Module):
-        raise InvalidInput(
-            f"network must be a module, not its class; got {network.__name__}. Pass {network.__name__}(...)."
-        )
-    if not isinstance(network, nn.Module):
-        raise InvalidInput(
-            f"network must be a torch.nn.Module; got {type(network).__name__}. Wrap it in a module whose forward calls "
-            "it."
-        )
+    check_module(network)
     network = original(network)
-    if isinstance(network, torch.jit.ScriptModule):
-        raise InvalidInput(
-            f"network must be a module whose layers can be watched; got a {type(network).__name__}, which hides them. "
-            "Pass the nn.Module that it was made from."
-        )
-    for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
-        _check_tensor(name, tensor)
+    check_layers_can_be_watched(network)
+    check_weights_are_there(network)
+    check_finite(network)
     return network
-
-
-def _check_tensor(name: str, tensor: Tensor) -> None:
-    if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
-        raise InvalidInput(f"All weights must be initialised; '{name}' is lazy. Run one forward pass before.")
-    if tensor.is_meta:
-        raise InvalidInput(
-            f"All weights must hold numbers; '{name}' is on the meta device, which has none. Load the weights first."
-        )
-    # a buffer may hold infinities on purpose, such as an attention mask
-    wrong = tensor.isnan() if not isinstance(tensor, nn.Parameter) else ~torch.isfinite(tensor)
-    if bool(wrong.any()):
-        raise InvalidInput(
-            f"All weights must be finite; '{name}' holds NaN or infinity: its training has diverged. Train it again "
-            "with a smaller learning rate."
-        )
 
 
 def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:

@@ -212,6 +212,11 @@ def rank_architectures(
     >>> [item.name for item in ranking]
     ['narrow', 'wide']
     """
+    if not isinstance(candidates, Mapping):
+        raise InvalidInput(
+            f"candidates must be a mapping from names to architectures; got {type(candidates).__name__}. Pass "
+            "{name: NetworkSpec(...)}."
+        )
     if not candidates:
         raise InvalidInput("candidates must hold one architecture or more; got none. Pass {name: NetworkSpec(...)}.")
     check_choice("initialization", initialization, INITIALIZATIONS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gapscope.base.records import Reading
 
-HEAD = ("measure", "value", "error", "better", "units", "note")
+HEAD = ("measure", "value", "error", "better", "what it is")
 BETTER = {"lower": "lower", "higher": "higher", "none": "-"}
 # a measure with more numbers than these is folded into one row
 FOLDED_FROM = 5
@@ -24,16 +24,23 @@ def _error(reading: Reading) -> str:
     return "± ?" if math.isnan(reading.standard_error) else f"± {reading.standard_error:.2g}"
 
 
+def _words(title: str, units: str, note: str) -> str:
+    """What a number is, in words, with its units, and what else one must know."""
+    measured = f"{title} [{units}]" if title and units else title or units
+    return "; ".join(part for part in (measured, note) if part)
+
+
 def _row(reading: Reading) -> tuple[str, ...]:
     value = "no value" if math.isnan(reading.value) else f"{reading.value:.6g}"
-    return (reading.name, value, _error(reading), BETTER[reading.direction], reading.units, reading.note)
+    words = _words(reading.title, reading.units, reading.note)
+    return (reading.name, value, _error(reading), BETTER[reading.direction], words)
 
 
 def _folded(family: Sequence[Reading]) -> tuple[str, ...]:
-    """One row for a family: its medians where it has any, else its first numbers."""
+    """One row for a family, with its medians where it has any, else its first numbers."""
     there = [reading for reading in family if not math.isnan(reading.value)]
     medians = [reading for reading in there if reading.number.endswith(".median")] or there[:2]
-    value = ", ".join(f"{reading.number} {reading.value:.3g}" for reading in medians) or "no value"
+    shown = ", ".join(f"{reading.number} {reading.value:.3g}" for reading in medians)
     notes = dict.fromkeys(
         f"{reading.number.split('.')[0]}: {reading.note}" if math.isnan(reading.value) else reading.note
         for reading in family
@@ -45,12 +52,11 @@ def _folded(family: Sequence[Reading]) -> tuple[str, ...]:
         notes = {f"{', '.join(lacking)}: {why}": None} | {n: None for n in notes if n.split(":")[0] not in lacking}
     first = family[0]
     return (
-        f"{first.measure} ({len(there)} numbers)",
-        value,
+        f"{first.measure}.*",
+        f"{len(there)} numbers" if there else "no value",
         "exact" if first.standard_error is None else "estimated",
         BETTER[first.direction],
-        first.units,
-        "; ".join(notes),
+        _words(": ".join(part for part in (first.title.split(": ")[0], shown) if part), first.units, "; ".join(notes)),
     )
 
 

@@ -91,12 +91,17 @@ def fetch_data(
     name: str = typer.Argument(help="Name of a data set, as `gapscope data list` shows it."),
     data_root: Path | None = _ROOT,
     base_url: str | None = typer.Option(None, "--base-url", help="Another server that holds the same files."),
+    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
     """Fetch the official files of a data set; a broken download goes on where it stopped."""
+    from gapscope.base.files import to_json
     from gapscope.data import fetch
 
     with _progress() as report:
         paths = fetch(name, root=data_root, base_url=base_url, progress=report)
+    if json:
+        typer.echo(to_json([{"path": str(path), "bytes": path.stat().st_size} for path in paths], indent=1))
+        return
     if not paths:
         typer.echo(f"{name} is built in; there is nothing to fetch.")
     for path in paths:

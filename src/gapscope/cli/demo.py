@@ -95,12 +95,14 @@ def _summary(records: Sequence[Record], held_out: Sequence[Record], assessed: pa
 def demo(
     folder: Path = typer.Option(Path("gapscope-demo"), help="Where the pool and the report go."),
     workers: int = typer.Option(2, help="Processes, one thread each."),
+    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
     """Train 40 networks on handwritten digits, measure each, estimate the gap of those held out, write a report."""
     import time
 
     from rich.console import Console
 
+    from gapscope.base.files import to_json
     from gapscope.cli.progress import progress, stoppable
     from gapscope.cli.tables import table_of
     from gapscope.pools import Grid, Pool
@@ -109,13 +111,19 @@ def demo(
     start = time.perf_counter()
     grid, pool = Grid.from_toml(GRID), Pool(folder)
     missing = len(pool.missing(grid, measures=grid.measures))
-    typer.echo(f"{len(grid)} networks on 1,797 handwritten digits, {missing} to train with {workers} workers")
+    typer.echo(f"{len(grid)} networks on 1,797 handwritten digits, {missing} to train with {workers} workers", err=json)
     with stoppable(), progress("training and measuring", missing) as show:
         records = pool.run(grid, workers=workers, measure_samples=MEASURE_SAMPLES, on_record=show)
     held_out, assessed, estimator = _estimate(records)
     page = write_report(
         records, folder / "report.html", title="gapscope demo: digits", estimator=estimator, held_out=assessed
     )
+    if json:
+        rows = assessed.rename_axis("id").reset_index().to_dict("records")
+        gaps = {record.id: record.gap for record in held_out}
+        found = [{**row, "gap": gaps[row["id"]]} for row in rows]
+        typer.echo(to_json({"report": str(page.resolve()), "networks": len(records), "held_out": found}, indent=1))
+        return
     title = "Accuracy to expect on right labels, for networks the estimator has not seen (90 % intervals)"
     Console().print(table_of(_closing_table(held_out, assessed), title))
     for line in _summary(records, held_out, assessed):

@@ -96,14 +96,18 @@ def fit(
     from gapscope.estimation.held_out import N_FOLDS, suggested_scheme, suited_to
     from gapscope.pools import open_pool
 
+    def check_enough(n: int) -> None:
+        if n < FEWEST:
+            raise InvalidInput(
+                f"An estimator needs {FEWEST} finished networks or more, better dozens; {pool} has {n}. Run a larger "
+                "grid, or add networks with Pool.add."
+            )
+
     records = open_pool(pool).records()
+    check_enough(sum(record.status == "finished" for record in records))
     estimator = suggested_estimator(records, features=measure or None, kind=kind)
     table = usable_rows(records_to_pandas(records), estimator.features or [])
-    if len(table) < FEWEST:
-        raise InvalidInput(
-            f"An estimator needs {FEWEST} finished networks or more, better dozens; {pool} has {len(table)}. Run a "
-            "larger grid, or add networks with Pool.add."
-        )
+    check_enough(len(table))
     estimator, scheme = suited_to(estimator, len(table)), suggested_scheme(len(table))
     with steps("estimating each network from others") as show:
         quality = cross_validate(estimator, table, scheme=scheme, n_splits=N_FOLDS, on_fit=show)

@@ -23,14 +23,16 @@ def run(
     device: str = typer.Option("cpu", help="Torch device of every network."),
     measure_samples: int | None = typer.Option(None, help="Measure on this many training samples; default all."),
     retry_failed: bool = typer.Option(False, help="Run failed networks again."),
+    json: bool = JSON,
 ) -> None:
     """Train, score and measure what is missing of a grid. Finished networks are never run twice."""
+    from gapscope.base.files import to_json
     from gapscope.cli.progress import progress, stoppable
     from gapscope.pools import Grid, Pool
 
     specs, pool = Grid.from_toml(grid), Pool(folder)
     missing = len(pool.missing(specs, measures=specs.measures, retry_failed=retry_failed))
-    typer.echo(f"{len(specs)} networks, {len(specs) - missing} done, {missing} to run with {workers} workers")
+    typer.echo(f"{len(specs)} networks, {len(specs) - missing} done, {missing} to run with {workers} workers", err=json)
     with stoppable(), progress(f"pool {folder}", missing) as show:
         records = pool.run(
             specs,
@@ -43,7 +45,14 @@ def run(
             on_record=show,
         )
     counts = {status: sum(r.status == status for r in records) for status in ("finished", "diverged", "failed")}
-    typer.echo(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; records in {folder}")
+    if json:
+        rows = [
+            {"id": record.id, "status": record.status, "message": record.message, "gap": record.gap, **record.scores}
+            for record in records
+        ]
+        typer.echo(to_json({"folder": str(folder), **counts, "networks": rows}, indent=1))
+    else:
+        typer.echo(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; records in {folder}")
     if counts["failed"]:
         first = next(record for record in records if record.status == "failed")
         typer.echo(f"the first that failed: {first.id}: {first.message}", err=True)
@@ -51,7 +60,8 @@ def run(
     if not counts["finished"]:
         typer.echo("no network finished", err=True)
         raise typer.Exit(1)
-    typer.echo(f"next: gapscope report {folder}")
+    if not json:
+        typer.echo(f"next: gapscope report {folder}")
 
 
 @app.command("status")

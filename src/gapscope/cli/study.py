@@ -13,6 +13,8 @@ from typing import Any
 
 import typer
 
+JSON = typer.Option(False, "--json", help="Print everything as JSON.")
+
 app = typer.Typer(help="Reproduce a paper's tables and figures; a stopped study goes on.", no_args_is_help=True)
 
 
@@ -55,7 +57,7 @@ def load_study(name: str) -> Any:
 
 
 @app.command("list")
-def list_studies(json: bool = typer.Option(False, "--json", help="Print everything as JSON.")) -> None:
+def list_studies(json: bool = JSON) -> None:
     """Name every study with its parts."""
     studies = {name: load_study(name) for name in available()}
     if json:
@@ -81,8 +83,12 @@ def run(
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
     device: str = typer.Option("cpu", help="Where networks of pools are trained: 'cpu', 'cuda', 'mps'."),
     again: bool = typer.Option(False, help="Make tables and figures again; trained networks are kept."),
+    json: bool = JSON,
 ) -> None:
     """Run the parts of a study that have no result yet."""
+    from functools import partial
+
+    from gapscope.base.files import to_json
     from gapscope.cli.progress import stoppable
 
     study = load_study(name)
@@ -96,8 +102,11 @@ def run(
             workers=workers,
             device=device,
             data_root=None if data_root is None else str(data_root),
-            say=typer.echo,
+            say=partial(typer.echo, err=json),
         )
+    if json:
+        typer.echo(to_json({"written": [str(path) for path in written]}))
+        return
     typer.echo(f"{len(written)} parts written to {results / name / scale}")
 
 
@@ -159,22 +168,31 @@ def _told(study: Any, results: Path) -> list[str]:
     return lines
 
 
+def _claim(outcome: str, sentence: str, ours: bool) -> dict[str, Any]:
+    return {"outcome": outcome, "claim": sentence, "ours": ours}
+
+
 @app.command("claims")
 def claims(
     name: str | None = typer.Argument(None, help="Name of a study; without it, all."),
     results: Path = typer.Option(Path("results"), help="Folder of the stored results."),
     write: bool = typer.Option(False, help="Write the page of all claims to README.md in that folder."),
+    json: bool = JSON,
 ) -> None:
     """What holds: every claim, from the stored results, and why an open one is open."""
+    from gapscope.base.files import to_json, write_atomically
+
     names = [name] if name else list(available())
-    for study in map(load_study, names):
+    asked = {name: load_study(name) for name in names}
+    if json:
+        found = {name: study.claims(results) for name, study in asked.items()}
+        typer.echo(to_json({name: [_claim(*claim) for claim in each] for name, each in found.items()}, indent=1))
+    for study in () if json else asked.values():
         for line in _told(study, results):
             typer.echo(line)
     if write:
-        from gapscope.base.files import write_atomically
-
         studies = [load_study(there) for there in available()]
         opening = [PAGE_OPENS, *_tally(studies, results), *_findings(studies, results)]
         page = [*opening, *(study.claims_section(results) for study in studies), PAGE_ENDS]
         write_atomically(results / "README.md", "\n".join(page).rstrip() + "\n")
-        typer.echo(f"written: {results / 'README.md'}")
+        typer.echo(f"written: {results / 'README.md'}", err=json)

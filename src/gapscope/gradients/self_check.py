@@ -68,6 +68,8 @@ def _key(tape: Tape, outputs: Tensor, *, create_graph: bool) -> Hashable:
 
 def _orders(n: int, seed: int) -> list[Tensor]:
     """Orders of the samples in which it shows that a network sorts them: with no sample in its old place."""
+    if n == 1:
+        return [torch.zeros(1, dtype=torch.int64)]
     # Of few samples that may be the very order into which the network sorts them, so that the old one is looked at too.
     shuffled = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     moved = torch.empty_like(shuffled)

@@ -67,11 +67,11 @@ def per_sample_traces(
         weightings = [every_output(outputs)] if probes is None else [probe[None, part] for probe in probes.to(outputs)]
         return torch.stack([square_norms(tape, outputs, weighting).double() for weighting in weightings])
 
-    chunk_size = samples_per_pass(
-        network,
-        x,
-        chunk_size,
-        one_pass=lambda first: traces(first, slice(1)),
-        at_most=at_most,
-    )
+    def one_pass(first: Tensor) -> list[Tensor]:
+        # unverified: the verification holds copies of the weights, as many for one sample as for all
+        tape, outputs = recorded(network, first)
+        weighting = every_output(outputs) if probes is None else probes[:1, :1].to(outputs)
+        return [part.square_norms() for part in tape.contributions(outputs, weighting).values()]
+
+    chunk_size = samples_per_pass(network, x, chunk_size, one_pass=one_pass, at_most=at_most)
     return torch.cat([traces(x[part], part) for part in slices(len(x), chunk_size)], dim=1)

@@ -19,6 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 # One part in so many of the free memory: allocators, workspaces and other processes need some as well.
 _SHARE = 4
+# The most bytes of one pass: on CPUs more samples at once are no faster, and what a pass leaves to the allocator stays.
+_PASS_BYTES = {"cpu": 2**28}
 
 
 class PeakBytes(TorchDispatchMode):
@@ -92,7 +94,7 @@ def rows_per_pass(
     device: torch.device,
     *,
     at_most: int = 2**31,
-    bytes_at_most: int = 2**30,
+    bytes_at_most: int | None = None,
 ) -> int:
     """Return `chunk_size`, or where it is None as many rows as memory allows; a trial shows how much one row takes.
 
@@ -101,12 +103,14 @@ def rows_per_pass(
         one_row: Does the work for one row.
         device: Where its tensors lie.
         at_most: The most rows a pass.
-        bytes_at_most: The most bytes a pass.
+        bytes_at_most: The most bytes a pass; None for 256 MiB on CPUs and 1 GiB elsewhere.
 
     Returns:
         Rows a pass: `at_most`, or the largest power of two below it that fits.
     """
     if chunk_size is not None:
         return chunk_size
+    if bytes_at_most is None:
+        bytes_at_most = _PASS_BYTES.get(device.type, 2**30)
     fitting = memory_budget(device, bytes_at_most) // bytes_held(one_row)
     return at_most if fitting >= at_most else 1 << max(0, fitting.bit_length() - 1)

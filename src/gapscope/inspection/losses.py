@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import IGNORED, Samples, slices
 from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
+from gapscope.inspection.sharing import shared
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A loss of each sample [n] from outputs [n, K] and targets; `sample_losses` is the one that is used by default."""
@@ -95,6 +96,7 @@ def sample_losses(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..
     return losses.reshape(len(outputs), -1).mean(1)
 
 
+@shared
 def scores(network: nn.Module, samples: Samples, *, chunk_size: int | None = None) -> dict[str, float]:
     """Return {"loss", "accuracy"} in evaluation mode over all samples; regression has no accuracy. Exact.
 

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.nn.parameter import is_lazy
 
-from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, ReplaceLayer
+from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer
 from gapscope.base.samples import slices
 from gapscope.inspection.chunking import rows_per_pass
 from gapscope.inspection.restoring import restored
+from gapscope.inspection.usable import check_holds_numbers, check_module, check_weights_are_there, other_type
 
 # Samples a pass beyond which a forward pass gets no faster, on CPUs and GPUs alike.
 AT_MOST = 512
@@ -37,7 +37,17 @@ def unwrapped(network: nn.Module) -> nn.Module:
     """Return the network inside wrappers: those of `torch.compile`, DistributedDataParallel and DataParallel.
 
     The modules inside `torch.compile`'s wrapper are the network's own, under their own names and with their hooks.
+
+    Args:
+        network: The network.
+
+    Returns:
+        The network itself.
+
+    Raises:
+        InvalidInput: It is no module.
     """
+    check_module(network)
     while True:
         inner = vars(network).get("_modules", {}).get("_orig_mod")
         if isinstance(network, DistributedDataParallel | DataParallel):
@@ -59,10 +69,12 @@ def uncompiled() -> Iterator[None]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn what torch raises where a derivative cannot be taken into one sentence that says what to do."""
+    """Turn what torch raises of inputs of a wrong type, and of derivatives that it cannot take, into one sentence."""
     try:
         yield
     except RuntimeError as error:
+        if said := other_type(error):
+            raise InvalidInput(said) from error
         if "use_reentrant" not in str(error):
             raise
         raise ReplaceLayer(_REENTRANT) from error
@@ -79,15 +91,6 @@ def check_no_reentrant_checkpoint(outputs: Tensor) -> None:
             raise ReplaceLayer(_REENTRANT)
         seen.add(node)
         left += [following for following, _ in node.next_functions]
-
-
-def _check_initialized(network: nn.Module) -> None:
-    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
-        if is_lazy(tensor):
-            raise NotMeasurable(
-                f"A network's parameters must have their sizes; '{name}' belongs to a lazy layer that has not run yet. "
-                "Run the network once on a batch."
-            )
 
 
 @contextmanager
@@ -110,7 +113,7 @@ def inspecting(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -
         GapscopeError: The body changed a parameter in place.
     """
     network = unwrapped(network)
-    _check_initialized(network)
+    check_weights_are_there(network)
     modes = [(module, module.training) for module in network.modules()]
     parameters = [(p, p.grad, p.requires_grad, _version(p)) for p in network.parameters()]
     try:
@@ -156,10 +159,11 @@ def ready_inputs(network: nn.Module, x: Tensor) -> Tensor:
         The inputs, detached; a copy only where one is needed.
 
     Raises:
-        InvalidInput: Inputs and weights have different floating-point types.
+        InvalidInput: Inputs and weights have different floating-point types, or the inputs hold no numbers.
     """
     floating = (p.dtype.to_real() for p in network.parameters() if p.is_floating_point() or p.is_complex())
     dtype = next(floating, None)
+    check_holds_numbers(x)
     if dtype is not None and (x.is_floating_point() or x.is_complex()) and dtype != x.dtype.to_real():
         raise InvalidInput(
             f"inputs and weights must have the same dtype; got {x.dtype} and {dtype}. "
@@ -167,6 +171,13 @@ def ready_inputs(network: nn.Module, x: Tensor) -> Tensor:
         )
     x = x.clone() if x.is_inference() else x.detach()
     return x.to(device_of(network))
+
+
+def _are_few(x: Tensor) -> bool:
+    """Whether inputs are too few to be worth a trial; one whole number a sample may stand for a sentence or more."""
+    if x.is_floating_point():
+        return x.numel() <= _FEW_ENTRIES
+    return x.numel() <= _FEW_TOKENS and x[0].numel() > 1
 
 
 def samples_per_pass(
@@ -193,7 +204,7 @@ def samples_per_pass(
     """
     if chunk_size is not None:
         return chunk_size
-    if x.numel() <= (_FEW_ENTRIES if x.is_floating_point() else _FEW_TOKENS):
+    if _are_few(x):
         return at_most
     # a network may change its input in place
     first = ready_inputs(network, x[:1]).clone()

@@ -10,6 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
+from gapscope.inspection.outputs import explained
+from gapscope.inspection.usable import check_holds_numbers, check_module
 
 
 class Penalty(ABC):
@@ -77,12 +79,15 @@ def outputs_with_penalties(
     Returns:
         Outputs [n, K] and the sum of the penalties (0-d).
     """
+    check_module(network)
+    check_holds_numbers(x)
     with ExitStack() as stack:
         inputs, observations = x, []
         for penalty in penalties:
             inputs, observed = stack.enter_context(penalty.observing(network, inputs))
             observations.append(observed)
-        outputs = network(inputs)
+        with explained():
+            outputs = network(inputs)
     total = outputs.new_zeros(())
     for penalty, observed in zip(penalties, observations, strict=True):
         total = total + penalty.value(network, inputs, outputs, y, observed)

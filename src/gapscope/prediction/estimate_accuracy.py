@@ -16,6 +16,7 @@ from gapscope.base.results import Result
 from gapscope.base.samples import Samples, as_samples
 from gapscope.estimation.accuracy_estimator import AccuracyEstimator, Answer, shipped
 from gapscope.inspection.losses import scores
+from gapscope.inspection.usable import check_module
 from gapscope.labels.noise_rate import clean_accuracy
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ def estimate_accuracy(
         UnsupportedLayer: The network mixes samples.
     """
     check_range("level", level, 0, 1, low_open=True, high_open=True)
+    check_module(network)
     samples = as_samples(data)
     _check(samples)
     known = initial is not None

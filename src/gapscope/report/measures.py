@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from gapscope.base.readings_table import FOLDED_FROM
 from gapscope.base.records import BASELINE, Reading
 from gapscope.estimation.clusters import recipes
 from gapscope.estimation.columns import hyperparameter_columns
@@ -132,11 +134,13 @@ def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None)
 
     Returns:
         One row a measure, the strongest first; measures without a correlation last, and a random one after them where
-        they are judged.
+        they are judged; none where no measure has a correlation, as with two networks.
     """
     judged = judged or {}
     found = ranked_correlations(view)
-    by_name: dict[Any, dict[str, Any]] = {} if found is None else found.to_dict("index")
+    if found is None or not found["kendall"].notna().any():
+        return []
+    by_name: dict[Any, dict[str, Any]] = found.to_dict("index")
     rows = []
     for name, row in by_name.items():
         ends = (row["kendall"], row["kendall_low"], row["kendall_high"])
@@ -163,9 +167,27 @@ def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None)
 
 
 def folded(ranked: list[dict[str, Any]]) -> dict[str, Any]:
-    """The ranking in two parts: what is shown at once (the baseline always is), and what is folded away."""
-    far = [row for row in ranked[SHOWN_ROWS:] if not row["baseline"]]
-    return {"rows": [row for row in ranked if row not in far], "more": far}
+    """The ranking in two parts: what is shown at once (the baseline always is), and what is folded away.
+
+    Of a measure of many numbers, such as margins at four layers, only the one that goes with the gap best is shown.
+
+    Args:
+        ranked: What `ranked_measures` returned.
+
+    Returns:
+        The rows of both parts.
+    """
+    members = Counter(_family(row) for row in ranked)
+    leading: dict[str, Any] = {}
+    for row in ranked:
+        leading.setdefault(_family(row), row)
+    heads = [row for row in ranked if members[_family(row)] < FOLDED_FROM or leading[_family(row)] is row]
+    shown = [row for k, row in enumerate(heads) if k < SHOWN_ROWS or row["baseline"]]
+    return {"rows": shown, "more": [row for row in ranked if row not in shown]}
+
+
+def _family(row: dict[str, Any]) -> str:
+    return str(row["name"]).split(".")[0]
 
 
 def _usable(view: PoolView, name: str) -> tuple[list[float], list[float], list[str]]:

@@ -16,13 +16,14 @@ MOST_CELLS = 9000
 
 @dataclass(frozen=True)
 class _Column:
-    """One column: its head, whether it is aligned as numbers, and the value and text of each network."""
+    """One column: its head (and that in words), whether it is aligned as numbers, value and text of each network."""
 
     text: str
     numeric: bool
     value: Callable[[Record], Any]
     written: Callable[[Any], str]
     kind: str = ""
+    title: str = ""
 
 
 def _setting_columns(view: PoolView) -> list[_Column]:
@@ -41,7 +42,9 @@ def _columns(view: PoolView) -> list[_Column]:
         return _Column(name.replace("_", " "), True, lambda record: record.scores.get(name, math.nan), fixed)
 
     def reading(name: str) -> _Column:
-        return _Column(name, True, lambda record: record.readings.values().get(name, math.nan), number)
+        return _Column(
+            name, True, lambda record: record.readings.values().get(name, math.nan), number, title=view.titles[name]
+        )
 
     return [
         _Column("gap", True, lambda record: record.gap, fixed, kind="gap"),
@@ -80,5 +83,7 @@ def networks(view: PoolView) -> dict[str, Any]:
     for record in ordered[:most]:
         share = 0.0 if math.isnan(record.gap) else max(0.0, record.gap) / widest
         cells = [_cell(column, record) for column in columns]
-        rows.append({"id": record.id, "cells": cells, "share": f"{100 * share:.0f}%"})
+        rows.append(
+            {"id": record.id, "name": record.spec.get("name", ""), "cells": cells, "share": f"{100 * share:.0f}%"}
+        )
     return {"heads": columns, "rows": rows, "of": len(ordered)}

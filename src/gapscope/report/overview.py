@@ -16,6 +16,8 @@ LONGEST_MESSAGE = 400
 MOST_VALUES = 12
 MOST_TROUBLES = 50
 SHOWN = 5
+# fewer gaps than these have no distribution worth a figure
+FEWEST_BARS = 4
 
 
 def _varied(view: PoolView) -> list[dict[str, Any]]:
@@ -80,7 +82,7 @@ def overview(view: PoolView) -> dict[str, Any]:
         "gap_high": fixed(max(gaps, default=numpy.nan)),
         "gap_median": fixed(quartiles[1]),
         "gap_quartiles": f"{fixed(quartiles[0])} and {fixed(quartiles[2])}",
-        "distribution": gap_distribution(gaps, view.gap_label) if gaps else Markup(""),
+        "distribution": gap_distribution(gaps, view.gap_label) if len(gaps) >= FEWEST_BARS else Markup(""),
         "varied": _varied(view),
         "troubles": troubles[:MOST_TROUBLES],
         "other_troubles": max(0, len(troubles) - MOST_TROUBLES),

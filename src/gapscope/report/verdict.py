@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gapscope.base.records import Record
 from gapscope.estimation.leaderboard_row import EVIDENCE, Verdict
-from gapscope.report.numbers import expected, fixed
+from gapscope.report.numbers import counted, expected, fixed
 from gapscope.report.pool_view import PoolView
 
 if TYPE_CHECKING:
@@ -26,8 +26,20 @@ def _named(records: Sequence[Record], view: PoolView) -> str:
     return "; ".join(names) + (f"; and {more} more" if more else "")
 
 
+def _alone(view: PoolView) -> str:
+    """What is known of the only network."""
+    (record,), kind = view.finished, view.gap_kind
+    train, test = (fixed(record.scores[f"{part}_{kind}"]) for part in ("train", "test"))
+    return (
+        f"One network is finished, {_named([record], view)}: {kind} {train} on training data, {test} on test data, a "
+        f"gap of {fixed(record.gap)}."
+    )
+
+
 def _best(view: PoolView) -> str:
     """Which network has the best test score, and who is within a point of it."""
+    if len(view.finished) == 1:
+        return _alone(view)
     if view.gap_kind == "loss":
         best = min(view.finished, key=lambda record: record.scores["test_loss"])
         return f"The smallest test loss, {fixed(best.scores['test_loss'])}, has {_named([best], view)}."
@@ -60,7 +72,8 @@ def _estimated(view: PoolView, held_out: pandas.DataFrame | None) -> str:
     if held_out is None:
         if len(view.finished) >= ENOUGH:
             return ""
-        return f"{len(view.finished)} finished networks are too few to estimate gaps from: add some, {ENOUGH} at least."
+        few = counted(len(view.finished), "finished network")
+        return f"{few} {'is' if len(view.finished) == 1 else 'are'} too few to estimate gaps from: {ENOUGH} are needed."
     gaps = {record.id: record.gap for record in view.finished}
     estimates = zip(held_out.index, held_out["prediction"].tolist(), strict=True)
     pairs = [(gaps[str(key)], float(value)) for key, value in estimates if not math.isnan(value)]

@@ -212,6 +212,8 @@ class Monitor(Result):
         check_range("n_samples", n_samples, 1)
         check_choice("mode", mode, ("eval", "train"))
         alarm = make_alarm(alarm) if isinstance(alarm, str) else alarm
+        if not isinstance(alarm, Alarm | None):
+            raise InvalidInput(f"alarm must be an alarm or the name of one, such as 'joint'; got {alarm!r}.")
         self.samples, positions = _subset(data, n_samples, seed, None if alarm is None else alarm.wanted)
         if alarm is not None:
             _check_alarm(alarm, self.samples)
@@ -388,10 +390,19 @@ class Monitor(Result):
         return Recordings.load(path)
 
     def plot(self) -> list[Any]:
-        """Draw every number over the epochs, with the alarm's epochs, and return the matplotlib axes."""
+        """Draw every number over the epochs, with the alarm's epochs.
+
+        Returns:
+            The matplotlib axes.
+
+        Raises:
+            InvalidInput: Nothing has been recorded yet.
+        """
+        if not self.rows:
+            raise InvalidInput("A plot needs one recording or more; the monitor has none yet. Call it after an epoch.")
         alarm = self.alarm
         marked = {} if alarm is None else {"alarm raised": alarm.raised_at, "best epoch by the alarm": alarm.peak}
-        columns = {name: [row[name] for row in self.rows] for name in (self.rows[0] if self.rows else ())}
+        columns = {name: [row[name] for row in self.rows] for name in self.rows[0]}
         known = {name: epoch for name, epoch in marked.items() if epoch is not None}
         return plot_lines(self.epochs, columns, marked=known)
 

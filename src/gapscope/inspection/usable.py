@@ -1,0 +1,85 @@
+"""What a network must be so that anything can be measured of it, and what is said where it is not."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from gapscope.base.errors import InvalidInput, NotMeasurable
+
+# How torch says that a layer was given numbers of another type than its weights.
+_OTHER_TYPE = re.compile(
+    r"must have the same dtype, but got (\w+) and|Input type \(([\w ]+)\) and|expected scalar type \w+ but found (\w+)|"
+    r"expected .* to have type .* but got (\w+)|not implemented for '(Long|Int|Bool|Byte)'|"
+    "inputs must share same datatype"
+)
+
+
+def check_module(network: Any) -> None:
+    """Raise InvalidInput unless this is a module; a class and a function are told what to do."""
+    if isinstance(network, type) and issubclass(network, nn.Module):
+        raise InvalidInput(
+            f"network must be a module, not its class; got {network.__name__}. Pass {network.__name__}(...)."
+        )
+    if not isinstance(network, nn.Module):
+        raise InvalidInput(
+            f"network must be a torch.nn.Module; got {type(network).__name__}. Wrap it in a module whose forward calls "
+            "it."
+        )
+
+
+def check_weights_are_there(network: nn.Module) -> None:
+    """Raise where a weight has no size yet (NotMeasurable) or no numbers (InvalidInput)."""
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+        if is_lazy(tensor):
+            raise NotMeasurable(
+                f"A network's parameters must have their sizes; '{name}' belongs to a lazy layer that has not run yet. "
+                "Run the network once on a batch."
+            )
+        if tensor.is_meta:
+            raise InvalidInput(
+                f"All weights must hold numbers; '{name}' is on the meta device, which has none. Load the weights "
+                "first."
+            )
+
+
+def check_layers_can_be_watched(network: nn.Module) -> None:
+    """Raise InvalidInput for a network whose layers no hook sees."""
+    if isinstance(network, torch.jit.ScriptModule):
+        raise InvalidInput(
+            f"network must be a module whose layers can be watched; got a {type(network).__name__}, which hides them. "
+            "Pass the nn.Module that it was made from."
+        )
+
+
+def check_finite(network: nn.Module) -> None:
+    """Raise InvalidInput where a weight is not finite; buffers may be infinite on purpose, as attention masks are."""
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+        wrong = ~torch.isfinite(tensor) if isinstance(tensor, nn.Parameter) else tensor.isnan()
+        if bool(wrong.any()):
+            raise InvalidInput(
+                f"All weights must be finite; '{name}' holds NaN or infinity: its training has diverged. Train it "
+                "again with a smaller learning rate."
+            )
+
+
+def check_holds_numbers(x: Tensor) -> None:
+    """Raise InvalidInput for inputs on the meta device."""
+    if x.is_meta:
+        raise InvalidInput("inputs must hold numbers; got tensors on the meta device, which have none. Load the data.")
+
+
+def other_type(error: BaseException) -> str:
+    """What to say of an error of torch about numbers of another type than a layer's weights; else empty."""
+    found = _OTHER_TYPE.search(str(error))
+    if found is None:
+        return ""
+    given = next((part for part in found.groups() if part), "another")
+    return (
+        f"inputs must have a type that the network's layers take; got {given}. Use x.float() (images: "
+        "x.float() / 255), or the type of the weights."
+    )
