@@ -31,7 +31,8 @@ class Construct:
         finds: Names of the wrong numbers (W) and crashes (C) of the outside review that this construct showed.
         second_order: Whether torch can differentiate it twice.
         half: Whether torch has it in bfloat16.
-        refused: Whether it mixes samples or draws random numbers, so that measures must refuse a network with it.
+        refused: Whether it mixes samples, draws random numbers or hides its parameters, so that measures must refuse a
+            network with it.
         constant_mix: Whether no gradient flows through what is mixed or drawn, so that the batch as it was run has
             gradients of single samples, which is what the penalty takes.
     """

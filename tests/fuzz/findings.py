@@ -81,7 +81,7 @@ FINDINGS = {
             ("child used by its weight alone",),
             ("vmap in the forward pass",),
         ),
-        head="weight by hand",
+        head="no parameters",
     ),
     "C3 sizes that coincide": Finding(
         (
@@ -99,4 +99,8 @@ FINDINGS = {
     "C6 complex weights of single precision": Finding((("linear", "filter of complex weights"),), dtype=torch.float32),
     "C7 batch norm without statistics": Finding((("linear", "batch norm without statistics"),)),
     "C8 outputs that do not depend on the inputs": Finding((("linear",),), head="constant outputs"),
+    "C9 a checkpoint that hides its parameters": Finding(
+        (("linear", "checkpoint that hides its parameters"),), head="mean of the places"
+    ),
+    "C10 a buffer of another size": Finding((("linear", "buffer of the size of the batch"),)),
 }

@@ -1,4 +1,4 @@
-"""Constructs that measures must refuse: an output depends on other samples, or on chance.
+"""Constructs that measures must refuse: an output depends on other samples or on chance, or hides its parameters.
 
 The penalty takes the gradients of the batch as it was run: where no gradient flows from sample to sample (a detached
 scale, a mask) they are well defined, and otherwise the penalty refuses too.
@@ -6,10 +6,12 @@ scale, a mask) they are well defined, and otherwise the penalty refuses too.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fuzz.construct import (
     Sizes,
@@ -52,3 +54,13 @@ def _batch_softmax(s: Sizes) -> nn.Module:
 @construct("batch norm without statistics", "W7", "C7", refused=True)
 def _batch_norm_without(s: Sizes) -> nn.Module:
     return Wrapped(on_channels, layer=norm_layer(nn.BatchNorm1d(s.features, track_running_stats=False)))
+
+
+@construct("checkpoint that hides its parameters", "C9", refused=True)
+def _reentrant(s: Sizes) -> nn.Module:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that nothing has a gradient, where gradients are off
+            return checkpoint(net.layer, net.before(x), use_reentrant=True)
+
+    return Wrapped(forward, before=nn.Linear(s.features, s.features), layer=linear(s))

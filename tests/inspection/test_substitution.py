@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import OrderedDict
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -27,6 +28,35 @@ class Constants(nn.Module):
         h = self.layer(x).float() @ self.plain + self.listed[0] + torch.ones(3) * torch.tensor(0.5)
         h = h + torch.zeros(3, dtype=torch.float32).add_(1.0)
         return h.to(torch.float32).to(self.plain.dtype)
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    second: int
+
+
+def test_a_tensor_is_replaced_wherever_it_lies_among_arguments() -> None:
+    given, other, apart = torch.ones(2), torch.zeros(2), torch.full((2,), 3.0)
+    substituted = Substituted([(given, other)])
+    seen: Any = substituted._seen(
+        (
+            given,
+            [apart, (given, 1, None)],
+            {"a": [given]},
+            Pair(given, 2),
+            OrderedDict(b=given),
+            torch.Size([2]),
+            "text",
+        )
+    )
+    assert seen[0] is other and seen[1][0] is apart and seen[1][1][0] is other and seen[1][1][1:] == (1, None)
+    assert seen[2]["a"][0] is other and type(seen[3]) is Pair and seen[3].first is other
+    assert seen[4]["b"] is other and seen[5:] == (torch.Size([2]), "text")
+    assert type(seen[5]) is torch.Size
+    assert substituted._seen(torch.float32) == torch.float32
+    assert Substituted([], DOUBLE)._seen([torch.float32, torch.int64, torch.complex64]) == [
+        DOUBLE, torch.int64, torch.complex128,
+    ]  # fmt: skip
 
 
 def test_everything_is_computed_in_the_precision_asked_for() -> None:
