@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,16 @@ from gapscope_studies.which_measure.study import STUDY, taus_within
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the parts write at smoke scale."""
+def part(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """What a part writes at smoke scale."""
     folder = tmp_path_factory.mktemp("which-measure")
     setting = Setting(scale="smoke", work=folder / "work", workers=1, say=lambda line: None)
-    written = run_study(STUDY, setting, folder / "results")
-    return {path.stem: json.loads(path.read_text()) for path in written}
+
+    def written(name: str) -> dict[str, Any]:
+        (path,) = run_study(STUDY, setting, folder / "results", parts=[name])
+        return json.loads(path.read_text())
+
+    return written
 
 
 @pytest.mark.parametrize("pool", ["cifar10", "cifar100"])
@@ -58,8 +63,8 @@ def test_taus_are_taken_within_groups_that_differ_in_one_setting() -> None:
     assert taus_within(table, "m.norm", "hp.depth") == pytest.approx([-1.0, -1.0, -1.0])
 
 
-def test_a_pool_at_smoke_scale(parts: dict[str, Any]) -> None:
-    content = parts["cifar10"]
+def test_a_pool_at_smoke_scale(part: Callable[[str], dict[str, Any]]) -> None:
+    content = part("cifar10")
     rows = content["numbers"]["clean"]["rows"]
     assert {row["role"] for row in rows} == {"measure", "size", "random"}
     assert all("recipes are too few" in row["why"] for row in rows)
@@ -69,9 +74,19 @@ def test_a_pool_at_smoke_scale(parts: dict[str, Any]) -> None:
     assert all(0 < row["gap"] < 1 for row in networks)
 
 
-def test_what_is_found_in_one_pool_is_judged_in_the_other(parts: dict[str, Any]) -> None:
-    content = parts["both"]
+@pytest.mark.slow
+def test_what_is_found_in_one_pool_is_judged_in_the_other(part: Callable[[str], dict[str, Any]]) -> None:
+    content = part("both")
     says = [row["says"] for row in content["claims"]]
     assert len(says) > 2 and "better than the size" in says[1]
     assert {row["verdict"] for row in content["numbers"]["measures"]} == {"no evidence"}
-    assert all(row["tau, CIFAR-10"] * row["tau, CIFAR-10"] <= 1 for row in content["numbers"]["single_settings"])
+    assert all(abs(row["tau, CIFAR-10"]) <= 1 for row in content["numbers"]["single_settings"])
+
+
+@pytest.mark.parametrize("pool", ["cifar10", "cifar100"])
+def test_the_stored_table_is_that_of_the_stored_page(pool: str) -> None:
+    folder = Path(__file__).parents[2] / "results" / "which_measure" / "small"
+    table = pandas.read_csv(folder / f"{pool}.csv")
+    numbers = json.loads((folder / f"{pool}.json").read_text())["numbers"]
+    rows = [row for row in numbers["networks"] if row["hp.wrong_labels"] == 0]
+    assert table.to_dict("records") == rows and len(rows) == numbers["clean"]["networks"] >= 60

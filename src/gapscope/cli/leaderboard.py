@@ -50,7 +50,7 @@ def leaderboard(
         return
     for sentence in (*found.verdict, "", *found.facts.splitlines()):
         typer.echo(textwrap.fill(sentence, shutil.get_terminal_size().columns))
-    typer.echo(found.table())
+    typer.echo(found.table(columns=shutil.get_terminal_size().columns))
     for line in LEGEND:
         typer.echo(line)
     for name, why in found.left_out.items():

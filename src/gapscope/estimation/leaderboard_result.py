@@ -23,14 +23,18 @@ SCORES = tuple(item.name for item in fields(LeaderboardRow) if item.type == "Sco
 NUMBERS = ("competition", "worst_sign_error", "explained")
 
 
-def short(measure: str) -> str:
-    """Return the name of a measure without its prefix, cut where it is long.
+def shortened(measures: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
+    """Return names of measures without their prefix, cut where they are long and still told apart.
 
-    >>> short("m.rbf"), short("margin_signature.conv1_relu.median")
-    ('rbf', 'margin_si..lu.median')
+    >>> shortened(["m.rbf", "spectral_norms.log_product", "margins.conv1_relu.low", "margins.conv1_relu.high"])
+    ['rbf', 'spectral_norms.log..', 'margins.c.._relu.low', 'margins.c..relu.high']
     """
-    name = measure.removeprefix("m.")
-    return name if len(name) <= LONGEST_NAME else f"{name[:9]}..{name[-9:]}"
+    names = [measure.removeprefix("m.") for measure in measures]
+    ends = [name if len(name) <= longest else f"{name[: longest - 2]}.." for name in names]
+    half = (longest - 2) // 2
+    return [
+        end if ends.count(end) == 1 else f"{name[:half]}..{name[-half:]}" for name, end in zip(names, ends, strict=True)
+    ]
 
 
 def _named(rows: Sequence[LeaderboardRow]) -> str:
@@ -98,9 +102,19 @@ class Leaderboard(Rows[LeaderboardRow]):
         else:
             sentences.append(f"None of {len(measures)} measures says more of the gap than the hyper-parameters do.")
         along = [row for row in measures if row.verdict != EVIDENCE and row.kendall.significant]
+        along.sort(key=lambda row: -abs(row.kendall.value))
         if along:
             sentences.append(f"No evidence beyond them, although the ranks go with the gap: {_named(along)}.")
-        return (*sentences, *self._about_rivals())
+        return (*sentences, *self._about_unseen_recipes(), *self._about_rivals())
+
+    def _about_unseen_recipes(self) -> list[str]:
+        """Which measure predicts best where the hyper-parameters are not known."""
+        able = [row for row in self if row.role == "measure" and row.r_squared.significant and row.r_squared.value > 0]
+        if not able:
+            return []
+        best = max(able, key=lambda row: row.r_squared.value)
+        name = best.measure.removeprefix("m.")
+        return [f"Where the hyper-parameters are not known, {name} predicts best: R2 {best.r_squared.value:.2f}."]
 
     def _about_rivals(self) -> list[str]:
         size = next((row for row in self if row.role == "size"), None)
@@ -119,13 +133,21 @@ class Leaderboard(Rows[LeaderboardRow]):
 
         return sorted(self, key=key)
 
-    def summary(self) -> pandas.DataFrame:
-        """One row a measure, rivals first: verdict and main scores."""
+    def summary(self, longest_name: int = LONGEST_NAME) -> pandas.DataFrame:
+        """Return one row a measure, rivals first: verdict and main scores.
+
+        Args:
+            longest_name: Letters at which names are cut.
+
+        Returns:
+            The table.
+        """
         import pandas
 
+        ordered = self._ordered()
         rows = [
             {
-                "measure": short(row.measure),
+                "measure": name,
                 "verdict": row.verdict,
                 "partial r": row.partial.value,
                 "p": row.partial.p,
@@ -135,7 +157,7 @@ class Leaderboard(Rows[LeaderboardRow]):
                 "PGDL": row.competition,
                 "R2": row.r_squared.value,
             }
-            for row in self._ordered()
+            for name, row in zip(shortened([row.measure for row in ordered], longest_name), ordered, strict=True)
         ]
         return pandas.DataFrame(rows).set_index("measure")
 
@@ -214,16 +236,17 @@ class Leaderboard(Rows[LeaderboardRow]):
         recipes = f"{self.recipes} recipes" if self.recipes < self.networks else "a recipe each"
         return f"{self.networks} networks, {recipes}, {len(self.hyperparameters)} hyper-parameters{dropped}"
 
-    def table(self, rows: int | None = None) -> str:
-        """Return the summary as text of at most 80 columns.
+    def table(self, rows: int | None = None, columns: int = 80) -> str:
+        """Return the summary as text; names are cut to fit.
 
         Args:
             rows: Rows to show, rivals first; None shows all.
+            columns: Width in letters, 80 at least.
 
         Returns:
             A heading and a line a measure.
         """
-        shown = self.summary().head(len(self) if rows is None else rows)
+        shown = self.summary(LONGEST_NAME + max(0, columns - 80)).head(len(self) if rows is None else rows)
         return shown.to_string(
             float_format="{:.2f}".format, formatters={"p": "{:.3f}".format}, index_names=False, na_rep="-"
         )
@@ -258,6 +281,6 @@ class Leaderboard(Rows[LeaderboardRow]):
             ends = [[max(0.0, score.value - score.low)], [max(0.0, score.high - score.value)]]
             face = colour if row.verdict == EVIDENCE else "white"
             axes.errorbar(score.value, position, xerr=ends, fmt="o", color=colour, markerfacecolor=face)
-        axes.set_yticks(range(len(rows)), [short(row.measure) for row in rows], fontsize=8)
+        axes.set_yticks(range(len(rows)), shortened([row.measure for row in rows]), fontsize=8)
         axes.set_xlabel("correlation with the gap given the hyper-parameters (filled: evidence)")
         return axes

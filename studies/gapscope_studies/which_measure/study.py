@@ -40,7 +40,8 @@ def _varying(table: pandas.DataFrame) -> list[str]:
 
 
 def _judged(table: pandas.DataFrame, setting: Setting) -> Leaderboard:
-    return leaderboard(table, n_permutations=setting.choose(smoke=20, small=1000, paper=1000))
+    draws = setting.choose(smoke=20, small=1000, paper=1000)
+    return leaderboard(table, n_permutations=draws, n_bootstrap=2 * draws)
 
 
 def _learnt(records: Sequence[Record], where: str) -> Compared:

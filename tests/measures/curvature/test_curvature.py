@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cases import CASES, each
 from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.measures._krylov import krylov
 from gapscope.measures.curvature.fisher_trace import fisher_trace
 from gapscope.measures.curvature.hessian_density import hessian_density
 from gapscope.measures.curvature.hessian_top_eigenvalue import hessian_top_eigenvalue
@@ -52,8 +53,21 @@ def test_trace_and_moments_come_near_those_of_a_dense_hessian() -> None:
     density = hessian_density(network, x, y, probes=24, steps=8).values
     share = eigenvalues[eigenvalues < 0].abs().sum() / eigenvalues.abs().sum()
     assert abs(density["negative_share"] - float(share)) < 5 * density["negative_share"].standard_error  # type: ignore[attr-defined]
-    dimension = eigenvalues.sum() ** 2 / eigenvalues.square().sum()
-    assert density["dimension"] == pytest.approx(float(dimension), rel=0.3)
+
+
+def test_trace_and_density_are_those_that_a_dense_hessian_gives_for_the_same_vectors() -> None:
+    """What v sees of the spectrum: weights (u . v)^2 of the eigenvalues, exact once the runs fill the whole space."""
+    network, x, y, hessian = tiny()
+    eigenvalues, vectors = torch.linalg.eigh(hessian)
+    spaces = krylov(network, x, y, generator=None, chunk_size=None)
+    weights = torch.stack([(vectors.T @ spaces.run(number).basis[0]).square() for number in range(3)])
+    means = weights @ eigenvalues
+    assert hessian_trace(network, x, y, probes=3) == pytest.approx(len(hessian) * means.mean().item(), rel=1e-9)
+    density = hessian_density(network, x, y, probes=3, steps=len(hessian)).values
+    negative = (weights @ (eigenvalues.abs() * (eigenvalues < 0))).mean() / (weights @ eigenvalues.abs()).mean()
+    assert density["negative_share"] == pytest.approx(negative.item(), rel=1e-6)
+    dimension = len(hessian) * means.mean() ** 2 / (weights @ eigenvalues.square()).mean()
+    assert density["dimension"] == pytest.approx(dimension.item(), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["convolutional", "ResNet-18, narrow", "encoder", "LSTM"])

@@ -5,16 +5,24 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples
-from gapscope.inspection.outputs import inspecting, ready_inputs, samples_per_pass
-from gapscope.measures._perturbed import at_weights, loss_and_gradient, mean_loss, trainable
+from gapscope.inspection.losses import sample_losses
+from gapscope.inspection.outputs import inspecting, network_outputs, ready_inputs, samples_per_pass
+from gapscope.measures._perturbed import at_weights, loss_and_gradient, trainable
 from gapscope.measures.registry import Sampling, register_measure
+
+
+def _losses_at_the_weights(network: nn.Module, samples: Samples, size: int) -> Float[Tensor, " n"]:
+    """Of every sample once, in float64 on the CPU, instead of in every step."""
+    assert samples.targets is not None
+    outputs = network_outputs(network, samples.inputs, chunk_size=size).double()
+    return sample_losses(outputs, samples.targets).cpu()
 
 
 @register_measure(
@@ -88,18 +96,20 @@ def local_learning_coefficient(
         samples = Samples(ready_inputs(network, x), ready_inputs(network, y))
         own = [parameter.detach() for parameter in trainable(network)]
         size = samples_per_pass(network, samples.inputs, None, one_pass=network, at_most=256)
+        at_home = _losses_at_the_weights(network, samples, size)
         found = []
         for seed in seeds:
             draw, rises, values = torch.Generator().manual_seed(seed), [], own
             for step in range(steps):
-                batch = samples
+                batch, mean_at_home = samples, at_home.mean().item()
                 if batch_size < n:
                     chosen = torch.randperm(n, generator=draw)[:batch_size]
                     batch = samples.subset(chosen.to(samples.inputs.device))
+                    mean_at_home = at_home[chosen].mean().item()
                 with at_weights(network, values) as leaves:
                     loss, gradient = loss_and_gradient(network, batch, size, leaves)
                 if step >= burn_in:
-                    rises.append(loss - mean_loss(network, batch, size))
+                    rises.append(loss - mean_at_home)
                 drift = zip(values, own, gradient, strict=True)
                 values = [
                     value
