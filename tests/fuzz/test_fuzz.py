@@ -151,8 +151,9 @@ def test_the_oracle_is_that_of_a_linear_network() -> None:
     assert not gradient(rows.sum(), network).any()
 
 
-def test_a_wrong_number_and_a_trace_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = sentence(0, words=("linear",), head="all places", dtype=torch.float64)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_wrong_number_and_a_trace_are_seen(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = sentence(0, words=("linear",), head="all places", dtype=dtype)
     assert not problems(case)
     monkeypatch.setattr("fuzz.oracle.ntk_trace", lambda *args, **options: 1.001 * gs.ntk_trace(*args, **options))
     assert any("ntk_trace" in problem for problem in problems(case))

@@ -134,6 +134,7 @@ def test_a_kill_between_two_networks_loses_nothing(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the children of a process from /proc")
 def test_two_kills_lose_nothing(tmp_path: Path) -> None:
     assert lose_nothing(tmp_path, GRID.replace("[0, 1, 2, 3]", "[0]"), 2, seed=1) == 2
