@@ -77,8 +77,8 @@ class Counting(nn.Module):
 
 def test_small_inputs_are_spared_the_trial() -> None:
     network = Counting()
-    network_outputs(network, torch.ones(200, 1000))
-    assert network.seen == [200]
+    network_outputs(network, torch.ones(16, 1000))
+    assert network.seen == [16]
 
 
 def test_large_inputs_pay_one_sample_and_scarce_memory_makes_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +106,15 @@ def test_token_ids_are_few_only_where_they_are_very_few() -> None:
     assert not seen
     assert samples_per_pass(network, ids, None, one_pass=seen.append) == AT_MOST
     assert [len(part) for part in seen] == [1]
+
+
+def test_of_a_large_network_few_samples_pay_a_trial_too() -> None:
+    network, seen = nn.Linear(1000, 2000), []
+    samples_per_pass(network, torch.ones(20, 1000), None, one_pass=seen.append)
+    assert [len(part) for part in seen] == [1]
+    samples_per_pass(network, torch.ones(16, 1000), None, one_pass=seen.append)
+    samples_per_pass(nn.Linear(1000, 20), torch.ones(20, 1000), None, one_pass=seen.append)
+    assert len(seen) == 1
 
 
 def test_one_number_a_sample_may_stand_for_a_whole_sentence() -> None:

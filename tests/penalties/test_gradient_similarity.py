@@ -256,6 +256,30 @@ def test_a_network_that_stays_at_chance_is_told_whatever_its_trace(kind: Any, mo
             penalty(network, x[:1])
 
 
+@pytest.mark.parametrize(
+    ("spreads", "warned"),
+    [
+        ((0.1, 0.06, 0.05, 0.04, 0.04, 0.03), True),  # falls, as under too strong a penalty with BatchNorm
+        ((0.01, 0.02, 0.03, 0.045, 0.06, 0.08), False),  # small, but grows: it learns slowly
+        ((0.5, 0.4, 0.4, 0.3, 0.3, 0.3), False),
+    ],
+)
+def test_whether_outputs_grow_apart_tells_a_slow_network_from_a_dead_one(
+    spreads: tuple[float, ...], warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gapscope.penalties.gradient_similarity._LOOK_EVERY", 1)
+    network, x = nn.Linear(1, 2, bias=False), torch.tensor([[-1.0], [1.0]])
+    penalty, said = GradientSimilarityPenalty(0.03), []
+    for spread in spreads:
+        nn.init.constant_(network.weight[1:], spread)
+        nn.init.constant_(network.weight[:1], 0.0)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            penalty(network, x)
+        said += caught
+    assert bool(said) == warned
+
+
 @pytest.mark.parametrize("options", [{}, {"method": "exact"}, {"kind": "logdet"}, {"kind": "logdet", "noise": None}])
 def test_a_diverged_network_gives_nan(options: dict[str, Any]) -> None:
     network, (x, _) = _network(), _batch()

@@ -19,8 +19,9 @@ from gapscope.inspection.usable import check_holds_numbers, check_module, check_
 
 # Samples a pass beyond which a forward pass gets no faster, on CPUs and GPUs alike.
 AT_MOST = 512
-# Entries of inputs (or token ids) that are too few to be worth a trial.
+# Entries of inputs (or token ids) that are too few to be worth a trial; of a large network hardly any are.
 _FEW_ENTRIES, _FEW_TOKENS = 2**18, 2**8
+_LARGE, _FEW_ENTRIES_OF_LARGE = 2**20, 2**14
 
 
 _REENTRANT = (
@@ -173,10 +174,11 @@ def ready_inputs(network: nn.Module, x: Tensor) -> Tensor:
     return x.to(device_of(network))
 
 
-def _are_few(x: Tensor) -> bool:
+def _are_few(network: nn.Module, x: Tensor) -> bool:
     """Whether inputs are too few to be worth a trial; one whole number a sample may stand for a sentence or more."""
     if x.is_floating_point():
-        return x.numel() <= _FEW_ENTRIES
+        large = x.numel() > _FEW_ENTRIES_OF_LARGE and sum(p.numel() for p in network.parameters()) > _LARGE
+        return x.numel() <= (_FEW_ENTRIES_OF_LARGE if large else _FEW_ENTRIES)
     return x.numel() <= _FEW_TOKENS and x[0].numel() > 1
 
 
@@ -204,7 +206,7 @@ def samples_per_pass(
     """
     if chunk_size is not None:
         return chunk_size
-    if _are_few(x):
+    if _are_few(network, x):
         return at_most
     # a network may change its input in place
     first = ready_inputs(network, x[:1]).clone()

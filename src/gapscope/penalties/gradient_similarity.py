@@ -24,10 +24,12 @@ from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
 
 # How often (in applied steps) a penalty looks whether it has collapsed the network; how many looks in a row, and how
-# little probabilities may differ between samples, until it says that the network does not learn.
+# little probabilities may differ between samples, until it says that the network does not learn. BatchNorm in training
+# mode keeps even a dead network's outputs apart, by .03 falling to .01; those of a slow one that learns grow.
 _LOOK_EVERY = 20
 _LOOKS = 5
-_ALIKE = 0.01
+_ALIKE = 0.03
+_GROWS = 1.2
 
 
 def _batch_sum(network: nn.Module, outputs: Tensor, probe: Tensor) -> Tensor:
@@ -61,8 +63,9 @@ class GradientSimilarityPenalty(Penalty):
     that of the joined batch; log det takes the kernel of the local batch).
 
     Args:
-        strength: alpha, 0 or larger. For "mean" begin with 0.003; 0.1 is much for SGD, and 0.03 for Adam where layers
-            are normalised. Too much of it makes the output constant, of which a warning tells.
+        strength: alpha, 0 or larger. For "mean" begin with 0.001; from 0.03 on, networks with normalised layers
+            collapse, and from 0.1 on others, under SGD and Adam alike. Then the output is the same for all samples, of
+            which a warning tells.
         kind: "trace" or "logdet".
         method: "probe" (one random probe a step) or "exact"; log det is always exact.
         every: Apply it at every k-th call only, beginning with the first, with k times the strength.
@@ -104,6 +107,7 @@ class GradientSimilarityPenalty(Penalty):
         self._calls = 0
         self._warned = False
         self._looks_alike = 0
+        self._difference = float("inf")
 
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Tape | None]]:
@@ -150,7 +154,9 @@ class GradientSimilarityPenalty(Penalty):
         at_floor = self.kind == "trace" and bool((mean_trace < 1.01) & (spread < 0.01))
         probabilities = outputs.float().softmax(1)
         difference = float((probabilities - probabilities.mean(0)).abs().sum(1).mean()) / 2
-        self._looks_alike = self._looks_alike + 1 if difference < _ALIKE and outputs.shape[1] > 1 else 0
+        alike = difference == 0 or difference < min(_ALIKE, _GROWS * self._difference)
+        self._looks_alike = self._looks_alike + 1 if alike and outputs.shape[1] > 1 else 0
+        self._difference = difference
         if at_floor:
             said = (
                 f"has collapsed the network: the mean trace is {float(mean_trace):.3f} (its floor is 1 with a bias at "
