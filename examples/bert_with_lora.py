@@ -29,7 +29,7 @@ arguments = transformers.TrainingArguments(
 whole = {name: torch.stack([row[name] for row in data]) for name in data[0]}
 monitor = gs.Monitor(whole, ["ntk_trace", "accuracy"])
 trainer = transformers.Trainer(model, arguments, train_dataset=data, callbacks=[MonitorCallback(monitor)])
-add_penalty(trainer, gs.GradientSimilarityPenalty(0.003))
+add_penalty(trainer, gs.GradientSimilarityPenalty(0.001))
 trainer.train()
 print(monitor.to_pandas())
 print(gs.measure(model, whole))

@@ -30,7 +30,7 @@ trainer = transformers.Trainer(
     eval_dataset=test,
     callbacks=[MonitorCallback(monitor)],
 )
-add_penalty(trainer, gs.GradientSimilarityPenalty(0.003))
+add_penalty(trainer, gs.GradientSimilarityPenalty(0.001))
 trainer.train()
 print(monitor.to_pandas(), trainer.evaluate(), sep="\n")
 print(gs.measure(model, train))

@@ -19,7 +19,7 @@ class _Classifier(pl.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.model = nn.Sequential(nn.Linear(8, 20), nn.ReLU(), nn.Linear(20, 2))
-        self.penalty = gs.GradientSimilarityPenalty(0.003)
+        self.penalty = gs.GradientSimilarityPenalty(0.001)
 
     def training_step(self, batch, index):
         outputs, value = self.penalty.with_outputs(self.model, batch[0])

@@ -123,9 +123,9 @@ def test_one_number_a_sample_may_stand_for_a_whole_sentence() -> None:
     assert [len(part) for part in seen] == [1]
 
 
-def test_a_pass_on_a_cpu_takes_a_quarter_of_a_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_on_a_cpu_takes_an_eighth_of_a_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 2**40)
-    assert rows_per_pass(None, lambda: torch.zeros(2**21), CPU) == 32
+    assert rows_per_pass(None, lambda: torch.zeros(2**20), CPU) == 32
 
 
 def test_the_trial_leaves_the_inputs_alone() -> None:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 # One part in so many of the free memory: allocators, workspaces and other processes need some as well.
 _SHARE = 4
 # The most bytes of one pass: on CPUs more samples at once are no faster, and what a pass leaves to the allocator stays.
-_PASS_BYTES = {"cpu": 2**28}
+_PASS_BYTES = {"cpu": 2**27}
 
 
 class PeakBytes(TorchDispatchMode):
@@ -103,7 +103,7 @@ def rows_per_pass(
         one_row: Does the work for one row.
         device: Where its tensors lie.
         at_most: The most rows a pass.
-        bytes_at_most: The most bytes a pass; None for 256 MiB on CPUs and 1 GiB elsewhere.
+        bytes_at_most: The most bytes a pass; None for 128 MiB on CPUs and 1 GiB elsewhere.
 
     Returns:
         Rows a pass: `at_most`, or the largest power of two below it that fits.

@@ -1,7 +1,7 @@
 """A monitor and a penalty in a Hugging Face Trainer, a line each, with adapters (PEFT, LoRA) or without.
 
 trainer = Trainer(model, ..., callbacks=[MonitorCallback(gs.Monitor(train_dataset))])
-add_penalty(trainer, gs.GradientSimilarityPenalty(0.003))
+add_penalty(trainer, gs.GradientSimilarityPenalty(0.001))
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
 
     The penalty is that of the model's logits by its trainable weights, which with an adapter (PEFT) are those of the
     adapter. It takes a forward pass of its own a step, so that dropout masks are drawn anew for it. Several penalties
-    add up. What the Trainer logs as `loss` holds the penalty; `trainer.state.log_history` is otherwise unchanged.
+    add up. With several processes each takes that of its own samples, and the mean of all is what is added. What the
+    Trainer logs as `loss` holds the penalty; `trainer.state.log_history` is otherwise unchanged.
 
     Args:
         trainer: The Trainer, before `train()`.
@@ -153,7 +154,7 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
     if not hasattr(trainer, "compute_loss"):
         raise InvalidInput(f"add_penalty needs a transformers Trainer; got {type(trainer).__name__}.")
     if not isinstance(penalty, Penalty):
-        raise InvalidInput(f"add_penalty needs a penalty, such as GradientSimilarityPenalty(0.003); got {penalty!r}.")
+        raise InvalidInput(f"add_penalty needs a penalty, such as GradientSimilarityPenalty(0.001); got {penalty!r}.")
     compute_loss = trainer.compute_loss
 
     def with_penalty(model: nn.Module, inputs: Mapping[str, Any], *given: Any, **options: Any) -> Any:
