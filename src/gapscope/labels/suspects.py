@@ -27,17 +27,43 @@ QUANTILE = 0.3
 
 
 @dataclass(frozen=True)
-class _Judged:
-    """All that is known of the labels, in the order of the data."""
+class Judged:
+    """All that is known of some labels.
+
+    Attributes:
+        suspects: The ranking.
+        noise: How many are wrong, whether it can be believed or not.
+    """
 
     suspects: SuspectLabels
     noise: LabelNoise
 
 
-def _before_training(
-    network: nn.Module, data: Any, max_exact: int, landmarks: int, chunk_size: int | None, seed: int
-) -> _Judged:
-    """Left-out margins with the labels as given, and with canaries among them."""
+def judged_before_training(
+    network: nn.Module,
+    data: Any,
+    *,
+    max_exact: int = 2000,
+    landmarks: int = 1000,
+    chunk_size: int | None = None,
+    seed: int = 0,
+) -> Judged:
+    """Judge labels by left-out margins with the labels as given, and with canaries among them.
+
+    Args:
+        network: As for `label_noise`.
+        data: As for `label_noise`.
+        max_exact: As for `kernel_leave_one_out`.
+        landmarks: As for `kernel_leave_one_out`.
+        chunk_size: As for `empirical_ntk`.
+        seed: As for `label_noise`.
+
+    Returns:
+        Ranking and noise.
+
+    Raises:
+        InvalidInput: There are no class labels, or fewer than 100 samples.
+    """
     found = ready(network, as_samples(data))
     samples = found.samples
     if not samples.is_classification or samples.targets is None:
@@ -63,14 +89,16 @@ def _before_training(
     )
     cut = float(changed.canaries.flatten().quantile(RECALL))
     positions = torch.arange(len(labels))
-    return _Judged(ranked(positions, labels.cpu(), predicted.cpu(), margins.cpu(), cut, noise), noise)
+    return Judged(ranked(positions, labels.cpu(), predicted.cpu(), margins.cpu(), cut, noise), noise)
 
 
-def _judged(source: Any, data: Any, max_exact: int, landmarks: int, chunk_size: int | None, seed: int) -> _Judged:
+def _judged(source: Any, data: Any, max_exact: int, landmarks: int, chunk_size: int | None, seed: int) -> Judged:
     if isinstance(source, nn.Module):
         if data is None:
             raise InvalidInput("Wrong labels need the training data of the untrained network. Pass data as (x, y).")
-        return _before_training(source, data, max_exact, landmarks, chunk_size, seed)
+        return judged_before_training(
+            source, data, max_exact=max_exact, landmarks=landmarks, chunk_size=chunk_size, seed=seed
+        )
     if data is not None:
         raise InvalidInput(
             f"A training that was watched has its data already; got data beside {type(source).__name__}. Pass the "
@@ -78,7 +106,7 @@ def _judged(source: Any, data: Any, max_exact: int, landmarks: int, chunk_size: 
         )
     watched = watched_labels(source)
     noise = watched.noise(stream(seed, "resampling"))
-    return _Judged(watched.ranked(noise), noise)
+    return Judged(watched.ranked(noise), noise)
 
 
 def label_noise(

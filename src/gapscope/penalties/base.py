@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection.outputs import explained
 from gapscope.inspection.usable import check_holds_numbers, check_module
+from gapscope.penalties.automatic_strength import AutomaticStrength
 
 
 class Penalty(ABC):
@@ -22,9 +23,16 @@ class Penalty(ABC):
     where the penalty needs them, and return a 0-d tensor already multiplied by the penalty's strength.
 
     Subclasses give `value` and, where they must watch the forward pass, `observing`.
+
+    Attributes:
+        needs_targets: Whether it must be given targets.
+        strength: Its factor.
+        automatic: What sets the strength while the network trains; None where it is fixed.
     """
 
     needs_targets: bool = False
+    strength: float
+    automatic: AutomaticStrength | None = None
 
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
@@ -81,14 +89,21 @@ def outputs_with_penalties(
     """
     check_module(network)
     check_holds_numbers(x)
+    for penalty in penalties:
+        if penalty.automatic is not None:
+            penalty.strength = penalty.automatic.before_pass(network)
+    acting = [penalty for penalty in penalties if penalty.automatic is None or penalty.strength]
     with ExitStack() as stack:
         inputs, observations = x, []
-        for penalty in penalties:
+        for penalty in acting:
             inputs, observed = stack.enter_context(penalty.observing(network, inputs))
             observations.append(observed)
         with explained():
             outputs = network(inputs)
     total = outputs.new_zeros(())
-    for penalty, observed in zip(penalties, observations, strict=True):
+    for penalty, observed in zip(acting, observations, strict=True):
         total = total + penalty.value(network, inputs, outputs, y, observed)
+    for penalty in penalties:
+        if penalty.automatic is not None:
+            penalty.automatic.after_pass(x, y)
     return outputs, total

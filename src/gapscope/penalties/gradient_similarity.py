@@ -20,6 +20,7 @@ from gapscope.gradients.self_check import verify
 from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import every_output, square_norms
 from gapscope.inspection.outputs import checked_outputs
+from gapscope.penalties.automatic_strength import AutomaticStrength, strength_of
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
 
@@ -65,7 +66,8 @@ class GradientSimilarityPenalty(Penalty):
     Args:
         strength: alpha, 0 or larger. For "mean" begin with 0.001; from 0.03 on, networks with normalised layers
             collapse, and from 0.1 on others, under SGD and Adam alike. Then the output is the same for all samples, of
-            which a warning tells.
+            which a warning tells. "auto" (or an `AutomaticStrength`) sets it while the network trains, by what is
+            learnt by heart; it needs class labels.
         kind: "trace" or "logdet".
         method: "probe" (one random probe a step) or "exact"; log det is always exact.
         every: Apply it at every k-th call only, beginning with the first, with k times the strength.
@@ -84,7 +86,7 @@ class GradientSimilarityPenalty(Penalty):
 
     def __init__(
         self,
-        strength: float,
+        strength: float | Literal["auto"] | AutomaticStrength,
         *,
         kind: Literal["trace", "logdet"] = "trace",
         method: Literal["probe", "exact"] = "probe",
@@ -94,14 +96,15 @@ class GradientSimilarityPenalty(Penalty):
         noise: float | None = 1.0,
         seed: int = 0,
     ) -> None:
-        check_range("strength of GradientSimilarityPenalty", strength, 0)
+        self.strength, self.automatic = strength_of(strength, "GradientSimilarityPenalty")
         check_choice("kind", kind, ("trace", "logdet"))
         check_choice("method", method, ("probe", "exact"))
         check_choice("reduction", reduction, ("mean", "sum"))
         check_range("every", every, 1)
         if noise is not None:
             check_range("noise", noise, 0, low_open=True)
-        self.strength, self.kind, self.method = strength, kind, method
+        self.kind: Literal["trace", "logdet"] = kind
+        self.method: Literal["probe", "exact"] = method
         self.every, self.reduction, self.noise = every, reduction, noise
         self._probes = ProbeSource(probe, seed)
         self._calls = 0
@@ -128,7 +131,12 @@ class GradientSimilarityPenalty(Penalty):
             return outputs.new_zeros(())
         outputs = checked_outputs(outputs, len(inputs))
         total = self._logdet(observed, outputs) if self.kind == "logdet" else self._trace(network, observed, outputs)
-        if not self._warned and (self._calls // self.every) % _LOOK_EVERY == 0 and len(outputs) > 1:
+        if (
+            self.automatic is None
+            and not self._warned
+            and (self._calls // self.every) % _LOOK_EVERY == 0
+            and len(outputs) > 1
+        ):
             self._warn_if_collapsed(outputs, total / outputs.numel())
         scale = self.strength * self.every / (outputs.numel() if self.reduction == "mean" else 1)
         return scale * total
@@ -177,10 +185,18 @@ class GradientSimilarityPenalty(Penalty):
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a resumed training run needs: the number of calls and the state of the probes."""
-        return {"calls": torch.tensor(self._calls), **self._probes.state_dict()}
+        """Return what a resumed training run needs: calls, state of the probes, and of an automatic strength."""
+        automatic = {} if self.automatic is None else self.automatic.state_dict()
+        return {
+            "calls": torch.tensor(self._calls),
+            **self._probes.state_dict(),
+            **{f"automatic.{name}": tensor for name, tensor in automatic.items()},
+        }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue where the saved penalty was."""
         self._calls = int(state["calls"])
         self._probes.load_state_dict(state)
+        if self.automatic is not None:
+            kept = {name: tensor for name, tensor in state.items() if name.startswith("automatic.")}
+            self.automatic.load_state_dict({name.removeprefix("automatic."): tensor for name, tensor in kept.items()})

@@ -1,0 +1,1 @@
+"""A penalty whose strength sets itself, against strengths that were fixed beforehand."""
