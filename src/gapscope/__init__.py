@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from gapscope.measures.temperature_scaling import fit_temperature as fit_temperature
     from gapscope.measures.unit_sparsity import unit_sparsity as unit_sparsity
     from gapscope.networks.building import build as build
+    from gapscope.penalties.automatic_strength import AutomaticStrength as AutomaticStrength
     from gapscope.penalties.gamma_decay import GammaDecayPenalty as GammaDecayPenalty
     from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty as GradientSimilarityPenalty
     from gapscope.penalties.input_jacobian import InputJacobianPenalty as InputJacobianPenalty
@@ -110,6 +111,7 @@ _PUBLIC = {
     "Canaries": "training.alarms.canaries",
     "CanaryAlarm": "training.alarms.canaries",
     "build": "networks.building",
+    "AutomaticStrength": "penalties.automatic_strength",
     "GammaDecayPenalty": "penalties.gamma_decay",
     "GradientSimilarityPenalty": "penalties.gradient_similarity",
     "InputJacobianPenalty": "penalties.input_jacobian",

@@ -15,9 +15,9 @@ $(1 - \pi) \kappa$ of P. The rest is learnt by heart:
 
 $$e = \min(1, \hat r / r_0) \left( \frac{m}{\max(P, 1.5 / C)} - (1 - \pi) \kappa \right) .$$
 
-The strength is multiplied by $\exp(g\, \mathrm{clip}(e / \tau - 1, -1, 1))$ with g = 1 above $\tau$ and 0.35 below.
-It is 0 (and costs nothing) until e exceeds $\tau$ for the first time, then `first`, and 0 again below `least`.
-A guard divides it by four whenever P is less than half of its maximum: the penalty then undoes what was learnt.
+The strength begins at `least` and is multiplied by $\exp(g\, \mathrm{clip}(e / \tau - 1, -1, 1))$ with g = 1 above
+$\tau$ and 0.35 below, between `least` and `most`. A guard divides it by four, below `least` too, whenever P is less
+than half of its maximum: the penalty then undoes what was learnt.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gapscope.inspection.outputs import checked_outputs, inspecting, network_out
 from gapscope.labels.suspects import FEWEST_SAMPLES, judged_before_training
 
 # chosen on the tuning runs of the study `automatic_strength`, before any network that judges them was trained
-KAPPA = 0.7
+KAPPA = 0.5
 TOLERANCE = 0.03
 FULL_NOISE = 0.1
 RISE, FALL = 1.0, 0.35
@@ -75,8 +75,7 @@ class AutomaticStrength:
     Args:
         watched: Samples that are watched.
         every: Calls from one look to the next.
-        first: Strength when memorising is first seen.
-        least: Below it the penalty is switched off.
+        least: Strength at the beginning; it falls below it only where the penalty undoes what was learnt.
         most: The strength never exceeds it.
 
     Attributes:
@@ -84,17 +83,14 @@ class AutomaticStrength:
         history: (call, m / P, e, strength) at each look.
     """
 
-    def __init__(
-        self, *, watched: int = 512, every: int = 10, first: float = 1e-3, least: float = 1e-4, most: float = 0.02
-    ) -> None:
+    def __init__(self, *, watched: int = 512, every: int = 10, least: float = 0.003, most: float = 0.02) -> None:
         check_range("watched of AutomaticStrength", watched, FEWEST_SAMPLES)
         check_range("every of AutomaticStrength", every, 1)
         check_range("least of AutomaticStrength", least, 0, low_open=True)
-        check_range("first of AutomaticStrength (at least `least`)", first, least)
-        check_range("most of AutomaticStrength (at least `first`)", most, first)
+        check_range("most of AutomaticStrength (at least `least`)", most, least)
         self.watched, self.every = watched, every
-        self.first, self.least, self.most = first, least, most
-        self.strength = 0.0
+        self.least, self.most = least, most
+        self.strength = least
         self.history: list[tuple[int, float, float, float]] = []
         self._calls = 0
         self._best = 0.0
@@ -198,12 +194,11 @@ class AutomaticStrength:
         """Take one step of the strength; an error that is not finite (a diverging network) takes none."""
         if not math.isfinite(error):
             return
-        if self.strength == 0:
-            self.strength = self.first if error > 0 and not collapsed else 0.0
+        if collapsed:
+            self.strength *= GUARDED
             return
-        grown = math.exp((RISE if error > 0 else FALL) * max(-1.0, min(1.0, error)))
-        moved = self.strength * (GUARDED if collapsed else grown)
-        self.strength = 0.0 if moved < self.least else min(self.most, moved)
+        grown = self.strength * math.exp((RISE if error > 0 else FALL) * max(-1.0, min(1.0, error)))
+        self.strength = min(self.most, max(grown, min(self.least, self.strength * math.exp(RISE))))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that the next look depends on, tensors by name; while samples are collected the first weights."""
@@ -253,6 +248,6 @@ def strength_of(given: float | str | AutomaticStrength, penalty: str) -> tuple[f
             raise InvalidInput(f"strength of {penalty} must be a number, 0 or larger, or 'auto'; got {given!r}.")
         given = AutomaticStrength()
     if isinstance(given, AutomaticStrength):
-        return 0.0, given
+        return given.strength, given
     check_range(f"strength of {penalty}", given, 0)
     return given, None

@@ -92,16 +92,15 @@ def outputs_with_penalties(
     for penalty in penalties:
         if penalty.automatic is not None:
             penalty.strength = penalty.automatic.before_pass(network)
-    acting = [penalty for penalty in penalties if penalty.automatic is None or penalty.strength]
     with ExitStack() as stack:
         inputs, observations = x, []
-        for penalty in acting:
+        for penalty in penalties:
             inputs, observed = stack.enter_context(penalty.observing(network, inputs))
             observations.append(observed)
         with explained():
             outputs = network(inputs)
     total = outputs.new_zeros(())
-    for penalty, observed in zip(acting, observations, strict=True):
+    for penalty, observed in zip(penalties, observations, strict=True):
         total = total + penalty.value(network, inputs, outputs, y, observed)
     for penalty in penalties:
         if penalty.automatic is not None:

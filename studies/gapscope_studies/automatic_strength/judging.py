@@ -43,7 +43,7 @@ def rows_of(given: Mapping[str, Any], work: Path, root: str | None, *, train_mis
     if not train_missing:
         jobs = {name: job for name, job in jobs.items() if (work / f"{name}.json").exists()}
     rows = list(remembered(jobs, work, workers=1).values())
-    table = pandas.DataFrame(rows)
+    table: Any = pandas.DataFrame(rows)
     whole = table.groupby(["scenario", "noise", "seed"])["strength"].transform("count") == len(given["strengths"]) + 1
     return [row for row, kept in zip(rows, whole, strict=True) if kept]
 
@@ -54,7 +54,7 @@ def _interval(differences: Sequence[float], clusters: Sequence[str]) -> dict[str
     return {"value": found.value, "low": found.low, "high": found.high}
 
 
-def _scenario(name: str, noise: float, part: pandas.DataFrame, tuned: float) -> dict[str, Any]:
+def _scenario(name: str, noise: float, part: Any, tuned: float) -> dict[str, Any]:
     finals = part.groupby("strength")["final"].mean()
     fixed = finals.drop(AUTOMATIC)
     seconds = part.groupby("strength")["cpu_seconds"].mean()
@@ -86,18 +86,16 @@ def judged(rows: Sequence[Row], tuned: float) -> dict[str, Any]:
         with it that end below half of what none reaches, or did not finish).
     """
     table = pandas.DataFrame(list(rows))
-    scenarios = [
-        _scenario(str(key[0]), float(key[1]), part, tuned)  # type: ignore[index]
-        for key, part in table.groupby(["scenario", "noise"], sort=False)
-    ]
-    wide = table.pivot_table(index=["scenario", "noise", "seed"], columns="strength", values="final", sort=False)
+    groups: Any = table.groupby(["scenario", "noise"], sort=False)
+    scenarios = [_scenario(str(key[0]), float(key[1]), part, tuned) for key, part in groups]
+    wide: Any = table.pivot_table(index=["scenario", "noise", "seed"], columns="strength", values="final", sort=False)
     best = {(row["scenario"], row["noise"]): str(row["best strength"]) for row in scenarios}
     clusters = [f"{scenario} {seed}" for scenario, _, seed in wide.index]
     automatic = wide[AUTOMATIC].to_numpy()
     rivals = {
         "tuned once": wide[str(tuned)].to_numpy(),
         "none": wide["0.0"].to_numpy(),
-        "best fixed": numpy.array([wide.loc[index, best[index[:2]]] for index in wide.index]),  # type: ignore[index]
+        "best fixed": numpy.array([wide.loc[index, best[index[:2]]] for index in wide.index]),
     }
     ended = table[(table["strength"] == AUTOMATIC) & (table["status"] != "finished")]
     return {

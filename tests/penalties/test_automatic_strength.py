@@ -1,0 +1,133 @@
+"""A strength that sets itself: what it measures by hand, how it moves, in trainings, resumed, and its refusals."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+from cases import CASES
+from gapscope.base.errors import InvalidInput
+from gapscope.data import label_noise
+from gapscope.penalties.automatic_strength import FALL, AutomaticStrength, memorised
+from gapscope.penalties.base import Penalty
+from gapscope.penalties.registry import make_penalty
+
+
+def test_what_is_learnt_by_heart_by_hand() -> None:
+    probabilities = torch.tensor([[0.7, 0.1, 0.2], [0.3, 0.5, 0.2], [0.6, 0.3, 0.1]])
+    # the first two labels are as predicted; of the third, class 1, class 0 is predicted, and class 2 stands beside
+    m, ordinary = memorised(probabilities, torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0]))
+    assert (m, ordinary) == pytest.approx((0.3 - 0.1, (0.7 + 0.5) / 2))
+    assert memorised(probabilities, torch.tensor([0, 1, 0]), torch.tensor([0, 1, 0]))[0] == 0
+    assert memorised(probabilities, torch.tensor([1, 0, 1]), torch.tensor([0, 1, 0]))[1] == 0
+
+
+def test_the_strength_rises_fast_falls_slowly_and_stays_within_its_limits() -> None:
+    strength = AutomaticStrength(first=0.001, least=0.0005, most=0.01)
+
+    def moved(*errors: float, collapsed: bool = False) -> float:
+        for error in errors:
+            strength._move(error, collapsed=collapsed)
+        return strength.strength
+
+    assert moved(-1.0, math.nan) == 0
+    assert moved(5.0) == 0.001
+    assert moved(0.5) == pytest.approx(0.001 * math.exp(0.5))
+    assert moved(-0.5) == pytest.approx(0.001 * math.exp(0.5 - FALL * 0.5))
+    assert moved(*[9.0] * 9) == 0.01
+    assert moved(math.nan) == 0.01
+    assert moved(9.0, collapsed=True) == pytest.approx(0.0025)
+    assert moved(*[-9.0] * 9) == 0
+    assert moved(9.0, collapsed=True) == 0
+
+
+SETTINGS = gs.TrainingSpec(epochs=24, learning_rate=0.1, momentum=0.9, batch_size=30)
+
+
+def problem(rate: float, n: int = 240) -> tuple[Tensor, Tensor]:
+    train = gs.load("digits").train.subset(torch.arange(n))
+    assert train.targets is not None
+    return train.inputs, label_noise(train.targets, rate, 10, torch.Generator().manual_seed(0))
+
+
+def network(*more: nn.Module) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 200), *more, nn.ReLU(), nn.Linear(200, 10))
+
+
+def trained(
+    rate: float, penalties: list[Penalty], net: nn.Module, folder: Path | None = None, epochs: int = 24
+) -> nn.Module:
+    settings = gs.TrainingSpec.from_dict(SETTINGS.to_dict() | {"epochs": epochs})
+    gs.train(net, problem(rate), settings, penalties=penalties, folder=folder)
+    return net
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+def test_it_is_raised_by_memorising_and_holds_it_down() -> None:
+    penalty = gs.GradientSimilarityPenalty("auto")
+    assert penalty.automatic is not None and penalty.strength == 0
+    trained(0.5, [penalty], network())
+    shares = [look[1] for look in penalty.automatic.history]
+    strengths = [look[3] for look in penalty.automatic.history]
+    assert strengths[0] == 0 < max(strengths) <= penalty.automatic.most
+    assert penalty.strength == penalty.automatic.strength
+    free = AutomaticStrength(first=1e-12, least=1e-13, most=1e-12)
+    trained(0.5, [gs.GradientSimilarityPenalty(free)], network())
+    assert shares[-1] < 0.8 * free.history[-1][1]
+
+
+def test_clean_labels_are_trained_on_as_if_it_were_not_there() -> None:
+    penalty = gs.GradientSimilarityPenalty("auto")
+    plain = trained(0.0, [], network(nn.BatchNorm1d(200), nn.Dropout(0.2)), epochs=8)
+    with_penalty = trained(0.0, [penalty], network(nn.BatchNorm1d(200), nn.Dropout(0.2)), epochs=8)
+    assert penalty.strength == 0 and penalty.automatic is not None and penalty.automatic.history
+    assert same(plain, with_penalty)
+
+
+@pytest.mark.parametrize("epochs", [1, 12])
+def test_a_resumed_training_ends_as_the_unbroken_one(tmp_path: Path, epochs: int) -> None:
+    unbroken = trained(0.5, [gs.GradientSimilarityPenalty("auto")], network(), epochs=16)
+    # after one epoch samples are still collected, for there are fewer than are watched
+    trained(0.5, [gs.GradientSimilarityPenalty("auto")], network(), tmp_path, epochs=epochs)
+    penalty = gs.GradientSimilarityPenalty("auto")
+    resumed = trained(0.5, [penalty], network(), tmp_path, epochs=16)
+    assert same(unbroken, resumed) and penalty.strength > 0
+
+
+@pytest.mark.parametrize("name", ["ResNet-18, narrow", "encoder"])
+def test_networks_that_people_have(name: str) -> None:
+    net, samples = CASES[name].make(104)
+    assert samples.targets is not None
+    penalty = make_penalty("gradient_similarity", {"strength": "auto"})
+    for start in (0, 52, 0, 52):
+        batch = slice(start, start + 52)
+        outputs, value = penalty.with_outputs(net, samples.inputs[batch], samples.targets[batch])
+        assert value.item() == 0 and outputs.shape[0] == 52
+    assert penalty.automatic is not None and penalty.automatic._predicted is not None
+
+
+def test_messages() -> None:
+    net, x = nn.Linear(4, 3), torch.randn(60, 4)
+    y = torch.arange(60) % 3
+    with pytest.raises(InvalidInput, match=r"must be a number, 0 or larger, or 'auto'; got 'strong'"):
+        gs.GradientSimilarityPenalty("strong")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"needs class labels.*for a regression the strength does not set itself"):
+        gs.GradientSimilarityPenalty("auto")(net, x, torch.randn(60, 3))
+    with pytest.raises(InvalidInput, match="at every call; got none"):
+        gs.GradientSimilarityPenalty("auto")(net, x)
+    penalty = gs.GradientSimilarityPenalty("auto")
+    penalty(net, x, y)
+    with pytest.raises(InvalidInput, match="needs 100 different samples or more; the training has 60"):
+        penalty(net, x, y)
+    with pytest.raises(InvalidInput, match="at least `least`"):
+        AutomaticStrength(first=1e-5)
