@@ -131,6 +131,17 @@ def test_a_network_that_knows_nothing_is_refused() -> None:
     assert found.noise is None and math.isnan(found.expected_precision) and len(found.order) == 160
 
 
+def test_many_wrong_labels_are_not_told_from_a_network_that_knows_little() -> None:
+    generator = torch.Generator().manual_seed(0)
+    given, canary = torch.randint(0, 5, (400,), generator=generator), torch.arange(400) < 50
+    # six in ten look like the canaries, and the canaries' own labels are predicted at 36 %
+    rivals = torch.where(torch.arange(400) < 18, given, (given + 1) % 5)
+    margins = torch.where(torch.arange(400) < 260, -1.0, 1.0).double() + 0.1 * torch.randn(400, generator=generator)
+    seen = WatchedLabels(torch.arange(400), given, rivals, margins, canary, 5)
+    found = seen.noise(generator)
+    assert found.rate > 0.5 and found.clean_accuracy == pytest.approx(0.36) and found.weakness
+
+
 def test_messages(noisy: Watched) -> None:
     with pytest.raises(InvalidInput, match="whose alarm is a CanaryAlarm; got Monitor with the alarm LabelWave"):
         gs.suspect_labels(Monitor((noisy.x, noisy.labels), [], alarm="label_wave"))

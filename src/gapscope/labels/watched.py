@@ -9,7 +9,7 @@ its best guess beside the false one stands for its accuracy on what it has not s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -22,6 +22,8 @@ from gapscope.labels.results import RECALL, LabelNoise, SuspectLabels, ranked
 
 # the rate is the smallest ratio over the upper part of the canaries: they are few, and the smallest of many is too low
 QUANTILE = 0.7
+# below it many wrong labels cannot be told from a network that knows little: both look like the canaries
+LEAST_ACCURACY = 0.45
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,13 @@ class WatchedLabels:
             generator: Draws what is resampled for the interval.
 
         Returns:
-            The noise.
+            The noise; its clean accuracy is taken as if no label were wrong where the network predicts the canaries'
+            own labels at less than 45 %.
         """
         canaries = self.is_canary
         accuracy = float((self.rivals == self.given)[canaries].double().mean())
         margins = CanaryMargins(self.margins[~canaries][None], self.margins[canaries][None])
-        return estimated_noise(
+        noise = estimated_noise(
             margins,
             accuracy,
             self.n_classes,
@@ -64,6 +67,7 @@ class WatchedLabels:
             quantile=QUANTILE,
             generator=generator,
         )
+        return noise if accuracy >= LEAST_ACCURACY else replace(noise, clean_accuracy=accuracy)
 
     def ranked(self, noise: LabelNoise) -> SuspectLabels:
         """Rank the samples that are no canaries.

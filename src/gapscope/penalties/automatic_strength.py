@@ -155,7 +155,7 @@ class AutomaticStrength:
     def _keep(self, inputs: Tensor, labels: Tensor) -> None:
         """Samples that were not met before; the copies do not share the batch's memory."""
         for sample, label in zip(inputs, labels, strict=True):
-            mark = hash(sample.cpu().numpy().tobytes())
+            mark = hash(sample.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
             if mark not in self._seen and len(self._labels) < self.watched:
                 self._seen.add(mark)
                 self._inputs.append(sample.clone())
