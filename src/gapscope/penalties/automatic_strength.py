@@ -41,6 +41,18 @@ TOLERANCE = 0.03
 FULL_NOISE = 0.1
 RISE, FALL = 1.0, 0.35
 GUARD, GUARDED = 0.5, 0.25
+# from here on the penalty costs networks with normalisation layers accuracy (docs/gradient-similarity.md)
+MUCH_WHERE_NORMALISED = 0.001
+
+
+def _check_plain(network: nn.Module, least: float) -> None:
+    layer = next((type(module).__name__ for module in network.modules() if "Norm" in type(module).__name__), None)
+    if layer is not None and least > MUCH_WHERE_NORMALISED:
+        raise InvalidInput(
+            f"An automatic strength that begins at {least:g} must be that of a network without normalisation layers, "
+            f"which lose accuracy from {MUCH_WHERE_NORMALISED:g} to 0.003 on; got {layer}. Pass a number, or "
+            "AutomaticStrength(least=0.0001, most=0.003), which is not judged yet."
+        )
 
 
 def memorised(
@@ -66,11 +78,12 @@ def memorised(
 class AutomaticStrength:
     r"""Sets a penalty's strength while the network trains; the rule is that of this file.
 
-    `GradientSimilarityPenalty("auto")` has one with these settings. It must see class labels and 100 samples or more,
-    and one process. Where inputs are augmented at random an epoch must have `watched` samples or more, else one sample
-    would be met twice and speak for itself. It costs one kernel of the watched samples, then a forward pass of these at
-    every `every`-th call. Its state (`state_dict` of the penalty) holds the watched samples, so that a resumed training
-    goes on as if unbroken.
+    `GradientSimilarityPenalty("auto")` has one with these settings. It must see class labels, 100 samples or more,
+    and one process. Its settings are for networks without normalisation layers; others it refuses, unless `least` is
+    at most 0.001, which is not judged yet. Where inputs are augmented at random an epoch must have `watched` samples
+    or more, else one sample would be met twice and speak for itself. It costs one kernel of the watched samples, then
+    a forward pass of these at every `every`-th call. Its state (`state_dict` of the penalty) holds the watched
+    samples, so that a resumed training goes on as if unbroken.
 
     Args:
         watched: Samples that are watched.
@@ -112,7 +125,8 @@ class AutomaticStrength:
             The strength of this pass.
 
         Raises:
-            InvalidInput: The network is trained by several processes.
+            InvalidInput: The network is trained by several processes, or has normalisation layers, for which `least` is
+                too much.
         """
         if isinstance(network, DistributedDataParallel):
             raise InvalidInput(
@@ -121,6 +135,7 @@ class AutomaticStrength:
             )
         if self._predicted is None:
             if self._untrained is None:
+                _check_plain(network, self.least)
                 self._untrained = copy.deepcopy(unwrapped(network))
                 if self._kept:
                     self._untrained.load_state_dict(self._kept)
