@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from gapscope.measures.registry import COST_CLASSES, REPARAMETRISATIONS, Measure, measures
 
 PAGE = Path(__file__).parent / "measures.md"
+COMPARED = PAGE.parents[1] / "benchmarks" / "measures" / "peers.json"
+# compared by the benchmarks of gradient similarity, whose differences stand in benchmarks/results
+ELSEWHERE = {("ntk_trace", "torch.func"), ("ntk_trace", "neural-tangents")}
 SHORT = {"layer rescaling": "rescaling", "unit permutation": "permutation", "head shift": "shift"}
 HEAD = """# All measures
 
@@ -20,36 +24,57 @@ tells more than the baselines. What has no value for a network or data (augmenta
 attention) is a row with its reason, `readings.unmeasured`.
 
 """
+PEERS = """"peers" are other programs that compute the same: "agrees" where one was run and its numbers are ours to the
+rounding that `benchmarks/measures/peers.json` states with each, "not run" where nobody has run it beside ours."""
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|") or "-"
 
 
-def _row(item: Measure) -> str:
+def compared() -> dict[tuple[str, str], bool]:
+    """Measure and peer -> whether all stored numbers of both agree."""
+    found = dict.fromkeys(ELSEWHERE, True)
+    for row in json.loads(COMPARED.read_text())["rows"]:
+        if "agrees" in row:
+            key = (row["number"].split(".")[0], row["peer"].replace("_", "-"))
+            found[key] = found.get(key, True) and row["agrees"]
+    return found
+
+
+def _peers(item: Measure, known: dict[tuple[str, str], bool]) -> str:
+    """Each peer with what running it showed."""
+    said = {True: "agrees", False: "differs", None: "not run"}
+    by_name = {(name, peer.lower()): agrees for (name, peer), agrees in known.items()}
+    return ", ".join(f"{peer} ({said[by_name.get((item.name, peer.lower()))]})" for peer in item.peers)
+
+
+def _row(item: Measure, known: dict[tuple[str, str], bool]) -> str:
     name = f"**`{item.name}`**" if item.by_default else f"`{item.name}`"
     directions = "; ".join(dict.fromkeys(number.direction for number in item.numbers.values()))
     unchanged = ", ".join(SHORT[change] for change in item.unchanged_by)
     cells = [
         name, _cell(item.title), directions, _cell(", ".join(item.needs)), item.cost_class, _cell(item.oracle),
-        _cell(unchanged), _cell(", ".join(item.peers)), _cell(item.reference),
+        _cell(unchanged), _cell(_peers(item, known)), _cell(item.reference),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
 def page() -> str:
     """Return the whole page."""
+    peers = compared()
     known = [item for item in measures().values() if item.function.__module__.startswith("gapscope.")]
     lines = [f"{HEAD}Cost classes:", ""]
     lines += [f"- {name}: {meaning}." for name, meaning in COST_CLASSES.items()]
     lines += ["", 'What "unchanged by" names is checked both ways by one test; initial weights stay as they are:', ""]
     lines += [f"- {SHORT[name]}: {meaning}." for name, meaning in REPARAMETRISATIONS.items()]
     lines += ["", '"better" is the direction that goes with a smaller generalization gap.']
+    lines += ["", PEERS]
     columns = ("measure", "what it measures", "better", "needs", "cost", "oracle", "unchanged by", "peers", "reference")
     for family in sorted({item.family for item in known}):
         lines += ["", f"## {(family or 'the four papers and baselines').capitalize()}", ""]
         lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-        lines += [_row(item) for item in known if item.family == family]
+        lines += [_row(item, peers) for item in known if item.family == family]
     return "\n".join(lines) + "\n"
 
 

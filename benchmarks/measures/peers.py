@@ -75,8 +75,8 @@ def weightwatcher() -> list[dict[str, Any]]:
     details = peer.WeightWatcher(model=network).analyze(min_evals=10)
     own = [power_law_fit(values)[0] for values in squared_singular_values(network, x).values() if len(values) > 10]
     rows = [
-        {"number": f"alpha of layer {i}", "ours": mine, "theirs": float(theirs), "tolerance": 1e-3 * mine,
-         "note": "WeightWatcher drops eigenvalues below 1e-5, and fits by its own search for the start"}
+        {"number": "power_law_alpha.alpha", "ours": mine, "theirs": float(theirs), "tolerance": 1e-3 * mine,
+         "note": f"of layer {i}; WeightWatcher drops eigenvalues below 1e-5, and fits by its own search for the start"}
         for i, (mine, theirs) in enumerate(zip(own, details.alpha, strict=False))
     ]  # fmt: skip
     ranks = float(details.stable_rank.sum())

@@ -95,7 +95,7 @@ class Measure:
         unchanged_by: Which of `REPARAMETRISATIONS` leave all its numbers as they are (up to what is drawn); the initial
             weights are not reparametrised with the network.
         oracle: What its value is checked against.
-        peers: Other programs that compute it, with which it has been compared.
+        peers: Other programs that compute it; the table of all measures says which were run.
         sampling: How it is taken on a part of the samples; None where a part says nothing of all.
         stream: Name of its random stream; measures of one stream draw the same numbers and so share work. Empty for
             its own name.
@@ -261,7 +261,7 @@ def register_measure(
         cost_class: Which of `COST_CLASSES` the cost belongs to.
         unchanged_by: Which of `REPARAMETRISATIONS` leave all its numbers as they are.
         oracle: What its value is checked against.
-        peers: Other programs that compute it, with which it has been compared.
+        peers: Other programs that compute it; the table of all measures says which were run.
         sampling: How it is taken on a part of the samples; None where a part says nothing of all.
         stream: Name of the random stream that it shares with others; empty for its own.
 
