@@ -17,6 +17,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "hessian_density": {"probes": 2, "steps": 3},
     "local_learning_coefficient": {"chains": 2, "steps": 3, "burn_in": 1},
     "graph_label_variation": {"neighbours": 4},
+    "gradient_neighbours": {"neighbours": 5},
 } | {
     f"pacbayes_{name}": {"draws": 2}
     for name in ("flatness", "norm", "distance", "magnitude_flatness", "magnitude_norm", "magnitude_distance")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
+from functools import cache
 from typing import Any
 
 import numpy
@@ -25,7 +26,7 @@ from gapscope.training.loop import train
 from measures_small import HISTORY, SMALL, options_of
 
 MEASURES = measures()
-N = 24
+N, FEW = 24, 12
 
 
 def some_samples(dtype: torch.dtype = torch.float32) -> Samples:
@@ -68,6 +69,12 @@ def take(item: Measure, network: nn.Module, samples: Samples, **given: Any) -> R
     )
 
 
+@cache
+def expected(name: str, dtype: torch.dtype = torch.float32) -> Readings:
+    """What one call gave, once for all tests: each of them takes the measure anew in its own way beside it."""
+    return take(MEASURES[name], copy.deepcopy(NETWORK).to(dtype), some_samples(dtype))
+
+
 def assert_close(first: Readings, second: Readings, tolerance: float) -> None:
     assert [reading.name for reading in first] == [reading.name for reading in second]
     for mine, theirs in zip(first, second, strict=True):
@@ -106,7 +113,7 @@ def test_nothing_is_changed(item: Measure) -> None:
 
 @every_measure
 def test_the_numbers_are_those_that_were_promised(item: Measure) -> None:
-    readings = take(item, NETWORK, some_samples())
+    readings = expected(item.name)
     assert [reading.number for reading in readings] == list(item.numbers)
     assert all(isinstance(reading.value, float) for reading in readings)
     assert any(reading.value == reading.value for reading in readings), "every number is NaN"
@@ -114,16 +121,15 @@ def test_the_numbers_are_those_that_were_promised(item: Measure) -> None:
 
 @every_measure
 def test_the_same_call_gives_the_same_numbers(item: Measure) -> None:
-    assert_close(take(item, NETWORK, some_samples()), take(item, NETWORK, some_samples()), 0.0)
+    assert_close(take(item, NETWORK, some_samples()), expected(item.name), 0.0)
 
 
 @pytest.mark.parametrize("name", [name for name, item in MEASURES.items() if "chunk_size" in item.options])
 def test_chunks_have_no_effect(name: str) -> None:
     item = MEASURES[name]
     network, samples = copy.deepcopy(NETWORK).double(), some_samples(torch.float64)
-    whole = take(item, network, samples, chunk_size=N)
     for chunk_size in (1, 7):
-        assert_close(take(item, network, samples, chunk_size=chunk_size), whole, 1e-9)
+        assert_close(take(item, network, samples, chunk_size=chunk_size), expected(name, torch.float64), 1e-9)
 
 
 @every_measure
@@ -131,13 +137,12 @@ def test_the_order_of_samples_has_no_effect(item: Measure) -> None:
     network, samples = copy.deepcopy(NETWORK).double(), some_samples(torch.float64)
     order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
     tolerance = 1e-2 if "generator" in item.options else 1e-9
-    assert_close(take(item, network, samples.subset(order)), take(item, network, samples), tolerance)
+    assert_close(take(item, network, samples.subset(order)), expected(item.name, torch.float64), tolerance)
 
 
 @every_measure
 def test_single_precision_agrees_with_double(item: Measure) -> None:
-    double = take(item, copy.deepcopy(NETWORK).double(), some_samples(torch.float64))
-    for mine, theirs in zip(take(item, NETWORK, some_samples()), double, strict=True):
+    for mine, theirs in zip(expected(item.name), expected(item.name, torch.float64), strict=True):
         if mine.standard_error is not None:  # the draws of the two precisions differ
             assert theirs.standard_error is not None
             assert abs(mine.value - theirs.value) <= 6 * (mine.standard_error + theirs.standard_error)
@@ -148,14 +153,14 @@ def test_single_precision_agrees_with_double(item: Measure) -> None:
 @every_measure
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
 def test_callers_without_gradients_get_the_same_numbers(item: Measure, context: Any) -> None:
-    expected = take(item, NETWORK, some_samples())
+    before = expected(item.name)
     with context():
-        assert_close(take(item, NETWORK, some_samples()), expected, 0.0)
+        assert_close(take(item, NETWORK, some_samples()), before, 0.0)
 
 
 @every_measure
 def test_the_mode_of_the_network_has_no_effect(item: Measure) -> None:
-    assert_close(take(item, copy.deepcopy(NETWORK).eval(), some_samples()), take(item, NETWORK, some_samples()), 0.0)
+    assert_close(take(item, copy.deepcopy(NETWORK).eval(), some_samples()), expected(item.name), 0.0)
 
 
 def _taken(item: Measure, network: nn.Module, samples: Samples, **given: Any) -> Readings | str:
@@ -171,7 +176,7 @@ def _taken(item: Measure, network: nn.Module, samples: Samples, **given: Any) ->
 @each()
 @every_measure
 def test_every_network_is_measured_alike_in_any_chunks_or_refused_in_a_sentence(item: Measure, name: str) -> None:
-    network, samples = CASES[name].make(N, dtype=torch.float64)
+    network, samples = CASES[name].make(FEW, dtype=torch.float64)
     state = {key: tensor.clone() for key, tensor in network.state_dict().items()}
     found = _taken(item, network, samples)
     assert all(torch.equal(state[key], tensor) for key, tensor in network.state_dict().items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,7 @@ from gapscope.inspection.usable import check_finite, check_layers_can_be_watched
 from gapscope.measures.registry import Measure
 
 LOOKED_AT = 8
+COMPILED = "_orig_mod."
 SUM_TOLERANCE = 1e-3
 CAUSAL = ("ForCausalLM", "LMHeadModel")
 # these look at the logits of several classes, and so need one output to be the two logits 0 and z
@@ -65,6 +67,15 @@ class Ready:
             network = self.network if isinstance(self.network, Adapted) else Adapted(self.bare)
             return network.as_two_columns()
         return self.network
+
+    def initial_for(self, item: Measure, initial: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Return the state dictionary before training, under the names that the network of one measure has."""
+        if initial is None:
+            return None
+        plain = {name.removeprefix(COMPILED): tensor for name, tensor in initial.items()}
+        if not isinstance(self.network_for(item), Adapted):
+            return plain
+        return {f"network.{name}": tensor for name, tensor in plain.items()}
 
     def why_not(self, item: Measure) -> str:
         """Why a measure does not apply to these data; empty where it does, as far as one can say beforehand."""

@@ -62,14 +62,14 @@ def taken(
     Returns:
         Its readings; where samples are left out, each is an estimate of the number of all samples.
     """
-    total = len(ready.samples)
+    total, before = len(ready.samples), ready.initial_for(item, initial)
 
     def take(samples: Samples, purpose: str = "") -> Readings:
         given = {**share.options, **options}
         if "generator" in item.options:
             generator = torch.Generator().manual_seed(stream_seed(seed, (item.stream or item.name) + purpose))
             given.setdefault("generator", generator)
-        return item(ready.network_for(item), samples, initial=initial, history=history, **given)
+        return item(ready.network_for(item), samples, initial=before, history=history, **given)
 
     if share.n >= total:
         return _noted(take(ready.samples), "one probe a sample" if share.options else "")
