@@ -26,7 +26,7 @@ from gapscope.training.loop import train
 from measures_small import HISTORY, SMALL, options_of
 
 MEASURES = measures()
-N, FEW = 24, 12
+N, FEW = 24, 13
 
 
 def some_samples(dtype: torch.dtype = torch.float32) -> Samples:
