@@ -97,7 +97,7 @@ def test_twins_at_smoke_scale(tmp_path: Path) -> None:
 def test_architectures_at_smoke_scale(tmp_path: Path) -> None:
     setting = Setting(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
     numbers = STUDY.part("architectures").run(setting).numbers
-    table = pd.DataFrame(numbers["networks"]).set_index("recipe")
+    table: Any = pd.DataFrame(numbers["networks"]).set_index("recipe")
     by_hand = np.sign(np.subtract.outer(*[table["parameters"].to_numpy(float)] * 2)) * np.sign(
         np.subtract.outer(*[table["test_score"].to_numpy(float)] * 2)
     )

@@ -137,7 +137,7 @@ def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None)
         they are judged; none where no measure has a correlation, as with two networks.
     """
     judged = judged or {}
-    found = ranked_correlations(view)
+    found: Any = ranked_correlations(view)
     if found is None or not found["kendall"].notna().any():
         return []
     by_name: dict[Any, dict[str, Any]] = found.to_dict("index")
