@@ -99,24 +99,22 @@ def local_learning_coefficient(
         at_home = _losses_at_the_weights(network, samples, size)
         found = []
         for seed in seeds:
-            draw, rises, values = torch.Generator().manual_seed(seed), [], own
-            for step in range(steps):
-                batch, mean_at_home = samples, at_home.mean().item()
-                if batch_size < n:
-                    chosen = torch.randperm(n, generator=draw)[:batch_size]
-                    batch = samples.subset(chosen.to(samples.inputs.device))
-                    mean_at_home = at_home[chosen].mean().item()
-                with at_weights(network, values) as leaves:
+            draw, rises = torch.Generator().manual_seed(seed), []
+            with at_weights(network, [start.clone() for start in own]) as leaves:
+                for step in range(steps):
+                    batch, mean_at_home = samples, at_home.mean().item()
+                    if batch_size < n:
+                        chosen = torch.randperm(n, generator=draw)[:batch_size]
+                        batch = samples.subset(chosen.to(samples.inputs.device))
+                        mean_at_home = at_home[chosen].mean().item()
                     loss, gradient = loss_and_gradient(network, batch, size, leaves)
-                if step >= burn_in:
-                    rises.append(loss - mean_at_home)
-                drift = zip(values, own, gradient, strict=True)
-                values = [
-                    value
-                    + step_size / 2 * (localization * (start - value) - scale * g)
-                    + step_size**0.5 * torch.randn(value.shape, generator=draw).to(value)
-                    for value, start, g in drift
-                ]
+                    if step >= burn_in:
+                        rises.append(loss - mean_at_home)
+                    with torch.no_grad():
+                        for leaf, start, g in zip(leaves, own, gradient, strict=True):
+                            noise = torch.randn(leaf.shape, generator=draw).to(leaf)
+                            leaf += step_size / 2 * (localization * (start - leaf) - scale * g)
+                            leaf += step_size**0.5 * noise
             found.append(scale * sum(rises) / len(rises))
     coefficients = torch.tensor(found, dtype=torch.float64)
     if not bool(coefficients.isfinite().all()):
