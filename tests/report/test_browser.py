@@ -9,9 +9,12 @@ import pytest
 
 from gapscope.base.records import records_to_pandas
 from gapscope.estimation import GapEstimator, usable_rows
-from gapscope.report import write_report
+from gapscope.report import write_report, write_training_report
+from gapscope.report.suspects import MOST_SHOWN
+from gapscope.training.recordings import Recordings
 from report.browser import Browser, browser, missing
 from report.synthetic_pool import synthetic_records
+from report.test_suspects import IMAGES, ROWS, found
 
 pytestmark = [
     pytest.mark.browser,
@@ -132,3 +135,21 @@ def test_the_checks_see_a_broken_page(chromium: Browser, tmp_path: Path) -> None
     assert any("broken" in line for line in chromium.console())
     assert chromium.run("return document.documentElement.scrollWidth > innerWidth")
     assert chromium.run(FIGURES)[0]["marks"] == 0
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_page_of_a_training_shows_its_pictures_and_fits(chromium: Browser, tmp_path: Path, width: int) -> None:
+    path = write_training_report(
+        Recordings(range(1, 9), ROWS), tmp_path / "training.html", suspects=found(), images=IMAGES
+    )
+    chromium.show(path, width=width, height=3000)
+    assert chromium.console() == []
+    wide, window = chromium.run("return [document.documentElement.scrollWidth, innerWidth]")
+    assert wide <= window == width
+    pictures = chromium.run("""
+    const shown = [...document.querySelectorAll(".suspects img")];
+    return shown.map((image) => [image.complete, image.naturalWidth, image.getBoundingClientRect().width]);
+    """)
+    assert len(pictures) == MOST_SHOWN
+    assert all(complete and pixels == 8 and drawn > 60 for complete, pixels, drawn in pictures)
+    assert all(figure["width"] > 100 and figure["marks"] >= 2 for figure in chromium.run(FIGURES))
