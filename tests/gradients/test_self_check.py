@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import itertools
+import warnings
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from gapscope.base.errors import NeverSupported, SlowGradients
 from gapscope.gradients import tape as tape_module
@@ -194,3 +196,19 @@ def test_a_sparse_embedding() -> None:
     sparse.load_state_dict(dense.state_dict())
     x = torch.randint(0, 5, (4, 2))
     assert torch.equal(traces(sparse, x), traces(dense, x))
+
+
+def test_a_way_that_cannot_be_differentiated_is_left() -> None:
+    """A checkpoint runs again in the backward pass what vmap has run."""
+
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = torch.tanh(checkpoint(net.first, x, use_reentrant=False))
+        return net.head(torch.tanh(net.layer(h)) + 0.2 * F.linear(h, net.layer.weight))
+
+    network = Wrapped(forward, first=nn.Linear(4, 4), layer=nn.Linear(4, 4), head=nn.Linear(4, 2)).double()
+    x = torch.randn(3, 4, dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SlowGradients)
+        value = GradientSimilarityPenalty(1.0, method="exact", reduction="sum")(network, x)
+    expected = dense_jacobian(network, x, create_graph=True).square().sum()
+    torch.testing.assert_close(gradient_of(value, network), gradient_of(expected, network))
