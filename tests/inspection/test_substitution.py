@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gapscope.inspection.substitution import Substituted, in_precision
+from gapscope.inspection.substitution import Substituted, in_precision, in_precision_of
 
 DOUBLE = torch.float64
 
@@ -98,3 +98,11 @@ def test_complex_numbers_stay_complex(given: torch.dtype) -> None:
     with in_precision(network, DOUBLE) as substituted:
         found = network(torch.randn(3, 2, dtype=DOUBLE).to(given))
     assert found.dtype == substituted[network.weight].dtype == (torch.complex128 if given.is_complex else DOUBLE)
+
+
+def test_a_tensor_is_converted_inside_a_substitution_too() -> None:
+    """There it says the precision in which it is seen, not its own."""
+    x = torch.ones(2)
+    with Substituted([], DOUBLE):
+        converted = in_precision_of(x, DOUBLE)
+    assert converted.dtype == DOUBLE and x.dtype == torch.float32

@@ -32,9 +32,8 @@ def of_precision(given: torch.dtype, dtype: torch.dtype) -> torch.dtype:
 
 def in_precision_of(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     """Return a tensor with the precision of `dtype`; the tensor itself where nothing changes or `dtype` is None."""
-    if dtype is None or tensor.dtype == dtype:
-        return tensor
-    return tensor.to(of_precision(tensor.dtype, dtype))
+    # Not by comparing dtypes first: inside a substitution the tensor says the one in which it is seen.
+    return tensor if dtype is None else tensor.to(of_precision(tensor.dtype, dtype))
 
 
 @cache
