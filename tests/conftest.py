@@ -14,7 +14,11 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
+# a busy machine is no fault of the code
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 torch.set_num_threads(1)
 # torch says some things once a process: a warning is then an error in whichever test happens to come first
 torch.set_warn_always(True)
