@@ -102,6 +102,10 @@ def test_own_networks_are_measured_and_compared_by_name_of_a_function(own: Path)
     assert json.loads(done.stdout)["readings"]["rows"][0]["value"] == 92, done.stderr
     done = gapscope("compare", "own_networks:small", "own_networks:large", "--measure", "input_jacobian_norm")
     assert done.returncode == 0 and "By size alone it would be small." in done.stdout, done.stderr
+    table = done.stdout.split("training samples")[1]
+    heads, *rows = [line.split() for line in table.splitlines() if line.strip() and "─" not in line]
+    sizes = next(row for row in rows if row[0] == "parameter_count")
+    assert sorted(heads) == ["large", "small"] and sizes[1 + heads.index("small")] == "92"
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,10 @@ def compare(
     width = shutil.get_terminal_size().columns
     for sentence in found.verdict:
         typer.echo(textwrap.fill(sentence, width))
-    Console().print(table_of(found.summary().reset_index(), f"{len(chosen)} training samples"))
+    summary = found.summary()
+    # as many columns as there are networks or measures, whichever are fewer, so that they fit
+    shown = summary.T.rename_axis("").reset_index() if len(summary) < len(summary.columns) else summary.reset_index()
+    Console().print(table_of(shown, f"{len(chosen)} training samples"))
 
 
 def _judged(known: Path) -> Leaderboard:

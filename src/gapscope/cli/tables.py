@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ def table_of(content: pandas.DataFrame, title: str) -> Table:
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
     for name in content.columns:
-        numeric = content[name].dtype.kind in "if"
+        # most of its cells: a table that was turned has words among its numbers
+        cells = content[name].tolist()
+        numeric = 2 * sum(isinstance(cell, Number) for cell in cells) > len(cells)
         table.add_column(str(name), justify="right" if numeric else "left", no_wrap=True)
     for row in content.itertuples(index=False):
         table.add_row(*map(_cell, row))
