@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas
 import torch
 
 import gapscope as gs
 from gapscope.base.randomness import stream_seed
 from gapscope_studies.expected_accuracy.pools import ADAM, Configuration, Recipe
+from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import data_of, score
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import measured
@@ -111,15 +111,14 @@ def architectures(setting: Setting) -> Outcome:
         )
         for name, part in means.items()
     ]  # fmt: skip
-    plain = [row | {"tau": [row["tau"].value, row["tau"].low, row["tau"].high]} for row in rows]
     return Outcome(
         numbers={
-            "tau": plain,
+            "tau": [plain(row) for row in rows],
             "networks": table.to_dict("records"),
             "spread": {name: _spread(part) for name, part in means.items()},
         },
         claims=claims,
-        tables={"Kendall's tau": pandas.DataFrame([row | {"tau": str(row["tau"])} for row in rows])},
+        tables={"Kendall's tau": pandas.DataFrame(map(shown, rows))},
         figures={"scatter": _figure(means)},
         verdict="Architectures are the units; each point is the mean over seeds, which share their samples.",
         seeds=sorted({item.seed for item in drawn}),
@@ -133,7 +132,7 @@ def _spread(table: Table) -> dict[str, float]:
         "worst": float(table["test_score"].min()),
         "best": float(table["test_score"].max()),
         "lowest_training_accuracy": float(table["train_score"].min()),
-        "error": float(np.sqrt((errors**2).mean())),
+        "error": root_mean_square(errors),
     }
 
 

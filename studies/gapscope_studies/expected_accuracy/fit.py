@@ -24,6 +24,7 @@ from gapscope.estimation.accuracy_estimator import (
 from gapscope.estimation.gap_estimator import GapEstimator
 from gapscope_studies.expected_accuracy.kept import job_name, kept
 from gapscope_studies.expected_accuracy.pools import FIRST_JUDGED, FITTED, in_random_order
+from gapscope_studies.expected_accuracy.rows import root_mean_square
 from gapscope_studies.kit.study import Table, commit
 
 SPREAD = 0.04
@@ -106,12 +107,8 @@ def compared(table: Table, errors: Mapping[Candidate, pandas.Series], target: st
 
 
 def _errors(errors: Any, table: Table) -> dict[str, float]:
-    by_data = {str(name): _rms(part) for name, part in errors.groupby(table["data"])}
-    return {"all": _rms(errors), **by_data}
-
-
-def _rms(values: Any) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))
+    by_data = {str(name): root_mean_square(part) for name, part in errors.groupby(table["data"])}
+    return {"all": root_mean_square(errors), **by_data}
 
 
 def plainest(squares: Mapping[Candidate, pandas.Series]) -> Candidate:

@@ -14,6 +14,7 @@ from gapscope_studies.expected_accuracy.fit import as_table, fitted_table
 from gapscope_studies.expected_accuracy.kept import job_name, kept
 from gapscope_studies.expected_accuracy.pools import REGRESSION, Configuration, judged_in_turn
 from gapscope_studies.expected_accuracy.rivals import TARGET, Rival, refused, rivals
+from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import probed
 from gapscope_studies.kit.claims import measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
@@ -31,8 +32,8 @@ def rows_of(setting: Setting, configurations: list[Configuration], *, train: boo
     return [known[job_name(item)] for item in configurations if job_name(item) in known]
 
 
-def _root_mean_square(errors: np.ndarray) -> Interval:
-    return bootstrap(lambda rows: float(np.sqrt(np.mean(errors[rows] ** 2))), len(errors))
+def _error(errors: np.ndarray) -> Interval:
+    return bootstrap(lambda rows: root_mean_square(errors[rows]), len(errors))
 
 
 def judged_row(rival: Rival, table: Table) -> dict[str, Any] | None:
@@ -47,7 +48,7 @@ def judged_row(rival: Rival, table: Table) -> dict[str, Any] | None:
         "method": rival.name,
         "trainings": rival.cost,
         "networks": int(answered.sum()),
-        "error": _root_mean_square((said["value"] - truth).to_numpy(dtype=float)),
+        "error": _error((said["value"] - truth).to_numpy(dtype=float)),
         "bias": float((said["value"] - truth).mean()),
         "width": float((said["high"] - said["low"]).mean()),
         "covered": float(inside.mean()),
@@ -64,7 +65,7 @@ def _regression_rows(table: Table) -> list[dict[str, Any]]:
         if not len(errors):
             continue
         median = float(np.median(np.abs(errors)))
-        rows.append({"method": name, "networks": len(errors), "error": _root_mean_square(errors), "median": median})
+        rows.append({"method": name, "networks": len(errors), "error": _error(errors), "median": median})
     return rows
 
 
@@ -76,14 +77,6 @@ def _groups(table: Table, said_no: pandas.Series) -> dict[str, pandas.DataFrame]
         "answered, with cross-validation": table[~said_no & half],
         **{f"{pool}, answered": part[~said_no[part.index]] for pool, part in table.groupby("pool")},
     }
-
-
-def _shown(row: dict[str, Any]) -> dict[str, str]:
-    return {key: f"{value:.3f}" if isinstance(value, float) else str(value) for key, value in row.items()}
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: [v.value, v.low, v.high] if isinstance(v, Interval) else v for key, v in row.items()}
 
 
 def judged(setting: Setting) -> Outcome:
@@ -106,13 +99,13 @@ def judged(setting: Setting) -> Outcome:
     }
     regression = pandas.DataFrame([row for row in rows if row["pool"] == REGRESSION.name])
     regression_rows = _regression_rows(regression) if len(regression) else []
-    tables = {name: pandas.DataFrame(map(_shown, part)) for name, part in found.items()}
+    tables = {name: pandas.DataFrame(map(shown, part)) for name, part in found.items()}
     if regression_rows:
-        tables["regression, explained share"] = pandas.DataFrame(map(_shown, regression_rows))
+        tables["regression, explained share"] = pandas.DataFrame(map(shown, regression_rows))
     return Outcome(
         numbers={
-            "judged": {name: [_plain(row) for row in part] for name, part in found.items()},
-            "regression": [_plain(row) for row in regression_rows],
+            "judged": {name: [plain(row) for row in part] for name, part in found.items()},
+            "regression": [plain(row) for row in regression_rows],
             "refused": {str(pool): int(part.sum()) for pool, part in said_no.groupby(table["pool"])},
             "trained": dict(Counter(row["pool"] for row in rows)),
             "drawn": len(order),
@@ -135,7 +128,7 @@ def _claims(table: Table, ways: list[Rival]) -> list[Any]:
     ours, theirs = errors[OURS][both], errors[HOLD_OUT][both]
 
     def difference(rows: np.ndarray) -> float:
-        return float(np.sqrt(np.mean(ours[rows] ** 2)) - np.sqrt(np.mean(theirs[rows] ** 2)))
+        return root_mean_square(ours[rows]) - root_mean_square(theirs[rows])
 
     return [
         measured(

@@ -12,6 +12,7 @@ from gapscope_studies.expected_accuracy.architectures import architectures
 from gapscope_studies.expected_accuracy.judged import judged
 from gapscope_studies.expected_accuracy.kept import job_name, kept
 from gapscope_studies.expected_accuracy.pools import FITTED, Configuration, in_random_order
+from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import probed
 from gapscope_studies.expected_accuracy.twin import twins
 from gapscope_studies.kit import plots
@@ -32,10 +33,6 @@ def networks(setting: Setting, configurations: list[Configuration]) -> pandas.Da
     return table.assign(early=table["recipe"].str.contains(EARLY))
 
 
-def _root_mean_square(values: Any) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))
-
-
 def _errors(table: pandas.DataFrame, guess: str) -> np.ndarray:
     return (table[guess] - table["test_score_like_training"]).to_numpy(dtype=float)
 
@@ -43,7 +40,7 @@ def _errors(table: pandas.DataFrame, guess: str) -> np.ndarray:
 def _error(table: pandas.DataFrame, guess: str) -> Interval:
     """Root mean squared error of a guess; networks are independent, each has its own subset and seed."""
     errors = _errors(table, guess)
-    return bootstrap(lambda rows: _root_mean_square(errors[rows]), len(errors))
+    return bootstrap(lambda rows: root_mean_square(errors[rows]), len(errors))
 
 
 def _mean_gap_guess(table: pandas.DataFrame) -> np.ndarray:
@@ -103,11 +100,11 @@ def first_pool(setting: Setting) -> Outcome:
     rows = [_row(name, part) for name, part in groups]
     errors = _errors(trained, "initial.accuracy")
     against_hold_out = bootstrap(
-        lambda rows: _root_mean_square(errors[rows]) - _hold_out(trained.iloc[rows]), len(trained)
+        lambda rows: root_mean_square(errors[rows]) - _hold_out(trained.iloc[rows]), len(trained)
     )
     return Outcome(
         numbers={
-            "errors": {row["networks"]: {name: _plain(value) for name, value in row.items()} for row in rows},
+            "errors": {row["networks"]: plain(row) for row in rows},
             "networks": table.to_dict("records"),
         },
         claims=[
@@ -117,7 +114,7 @@ def first_pool(setting: Setting) -> Outcome:
                 unit="networks",
             )
         ],
-        tables={"Errors": pandas.DataFrame([{name: _shown(value) for name, value in row.items()} for row in rows])},
+        tables={"Errors": pandas.DataFrame(map(shown, rows))},
         figures={"scatter": _figure(table)},
         verdict=(
             "Nothing is fitted to these networks, and the method was committed before they were trained; its settings "
@@ -126,14 +123,6 @@ def first_pool(setting: Setting) -> Outcome:
         ),
         seeds=sorted({item.seed for item in configurations}),
     )  # fmt: skip
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _plain(value: Any) -> Any:
-    return [value.value, value.low, value.high] if isinstance(value, Interval) else value
 
 
 STUDY = Study(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.base.randomness import stream_seed
 from gapscope_studies.expected_accuracy.pools import FLAT, TABLE, Configuration, Plan, Recipe, in_random_order
+from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import data_of, on_equally_noisy, score
 from gapscope_studies.kit.claims import measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
@@ -60,10 +61,6 @@ def judged(configuration: Configuration, kept: Path, root: str | None = None) ->
     return found
 
 
-def _root_mean_square(errors: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(errors**2)))
-
-
 def _errors(table: Table, name: str) -> np.ndarray:
     return (table[f"{name}.score"] - table["truth"]).to_numpy(dtype=float)
 
@@ -74,7 +71,7 @@ def _row(table: Table, design: str) -> dict[str, Any]:
     row: dict[str, Any] = {
         "design": design,
         "cost in trainings": 0.5,
-        "RMSE": bootstrap(lambda rows: _root_mean_square(errors[rows]), len(errors)),
+        "RMSE": bootstrap(lambda rows: root_mean_square(errors[rows]), len(errors)),
         "bias": float(errors.mean()),
     }
     if design == ALONE:
@@ -87,20 +84,9 @@ def _row(table: Table, design: str) -> dict[str, Any]:
     }
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: f"{value:.3f}" if isinstance(value, float) else str(value) for name, value in row.items()}
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: [value.value, value.low, value.high] if isinstance(value, Interval) else value
-        for name, value in row.items()
-    }
-
-
 def _ahead_of_hold_out(table: Table, design: str) -> Interval:
     mine, rival = _errors(table, design), _errors(table, "hold-out")
-    return bootstrap(lambda rows: _root_mean_square(mine[rows]) - _root_mean_square(rival[rows]), len(table))
+    return bootstrap(lambda rows: root_mean_square(mine[rows]) - root_mean_square(rival[rows]), len(table))
 
 
 def twins(setting: Setting) -> Outcome:
@@ -114,8 +100,8 @@ def twins(setting: Setting) -> Outcome:
     by_data = [{"data": str(data)} | _row(part, name) for data, part in table.groupby("data") for name in names]
     return Outcome(
         numbers={
-            "designs": [_plain(row) for row in rows],
-            "by_data": [_plain(row) for row in by_data],
+            "designs": [plain(row) for row in rows],
+            "by_data": [plain(row) for row in by_data],
             "networks": table.to_dict("records"),
         },
         claims=[
@@ -126,8 +112,8 @@ def twins(setting: Setting) -> Outcome:
             )
         ],
         tables={
-            "Designs": pandas.DataFrame([_shown(row) for row in rows]),
-            "By data set": pandas.DataFrame([_shown(row) for row in by_data]),
+            "Designs": pandas.DataFrame([shown(row) for row in rows]),
+            "By data set": pandas.DataFrame([shown(row) for row in by_data]),
         },
         verdict=(
             "The truth is the accuracy of one network trained on everything, on up to 2,000 test samples as noisy as "
