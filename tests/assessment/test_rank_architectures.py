@@ -10,6 +10,7 @@ from gapscope.assessment.rank_architectures import rank_architectures
 from gapscope.base.errors import InvalidInput
 from gapscope.base.randomness import stream_seed
 from gapscope.base.specs import NetworkSpec
+from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameter_count import parameter_count
 from gapscope.networks import build
@@ -136,3 +137,37 @@ def test_what_is_ranked_is_kept_when_it_is_stopped() -> None:
     assert {item.name for item in rank_architectures(linear | {"c": stop}, X, initializations=2)} == {"a", "b"}
     with pytest.raises(KeyboardInterrupt):
         rank_architectures({"a": nn.Linear(12, 4), "c": stop}, X, initializations=2)
+
+
+def test_by_expected_accuracy_the_order_is_that_of_the_left_out_predictions() -> None:
+    sees = nn.Linear(12, 4)
+    constant = nn.Linear(12, 4, bias=False).requires_grad_(False)
+    blind = nn.Sequential(constant, nn.Softmax(1), nn.Linear(4, 4))  # what is trained sees the same of every sample
+    nn.init.zeros_(constant.weight)
+    y = X[:, :4].argmax(1)
+    found = rank_architectures({"blind": blind, "sees": sees}, (X, y), by="expected_accuracy", initializations=2)
+    assert [item.name for item in found] == ["sees", "blind"]
+    assert found[0].expected_accuracy == kernel_leave_one_out(sees, X, y).accuracy > 0.6
+    assert (found[0].tied_with_best, found[1].tied_with_best) == (True, False)
+    assert found[1].rank_by_expected_accuracy == 2
+
+
+def test_by_expected_accuracy_a_spec_keeps_its_own_initialisation_and_copies_are_tied() -> None:
+    candidates = {
+        "torch": spec(width=10),
+        "again": spec(width=10),
+        "he": NetworkSpec(options={"width": 10}, initialization="he_normal"),
+    }
+    table = rank_architectures(candidates, (X, Y), by="expected_accuracy", initializations=2).to_pandas()
+    assert table.expected_accuracy["torch"] == table.expected_accuracy["again"] != table.expected_accuracy["he"]
+    assert table.tied_with_best["again"] == table.tied_with_best["torch"]
+    assert table.rank_by_expected_accuracy["torch"] == table.rank_by_expected_accuracy["again"]
+
+
+def test_by_expected_accuracy_works_for_regression_and_asks_for_targets() -> None:
+    target = X[:, :1] * 2
+    found = rank_architectures({"a": nn.Linear(12, 1)}, (X, target), by="expected_accuracy", initializations=2)
+    assert found[0].expected_accuracy == pytest.approx(1, abs=1e-3)
+    with pytest.raises(InvalidInput, match="by='expected_accuracy' needs data with targets; got inputs alone"):
+        rank_architectures({"a": nn.Linear(12, 1)}, X, by="expected_accuracy")
+    assert "expected_accuracy" not in rank_architectures({"a": nn.Linear(12, 4)}, X, initializations=2).to_pandas()

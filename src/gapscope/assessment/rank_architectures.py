@@ -1,4 +1,4 @@
-"""Compare architectures before training: output sensitivity at initialisation, beside the number of parameters."""
+"""Compare architectures before training: by output sensitivity or by expected accuracy, with their sizes beside it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.progress import progress, say
@@ -19,6 +19,7 @@ from gapscope.base.randomness import stream_seed
 from gapscope.base.results import Rows
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import INITIALIZATIONS, NetworkSpec
+from gapscope.measures.kernel_leave_one_out import KernelLeaveOneOut, kernel_leave_one_out
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameter_count import parameter_count
 from gapscope.networks.building import build
@@ -27,6 +28,7 @@ from gapscope.networks.initialization import initialize
 if TYPE_CHECKING:
     import pandas
 
+BY = ("sensitivity", "expected_accuracy")
 _TRAINING_ONLY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
@@ -42,7 +44,11 @@ class RankedArchitecture:
         parameters: Number of trainable parameters.
         rank_by_sensitivity: 1 for the smallest S.
         rank_by_size: 1 for the fewest parameters; equal counts share the better rank.
-        tied_with_best: Whether the interval reaches into that of the smallest S.
+        tied_with_best: By sensitivity: whether the interval reaches into that of the smallest S. By expected accuracy:
+            whether the interval of the paired difference to the best, over samples, holds zero.
+        expected_accuracy: Left-out accuracy of the untrained network, for regression the explained share of the
+            variance; None unless it is what is ranked by.
+        rank_by_expected_accuracy: 1 for the largest.
     """
 
     name: str
@@ -53,14 +59,16 @@ class RankedArchitecture:
     rank_by_sensitivity: int
     rank_by_size: int
     tied_with_best: bool
+    expected_accuracy: float | None = None
+    rank_by_expected_accuracy: int | None = None
 
 
 class ArchitectureRanking(Rows[RankedArchitecture]):
-    """Candidates by S before training, smallest first; shows itself as a table."""
+    """Candidates, the one that is expected best first; shows itself as a table."""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a candidate, indexed by its name."""
-        return super().to_pandas().set_index("name")
+        """One row a candidate, indexed by its name; the expected accuracy where it was asked for."""
+        return super().to_pandas().set_index("name").dropna(axis="columns", how="all")
 
 
 def _n_outputs(samples: Samples, given: int | None) -> int:
@@ -131,29 +139,116 @@ def _warn_of_caveats(initialization: str, blind: list[str]) -> None:
         )
 
 
-def _sensitivities(
+@dataclass(frozen=True)
+class _Measured:
+    """What is known of one candidate: S of every initialisation, its size, and what it leaves out."""
+
+    sensitivities: list[float]
+    parameters: int
+    blind: bool
+    left_out: KernelLeaveOneOut | None
+
+    @property
+    def sensitivity(self) -> float:
+        return statistics.fmean(self.sensitivities)
+
+    @property
+    def expected_accuracy(self) -> float | None:
+        found = self.left_out
+        return None if found is None else found.explained if found.labels is None else found.accuracy
+
+
+def _left_out(candidate: NetworkSpec | nn.Module, samples: Samples, n_outputs: int | None, seed: int) -> Any:
+    """Left-out predictions at the weights that training would start from: a module's own, or drawn as its spec says."""
+    network = candidate
+    if isinstance(candidate, NetworkSpec):
+        network = _untrained(candidate, samples, n_outputs, candidate.initialization, seed)
+    return kernel_leave_one_out(network, samples.inputs, samples.targets)  # type: ignore[arg-type]
+
+
+def _measure(
     candidate: NetworkSpec | nn.Module,
     samples: Samples,
     seeds: list[int],
     *,
+    by: str,
     initialization: str,
     n_outputs: int | None,
     **options: Any,
-) -> tuple[list[float], int, bool]:
-    """S of every initialisation, the number of parameters, and whether there are layers that S is blind to."""
+) -> _Measured:
     values, parameters, blind = [], 0, False
     for seed in seeds:
         network = _untrained(candidate, samples, n_outputs, initialization, seed)
         values.append(float(output_sensitivity(network, samples.inputs, **options)))
         parameters = int(parameter_count(network))
         blind = any(isinstance(module, _TRAINING_ONLY) for module in network.modules())
-    return values, parameters, blind
+    left_out = _left_out(candidate, samples, n_outputs, seeds[0]) if by == "expected_accuracy" else None
+    return _Measured(values, parameters, blind, left_out)
+
+
+def _scores(found: KernelLeaveOneOut, targets: Tensor) -> Tensor:
+    """Of every sample, larger is better: whether its left-out prediction is right, or minus the squared residual."""
+    if found.labels is not None:
+        return (found.predictions.argmax(1) == found.labels).double()
+    return -(found.predictions - targets.to(found.predictions)).square().sum(1)
+
+
+def _tied(best: Tensor, scores: Tensor, level: float) -> bool:
+    """Whether the normal interval of the mean paired difference holds zero."""
+    difference = best - scores
+    width = statistics.NormalDist().inv_cdf((1 + level) / 2) * float(difference.std()) / math.sqrt(len(difference))
+    return float(difference.mean()) <= width
+
+
+def _ties(measured: Mapping[str, _Measured], best: str, samples: Samples, level: float) -> dict[str, bool]:
+    """Which candidates cannot be told from the best."""
+    left_out = {name: item.left_out for name, item in measured.items() if item.left_out is not None}
+    if left_out:
+        assert samples.targets is not None
+        scores = {name: _scores(found, samples.targets) for name, found in left_out.items()}
+        return {name: _tied(scores[best], each, level) for name, each in scores.items()}
+    high = _interval(measured[best].sensitivities, level)[1]
+    return {name: _interval(item.sensitivities, level)[0] <= high for name, item in measured.items()}
+
+
+def _ranks(values: Mapping[str, float]) -> dict[str, int]:
+    """1 for the smallest; equal values share the better rank."""
+    ordered = sorted(values.values())
+    return {name: ordered.index(value) + 1 for name, value in values.items()}
+
+
+def _ranked(measured: Mapping[str, _Measured], samples: Samples, level: float) -> ArchitectureRanking:
+    by_sensitivity = _ranks({name: item.sensitivity for name, item in measured.items()})
+    by_size = _ranks({name: item.parameters for name, item in measured.items()})
+    expected = {name: item.expected_accuracy for name, item in measured.items() if item.expected_accuracy is not None}
+    by_expected = _ranks({name: -value for name, value in expected.items()})
+    order = sorted(measured, key=(by_expected or by_sensitivity).__getitem__)
+    ties = _ties(measured, order[0], samples, level)
+    rows = []
+    for name in order:
+        low, high = _interval(measured[name].sensitivities, level)
+        rows.append(
+            RankedArchitecture(
+                name=name,
+                sensitivity=measured[name].sensitivity,
+                low=low,
+                high=high,
+                parameters=measured[name].parameters,
+                rank_by_sensitivity=by_sensitivity[name],
+                rank_by_size=by_size[name],
+                tied_with_best=ties[name],
+                expected_accuracy=expected.get(name),
+                rank_by_expected_accuracy=by_expected.get(name),
+            )
+        )
+    return ArchitectureRanking(rows)
 
 
 def rank_architectures(
     candidates: Mapping[str, NetworkSpec | nn.Module | Callable[[], nn.Module]],
     data: Any,
     *,
+    by: str = "sensitivity",
     initializations: int = 10,
     initialization: str = "standard_normal",
     n_outputs: int | None = None,
@@ -187,12 +282,17 @@ def rank_architectures(
     Over 9 networks from He and Xavier initialisation S before training was misleading: tau -0.67 [-1.00, -0.21] with
     the loss.
 
+    With `by="expected_accuracy"` the order is that of the left-out accuracy of `kernel_leave_one_out` at the weights
+    that training would start from: those of a module as it stands (pass untrained ones), or drawn once as a spec says.
+    It sees the labels, and He or Xavier weights; batch normalisation in training, augmentation and trouble of the
+    optimiser it cannot see. docs/which-measure.md says what both orders were worth on trained architectures.
+
     Args:
-        candidates: Name -> NetworkSpec (its own `initialization` is not used), a module, which stays as it is, or a
-            function without arguments that makes one.
+        candidates: Name -> NetworkSpec, a module, which stays as it is, or a function without arguments that makes one.
         data: Inputs alone, (x, y), or whatever `as_samples` takes.
+        by: What the order is by, "sensitivity" or "expected_accuracy"; S and the size stand beside it in both cases.
         initializations: Draws of the weights, 2 or more (the paper's: 10).
-        initialization: How weights are drawn.
+        initialization: How weights are drawn for S; the own `initialization` of a spec is for the expected accuracy.
         n_outputs: Outputs of networks given by spec; None takes it from the targets.
         noise_std: Standard deviation of the noise on every input entry.
         draws: Draws of noise a sample.
@@ -201,7 +301,7 @@ def rank_architectures(
         chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
-        The candidates, smallest S first.
+        The candidates, smallest S or largest expected accuracy first.
 
     Raises:
         InvalidInput: There is no candidate, or an option, the data or a network cannot be used.
@@ -219,21 +319,25 @@ def rank_architectures(
         )
     if not candidates:
         raise InvalidInput("candidates must hold one architecture or more; got none. Pass {name: NetworkSpec(...)}.")
+    check_choice("by", by, BY)
     check_choice("initialization", initialization, INITIALIZATIONS)
     check_range("initializations", initializations, 2)
     check_range("level", level, 0, 1, low_open=True, high_open=True)
     samples = as_samples(data)
+    if by == "expected_accuracy" and samples.targets is None:
+        raise InvalidInput("by='expected_accuracy' needs data with targets; got inputs alone. Pass (x, y).")
     seeds = [stream_seed(seed, f"initialisation {i}") for i in range(initializations)]
     options = {"noise_std": noise_std, "draws": draws, "chunk_size": chunk_size}
-    measured = {}
+    measured: dict[str, _Measured] = {}
     with progress("ranking", len(candidates)) as bar:
         for name, candidate in candidates.items():
             bar.step(name)
             try:
-                measured[name] = _sensitivities(
+                measured[name] = _measure(
                     _made(name, candidate),
                     samples,
                     seeds,
+                    by=by,
                     initialization=initialization,
                     n_outputs=n_outputs,
                     **options,
@@ -244,25 +348,6 @@ def rank_architectures(
                 say(f"stopped: {', '.join(measured)} are ranked")
                 break
             bar.advance()
-    _warn_of_caveats(initialization, [name for name, (_, _, blind) in measured.items() if blind])
-    means = {name: statistics.fmean(values) for name, (values, _, _) in measured.items()}
-    ordered = sorted(measured, key=lambda name: means[name])
-    sizes = sorted(parameters for _, parameters, _ in measured.values())
-    best_high = _interval(measured[ordered[0]][0], level)[1]
-    ranked = []
-    for position, name in enumerate(ordered, start=1):
-        values, parameters, _ = measured[name]
-        low, high = _interval(values, level)
-        ranked.append(
-            RankedArchitecture(
-                name=name,
-                sensitivity=means[name],
-                low=low,
-                high=high,
-                parameters=parameters,
-                rank_by_sensitivity=position,
-                rank_by_size=sizes.index(parameters) + 1,
-                tied_with_best=low <= best_high,
-            )
-        )
-    return ArchitectureRanking(ranked)
+    if by == "sensitivity":
+        _warn_of_caveats(initialization, [name for name, item in measured.items() if item.blind])
+    return _ranked(measured, samples, level)
