@@ -10,7 +10,7 @@ try:
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
 
-    from gapscope.integrations.lightning import MonitorCallback
+    from gapscope.integrations.lightning import MonitorCallback, PenaltyCallback
 except ImportError as error:
     raise SystemExit(f"skipped: {error}") from None
 
@@ -33,7 +33,7 @@ x = torch.randn(96, 8)
 data = TensorDataset(x, (x[:, 0] > 0).long())
 monitor, module = gs.Monitor(data, ["ntk_trace", "accuracy"]), _Classifier()
 quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
-callback = MonitorCallback(monitor, module="model")
-trainer = pl.Trainer(max_epochs=2, callbacks=[callback], default_root_dir=tempfile.mkdtemp(), **quiet)
+callbacks = [MonitorCallback(monitor, module="model"), PenaltyCallback(module.penalty)]
+trainer = pl.Trainer(max_epochs=2, callbacks=callbacks, default_root_dir=tempfile.mkdtemp(), **quiet)
 trainer.fit(module, DataLoader(data, batch_size=32, shuffle=True))
 print(monitor.to_pandas(), gs.measure(module.model, data), sep="\n")

@@ -14,7 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 pl = pytest.importorskip("lightning.pytorch")
 
 import gapscope as gs
-from gapscope.integrations.lightning import MonitorCallback
+from gapscope.base.errors import InvalidInput
+from gapscope.integrations.lightning import MonitorCallback, PenaltyCallback
+from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
 from gapscope.training.monitor import Monitor
 
@@ -159,3 +161,35 @@ def test_wrong_labels_are_told_after_a_fit_and_after_a_resumed_one(tmp_path: Pat
     fit(tmp_path, resumed, data=data, resume=tmp_path / "half.ckpt")
     again = gs.suspect_labels(resumed)
     assert float((again.order[: int(wrong.sum())] < 12).double().mean()) > 0.8
+
+
+class Penalised(Module):
+    """The module with a penalty in its training step."""
+
+    def __init__(self, penalty: GradientSimilarityPenalty) -> None:
+        super().__init__()
+        self.penalty = penalty
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        outputs, value = self.penalty.with_outputs(self.net, batch[0])
+        return nn.functional.cross_entropy(outputs, batch[1]) + value
+
+
+def test_a_resumed_fit_goes_on_with_the_state_of_the_penalty(tmp_path: Path) -> None:
+    def fitted(epochs: int, resume: Path | None = None) -> tuple[Any, GradientSimilarityPenalty]:
+        penalty = GradientSimilarityPenalty(0.01, seed=4)
+        trainer = pl.Trainer(
+            max_epochs=epochs, accelerator="cpu", callbacks=[PenaltyCallback(penalty)], default_root_dir=tmp_path,
+            logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        )  # fmt: skip
+        trainer.fit(Penalised(penalty), DataLoader(make_data(), batch_size=16), ckpt_path=resume)
+        return trainer, penalty
+
+    fitted(1)[0].save_checkpoint(tmp_path / "one.ckpt")
+    unbroken, resumed = fitted(2)[1], fitted(2, tmp_path / "one.ckpt")[1]
+    fresh = GradientSimilarityPenalty(0.01, seed=4).state_dict()
+    for name, value in unbroken.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], value)
+    assert any(not torch.equal(fresh[name], value) for name, value in unbroken.state_dict().items())
+    with pytest.raises(InvalidInput, match="needs the penalties of the checkpoint, 1; got 0"):
+        PenaltyCallback().load_state_dict(PenaltyCallback(resumed).state_dict())

@@ -217,3 +217,25 @@ def test_wrong_labels_are_told_after_a_training_and_after_a_resumed_one(tmp_path
     assert len(found.order) == 96 and float(wrong[: int(wrong.sum())].mean()) > 0.7
     again = gs.suspect_labels(watched(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-15")))
     assert again.order[: int(wrong.sum())].tolist() == found.order[: int(wrong.sum())].tolist()
+
+
+def test_a_resumed_training_goes_on_with_the_state_of_its_penalties(tmp_path: Path) -> None:
+    def trained(folder: Path, **resume: Any) -> list[GradientSimilarityPenalty]:
+        arguments = training_arguments(folder, num_train_epochs=2)
+        arguments.save_strategy = transformers.trainer_utils.IntervalStrategy.EPOCH
+        trainer = transformers.Trainer(model=bert_classifier(), args=arguments, train_dataset=Sentences())
+        penalties = [GradientSimilarityPenalty(strength, seed=4) for strength in (0.01, 0.02)]
+        for penalty in penalties:
+            add_penalty(trainer, penalty)
+        trainer.train(**resume)
+        return penalties
+
+    unbroken = trained(tmp_path)
+    checkpoint = next(path for path in sorted(tmp_path.glob("checkpoint-*"), key=lambda path: int(path.name[11:])))
+    resumed = trained(tmp_path, resume_from_checkpoint=str(checkpoint))
+    for mine, theirs in zip(resumed, unbroken, strict=True):
+        for name, value in theirs.state_dict().items():
+            assert torch.equal(mine.state_dict()[name], value)
+    assert {path.name for path in checkpoint.glob("gapscope_penalty*")} == {
+        "gapscope_penalty_0_0.safetensors", "gapscope_penalty_1_0.safetensors",
+    }  # fmt: skip

@@ -1,4 +1,4 @@
-"""A monitor in a Lightning training: `Trainer(callbacks=[MonitorCallback(monitor)])`."""
+"""A monitor in a Lightning training, `Trainer(callbacks=[MonitorCallback(monitor)])`, and the state of penalties."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from gapscope.base.errors import require_extra
+from gapscope.base.errors import InvalidInput, require_extra
+from gapscope.penalties.base import Penalty
 from gapscope.training.monitor import Monitor
 
 require_extra("lightning", "lightning")
@@ -72,3 +73,38 @@ class MonitorCallback(pl.Callback):
             raised = self.monitor.alarm is not None and self.monitor.alarm.raised
         if self.stop and trainer.strategy.reduce_boolean_decision(raised, all=False):
             trainer.should_stop = True
+
+
+class PenaltyCallback(pl.Callback):
+    """Keeps the state of penalties (random probes, a strength that sets itself) in Lightning's checkpoints.
+
+    The penalties themselves belong into the training step; with this a fit that is resumed ends with the weights of
+    the unbroken one. With several processes all take up the state of the first.
+
+    Args:
+        *penalties: The penalties, in the same order whenever the fit is resumed.
+    """
+
+    def __init__(self, *penalties: Penalty) -> None:
+        self.penalties = penalties
+
+    def state_dict(self) -> dict[str, Any]:
+        """What Lightning's checkpoint keeps: the state of every penalty, by its place."""
+        return {str(index): penalty.state_dict() for index, penalty in enumerate(self.penalties)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up what a checkpoint kept.
+
+        Args:
+            state_dict: The states of the penalties.
+
+        Raises:
+            InvalidInput: It holds another number of penalties.
+        """
+        if len(state_dict) != len(self.penalties):
+            raise InvalidInput(
+                f"PenaltyCallback needs the penalties of the checkpoint, {len(state_dict)}; got {len(self.penalties)}. "
+                "Pass the same ones in the same order."
+            )
+        for index, penalty in enumerate(self.penalties):
+            penalty.load_state_dict(state_dict[str(index)])

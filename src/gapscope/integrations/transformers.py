@@ -19,6 +19,7 @@ from gapscope.base.input_form import packed
 from gapscope.inspection.adapted import Adapted
 from gapscope.networks.adapters import LogitsOnly
 from gapscope.penalties.base import Penalty
+from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.monitor import Monitor
 
 require_extra("transformers", "hf")
@@ -32,8 +33,12 @@ from transformers import (  # noqa: E402  # pyright: ignore[reportMissingImports
 )
 
 
+def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+
+
 def _beside_checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
-    return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / "gapscope_monitor.json"
+    return _checkpoint(args, state) / "gapscope_monitor.json"
 
 
 class MonitorCallback(TrainerCallback):
@@ -129,6 +134,29 @@ class MonitorCallback(TrainerCallback):
             control.should_training_stop = True
 
 
+class _PenaltyState(TrainerCallback):
+    """Keeps a penalty's state beside the Trainer's checkpoints, and takes it up where training is resumed."""
+
+    def __init__(self, penalty: Penalty, number: int) -> None:
+        self.penalty, self.number = penalty, number
+
+    def _file(self, args: TrainingArguments, state: TrainerState) -> Path:
+        """Each process has its own samples, hence its own state."""
+        return _checkpoint(args, state) / f"gapscope_penalty_{self.number}_{args.process_index}.safetensors"
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        kept = self._file(args, state)
+        if state.global_step and kept.exists():
+            self.penalty.load_state_dict(load_tensors(kept)[0])
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        kept = self._file(args, state)
+        if kept.parent.exists():
+            save_tensors(kept, self.penalty.state_dict())
+
+
 def _inputs_and_targets(batch: Mapping[str, Any]) -> tuple[dict[str, Tensor], Tensor | None]:
     tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim > 0}
     targets = [tensors.pop(name) for name in LABEL_NAMES if name in tensors]
@@ -141,7 +169,9 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
     The penalty is that of the model's logits by its trainable weights, which with an adapter (PEFT) are those of the
     adapter. It takes a forward pass of its own a step, so that dropout masks are drawn anew for it. Several penalties
     add up. With several processes each takes that of its own samples, and the mean of all is what is added. What the
-    Trainer logs as `loss` holds the penalty; `trainer.state.log_history` is otherwise unchanged.
+    Trainer logs as `loss` holds the penalty; `trainer.state.log_history` is otherwise unchanged. Beside each of the
+    Trainer's checkpoints lies the penalty's state (random probes, a strength that sets itself), a file a process; a
+    training that is resumed goes on with it.
 
     Args:
         trainer: The Trainer, before `train()`.
@@ -172,6 +202,8 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
         return result + value
 
     trainer.compute_loss = with_penalty
+    kept = [item for item in trainer.callback_handler.callbacks if isinstance(item, _PenaltyState)]
+    trainer.add_callback(_PenaltyState(penalty, len(kept)))
 
 
 def _parts_of_a_step(trainer: Any, options: Mapping[str, Any]) -> float:
