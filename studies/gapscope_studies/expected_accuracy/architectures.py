@@ -27,7 +27,8 @@ ARCHITECTURES = (
     Recipe("fully_connected", {"n_hidden": 6, "width": 128}),
     Recipe("lenet5"),
 )
-DATA, SEEDS, SAMPLES = ("fashion_mnist", "cifar10"), 2, 400
+# architectures are the units; a second seed was planned and cut, for time, before any accuracy was looked at
+DATA, SEEDS, SAMPLES = ("fashion_mnist", "cifar10"), 1, 400
 # larger predicts a more accurate network, but for the sensitivity
 WAYS = {
     "left-out accuracy, initial weights": ("expected", 1),
@@ -120,7 +121,7 @@ def architectures(setting: Setting) -> Outcome:
         claims=claims,
         tables={"Kendall's tau": pandas.DataFrame(map(shown, rows))},
         figures={"scatter": _figure(means)},
-        verdict="Architectures are the units; each point is the mean over seeds, which share their samples.",
+        verdict="Architectures are the units; those of a data set share their samples.",
         seeds=sorted({item.seed for item in drawn}),
     )  # fmt: skip
 
