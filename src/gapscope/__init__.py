@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from gapscope.assessment.expected_accuracy import expected_accuracy as expected_accuracy
     from gapscope.assessment.measure import measure as measure
     from gapscope.assessment.rank_architectures import rank_architectures as rank_architectures
-    from gapscope.base.records import Estimate as Estimate
-    from gapscope.base.records import Reading as Reading
-    from gapscope.base.records import Readings as Readings
+    from gapscope.base.estimate import Estimate as Estimate
+    from gapscope.base.readings import Reading as Reading
+    from gapscope.base.readings import Readings as Readings
     from gapscope.base.records import Record as Record
     from gapscope.base.records import records_to_pandas as records_to_pandas
     from gapscope.base.samples import Samples as Samples
@@ -123,9 +123,9 @@ _PUBLIC = {
     "Pool": "pools.pool",
     "record": "pools.own",
     "rank_architectures": "assessment.rank_architectures",
-    "Estimate": "base.records",
-    "Reading": "base.records",
-    "Readings": "base.records",
+    "Estimate": "base.estimate",
+    "Reading": "base.readings",
+    "Readings": "base.readings",
     "Record": "base.records",
     "records_to_pandas": "base.records",
     "write_report": "report.write",

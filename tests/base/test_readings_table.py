@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gapscope.base.records import Reading, Readings
+from gapscope.base.readings import Reading, Readings
 
 
 def reading(name: str, value: float = 0.25, **facts: str) -> Reading:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from gapscope.base.errors import NotMeasurable, UnreadableFile
-from gapscope.base.records import SCHEMA, Estimate, Reading, Readings, Record, records_to_pandas
+from gapscope.base.estimate import Estimate
+from gapscope.base.readings import SCHEMA, Reading, Readings
+from gapscope.base.records import Record, records_to_pandas
 
 
 def some_record(**changes: object) -> Record:

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 import gapscope as gs
-from gapscope.base.records import Estimate, Readings
+from gapscope.base.estimate import Estimate
+from gapscope.base.readings import Readings
 from gapscope.base.results import Result, Rows, plain
 
 X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))

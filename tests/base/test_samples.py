@@ -47,6 +47,10 @@ def test_inputs_alone_are_samples() -> None:
         ((X, torch.full((7, 1), float("inf"))), "targets must be finite"),
         ((X, Y - 1), "must be 0 or larger; got -1"),
         (DataLoader(TensorDataset(X[:0], Y[:0])), "the loader is empty"),
+        (
+            DataLoader([{"a": X[0]}, {"a": X[1], "b": X[1]}], batch_size=1),  # type: ignore[arg-type]
+            "the same inputs; one has a, another a, b. Make",
+        ),
     ],
 )
 def test_wrong_data_get_one_sentence(data: Any, message: str) -> None:

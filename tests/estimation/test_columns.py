@@ -7,7 +7,8 @@ import pandas
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.records import Reading, Readings, Record, records_to_pandas
+from gapscope.base.readings import Reading, Readings
+from gapscope.base.records import Record, records_to_pandas
 from gapscope.base.specs import Spec
 from gapscope.estimation import hyperparameter_columns, reading_columns, reading_directions, usable_rows
 from gapscope.estimation.columns import as_texts

@@ -8,7 +8,8 @@ import numpy
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.records import Reading, Readings, Record, records_to_pandas
+from gapscope.base.readings import Reading, Readings
+from gapscope.base.records import Record, records_to_pandas
 from gapscope.estimation import suggested_estimator, usable_rows
 from gapscope.estimation.suggestion import SENSITIVITIES
 from report.synthetic_pool import synthetic_records

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy
 
-from gapscope.base.records import Reading, Readings, Record
+from gapscope.base.readings import Reading, Readings
+from gapscope.base.records import Record
 from gapscope.base.specs import Spec
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gapscope.base.records import Reading, Readings, Record
+from gapscope.base.readings import Reading, Readings
+from gapscope.base.records import Record
 from gapscope.report import write_report
 from report.synthetic_pool import synthetic_records
 

@@ -8,7 +8,8 @@ import pytest
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import to_json
-from gapscope.base.records import Reading, Readings, Record, records_to_pandas
+from gapscope.base.readings import Reading, Readings
+from gapscope.base.records import Record, records_to_pandas
 from gapscope.estimation.correlations import correlations
 from gapscope.report import summary
 

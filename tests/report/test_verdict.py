@@ -9,7 +9,8 @@ import numpy
 import pandas
 import pytest
 
-from gapscope.base.records import Reading, Readings, Record
+from gapscope.base.readings import Reading, Readings
+from gapscope.base.records import Record
 from gapscope.estimation.leaderboard import RANDOM
 from gapscope.estimation.leaderboard_row import Score, Verdict
 from gapscope.report import write_report

@@ -17,7 +17,7 @@ from gapscope.assessment.measure import Budget, check_options, chosen_measures
 from gapscope.assessment.sampled import parts_of, taken
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.progress import PATIENCE, progress, say
-from gapscope.base.records import BASELINE, Reading, Readings
+from gapscope.base.readings import BASELINE, Reading, Readings
 from gapscope.base.samples import Samples, as_samples
 from gapscope.measures.registry import Measure
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gapscope.assessment.evidence import Evidence, Judgement
 from gapscope.base.errors import UnreadableFile
 from gapscope.base.files import read_json, write_atomically
-from gapscope.base.records import BASELINE, Direction
+from gapscope.base.readings import BASELINE, Direction
 from gapscope.base.results import Rows
 
 if TYPE_CHECKING:

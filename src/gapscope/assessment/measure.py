@@ -12,7 +12,7 @@ from gapscope.assessment.door import Ready, in_eager_mode, ready
 from gapscope.assessment.sampled import taken
 from gapscope.base.errors import InvalidInput
 from gapscope.base.progress import PATIENCE, progress, say
-from gapscope.base.records import Readings
+from gapscope.base.readings import Readings
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.sharing import sharing
 from gapscope.measures.registry import Measure, get_measure, measures

@@ -14,7 +14,7 @@ from gapscope.assessment.budget import Share
 from gapscope.assessment.door import Ready
 from gapscope.base.errors import GapscopeError
 from gapscope.base.randomness import stream_seed
-from gapscope.base.records import Reading, Readings
+from gapscope.base.readings import Reading, Readings
 from gapscope.base.samples import Samples
 from gapscope.inspection.sharing import shared
 from gapscope.measures.registry import Measure

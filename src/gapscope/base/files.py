@@ -8,12 +8,13 @@ import json
 import math
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from gapscope.base.errors import DamagedFile, NotWritten, UnreadableFile
+from gapscope.base.kinds import is_dict, is_list_or_tuple
 
 
 def _standard_json(value: Any) -> Any:
@@ -22,9 +23,9 @@ def _standard_json(value: Any) -> Any:
         if math.isfinite(value):
             return float(value)
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
+    if is_dict(value):
         return {str(key): _standard_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if is_list_or_tuple(value):
         return [_standard_json(item) for item in value]
     return value
 
@@ -39,7 +40,7 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
 
 
 @contextmanager
-def written_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+def written_whole(path: Path, *, durable: bool = True) -> Generator[BinaryIO]:
     """Open a temporary name beside `path` for writing; at the end of the block it becomes `path`.
 
     Whatever happens (a kill, a full disk), `path` holds its old content or the new one, never a part.

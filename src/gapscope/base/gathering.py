@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from gapscope.base.errors import InvalidInput, check_same_length
+from gapscope.base.kinds import is_list, is_list_or_tuple, is_mapping
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 LABEL_NAMES = ("labels", "label", "targets", "target", "y")
@@ -26,11 +30,19 @@ class Gathered:
 
     inputs: Inputs
     targets: Tensor | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list[str])
 
 
 def _library(value: Any) -> str:
     return type(value).__module__.split(".")[0]
+
+
+def _is_loader(value: object) -> TypeIs[DataLoader[Any]]:
+    return isinstance(value, DataLoader)
+
+
+def _is_dataset(value: object) -> TypeIs[Dataset[Any]]:
+    return isinstance(value, Dataset)
 
 
 def _frame(value: Any) -> Any:
@@ -76,28 +88,26 @@ def column(value: Any) -> Tensor:
 def _inputs(value: Any) -> Inputs:
     if is_column(value):
         return column(value)
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return {str(name): column(part) for name, part in value.items()}
     return tuple(column(part) for part in value)
 
 
 def _are_inputs(value: Any) -> bool:
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return bool(value) and all(is_column(part) for part in value.values())
-    return is_column(value) or (
-        isinstance(value, tuple | list) and len(value) > 0 and all(is_column(part) for part in value)
-    )
+    return is_column(value) or (is_list_or_tuple(value) and len(value) > 0 and all(is_column(part) for part in value))
 
 
 def _stacked(value: Any) -> Any:
     """A list of numbers a sample comes out of torch's collation as one tensor a place; put them side by side again."""
-    if isinstance(value, list) and value and all(isinstance(part, Tensor) and part.ndim == 1 for part in value):
+    if is_list(value) and value and all(isinstance(part, Tensor) and part.ndim == 1 for part in value):
         return torch.stack(value, dim=1)
     return value
 
 
 def _from_mapping(data: Mapping[str, Any]) -> Gathered:
-    notes = []
+    notes: list[str] = []
     data = {str(name): _stacked(value) for name, value in data.items()}
     left_out = [name for name, value in data.items() if not is_column(value)]
     if left_out:
@@ -114,7 +124,7 @@ def _from_sequence(batch: Sequence[Any]) -> Gathered:
     x, *rest = batch
     if not _are_inputs(x) or (rest and not is_column(rest[0])):
         raise InvalidInput(f"data must be {FORMS}; got {type(batch).__name__} of {_kinds(batch)}.")
-    notes = []
+    notes: list[str] = []
     if len(rest) > 1:
         notes.append(
             f"A sample holds {1 + len(rest)} things: the first is taken as the input and the second as its target; "
@@ -135,9 +145,9 @@ def _one(batch: Any) -> Gathered:
     """One batch, or data that are whole already."""
     if is_column(batch):
         return Gathered(column(batch))
-    if isinstance(batch, Mapping):
+    if is_mapping(batch):
         return _from_mapping(batch)
-    if isinstance(batch, tuple | list) and batch:
+    if is_list_or_tuple(batch) and batch:
         return _from_sequence(batch)
     raise InvalidInput(
         f"A loader must yield x, (x, y), or a mapping of inputs with 'labels'; got a batch of type "
@@ -160,25 +170,43 @@ def _joined_columns(parts: list[Tensor], name: str, filling: int) -> Tensor:
         ) from None
 
 
+def _columns(inputs: Inputs) -> dict[str, Tensor]:
+    """Inputs by name, whatever their form."""
+    if isinstance(inputs, Tensor):
+        return {"x": inputs}
+    return inputs if isinstance(inputs, dict) else {f"input {i}": part for i, part in enumerate(inputs)}
+
+
+def _check_alike(batches: Sequence[dict[str, Tensor]]) -> None:
+    names = list(batches[0])
+    other = next((list(batch) for batch in batches if set(batch) != set(names)), None)
+    if other is not None:
+        raise InvalidInput(
+            f"All batches must hold the same inputs; one has {', '.join(names)}, another {', '.join(other)}. Make the "
+            "loader yield one form."
+        )
+
+
+def _check_masked(batches: Sequence[dict[str, Tensor]]) -> None:
+    """Raise where token batches of different lengths come by name and none of the names says what is padding."""
+    tokens = [name for name, part in batches[0].items() if part.ndim == 2 and not part.is_floating_point()]
+    if len({batch[name].shape[1:] for batch in batches for name in tokens}) > 1 and "attention_mask" not in batches[0]:
+        raise InvalidInput(
+            "Batches of different lengths need an attention_mask, which says what is padding; got "
+            f"{', '.join(batches[0])}. Pad all samples to one length."
+        )
+
+
 def _joined(batches: Iterable[Any]) -> Gathered:
     parts = [_one(batch) for batch in batches]
     if not parts:
         raise InvalidInput("data must hold at least one sample; the loader is empty.")
-    first = parts[0].inputs
-    inputs: Inputs
-    if isinstance(first, Tensor):
-        inputs = _joined_columns([part.inputs for part in parts], "x", 0)  # type: ignore[misc]
-    elif isinstance(first, dict):
-        filled = [name for name, part in first.items() if part.ndim == 2 and not part.is_floating_point()]
-        names = list(first)
-        if len({p.inputs[n].shape[1:] for p in parts for n in filled}) > 1 and "attention_mask" not in first:  # type: ignore[index]
-            raise InvalidInput(
-                "Batches of different lengths need an attention_mask, which says what is padding; got "
-                f"{', '.join(names)}. Pad all samples to one length."
-            )
-        inputs = {name: _joined_columns([p.inputs[name] for p in parts], name, 0) for name in names}  # type: ignore[index]
-    else:
-        inputs = tuple(_joined_columns([p.inputs[i] for p in parts], f"input {i}", 0) for i in range(len(first)))  # type: ignore[index]
+    first, named = parts[0].inputs, [_columns(part.inputs) for part in parts]
+    _check_alike(named)
+    if isinstance(first, dict):
+        _check_masked(named)
+    columns = {name: _joined_columns([batch[name] for batch in named], name, 0) for name in named[0]}
+    inputs = columns["x"] if isinstance(first, Tensor) else columns if isinstance(first, dict) else (*columns.values(),)
     targets = None
     if parts[0].targets is not None:
         targets = _joined_columns([part.targets for part in parts if part.targets is not None], "y", -100)
@@ -209,18 +237,18 @@ def gathered(data: Any) -> Gathered:
     Raises:
         InvalidInput: The data have another form, or hold nothing usable.
     """
-    if isinstance(data, DataLoader):
+    if _is_loader(data):
         return _joined(data)
-    if isinstance(data, Dataset):
+    if _is_dataset(data):
         return _joined(DataLoader(data, batch_size=256))
     if _library(data) == "datasets":
-        if isinstance(data, Mapping):
+        if is_mapping(data):
             raise InvalidInput(
                 f"data must be one split of the DatasetDict; it has {', '.join(data)}. Pass data['train']."
             )
         return _joined(data.with_format("torch").iter(256)) if not hasattr(data, "__len__") else _hugging_face(data)
-    if not is_column(data) and not isinstance(data, Mapping):
-        if not isinstance(data, tuple | list) or len(data) < 2:
+    if not is_column(data) and not is_mapping(data):
+        if not is_list_or_tuple(data) or len(data) < 2:
             raise InvalidInput(f"data must be {FORMS}; got {type(data).__name__}.")
         if len(data) > 2:
             raise InvalidInput(

@@ -38,7 +38,7 @@ class InputForm:
         if not self.shapes:
             return (x,)
         widths = [shape.numel() for shape in self.shapes]
-        pairs = zip(x.split(widths, dim=1), self.shapes, strict=True)
+        pairs = zip(torch.split(x, widths, dim=1), self.shapes, strict=True)
         return tuple(part.reshape(len(x), *shape) for part, shape in pairs)
 
 

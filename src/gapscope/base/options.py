@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from gapscope.base.errors import InvalidInput, nearest
+from gapscope.base.kinds import is_list_or_tuple, is_mapping
 
 
 def check_known(owner: str, given: Iterable[str], known: Iterable[str], *, noun: str = "option") -> None:
@@ -59,11 +60,12 @@ def typed(name: str, value: Any, annotation: Any) -> Any:
             return None
         annotation = next(part for part in typing.get_args(annotation) if part is not type(None))
         origin = typing.get_origin(annotation)
+    expected = getattr(annotation, "__name__", str(annotation))
     if isinstance(annotation, type) and is_dataclass(annotation):
         return value if isinstance(value, annotation) else from_mapping(annotation, value, name)
     if origin is tuple:
         item_type = typing.get_args(annotation)[0]
-        if not isinstance(value, list | tuple):
+        if not is_list_or_tuple(value):
             raise InvalidInput(f"{name} must be a list; got {value!r}. Write it in square brackets.")
         return tuple(typed(f"{name}[{i}]", item, item_type) for i, item in enumerate(value))
     if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -72,13 +74,11 @@ def typed(name: str, value: Any, annotation: Any) -> Any:
         return float(value)
     if annotation is int and isinstance(value, int) and not isinstance(value, bool):
         return int(value)
-    if origin is not None and isinstance(value, Mapping):
+    if origin is not None and is_mapping(value):
         _check_plain(name, value)
         return dict(value)
-    plain = origin or annotation
-    if plain in (bool, str) and isinstance(value, plain):
+    if annotation in (bool, str) and isinstance(value, annotation):
         return value
-    expected = getattr(annotation, "__name__", str(annotation))
     raise InvalidInput(f"{name} must be of type {expected}; got {value!r} ({type(value).__name__}).")
 
 
@@ -91,8 +91,8 @@ def _is_finite(value: float) -> bool:
 
 def _check_plain(name: str, value: Any) -> None:
     """Raise InvalidInput for a value that JSON does not know: options become part of a run's id."""
-    if isinstance(value, Mapping | list | tuple):
-        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+    if is_mapping(value) or is_list_or_tuple(value):
+        for key, item in value.items() if is_mapping(value) else enumerate(value):
             _check_plain(f"{name}.{key}", item)
     elif isinstance(value, float) and not math.isfinite(value):
         raise InvalidInput(f"{name} must be a finite number; got {value}.")
@@ -114,7 +114,7 @@ def from_mapping(cls: Any, content: Any, where: str) -> Any:
     Raises:
         InvalidInput: The content is no table, or names something that the class has not.
     """
-    if not isinstance(content, Mapping):
+    if not is_mapping(content):
         raise InvalidInput(f"{where} must be a table of settings; got {content!r}.")
     check_known(where, content, [item.name for item in fields(cls)], noun="setting")
     return cls(**content)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gapscope.base.records import Reading
+    from gapscope.base.readings import Reading
 
 
 def axes_or_new(axes: Any, *, width: float = 7.0, height: float = 4.0) -> Any:

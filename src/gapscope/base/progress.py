@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -73,7 +73,7 @@ class _Bar(Steps):
 
 
 @contextmanager
-def progress(title: str, total: float, *, shown: bool = True) -> Iterator[Steps]:
+def progress(title: str, total: float, *, shown: bool = True) -> Generator[Steps]:
     """Show a bar while the body runs, if it lasts over two seconds and somebody looks; only the outermost one shows.
 
     Args:

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gapscope.base.records import Reading
+    from gapscope.base.readings import Reading
 
 HEAD = ("measure", "value", "error", "better", "what it is")
 BETTER = {"lower": "lower", "higher": "higher", "none": "-"}
@@ -66,7 +66,7 @@ def _whys(family: Sequence[Reading]) -> list[str]:
 
 def rows_of(readings: Sequence[Reading]) -> list[tuple[str, ...]]:
     """Return one row of text a reading, a family of five numbers and more folded into one."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for _, group in groupby(readings, key=lambda reading: reading.measure):
         family = list(group)
         rows.extend([_folded(family)] if len(family) >= FOLDED_FROM else map(_row, family))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gapscope.base.estimate import Estimate
 from gapscope.base.files import to_json
+from gapscope.base.kinds import is_list_or_tuple, is_mapping
 
 if TYPE_CHECKING:
     import pandas
@@ -24,18 +25,16 @@ def plain(value: Any) -> Any:
     Returns:
         The plain value; non-finite numbers stay as they are (`to_json` writes them as strings).
 
-    >>> from gapscope.base.records import Estimate
     >>> plain({"a": (Estimate(1.0, 0.5), 2)})
     {'a': [{'value': 1.0, 'standard_error': 0.5}, 2]}
     """
-    # an Estimate: `records` imports this file
-    if isinstance(value, float) and hasattr(value, "standard_error"):
-        return {"value": float(value), "standard_error": value.standard_error}  # type: ignore[attr-defined]
-    if isinstance(value, Mapping):
+    if isinstance(value, Estimate):
+        return {"value": float(value), "standard_error": value.standard_error}
+    if is_mapping(value):
         return {str(key): plain(item) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
-    if isinstance(value, list | tuple):
+    if is_list_or_tuple(value):
         return [plain(item) for item in value]
     # tensors and NumPy arrays and scalars, without importing either
     to_list = getattr(value, "tolist", None)

@@ -116,7 +116,8 @@ def _understood(targets: Tensor, notes: list[str]) -> Tensor:
         targets = targets.long()
         return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
     targets = targets[:, None] if targets.ndim == 1 else targets
-    if targets.shape[1:] == (1,) and targets.unique().tolist() == [0.0, 1.0]:
+    zeros, ones = targets == 0, targets == 1
+    if targets.shape[1:] == (1,) and bool((zeros | ones).all() & zeros.any() & ones.any()):
         notes.append(
             "Targets that are all 0.0 or 1.0 are taken as two classes. For regression pass gs.Samples(x, y[:, None])."
         )

@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range, nearest
+from gapscope.base.kinds import is_list_or_tuple, is_mapping
 from gapscope.base.options import from_mapping, typed
 
 OPTIMIZERS = ("sgd", "adam")
@@ -22,12 +23,13 @@ NORMALIZATIONS = ("batch", "ghost", "population", "mean_only", "variance_only", 
 AnySpec = TypeVar("AnySpec", bound="_CheckedSpec")
 
 
+@dataclass(frozen=True, kw_only=True)
 class _CheckedSpec:
     """Shared by all specs: coercion to the declared types, plain dictionaries, strict keys."""
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
-        for item in fields(self):  # type: ignore[arg-type]
+        for item in fields(self):
             value = typed(f"{type(self).__name__}.{item.name}", getattr(self, item.name), hints[item.name])
             object.__setattr__(self, item.name, value)
         self._check()
@@ -38,7 +40,7 @@ class _CheckedSpec:
     def to_dict(self, *, omit_defaults: bool = False) -> dict[str, Any]:
         """Return nested plain values; with `omit_defaults` only what differs from the defaults."""
         content: dict[str, Any] = {}
-        for item in fields(self):  # type: ignore[arg-type]
+        for item in fields(self):
             value = getattr(self, item.name)
             default = item.default_factory() if item.default_factory is not MISSING else item.default
             if omit_defaults and value == default:
@@ -55,18 +57,18 @@ class _CheckedSpec:
 def _plain(value: Any, omit_defaults: bool) -> Any:
     if isinstance(value, _CheckedSpec):
         return value.to_dict(omit_defaults=omit_defaults)
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return {key: _plain(item, omit_defaults) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if is_list_or_tuple(value):
         return [_plain(item, omit_defaults) for item in value]
     return value
 
 
 def _canonical(value: Any) -> Any:
     """Whole numbers as integers, so that 1 and 1.0, which are equal, are written alike."""
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return {key: _canonical(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if is_list_or_tuple(value):
         return [_canonical(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -92,7 +94,7 @@ class DataSpec(_CheckedSpec):
     """
 
     name: str = "digits"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     train_size: int | None = None
     test_size: int | None = None
     balanced: bool = False
@@ -126,7 +128,7 @@ class NetworkSpec(_CheckedSpec):
     """
 
     name: str = "fully_connected"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     initialization: str = "torch"
 
     def _check(self) -> None:
@@ -177,7 +179,7 @@ class PenaltySpec(_CheckedSpec):
     """One penalty added to the loss: its name in the registry and its keyword settings."""
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +193,7 @@ class LossSpec(_CheckedSpec):
     """
 
     name: str = "default"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput, nearest
-from gapscope.base.records import Direction, Record
+from gapscope.base.readings import Direction
+from gapscope.base.records import Record
 
 if TYPE_CHECKING:
     import pandas
@@ -72,7 +73,7 @@ def reading_columns(records: Iterable[Record], *, varying: bool = True) -> list[
     Returns:
         Column names of `records_to_pandas(records)`.
 
-    >>> from gapscope.base.records import Reading, Readings
+    >>> from gapscope.base.readings import Reading, Readings
     >>> def record(value):
     ...     readings = Readings([Reading(measure="norm", number="norm", value=value)])
     ...     return Record(id=str(value), spec={}, status="finished", readings=readings)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy
 
 from gapscope.base.errors import InvalidInput, UnreadableFile
-from gapscope.base.records import BASELINE
+from gapscope.base.readings import BASELINE
 from gapscope.estimation.columns import check_columns, hyperparameter_columns, reading_columns, usable_rows
 
 if TYPE_CHECKING:

@@ -32,4 +32,4 @@ class MLflowSink:
             numbers: Name -> value.
         """
         named = {f"gapscope/{name}": value for name, value in numbers.items()}
-        mlflow.log_metrics(named, step=epoch, run_id=self.run_id)
+        mlflow.log_metrics(named, step=epoch, run_id=self.run_id)  # pyright: ignore[reportAttributeAccessIssue]

@@ -35,7 +35,7 @@ class WandbSink:
         Raises:
             InvalidInput: There is no current run; a monitor turns this into a warning.
         """
-        run = self.run or wandb.run
+        run = self.run or wandb.run  # pyright: ignore[reportAttributeAccessIssue]
         if run is None:
             raise InvalidInput("WandbSink needs a run; there is no current one. Call wandb.init() before training.")
         if not self._defined:

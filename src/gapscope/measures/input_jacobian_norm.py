@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
-from gapscope.base.records import Estimate
 from gapscope.base.samples import slices
 from gapscope.gradients.by_inputs import gradient_by_inputs
 from gapscope.gradients.probes import draw_probe

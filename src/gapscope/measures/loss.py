@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.records import Estimate
+from gapscope.base.estimate import Estimate
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import scores
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure

@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice, check_range
+from gapscope.base.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
-from gapscope.base.records import Estimate
 from gapscope.base.samples import slices
 from gapscope.gradients.backward import whole_gradient
 from gapscope.gradients.held_statistics import held, holdable

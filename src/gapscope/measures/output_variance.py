@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable, check_choice, check_range
-from gapscope.base.records import Estimate
+from gapscope.base.estimate import Estimate
 from gapscope.base.results import Result
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_samples_alone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from gapscope.base.records import Estimate
+from gapscope.base.estimate import Estimate
 from gapscope.measures.registry import EVERYTHING, register_measure
 
 

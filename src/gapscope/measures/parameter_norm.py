@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from gapscope.base.records import Estimate
+from gapscope.base.estimate import Estimate
 from gapscope.inspection.outputs import as_real
 from gapscope.measures.registry import register_measure
 

@@ -22,7 +22,8 @@ from gapscope.base.errors import (
     check_range,
 )
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
-from gapscope.base.records import SCHEMA, Record, records_to_pandas
+from gapscope.base.readings import SCHEMA
+from gapscope.base.records import Record, records_to_pandas
 from gapscope.base.specs import Spec
 from gapscope.pools.leftovers import is_unmarked_pool, remove_temporary_markers, superseded_checkpoints
 

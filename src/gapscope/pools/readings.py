@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.assessment.measure import measure, select_measures
-from gapscope.base.records import Readings, Record
+from gapscope.base.readings import Readings
+from gapscope.base.records import Record
 from gapscope.data import Problem
 from gapscope.inspection.sharing import sharing
 

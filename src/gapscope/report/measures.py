@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from gapscope.base.readings import BASELINE, Reading
 from gapscope.base.readings_table import FOLDED_FROM
-from gapscope.base.records import BASELINE, Reading
 from gapscope.estimation.clusters import recipes
 from gapscope.estimation.columns import hyperparameter_columns
 from gapscope.estimation.correlations import correlations

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.base.records import Reading, Record, records_to_pandas
+from gapscope.base.readings import Reading
+from gapscope.base.records import Record, records_to_pandas
 from gapscope.estimation.columns import hyperparameter_columns
 from gapscope.estimation.suggestion import spans_widely
 from gapscope.report.numbers import setting_name, setting_value

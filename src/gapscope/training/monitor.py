@@ -21,7 +21,7 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.files import to_json, write_atomically
 from gapscope.base.plots import plot_lines
 from gapscope.base.randomness import stream_seed
-from gapscope.base.records import Readings
+from gapscope.base.readings import Readings
 from gapscope.base.results import Result
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.independence import check_no_batch_statistics

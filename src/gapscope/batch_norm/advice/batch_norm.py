@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.records import Estimate
+from gapscope.base.estimate import Estimate
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.advice.dropout import DropoutLoss, last_linear_layer
 from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularization, clearly_positive

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gapscope.base.records import Estimate
+from gapscope.base.estimate import Estimate
 from gapscope.base.results import Result, plain
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gapscope.base.errors import check_range
-from gapscope.base.records import Estimate
+from gapscope.base.estimate import Estimate
 from gapscope.base.results import Result, plain
 
 if TYPE_CHECKING:

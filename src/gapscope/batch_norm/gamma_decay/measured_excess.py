@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
+from gapscope.base.estimate import Estimate
 from gapscope.base.progress import progress
 from gapscope.base.random_streams import given_or_repeatable
-from gapscope.base.records import Estimate
 from gapscope.base.results import Rows
 from gapscope.batch_norm.gamma_decay.curvature import tapped_forward
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapscope.base.records import Estimate
+from gapscope.base.estimate import Estimate
 from gapscope.batch_norm.gamma_decay.curvature import normalised_input
 from gapscope.batch_norm.gamma_decay.subject import Subject
 from gapscope.batch_norm.gamma_decay.sums import Blocks

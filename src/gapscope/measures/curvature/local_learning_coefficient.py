@@ -9,8 +9,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.base.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
-from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import inspecting, network_outputs, ready_inputs, samples_per_pass

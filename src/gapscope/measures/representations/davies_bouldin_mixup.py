@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from gapscope.base.errors import NotMeasurable, check_range
+from gapscope.base.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
-from gapscope.base.records import Estimate
 from gapscope.base.samples import slices
 from gapscope.inspection.hooks import tapped
 from gapscope.inspection.outputs import inspecting, ready_inputs, samples_per_pass

@@ -9,8 +9,8 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
-from gapscope.base.records import Estimate
 from gapscope.base.samples import Samples
 from gapscope.inspection.outputs import inspecting, ready_inputs, samples_per_pass
 from gapscope.measures._perturbed import loss_and_gradient, norm_of, trainable

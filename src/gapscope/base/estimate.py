@@ -1,0 +1,35 @@
+"""A number that knows how exact it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Estimate(float):
+    """A number that a measure returned: a plain float that knows its standard error.
+
+    `standard_error` is None where the value is exact (up to rounding).
+
+    >>> trace = Estimate(2.0, standard_error=0.1)
+    >>> trace + 1, trace
+    (3.0, 2 ± 0.1)
+    """
+
+    standard_error: float | None
+
+    def __new__(cls, value: float, standard_error: float | None = None) -> Estimate:
+        """Make the float and attach its standard error."""
+        estimate = super().__new__(cls, value)
+        estimate.standard_error = None if standard_error is None else float(standard_error)
+        return estimate
+
+    @property
+    def exact(self) -> bool:
+        """Whether the value was computed exactly, not estimated."""
+        return self.standard_error is None
+
+    def __repr__(self) -> str:
+        return f"{float(self):.6g}" if self.exact else f"{float(self):.6g} ± {self.standard_error:.2g}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Estimate, (float(self), self.standard_error)
