@@ -57,7 +57,7 @@ def pyhessian() -> list[dict[str, Any]]:
         torch.cat([torch.randint_like(p, high=2).mul(2).sub(1).flatten() for p in network.parameters()])
         for _ in range(8)
     ]  # fmt: skip
-    traces = [float(vector.double() @ own.times(vector).double()) for vector in signs]
+    traces = [float(vector.double() @ own.times(vector[None])[0].double()) for vector in signs]
     return [
         {"number": "hessian_top_eigenvalue", "ours": own_top, "theirs": float(top), "tolerance": 1e-3 * abs(top),
          "note": "Lanczos against power iteration, which finds the largest in magnitude: the same one here"},

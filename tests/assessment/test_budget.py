@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import gapscope as gs
 from door_networks import bert, resnet18
 from gapscope.assessment import budget as planning
+from gapscope.assessment import measure as front_door
 from gapscope.assessment.budget import Share, _fitted
 from gapscope.assessment.door import ready
 from gapscope.assessment.sampled import drawn, taken
@@ -114,6 +115,42 @@ def test_a_budget_is_kept_and_said(slow: Any) -> None:
     for name in ("accuracy", "input_jacobian_norm", "output_sensitivity"):
         error = readings[name].standard_error
         assert error and readings[name].value == pytest.approx(exact[name].value, abs=5 * error)
+
+
+def test_of_all_measures_those_that_cannot_fit_are_left_out_untried(slow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = ("loss", "accuracy", "gradient_norm", "ntk_logdet", "hessian_density", "local_learning_coefficient")
+    monkeypatch.setattr(front_door, "measures", lambda: {name: measures()[name] for name in kept})
+    start = time.perf_counter()
+    readings = gs.measure(slow, (X[:400], Y[:400]), "all", budget=3.0)
+    assert time.perf_counter() - start < 4
+    assert {reading.measure for reading in readings} == {"loss", "accuracy", "gradient_norm"}
+    said = readings.unmeasured
+    assert "budget of 3 s: on the fewest samples that say anything it takes about" in said["hessian_density"]
+    assert "beside what is cheaper. Pass a larger budget, or name it" in said["local_learning_coefficient"]
+    assert "left out to keep the budget: it took" in said["ntk_logdet"]
+
+
+def test_the_cheapest_stay_and_what_is_asked_for_stays() -> None:
+    least = {"a": 1.0, "b": 2.0, "c": 9.0, "d": 0.5}
+    assert list(planning._too_dear(least, 4.0, least)) == ["c"]
+    assert list(planning._too_dear(least, 2.0, least)) == ["b", "c"]
+    assert list(planning._too_dear(least, 2.0, ["a", "b"])) == ["b"]
+    assert planning._too_dear(least, 1.0, []) == {}
+
+
+def test_a_cost_that_grows_is_followed_until_it_is_known_to_fit() -> None:
+    def cubic(item: Any, part: Any, options: Any) -> None:
+        tried.append(len(part.samples))
+        time.sleep(2e-8 * len(part.samples) ** 3)  # 1.3 s for 400
+
+    tried: list[int] = []
+    found = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400])))
+    item = get_measure("ntk_logdet")
+    assert planning._grown_too_dear(item, found, 2.5, cubic) == {}
+    assert tried[0] == 10 and tried[-1] < 400
+    tried.clear()
+    assert "it took 0.0" in planning._grown_too_dear(item, found, 0.1, cubic)["ntk_logdet"]
+    assert tried[-1] < 400
 
 
 def test_what_the_caller_asks_for_by_option_stays_as_asked(slow: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -56,6 +58,20 @@ def test_rows_are_a_power_of_two_within_the_budget(monkeypatch: pytest.MonkeyPat
     assert rows_per_pass(None, lambda: torch.zeros(2**14), CPU, at_most=5) == 5
     assert rows_per_pass(None, lambda: torch.zeros(2**20), CPU) == 1
     assert rows_per_pass(3, lambda: pytest.fail("no trial where the caller says"), CPU) == 3
+
+
+def test_what_a_pass_holds_once_does_not_count_for_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 2**40)
+
+    def rows(n: int) -> Callable[[], object]:
+        return lambda: (torch.zeros(2**25), torch.zeros(n, 2**20))  # 128 MiB of its own, and 4 MiB a row
+
+    assert rows_per_pass(None, rows(1), CPU) == 1
+    assert rows_per_pass(None, rows(1), CPU, two_rows=rows(2)) == 32
+    monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 2**29 + 4 * 2**24)  # 144 MiB: 16 left for rows
+    assert rows_per_pass(None, rows(1), CPU, two_rows=rows(2)) == 4
+    small = lambda: torch.zeros(2**18)  # noqa: E731
+    assert rows_per_pass(None, small, CPU, two_rows=lambda: pytest.fail("no second trial of many rows")) == 128
 
 
 class Seen(list[int]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,9 @@ KEPT_FOR_SURPRISES = 0.2
 TRIAL = 10
 # more outputs than these are never differentiated one by one unless asked for by name
 MANY_OUTPUTS = 4096
+# of the budget, that one measure may take whose cost grows faster than the number of samples
+PART_OF_ONE = 0.1
+ASK_FOR_IT = "Pass a larger budget, or name it"
 
 
 @dataclass(frozen=True)
@@ -130,11 +133,13 @@ def planned(
     options: Mapping[str, Mapping[str, Any]],
     take: Take,
     repeats: Mapping[str, float] | None = None,
+    dispensable: Collection[str] = (),
 ) -> Plan:
     """Decide on how many samples, and by which method, each measure is taken.
 
     Measures with options of the caller's own, and those of which it is not known how they depend on the number of
-    samples, are taken on all samples as they are.
+    samples, are taken on all samples as they are. Dispensable ones that would not fit on the fewest samples either
+    are left out before a trial, which would cost as much.
 
     Args:
         items: The measures.
@@ -143,6 +148,7 @@ def planned(
         options: Measure name -> the caller's options.
         take: Takes one measure.
         repeats: Measure name -> how often all samples go through it; None for once.
+        dispensable: Names of measures that may be left out.
 
     Returns:
         The plan.
@@ -167,10 +173,11 @@ def planned(
         return Plan(everything, total)
     costs: dict[str, float] = {}
     once = 0.0
-    failed: dict[str, str] = {}
+    least = {name: rough[name] * times[name] * min(total, samplings[name].fewest) for name in rough}
+    failed = _too_dear(least, budget, [name for name in dispensable if name not in options])
     shares = dict(everything)
     for item in known:
-        if item.name in options:
+        if item.name in options or item.name in failed:
             continue
         try:
             cost, shares[item.name] = _tried(item, samplings[item.name], ready, budget, take)
@@ -181,12 +188,50 @@ def planned(
             continue
         costs[item.name] = times[item.name] * cost.a_sample
         once += cost.once  # once more, for passes of another size
+    for item in items:
+        if item.name in dispensable and item.name not in options and item.cost_class == "superlinear":
+            failed |= _grown_too_dear(item, ready, PART_OF_ONE * budget, take)
     left = max((1 - KEPT_FOR_SURPRISES) * (budget - once - (time.perf_counter() - start)), 0.05 * budget)
     fewest = {name: sampling.fewest for name, sampling in samplings.items()}
     for name, n in _fitted(costs, fewest, total, left).items():
         shares[name] = replace(shares[name], n=n, seconds=n * costs[name])
     seconds = once + sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
     return Plan({name: share for name, share in shares.items() if name not in failed}, total, failed, seconds)
+
+
+def _too_dear(least: Mapping[str, float], budget: float, dispensable: Collection[str]) -> dict[str, str]:
+    """What may be left out and does not fit, on the fewest samples, beside all that is cheaper; with the reason."""
+    failed, together = {}, 0.0
+    for name in sorted(least, key=least.__getitem__):
+        if name in dispensable and together + least[name] > budget:
+            failed[name] = (
+                f"left out to keep the budget of {budget:.3g} s: on the fewest samples that say anything it takes "
+                f"about {least[name]:.2g} s, beside what is cheaper. {ASK_FOR_IT}"
+            )
+        else:
+            together += least[name]
+    return failed
+
+
+def _grown_too_dear(item: Measure, ready: Ready, allowed: float, take: Take) -> dict[str, str]:
+    """The reason why a measure whose cost grows up to the cube of the samples is left out, if it is."""
+    # on twice as many samples until even the cube fits into what is allowed, or a straight line does not
+    total, n = len(ready.samples), TRIAL
+    while n < total:
+        part = _part(ready, n)
+        try:
+            seconds = _timed(lambda part=part: take(item, part, {}))
+        except Exception as error:  # taken on all samples it says why, unless it is too dear as well
+            return {} if isinstance(error, NotMeasurable) else {item.name: reason(error)}
+        if seconds * (total / n) ** 3 <= allowed:
+            return {}
+        if seconds * (total / n) > allowed:
+            return {
+                item.name: f"left out to keep the budget: it took {seconds:.2g} s on {n} of {total:,} samples, and its "
+                f"cost grows faster than their number. {ASK_FOR_IT}"
+            }
+        n *= 2
+    return {}
 
 
 def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take: Take) -> tuple[_Cost, Share]:

@@ -94,7 +94,8 @@ def measure(
     With a budget a short trial shows first what each measure costs. Where all together would exceed the budget, the
     trace of the kernel is taken by probes, and the dearest measures are taken on random parts of the samples; every
     such reading is an estimate with a standard error, and its note says how it came about. The budget holds in seconds
-    of wall time on this machine, about: measures are never taken on less than some hundred samples.
+    of wall time on this machine, about: measures are never taken on less than some hundred samples. Of "all" those that
+    would not fit even so are left out, the dearest first, each with its reason in `readings.unmeasured`.
 
     Args:
         network: A module that returns raw outputs [n, K] (or [n]), or an object or mapping that holds them as `logits`;
@@ -138,7 +139,8 @@ def measure(
         return taken(item, part, share, initial=initial, history=history, options={}, seed=seed)
 
     with in_eager_mode(), sharing():
-        plan = planned(chosen, found, budget=seconds, options=options, take=trial)
+        extras = [item.name for item in chosen if not item.by_default] if _are_all(measures) else []
+        plan = planned(chosen, found, budget=seconds, options=options, take=trial, dispensable=extras)
         if progress and plan.seconds > PATIENCE:
             say(f"measuring {type(found.bare).__name__}: {plan}")
         taking = _Taking(found, plan, initial, history, options, seed, strict)

@@ -70,7 +70,7 @@ def per_sample_traces(
     def one_pass(first: Tensor) -> list[Tensor]:
         # unverified: the verification holds copies of the weights, as many for one sample as for all
         tape, outputs = recorded(network, first)
-        weighting = every_output(outputs) if probes is None else probes[:1, :1].to(outputs)
+        weighting = every_output(outputs) if probes is None else probes[:1, : len(first)].to(outputs)
         return [part.square_norms() for part in tape.contributions(outputs, weighting).values()]
 
     chunk_size = samples_per_pass(network, x, chunk_size, one_pass=one_pass, at_most=at_most)

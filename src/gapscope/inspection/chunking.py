@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_leaves
 _SHARE = 4
 # The most bytes of one pass: on CPUs more samples at once are no faster, and what a pass leaves to the allocator stays.
 _PASS_BYTES = {"cpu": 2**27}
+# Where fewer rows seem to fit, it is worth a second trial to tell what a pass holds once from what it holds a row.
+_WORTH_A_SECOND_TRIAL = 32
 
 
 class PeakBytes(TorchDispatchMode):
@@ -93,6 +95,7 @@ def rows_per_pass(
     one_row: Callable[[], Any],
     device: torch.device,
     *,
+    two_rows: Callable[[], Any] | None = None,
     at_most: int = 2**31,
     bytes_at_most: int | None = None,
 ) -> int:
@@ -102,6 +105,8 @@ def rows_per_pass(
         chunk_size: What the caller asks for.
         one_row: Does the work for one row.
         device: Where its tensors lie.
+        two_rows: Does it for two, which tells copies of the weights, held once a pass, from what every row holds;
+            called only where few rows seem to fit. None counts all that one row holds as its own.
         at_most: The most rows a pass.
         bytes_at_most: The most bytes a pass; None for 128 MiB on CPUs and 1 GiB elsewhere.
 
@@ -112,5 +117,10 @@ def rows_per_pass(
         return chunk_size
     if bytes_at_most is None:
         bytes_at_most = _PASS_BYTES.get(device.type, 2**30)
-    fitting = memory_budget(device, bytes_at_most) // bytes_held(one_row)
+    of_one = bytes_held(one_row)
+    fitting = memory_budget(device, bytes_at_most) // of_one
+    if two_rows is not None and fitting < min(at_most, _WORTH_A_SECOND_TRIAL):
+        a_row = max(1, bytes_held(two_rows) - of_one)
+        left = memory_budget(device, 2**62) - max(0, of_one - a_row)
+        fitting = max(fitting, min(bytes_at_most, left) // a_row)
     return at_most if fitting >= at_most else 1 << max(0, fitting.bit_length() - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -192,13 +193,15 @@ def samples_per_pass(
 ) -> int:
     """Return `chunk_size`, or where it is None as many samples as memory allows.
 
-    A pass of the first sample alone shows how much memory a sample takes; few small inputs are spared that trial.
+    A pass of the first sample alone shows how much memory a sample takes, one of the first two what the pass holds
+    whatever its samples, where that matters; few small inputs are spared these trials.
 
     Args:
         network: The network, in the mode in which it will run.
         x: Inputs [n, ...].
         chunk_size: What the caller asks for.
-        one_pass: Does what a pass does to the first sample; None for a forward pass without gradients.
+        one_pass: Does what a pass does to the first sample, or the first two; None for a forward pass without
+            gradients.
         at_most: The most samples a pass.
 
     Returns:
@@ -209,15 +212,16 @@ def samples_per_pass(
     if _are_few(network, x):
         return at_most
     # a network may change its input in place
-    first = ready_inputs(network, x[:1]).clone()
+    one, two = (ready_inputs(network, x[:n]).clone() for n in (1, 2))
 
-    def trial() -> Any:
+    def trial(first: Tensor) -> Any:
         if one_pass is not None:
             return one_pass(first)
         with torch.no_grad():
             return network(first)
 
-    return rows_per_pass(None, trial, first.device, at_most=at_most)
+    two_rows = partial(trial, two) if len(x) > 1 else None
+    return rows_per_pass(None, partial(trial, one), one.device, two_rows=two_rows, at_most=at_most)
 
 
 def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = None) -> Tensor:

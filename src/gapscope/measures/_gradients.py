@@ -67,5 +67,7 @@ def sample_square_norms(
         trainable(network)
         x, y = ready_inputs(network, x), ready_inputs(network, y)
         check_samples_alone(network, x)
-        size = samples_per_pass(network, x, chunk_size, one_pass=lambda first: norms(first, y[:1]), at_most=_AT_ONCE)
+        size = samples_per_pass(
+            network, x, chunk_size, one_pass=lambda first: norms(first, y[: len(first)]), at_most=_AT_ONCE
+        )
         return torch.cat([norms(x[part], y[part]) for part in slices(len(x), size)])

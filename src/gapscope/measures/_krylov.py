@@ -43,34 +43,46 @@ class Hessian:
         self.size = sum(shape.numel() for shape in self.shapes)
         self.device, self.dtype = parameters[0].device, as_real(parameters[0].detach()).dtype
 
-    def times(self, vector: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-        """Return the product of the Hessian with a vector."""
+    def times(self, vectors: Float[Tensor, "k p"]) -> Float[Tensor, "k p"]:
+        """Return the products of the Hessian with some vectors, which share all but the last of the backward passes."""
         with inspecting(self.network) as network, differentiable_kernels(network.modules()):
             # made anew, since a vector from a caller's inference mode cannot be differentiated
-            pieces = vector.clone().split([shape.numel() for shape in self.shapes])
-            direction = [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+            directions = [self._pieces(vector.clone()) for vector in vectors]
             x, y, parameters = ready_inputs(network, self.x), ready_inputs(network, self.y), trainable(network)
-            total = torch.zeros_like(vector)
+            total = torch.zeros_like(vectors)
 
-            def product(part: Tensor, targets: Tensor) -> Tensor:
+            def products(part: Tensor, targets: Tensor) -> Tensor:
                 loss = loss_of(checked_outputs(network(part.clone()), len(part)), targets) * (len(part) / len(x))
                 gradient = whole_gradient(loss, parameters, create_graph=True)
-                along = torch.stack([(g * v).sum() for g, v in zip(gradient, direction, strict=True)]).sum()
-                if not along.requires_grad:  # the loss is linear in the weights
-                    return torch.zeros_like(vector)
-                found = torch.autograd.grad(along, parameters, materialize_grads=True)
-                return torch.cat([as_real(g).flatten() for g in found])
+                return torch.stack([_derivative(gradient, direction, parameters) for direction in directions])
 
-            size = samples_per_pass(
-                network, x, self.chunk_size, one_pass=lambda first: product(first, y[:1]), at_most=256
+            # found once: every product does the same work
+            self.chunk_size = samples_per_pass(
+                network, x, self.chunk_size, one_pass=lambda first: products(first, y[: len(first)]), at_most=256
             )
-            for part in slices(len(x), size):
-                total += product(x[part], y[part])
+            for part in slices(len(x), self.chunk_size):
+                total += products(x[part], y[part])
         return total
+
+    def _pieces(self, vector: Tensor) -> list[Tensor]:
+        """A vector in the shapes of the parameters."""
+        pieces = vector.split([shape.numel() for shape in self.shapes])
+        return [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+
+def _derivative(
+    gradient: Sequence[Tensor], direction: Sequence[Tensor], parameters: Sequence[Tensor]
+) -> Float[Tensor, " p"]:
+    """The derivative of the gradient along a direction; its graph is kept."""
+    along = torch.stack([(g * v).sum() for g, v in zip(gradient, direction, strict=True)]).sum()
+    if not along.requires_grad:  # the loss is linear in the weights
+        return torch.cat([torch.zeros_like(v).flatten() for v in direction])
+    found = torch.autograd.grad(along, parameters, retain_graph=True, materialize_grads=True)
+    return torch.cat([as_real(g).flatten() for g in found])
 
 
 class Run:
-    """One Lanczos run from a vector of random signs, which goes on where it ended.
+    """One Lanczos run from a vector of random signs, which can go on where it ended.
 
     Every new vector is made orthogonal to all before it, twice.
 
@@ -86,25 +98,25 @@ class Run:
         self.diagonal: list[float] = []
         self.beside: list[float] = []
 
-    def extend(self, steps: int) -> None:
-        """Go on until so many steps are done, or the space is exhausted."""
-        while len(self.diagonal) < steps and len(self.diagonal) < len(self.basis):
-            newest = self.basis[-1]
-            vector = self.hessian.times(newest)
-            self.diagonal.append(float((vector.double() * newest.double()).sum()))
-            before = float(vector.norm())
-            for _ in range(2):
-                for other in self.basis:
-                    vector = vector - (vector @ other) * other
-            length = float(vector.norm())
-            if length <= 1e-5 * max(before, abs(self.diagonal[0])) or len(self.basis) == self.hessian.size:
-                break
+    def goes_on(self, steps: int) -> bool:
+        """Whether it has fewer steps than so many, and the space is not exhausted."""
+        return len(self.diagonal) < steps and len(self.diagonal) < len(self.basis)
+
+    def step(self, vector: Float[Tensor, " p"]) -> None:
+        """Go one step on, given the product of the Hessian with the newest vector."""
+        newest = self.basis[-1]
+        self.diagonal.append(float((vector.double() * newest.double()).sum()))
+        before = float(vector.norm())
+        for _ in range(2):
+            for other in self.basis:
+                vector = vector - (vector @ other) * other
+        length = float(vector.norm())
+        if length > 1e-5 * max(before, abs(self.diagonal[0])) and len(self.basis) < self.hessian.size:
             self.beside.append(length)
             self.basis.append(vector / length)
 
     def quadrature(self, steps: int) -> tuple[Float[Tensor, " s"], Float[Tensor, " s"]]:
-        """Return Ritz values in ascending order and their weights, which sum to 1, after so many steps."""
-        self.extend(steps)
+        """Return Ritz values in ascending order and their weights, which sum to 1, after so many of its steps."""
         diagonal = torch.tensor(self.diagonal[:steps], dtype=torch.float64)
         beside = torch.tensor(self.beside[: len(diagonal) - 1], dtype=torch.float64)
         matrix = torch.diag(diagonal) + torch.diag(beside, 1) + torch.diag(beside, -1)
@@ -124,13 +136,20 @@ class Krylov:
         self.hessian = hessian
         seeds = torch.randint(2**62, (1024,), generator=generator, device=generator.device)
         self._seeds: Sequence[int] = seeds.tolist()
-        self._runs: dict[int, Run] = {}
+        self._runs: list[Run] = []
 
-    def run(self, number: int) -> Run:
-        """Return the run of one number, at most 1024."""
-        if number not in self._runs:
-            self._runs[number] = Run(self.hessian, self._seeds[number])
-        return self._runs[number]
+    def runs(self, count: int, steps: int) -> list[Run]:
+        """Return the first runs, at most 1024, each with so many steps at least, or as many as its space has.
+
+        All that go on do so together: a step of ten runs costs less than half of ten steps of one.
+        """
+        for number in range(len(self._runs), count):
+            self._runs.append(Run(self.hessian, self._seeds[number]))
+        while waiting := [run for run in self._runs[:count] if run.goes_on(steps)]:
+            products = self.hessian.times(torch.stack([run.basis[-1] for run in waiting]))
+            for run, product in zip(waiting, products, strict=True):
+                run.step(product)
+        return self._runs[:count]
 
 
 @shared

@@ -53,7 +53,7 @@ def squared_products(
     products = torch.zeros(m, len(x), dtype=torch.float64)
 
     def one_pass(first: Tensor) -> Any:
-        return squared_products(network, first, cotangents[:1, :1], space=space, chunk_size=1)
+        return squared_products(network, first, cotangents[:1, :1], space=space, chunk_size=len(first))
 
     chunk_size = samples_per_pass(network, x, chunk_size, one_pass=one_pass, at_most=128)
     for part in slices(len(x), chunk_size):

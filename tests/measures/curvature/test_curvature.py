@@ -60,7 +60,7 @@ def test_trace_and_density_are_those_that_a_dense_hessian_gives_for_the_same_vec
     network, x, y, hessian = tiny()
     eigenvalues, vectors = torch.linalg.eigh(hessian)
     spaces = krylov(network, x, y, generator=None, chunk_size=None)
-    weights = torch.stack([(vectors.T @ spaces.run(number).basis[0]).square() for number in range(3)])
+    weights = torch.stack([(vectors.T @ run.basis[0]).square() for run in spaces.runs(3, 0)])
     means = weights @ eigenvalues
     assert hessian_trace(network, x, y, probes=3) == pytest.approx(len(hessian) * means.mean().item(), rel=1e-9)
     density = hessian_density(network, x, y, probes=3, steps=len(hessian)).values
@@ -88,10 +88,23 @@ def test_products_with_the_hessian_of_real_networks(name: str) -> None:
         loss = F.cross_entropy(network(samples.inputs), samples.targets)  # type: ignore[arg-type]
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters, materialize_grads=True)])
 
-    product = hessian.times(vector)
+    (product,) = hessian.times(vector[None])
     step = 1e-6
     expected = (gradient(own + step * vector) - gradient(own - step * vector)) / (2 * step)
     torch.testing.assert_close(product, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_runs_go_on_together_and_where_they_ended() -> None:
+    """One after the other or together, in one piece or in two: the same numbers."""
+    network, x, y, _ = tiny()
+    together = krylov(network, x, y, generator=None, chunk_size=5)
+    alone = krylov(network, x, y, generator=None, chunk_size=None)
+    for number in range(1, 4):
+        alone.runs(number, 6)
+    together.runs(2, 4)
+    for one, other in zip(together.runs(3, 6), alone.runs(3, 6), strict=True):
+        assert one.diagonal == pytest.approx(other.diagonal, rel=1e-9)
+        assert one.beside == pytest.approx(other.beside, rel=1e-9)
 
 
 @each()

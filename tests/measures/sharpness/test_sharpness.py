@@ -125,6 +125,22 @@ def test_measures_of_one_stream_search_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(searches) == 2 * once > 0
 
 
+def test_draws_that_cannot_matter_are_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most deviations the accuracy is lost after a few draws, whatever the others would show."""
+    network, x, y = margin_classifier(0.02)
+    drawn, noisy = [], _perturbed._noisy
+
+    def counted(*args: object, **options: object) -> object:
+        drawn.append(1)
+        return noisy(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_perturbed, "_noisy", counted)
+    found, spared = pacbayes_flatness(network, x, y, draws=50), len(drawn)
+    monkeypatch.setattr(_perturbed, "_surely_far", lambda *args: False)
+    assert pacbayes_flatness(network, x, y, draws=50) == found
+    assert len(drawn) - spared > 1.3 * spared
+
+
 def test_options_are_checked() -> None:
     network, x, y = margin_classifier(0.5)
     with pytest.raises(InvalidInput, match="draws must lie in"):

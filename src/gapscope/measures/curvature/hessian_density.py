@@ -75,8 +75,8 @@ def hessian_density(
     check_range("steps", steps, 2)
     spaces = krylov(network, x, y, generator=generator, chunk_size=chunk_size)
     rows = []
-    for number in range(probes):
-        nodes, weights = spaces.run(number).quadrature(steps)
+    for run in spaces.runs(probes, steps):
+        nodes, weights = run.quadrature(steps)
         negative = (weights * nodes.abs())[nodes < 0].sum()
         rows.append([nodes[0], negative, weights @ nodes.abs(), weights @ nodes, weights @ nodes.square()])
     found = torch.tensor(rows, dtype=torch.float64)

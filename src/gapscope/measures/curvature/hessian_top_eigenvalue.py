@@ -67,8 +67,9 @@ def hessian_top_eigenvalue(
     50.0
     """
     check_range("steps", steps, 1)
-    run, before = krylov(network, x, y, generator=generator, chunk_size=chunk_size).run(0), 0.0
+    spaces, before = krylov(network, x, y, generator=generator, chunk_size=chunk_size), 0.0
     for step in range(1, steps + 1):
+        (run,) = spaces.runs(1, step)
         largest = run.quadrature(step)[0][-1].item()
         if step > 1 and abs(largest - before) <= tolerance * abs(largest):
             break

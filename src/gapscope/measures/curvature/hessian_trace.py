@@ -64,10 +64,6 @@ def hessian_trace(
     """
     check_range("probes", probes, 2, 1024)
     spaces = krylov(network, x, y, generator=generator, chunk_size=chunk_size)
-    values = []
-    for number in range(probes):
-        run = spaces.run(number)
-        run.extend(1)
-        values.append(run.diagonal[0] * spaces.hessian.size)
+    values = [run.diagonal[0] * spaces.hessian.size for run in spaces.runs(probes, 1)]
     traces = torch.tensor(values, dtype=torch.float64)
     return Estimate(traces.mean().item(), traces.std().item() / probes**0.5)

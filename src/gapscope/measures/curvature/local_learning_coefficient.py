@@ -37,7 +37,7 @@ def _losses_at_the_weights(network: nn.Module, samples: Samples, size: int) -> F
     by_default=False,
     unchanged_by=("unit permutation", "head shift"),
     oracle="closed form of a quadratic loss",
-    sampling=Sampling("whole", 256, lambda k: 300),
+    sampling=Sampling("whole", 256, lambda k: 600),
     reference="Lau et al. 2023 (arXiv:2308.12108), Sec. 4: estimator and sampler",
 )
 def local_learning_coefficient(

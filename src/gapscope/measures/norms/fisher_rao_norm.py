@@ -79,7 +79,9 @@ def fisher_rao_norm(
             return (by_outputs * along).sum(1)
 
         labels = ready_inputs(network, y)
-        chunk_size = samples_per_pass(network, x, chunk_size, one_pass=lambda first: changes(first, labels[:1]))
+        chunk_size = samples_per_pass(
+            network, x, chunk_size, one_pass=lambda first: changes(first, labels[: len(first)])
+        )
         for part in slices(len(x), chunk_size):
             total += changes(x[part].clone(), labels[part]).square().sum().item()
     return Estimate(total / len(x))
