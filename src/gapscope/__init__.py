@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from gapscope.training.alarms.canaries import CanaryAlarm as CanaryAlarm
     from gapscope.training.loop import train as train
     from gapscope.training.monitor import Monitor as Monitor
+    from gapscope.training.together import train_together as train_together
 
 _PUBLIC = {
     "advise_batch_norm": "batch_norm.advice.batch_norm",
@@ -138,6 +139,7 @@ _PUBLIC = {
     "Spec": "base.specs",
     "TrainingSpec": "base.specs",
     "train": "training.loop",
+    "train_together": "training.together",
     "twin": "resampling.twin",
 }
 # name -> module; `normalization` and `registry` are the names that these rooms had before they moved

@@ -22,7 +22,8 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.penalties.weight import WeightPenalty
 from gapscope.training.checkpoints import load_tensors, save_tensors
-from gapscope.training.loop import learning_rate_at, train
+from gapscope.training.loop import train
+from gapscope.training.run import learning_rate_at
 
 
 def some_samples(n: int = 61, classes: int = 3) -> Samples:
@@ -107,11 +108,11 @@ def test_a_weight_penalty_is_twice_its_strength_of_weight_decay() -> None:
     train(mine, samples, settings, penalties=[WeightPenalty(0.05)])
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1, weight_decay=0.1)
     from gapscope.base.randomness import stream_seed
-    from gapscope.training.loop import _batches
+    from gapscope.training.run import batches
 
     order = torch.Generator().manual_seed(stream_seed(0, "order of samples"))
     for _ in range(3):
-        for batch in _batches(61, 20, order):
+        for batch in batches(61, 20, order):
             assert samples.targets is not None
             loss = nn.functional.cross_entropy(theirs(samples.inputs[batch]), samples.targets[batch])
             optimizer.zero_grad()

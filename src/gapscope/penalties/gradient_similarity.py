@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice, check_range
@@ -112,12 +114,15 @@ class GradientSimilarityPenalty(Penalty):
         self._looks_alike = 0
         self._difference = float("inf")
 
+    def count_call(self) -> bool:
+        """Count a call, and return whether the penalty is applied at it."""
+        self._calls += 1
+        return (self._calls - 1) % self.every == 0
+
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Tape | None]]:
         """Record the forward pass, on the calls at which the penalty is applied."""
-        applied = self._calls % self.every == 0
-        self._calls += 1
-        if not applied:
+        if not self.count_call():
             yield inputs, None
             return
         with recording(network, inputs) as tape:
@@ -131,6 +136,10 @@ class GradientSimilarityPenalty(Penalty):
             return outputs.new_zeros(())
         outputs = checked_outputs(outputs, len(inputs))
         total = self._logdet(observed, outputs) if self.kind == "logdet" else self._trace(network, observed, outputs)
+        return self.of_total(outputs, total)
+
+    def of_total(self, outputs: Float[Tensor, "n k"], total: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """Return the penalty from the trace or log determinant, and warn where it has collapsed the network."""
         if (
             self.automatic is None
             and not self._warned
@@ -147,14 +156,21 @@ class GradientSimilarityPenalty(Penalty):
         with torch.autocast(outputs.device.type, enabled=False):
             return log_determinant(list(parts.values()), self.noise)
 
-    def _trace(self, network: nn.Module, tape: Tape, outputs: Tensor) -> Tensor:
+    @property
+    def probe(self) -> str:
+        """Kind of its probes."""
+        return self._probes.kind
+
+    def weightings(self, outputs: Float[Tensor, "n k"]) -> Float[Tensor, "c n k"]:
+        """Weightings of the outputs whose squared gradients sum to the trace: every output, or the scaled probe."""
         if self.method == "exact":
-            return square_norms(tape, outputs, every_output(outputs), create_graph=True).sum()
-        probe = self._probes.draw(outputs)
-        if self._probes.kind == "batch_sum":
-            return _batch_sum(network, outputs, probe)
-        norms = square_norms(tape, outputs, probe[None], create_graph=True)
-        return probe_scale(self._probes.kind, outputs.shape[1]) * norms.sum()
+            return every_output(outputs)
+        return self._probes.draw(outputs)[None] * math.sqrt(probe_scale(self.probe, outputs.shape[1]))
+
+    def _trace(self, network: nn.Module, tape: Tape, outputs: Tensor) -> Tensor:
+        if self.method == "probe" and self.probe == "batch_sum":
+            return _batch_sum(network, outputs, self._probes.draw(outputs))
+        return square_norms(tape, outputs, self.weightings(outputs), create_graph=True).sum()
 
     @torch.no_grad()
     def _warn_if_collapsed(self, outputs: Tensor, mean_trace: Tensor) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from gapscope.base.errors import InvalidInput, nearest
 from gapscope.base.importing import import_all
 from gapscope.base.options import check_known
 
+AnyClass = TypeVar("AnyClass", bound=type)
+
 _PENALTIES: dict[str, type] = {}
 
 
-def register_penalty(name: str) -> Callable[[type], type]:
+def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
     """Register the decorated class as a penalty that specs can name."""
 
-    def register(cls: type) -> type:
+    def register(cls: AnyClass) -> AnyClass:
         _PENALTIES[name] = cls
         return cls
 

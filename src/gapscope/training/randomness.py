@@ -55,3 +55,43 @@ def set_host_random_states(states: Mapping[str, Tensor]) -> None:
     *keys, position, has_gauss = states["random.numpy"].tolist()
     cached = float(states["random.numpy.gauss"])
     numpy.random.set_state(("MT19937", numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached))
+
+
+class OwnStreams:
+    """The global random streams of one training among several: taken up for its turn, put aside after it.
+
+    Args:
+        device: Where its network is.
+        seed: Seed of all streams.
+    """
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        self.device = device
+        with reproducible(device, seed):
+            self._states = self._read()
+
+    def _read(self) -> dict[str, Tensor]:
+        cuda = {"random.cuda": torch.cuda.get_rng_state(self.device)} if self.device.type == "cuda" else {}
+        return host_random_states() | cuda
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Within it the global streams are these."""
+        with reproducible(self.device, 0):
+            set_host_random_states(self._states)
+            if "random.cuda" in self._states:
+                torch.cuda.set_rng_state(self._states["random.cuda"], self.device)
+            try:
+                yield
+            finally:
+                self._states = self._read()
+
+    def generator(self) -> torch.Generator:
+        """A generator in the state of torch's stream on the CPU."""
+        generator = torch.Generator()
+        generator.set_state(self._states["random.cpu"])
+        return generator
+
+    def put_back(self, generator: torch.Generator) -> None:
+        """Go on, next time, where a generator from `generator` was left."""
+        self._states["random.cpu"] = generator.get_state()

@@ -1,0 +1,195 @@
+"""The state of one training, its optimisation steps and its passes over the samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.randomness import stream_seed
+from gapscope.base.samples import Samples
+from gapscope.base.specs import TrainingSpec
+from gapscope.data.augmentation import flip_shift_rotate
+from gapscope.inspection.losses import loss_of
+from gapscope.inspection.outputs import checked_outputs, device_of
+from gapscope.penalties.base import Penalty, outputs_with_penalties
+from gapscope.penalties.robust_losses import make_loss
+from gapscope.training.checkpoints import set_weights
+from gapscope.training.randomness import host_random_states, set_host_random_states
+
+OnBatch = Callable[[Tensor, Tensor], None]
+
+CHECK_FINITE_EVERY = 50
+
+
+def learning_rate_at(settings: TrainingSpec, epochs: float) -> float:
+    """Return the learning rate after `epochs` (fractional) epochs.
+
+    Args:
+        settings: Names the schedule, see TrainingSpec.
+        epochs: Number of epochs done.
+
+    Returns:
+        The learning rate of the next step.
+
+    >>> learning_rate_at(TrainingSpec(learning_rate=1.0, schedule="step", schedule_epochs=2), 2.5)
+    0.1
+    """
+    # closed forms of the time, without a state to keep: torch's schedulers multiply the last rate step after step, so
+    # that its last bits, and with them the weights, would depend on the path to it
+    base, factor = settings.learning_rate, settings.schedule_factor
+    if settings.schedule == "step":
+        return base * factor ** math.floor(epochs / settings.schedule_epochs)
+    if settings.schedule == "exponential":
+        return base * factor ** math.floor(epochs)
+    if settings.schedule == "cyclical":
+        height = 1 - abs(epochs / settings.schedule_epochs % 2 - 1)
+        return base * (factor + (1 - factor) * height)
+    return base
+
+
+def _make_optimizer(network: nn.Module, settings: TrainingSpec) -> torch.optim.Optimizer:
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise InvalidInput("A network must have trainable parameters to be trained; this one has none.")
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=settings.learning_rate)
+    return torch.optim.SGD(
+        parameters, lr=settings.learning_rate, momentum=settings.momentum, nesterov=settings.nesterov
+    )
+
+
+def batches(n: int, batch_size: int, order: torch.Generator) -> Iterator[Tensor]:
+    """Shuffled indices; a last batch of a single sample joins the one before it: batch norm cannot take it."""
+    shuffled = torch.randperm(n, generator=order)
+    sizes = [batch_size] * (n // batch_size) + ([n % batch_size] if n % batch_size else [])
+    if len(sizes) > 1 and sizes[-1] == 1:
+        sizes[-2:] = [sizes[-2] + 1]
+    yield from shuffled.split(sizes)
+
+
+class Run:
+    """The state of one training: what a checkpoint holds."""
+
+    def __init__(
+        self, network: nn.Module, settings: TrainingSpec, penalties: Sequence[Penalty], seed: int, watcher: Any
+    ) -> None:
+        self.network, self.settings, self.penalties = network, settings, penalties
+        # a monitor is resumed with the training that it watches
+        self.watcher = watcher if hasattr(watcher, "load_state_dict") else None
+        self.device = device_of(network)
+        self.mixed = settings.precision == "mixed"
+        if self.mixed and self.device.type != "cuda":
+            raise InvalidInput("training.precision 'mixed' needs a CUDA device; got the CPU. Use 'float32'.")
+        if settings.channels_last:
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimizer = _make_optimizer(network, settings)
+        self.scaler = torch.amp.GradScaler("cuda", enabled=self.mixed)
+        self.order = torch.Generator().manual_seed(stream_seed(seed, "order of samples"))
+        self.robust_loss = make_loss(settings.loss)
+        self.epoch = 0
+
+    def loss(self, outputs: Tensor, y: Tensor, indices: Tensor) -> Tensor:
+        """What is trained on a batch, without penalties."""
+        return loss_of(outputs, y) if self.robust_loss is None else self.robust_loss(outputs, y, indices)
+
+    def step(self, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """One optimisation step; returns outputs, loss, penalty and number of right predictions of the batch."""
+        with torch.autocast("cuda", dtype=torch.float16, enabled=self.mixed):
+            outputs, penalty = outputs_with_penalties(self.network, x, y, self.penalties)
+            loss = self.loss(checked_outputs(outputs, len(x)), y, indices)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scaler.scale(loss + penalty).backward()
+        if self.settings.gradient_clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.gradient_clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        right = (outputs.detach().argmax(1) == y).sum() if not y.is_floating_point() else torch.zeros(())
+        return outputs.detach(), loss.detach(), penalty.detach(), right
+
+    def train_epoch(self, samples: Samples, on_batch: OnBatch | None = None) -> dict[str, float] | None:
+        """One pass over the samples; None as soon as the loss is not finite."""
+        settings, n = self.settings, len(samples)
+        totals = torch.zeros(3, dtype=torch.float64, device=self.device)
+        self.network.train()
+        rate = settings.learning_rate
+        n_batches = max(1, math.ceil(n / settings.batch_size))
+        for number, indices in enumerate(batches(n, settings.batch_size, self.order)):
+            rate = learning_rate_at(settings, self.epoch + number / n_batches)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            assert samples.targets is not None
+            x, y = samples.inputs[indices].to(self.device), samples.targets[indices].to(self.device)
+            if settings.augmentation == "flip_shift_rotate":
+                x = flip_shift_rotate(x, generator=torch.default_generator)
+            if settings.channels_last and x.ndim == 4:
+                x = x.contiguous(memory_format=torch.channels_last)
+            outputs, loss, penalty, right = self.step(x, y, indices)
+            if on_batch is not None:
+                on_batch(indices, outputs)
+            totals += torch.stack([loss.double() * len(x), penalty.double() * len(x), right.double().to(self.device)])
+            if number % CHECK_FINITE_EVERY == CHECK_FINITE_EVERY - 1 and not bool(totals.isfinite().all()):
+                return None
+        return self.end_epoch(totals / n, rate, samples.is_classification)
+
+    def end_epoch(self, means: Tensor, rate: float, is_classification: bool) -> dict[str, float] | None:
+        """Count an epoch, and return its row from the means of loss, penalty and right predictions (None: diverged)."""
+        self.epoch += 1
+        if not bool(means.isfinite().all()):
+            return None
+        loss, penalty, right = means.tolist()
+        row = {"epoch": self.epoch, "train_loss": loss, "penalty": penalty, "learning_rate": rate}
+        return row | ({"train_accuracy": right} if is_classification else {})
+
+    def state(self, *, with_watcher: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything that the next epoch depends on: tensors (not copied) and facts."""
+        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        kept = {name.removeprefix("network.") for name in tensors}
+        tensors |= {f"buffer.{name}": tensor for name, tensor in self.network.named_buffers() if name not in kept}
+        for index, values in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{key}": torch.as_tensor(value) for key, value in values.items()
+                        if value is not None}  # fmt: skip
+        for index, penalty in enumerate(self.penalties):
+            tensors |= {f"penalty.{index}.{key}": value for key, value in penalty.state_dict().items()}
+        if self.robust_loss is not None:
+            tensors |= {f"loss.{key}": value for key, value in self.robust_loss.state_dict().items()}
+        tensors |= {"random.order": self.order.get_state(), **host_random_states()}
+        if self.device.type == "cuda":
+            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        facts = {"epoch": self.epoch, "scaler": self.scaler.state_dict()}
+        return tensors, facts if self.watcher is None or not with_watcher else facts | {
+            "watcher": self.watcher.state_dict()
+        }
+
+    def take_up(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], source: str) -> None:
+        """Go on from what `state` returned."""
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+        set_weights(self.network, part("network."), source)
+        buffers = dict(self.network.named_buffers())
+        for name, tensor in part("buffer.").items():
+            buffers[name].copy_(tensor)
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in part("optimizer.").items():
+            index, _, key = name.partition(".")
+            state.setdefault(int(index), {})[key] = tensor.clone()
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+        for index, penalty in enumerate(self.penalties):
+            penalty.load_state_dict(part(f"penalty.{index}."))
+        if self.robust_loss is not None:
+            self.robust_loss.load_state_dict(part("loss."))
+        self.order.set_state(tensors["random.order"])
+        set_host_random_states(tensors)
+        if "random.cuda" in tensors and self.device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
+        self.scaler.load_state_dict(dict(facts["scaler"]))
+        if self.watcher is not None and "watcher" in facts:
+            self.watcher.load_state_dict(facts["watcher"])
+        self.epoch = int(facts["epoch"])

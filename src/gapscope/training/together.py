@@ -1,0 +1,314 @@
+"""Several trainings at once: those of one architecture in a stack where that is faster, the others in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput, check_choice, check_range, check_same_length
+from gapscope.base.randomness import stream_seed
+from gapscope.base.specs import TrainingSpec
+from gapscope.penalties.base import Penalty
+from gapscope.training.loop import Training, TrainingResult
+from gapscope.training.randomness import OwnStreams
+from gapscope.training.stack import Stack
+from gapscope.training.stacked_penalties import penalty_likeness, penalty_obstacle
+
+Choice = Literal["auto", "always", "never"]
+OnEpoch = Callable[[nn.Module, dict[str, Any]], None]
+
+# steps that are timed, after one that is not; how far losses of a stack may be off those of one after the other
+TIMED_STEPS = 3
+TOLERANCE = {torch.float64: 1e-9}
+ROUNDING = 1e-3
+
+
+def obstacle(training: Training) -> str:
+    """Why a network cannot be in a stack, as far as that can be seen without trying; empty if it can."""
+    run = training.run
+    penalties = [why for item in run.penalties if (why := penalty_obstacle(run.network, item))]
+    hooked = [
+        name or "the network"
+        for name, module in run.network.named_modules()
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    ]
+    if run.mixed:
+        return "mixed precision scales each network's loss by itself"
+    if penalties:
+        return penalties[0]
+    if hooked:
+        return f"{hooked[0]} has hooks, which see one network"
+    if run.device.type != "cpu" and any(isinstance(m, nn.modules.dropout._DropoutNd) for m in run.network.modules()):
+        return "dropout masks on a GPU come from one stream"
+    return ""
+
+
+def likeness(training: Training) -> tuple[Any, ...]:
+    """What trainings of one stack have in common."""
+    run, samples, settings = training.run, training.samples, training.run.settings
+    tensors = [*run.network.named_parameters(), *run.network.named_buffers()]
+    assert samples.targets is not None
+    return (
+        repr(run.network),
+        tuple((name, tuple(t.shape), t.dtype, t.device, t.requires_grad) for name, t in tensors),
+        tuple((tuple(t.shape), t.dtype) for t in (samples.inputs, samples.targets)),
+        (settings.optimizer, settings.momentum > 0, settings.nesterov, settings.batch_size, settings.augmentation),
+        penalty_likeness(run.penalties),
+    )
+
+
+class _Turn:
+    """One training among several, with its own global random streams."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self.streams = OwnStreams(training.run.device, stream_seed(training.seed, "training"))
+        self.error: Exception | None = None
+        self.obstacle = obstacle(training)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are epochs to train."""
+        return self.error is None and self.training.result is None
+
+    def take(self, part: Callable[..., None], *given: Any) -> None:
+        """Do a part of the training in its own streams; what goes wrong is kept, and the others go on."""
+        try:
+            with self.streams.turn():
+                part(*given)
+        except Exception as error:
+            self.error = error
+
+
+@contextmanager
+def _generators(turns: Sequence[_Turn]) -> Iterator[list[torch.Generator]]:
+    """Generators in the states of the trainings' global streams, which go on where these were left."""
+    generators = [item.streams.generator() for item in turns]
+    yield generators
+    for item, generator in zip(turns, generators, strict=True):
+        item.streams.put_back(generator)
+
+
+@contextmanager
+def _undone(turns: Sequence[_Turn]) -> Iterator[Callable[[], None]]:
+    """Yield what puts the trainings back to where they were at the start."""
+    kept: list[tuple[dict[str, Tensor], dict[str, Any]]] = []
+    for item in turns:
+        with item.streams.turn():
+            tensors, facts = item.training.run.state(with_watcher=False)
+            kept.append(({name: tensor.detach().clone() for name, tensor in tensors.items()}, facts))
+
+    def undo() -> None:
+        for item, (tensors, facts) in zip(turns, kept, strict=True):
+            with item.streams.turn():
+                item.training.run.take_up(tensors, facts, "the state before")
+
+    yield undo
+
+
+def _stacked_epoch(turns: Sequence[_Turn], samples: Sequence[Any], *, calls: bool) -> list[dict[str, Any] | None]:
+    runs = [item.training.run for item in turns]
+    with _generators(turns) as streams:
+        stack = Stack(runs, samples, streams)
+        rows = stack.train_epoch([item.training.on_batch if calls else None for item in turns])
+        stack.close()
+    return rows
+
+
+def _epochs_in_turn(turns: Sequence[_Turn], samples: Sequence[Any]) -> list[dict[str, Any] | None]:
+    rows = []
+    for item, part in zip(turns, samples, strict=True):
+        with item.streams.turn():
+            rows.append(item.training.run.train_epoch(part))
+    return rows
+
+
+def _alike(alone: dict[str, Any] | None, stacked: dict[str, Any] | None, tolerance: float) -> bool:
+    if alone is None or stacked is None:
+        return alone is stacked
+    pairs = [(alone[name], stacked[name]) for name in ("train_loss", "penalty")]
+    return all(abs(one - other) <= tolerance * max(1.0, abs(one)) for one, other in pairs)
+
+
+def _in_both_ways(turns: Sequence[_Turn], steps: int, undo: Callable[[], None]) -> tuple[list[float], bool]:
+    """Seconds of so many steps in turn and in a stack, and whether the losses agree; nothing remains of either."""
+    training = turns[0].training
+    kept = torch.arange(min(steps * training.run.settings.batch_size, len(training.samples)))
+    parts = [item.training.samples.subset(kept) for item in turns]
+    seconds, rows = [], []
+    for way in (_epochs_in_turn, partial(_stacked_epoch, calls=False)):
+        start = time.perf_counter()
+        try:
+            rows.append(way(turns, parts))
+            seconds.append(time.perf_counter() - start)
+        finally:
+            undo()
+    tolerance = TOLERANCE.get(next(training.run.network.parameters()).dtype, ROUNDING)
+    return seconds, all(_alike(alone, stacked, tolerance) for alone, stacked in zip(*rows, strict=True))
+
+
+def _reason_against(turns: Sequence[_Turn], choice: Choice) -> str:
+    """Why these are to be trained in turn, found by a few steps that are taken back; empty if in a stack."""
+    seconds = [0.0, 0.0]
+    with _undone(turns) as undo:
+        for steps in (1, TIMED_STEPS) if choice == "auto" else (1,):
+            try:
+                seconds, alike = _in_both_ways(turns, steps, undo)
+            except Exception as error:
+                return f"a stack does not run it ({type(error).__name__}: {str(error).partition(chr(10))[0][:120]})"
+            if not alike:
+                return "its losses in a stack are others than alone"
+    if choice == "auto" and seconds[1] >= seconds[0]:
+        return f"a stack takes {seconds[1] / seconds[0]:.2f} times as long"
+    return ""
+
+
+def _finish_alone(turn: _Turn, reason: str) -> None:
+    turn.training.manner = f"alone: {reason}" if reason else ""
+    while turn.waits:
+        turn.take(turn.training.train_epoch)
+
+
+def _epoch_together(turns: Sequence[_Turn]) -> str:
+    """One epoch of all in a stack; if that fails nothing remains of it, and the reason is returned."""
+    start = time.perf_counter()
+    with _undone(turns) as undo:
+        try:
+            rows = _stacked_epoch(turns, [item.training.samples for item in turns], calls=True)
+        except Exception as error:
+            undo()
+            return f"the stack failed ({type(error).__name__})"
+    share = (time.perf_counter() - start) / len(turns)
+    for item, row in zip(turns, rows, strict=True):
+        item.training.manner = f"in a stack of {len(turns)}"
+        item.take(item.training.end_epoch, row, time.perf_counter() - share)
+    return ""
+
+
+def _finish_together(turns: Sequence[_Turn], choice: Choice) -> None:
+    reason = "no other network is like it" if len(turns) < 2 else _reason_against(turns, choice)
+    while not reason and len(waiting := [item for item in turns if item.waits]) > 1:
+        reason = _epoch_together(waiting)
+    for item in turns:
+        if item.waits:
+            _finish_alone(item, reason or "the others of its stack have ended")
+
+
+def _stacks(turns: Sequence[_Turn], largest: int) -> list[list[_Turn]]:
+    groups: dict[Any, list[_Turn]] = {}
+    for item in turns:
+        groups.setdefault(likeness(item.training), []).append(item)
+    return [group[start : start + largest] for group in groups.values() for start in range(0, len(group), largest)]
+
+
+def train_all(trainings: Sequence[Training], *, stack: Choice, largest: int) -> list[Exception | None]:
+    """Train what `train_together` says; what goes wrong with one does not touch the others.
+
+    Args:
+        trainings: Trainings that have not begun.
+        stack: See `train_together`.
+        largest: See `train_together`.
+
+    Returns:
+        For each what it raised, or None.
+    """
+    turns = [_Turn(training) for training in trainings]
+    for item in turns:
+        item.take(item.training.begin)
+    free = [item for item in turns if item.waits and stack != "never" and not item.obstacle]
+    for group in _stacks(free, largest):
+        _finish_together(group, stack)
+    for item in turns:
+        if item.waits:
+            _finish_alone(item, item.obstacle)
+    return [item.error for item in turns]
+
+
+def _one_each(name: str, given: Any, networks: int) -> list[Any]:
+    """A list holds one item a network, anything else is for all."""
+    if not isinstance(given, list):
+        return [given] * networks
+    check_same_length("networks", networks, name, len(given))
+    return given
+
+
+def train_together(
+    networks: Sequence[nn.Module],
+    data: Any,
+    settings: TrainingSpec | list[TrainingSpec],
+    *,
+    seeds: Sequence[int] | None = None,
+    test: Any = None,
+    penalties: list[Sequence[Penalty]] | None = None,
+    folders: list[Path] | None = None,
+    on_epoch: OnEpoch | list[OnEpoch] | None = None,
+    stack: Choice = "auto",
+    largest: int = 64,
+) -> list[TrainingResult]:
+    """Train several networks, those of one architecture in a stack where that is faster, and return how each went.
+
+    A stack holds the weights of its networks in one tensor a layer, and does a step of all with the operations of one.
+    On a CPU that pays for small networks and small batches (40 LeNet-5 at batch size 8 in half the time), not for large
+    ones. Each network has the samples in the order, the masks and the learning rates that it has with `train` and the
+    same seed; sums are in another order, so that weights differ in their last digits, and after many steps in more.
+    Architecture, numbers of samples, batch size and optimiser of a stack are alike; samples, labels, seeds, learning
+    rates, momentum, schedules, losses, strengths of the weight penalty, clipping and numbers of epochs may differ.
+    Which networks are trained in turn, and why, stands in each result's `manner`: those that are like no other, that
+    have hooks or penalties which watch layers, and those whose forward pass draws random numbers by other means than
+    dropout layers. A few steps in both ways, which are taken back, say whether a stack gives the same losses.
+
+    Args:
+        networks: Trained in place, as by `train`.
+        data: Training data for all in any form that `train` takes, or a list with those of each.
+        settings: Settings for all, or a list.
+        seeds: Seed of each; None for 0, 1, 2, ...
+        test: Data that score every epoch, for all, or a list.
+        penalties: A list with the penalties of each, in place of those in the settings.
+        folders: A list with an existing folder of each for checkpoint and history: stopped, the same call goes on.
+        on_epoch: Called after every epoch as by `train`; for all, or a list (a `Monitor` each).
+        stack: "auto" times a few steps and takes the faster way, so that the last digits may differ from call to call;
+            "always" stacks whatever can be; "never" trains in turn, with the weights of `train` to the last digit.
+        largest: Networks in one stack, at most: their activations and gradients are in memory together.
+
+    Returns:
+        One result a network.
+
+    Raises:
+        InvalidInput: Samples, labels, networks and settings do not fit together.
+        Exception: What one of the trainings raised, after the others have ended; a note says which.
+
+    >>> x = torch.randn(32, 3, generator=torch.Generator().manual_seed(0))
+    >>> networks = [nn.Linear(3, 2) for _ in range(3)]
+    >>> results = train_together(networks, (x, (x[:, 0] > 0).long()), TrainingSpec(epochs=2), stack="always")
+    >>> [result.manner for result in results]
+    ['in a stack of 3', 'in a stack of 3', 'in a stack of 3']
+    """
+    check_choice("stack", stack, get_args(Choice))
+    check_range("largest", largest, 1)
+    count = len(networks)
+    if len({id(network) for network in networks}) < count:
+        raise InvalidInput("Networks that are trained together must be different objects; one is given twice. Copy it.")
+    columns = {
+        "data": data, "settings": settings, "test": test, "penalties": penalties, "folders": folders,
+        "on_epoch": on_epoch, "seeds": list(range(count) if seeds is None else seeds),
+    }  # fmt: skip
+    each = {name: _one_each(name, given, count) for name, given in columns.items()}
+    trainings = [
+        Training(
+            network, each["data"][i], each["settings"][i], seed=each["seeds"][i], test=each["test"][i],
+            penalties=each["penalties"][i], folder=each["folders"][i], on_epoch=each["on_epoch"][i],
+        )
+        for i, network in enumerate(networks)
+    ]  # fmt: skip
+    for number, error in enumerate(train_all(trainings, stack=stack, largest=largest)):
+        if error is not None:
+            error.add_note(f"This is network {number} of {count}; the others have been trained.")
+            raise error
+    return [training.result for training in trainings if training.result is not None]
