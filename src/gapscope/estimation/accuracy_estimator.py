@@ -22,6 +22,7 @@ import numpy
 
 from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, check_choice, check_range
 from gapscope.base.files import read_json, to_json, write_atomically
+from gapscope.base.kinds import is_dict
 from gapscope.estimation.columns import check_columns
 from gapscope.estimation.gap_estimator import GapEstimator
 from gapscope.estimation.stored import restored, stored
@@ -128,7 +129,7 @@ class AccuracyEstimator:
     limits: Limits
     card: Mapping[str, Any]
     errors: Mapping[str, ErrorParts]
-    shifts: Mapping[str, float] = field(default_factory=dict)
+    shifts: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def taught(
         self, table: pandas.DataFrame, accuracy: Sequence[float], target: str = "like_training"
@@ -170,7 +171,7 @@ class AccuracyEstimator:
         """
         check_range("level", level, 0, 1, low_open=True, high_open=True)
         known = with_features(table, self.spread)
-        found = {}
+        found: dict[str, list[Answer]] = {}
         for target, correction in self.corrections.items():
             ends = correction.predict_interval(known, level)
             base = known["left_out"].to_numpy()[:, None] + self.shifts.get(target, 0.0)
@@ -246,7 +247,7 @@ class AccuracyEstimator:
             UnreadableFile: The file is none, or written by a newer gapscope.
         """
         content = read_json(Path(path))
-        if not isinstance(content, dict) or content.get("what") != "accuracy estimator":
+        if not is_dict(content) or content.get("what") != "accuracy estimator":
             raise UnreadableFile(f"{path} must hold an accuracy estimator; it does not. Fit one and save it there.")
         try:
             if content["schema"] > SCHEMA:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy
+from jaxtyping import Bool, Float
+
 from gapscope.base.errors import InvalidInput, nearest
 from gapscope.base.readings import Direction
 from gapscope.base.records import Record
@@ -12,6 +15,7 @@ from gapscope.base.records import Record
 if TYPE_CHECKING:
     import pandas
 
+Array = numpy.ndarray
 SETTINGS = ("data.", "network.", "training.", "hp.")
 
 
@@ -43,8 +47,6 @@ def check_numbers(columns: pandas.DataFrame, finite: bool) -> None:
     Raises:
         InvalidInput: One is not.
     """
-    import numpy
-
     for name in columns.columns:
         try:
             values = columns[name].to_numpy(dtype=float)
@@ -111,6 +113,11 @@ def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
     return [column for column in settings if len({str(value) for value in table[column]}) > 1]
 
 
+def finite_rows(numbers: Float[Array, "n p"]) -> Bool[Array, " n"]:
+    """Which rows hold finite numbers only."""
+    return numpy.all(numpy.isfinite(numbers), axis=1)
+
+
 def usable_rows(table: pandas.DataFrame, columns: Sequence[str] = (), *, target: str = "gap") -> pandas.DataFrame:
     """Rows of finished networks whose target and `columns` are all finite numbers.
 
@@ -125,10 +132,8 @@ def usable_rows(table: pandas.DataFrame, columns: Sequence[str] = (), *, target:
     Raises:
         InvalidInput: A column is missing, or no row is left.
     """
-    import numpy
-
     check_columns(table, [*columns, target])
-    keep = numpy.isfinite(table[[*columns, target]].to_numpy(dtype=float)).all(axis=1)
+    keep = finite_rows(table[[*columns, target]].to_numpy(dtype=float))
     if "status" in table.columns:
         keep &= (table["status"] == "finished").to_numpy()
     if not keep.any():
@@ -150,6 +155,4 @@ def as_texts(column: Any) -> Any:
     Returns:
         Array [n] of texts.
     """
-    import numpy
-
     return numpy.array([str(value) for value in column])

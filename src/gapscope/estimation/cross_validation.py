@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from copy import copy
+from typing import TYPE_CHECKING, Any
 
 import numpy
 from jaxtyping import Float, Int
@@ -77,8 +78,8 @@ def _splits(
     names = list(rows)
     folds = [[name] for name in names]
     if scheme in ("folds", "group_folds"):
-        shuffled = rng.permutation(len(names))
-        folds = [[names[i] for i in part] for part in numpy.array_split(shuffled, min(n_splits, len(names)))]
+        parts = numpy.array_split(rng.permutation(len(names)), min(n_splits, len(names)))
+        folds = [[names[int(i)] for i in part] for part in parts]
     for number, fold in enumerate(folds):
         held = numpy.sort(numpy.concatenate([rows[name] for name in fold]))
         yield str(number) if scheme == "folds" else ", ".join(fold), held
@@ -129,12 +130,12 @@ def held_out_predictions(
     table = usable_rows(table, list(estimator.features or ()), target=target)
     grouped = scheme in ("leave_one_group_out", "group_folds")
     labels = [str(label) for label in (table[groups] if grouped else range(len(table)))]
-    parts = []
+    parts: list[pandas.DataFrame] = []
     splits = list(_splits(labels, scheme, n_splits, test_share, seed))
     with progress("cross-validating", len(splits), shown=on_fit is None) as bar:
         for number, (name, test) in enumerate(splits, start=1):
             train, held = table.iloc[numpy.setdiff1d(numpy.arange(len(table)), test)], table.iloc[test]
-            fitted = GapEstimator(**estimator.get_params()).fit(train, train[target])
+            fitted = copy(estimator).fit(train, train[target])
             part = fitted.assess(held, level=level, refuse=False)
             part.insert(0, "split", held.index[0] if scheme == "leave_one_out" else name)
             part.insert(1, "target", held[target].astype(float))
@@ -273,7 +274,7 @@ def cross_validate(
     columns = dict.fromkeys(column for model in models.values() for column in model.features or ())
     _check(estimator, table, scheme, groups)
     table = usable_rows(table, list(columns), target=target)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number, (name, model) in enumerate(models.items()):
         predictions = held_out_predictions(
             model, table, target=target, scheme=scheme, groups=groups, n_splits=n_splits, test_share=test_share,

@@ -35,11 +35,12 @@ def _ridge(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Float[Array, " p"]:
 
 
 def _monotone(x: Float[Array, "n p"], y: Float[Array, " n"], signs: Float[Array, " p"]) -> Float[Array, " p"]:
-    from scipy.optimize import lsq_linear
+    from scipy.optimize import lsq_linear  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
     low = numpy.where(signs > 0, 0.0, -numpy.inf)
     high = numpy.where(signs < 0, 0.0, numpy.inf)
-    return lsq_linear(x, y, bounds=(low, high), method="bvls").x
+    found = lsq_linear(x, y, bounds=(low, high), method="bvls")  # pyright: ignore[reportUnknownVariableType]
+    return found.x  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
 
 
 def fit_coefficients(

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 from jaxtyping import Float, Int
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.base import BaseEstimator, RegressorMixin  # pyright: ignore[reportMissingTypeStubs]
+from sklearn.utils.validation import (  # pyright: ignore[reportMissingTypeStubs]
+    check_is_fitted,  # pyright: ignore[reportUnknownVariableType]
+    validate_data,  # pyright: ignore[reportUnknownVariableType]
+)
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.plots import plot_estimates
 from gapscope.base.progress import progress
-from gapscope.estimation.columns import check_columns, check_numbers
+from gapscope.estimation.columns import check_numbers, finite_rows
 from gapscope.estimation.conformal import jackknife_plus, split_conformal
 from gapscope.estimation.fits import KINDS, fit_coefficients
 from gapscope.estimation.gaussian_process import chosen_kernel
-from gapscope.estimation.region import FittedRegion, family_name, joined
+from gapscope.estimation.region import FittedRegion, joined
+from gapscope.estimation.roles import Roles, with_logarithms
 from gapscope.estimation.stored import restored, stored
 
 if TYPE_CHECKING:
@@ -110,16 +114,22 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         self.calibration_share = calibration_share
         self.random_state = random_state
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
+        """Raise where a parameter is out of range; `fit` calls it, scikit-learn's constructors check nothing.
+
+        Raises:
+            InvalidInput: A parameter is out of range.
+        """
+        given = vars(self)
         check_choice("kind", self.kind, KINDS)
         check_choice("interval", self.interval, INTERVALS)
         check_range("n_folds", self.n_folds, 2)
         check_range("calibration_share", self.calibration_share, 0, 1, low_open=True, high_open=True)
         for name in ("features", "logarithm", "families", "clusters"):
-            given = getattr(self, name)
-            if (given, name) != (None, "features") and (isinstance(given, str) or not isinstance(given, Collection)):
-                raise InvalidInput(f"{name} must be a list of column names; got {given!r}.")
-        if not isinstance(self.spread, str):
+            texts = isinstance(given[name], Collection) and not isinstance(given[name], str)
+            if not texts and (given[name], name) != (None, "features"):
+                raise InvalidInput(f"{name} must be a list of column names; got {given[name]!r}.")
+        if not isinstance(given["spread"], str):
             raise InvalidInput(f"spread must be the name of a column; got {self.spread!r}.")
         if self.kind == "monotone" and self.directions is None:
             raise InvalidInput(
@@ -129,66 +139,36 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         for direction in (self.directions or {}).values():
             check_choice("directions", direction, COEFFICIENT_SIGNS)
 
-    def _columns(self, X: Any, *, fitting: bool) -> Any:
-        """Return the readings among the columns of a table (an array holds nothing else)."""
-        beside = [*self.families, *self.clusters, *([self.spread] if self.spread else [])]
-        if not hasattr(X, "columns"):
-            if self.features or beside:
-                raise InvalidInput(
-                    f"X must be a table with named columns, because features, families, clusters or spread name some; "
-                    f"got {type(X).__name__}. Pass a pandas DataFrame."
-                )
-            return numpy.zeros((len(X), 0)) if self.features is not None else X
-        check_columns(X, [*(self.features or ()), *(beside if fitting else [self.spread] if self.spread else ())])
-        if self.features is not None:
-            return X[list(self.features)] if len(self.features) else numpy.zeros((len(X), 0))
-        return X.drop(columns=[name for name in beside if name in X.columns])
+    @property
+    def _roles(self) -> Roles:
+        return Roles(self.features, self.families, self.clusters, self.spread)
 
     def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
         """What scikit-learn's own validation returns for the readings (and the target, while fitting)."""
-        columns = self._columns(X, fitting="y" in fitting)
+        columns = self._roles.readings(X, fitting="y" in fitting)
         if hasattr(columns, "columns"):
             check_numbers(columns, finite)
         few = 0 if self.features is not None else 1
-        return validate_data(
-            self, columns, dtype=numpy.float64, ensure_min_features=few, ensure_all_finite=finite, **fitting
-        )
+        options: dict[str, Any] = {
+            "dtype": numpy.float64,
+            "ensure_min_features": few,
+            "ensure_all_finite": finite,
+            **fitting,
+        }
+        return validate_data(self, columns, **options)  # pyright: ignore[reportUnknownVariableType]
 
     def _readings(self, X: Any, *, finite: bool = True) -> tuple[Array, Array]:
         """Readings of new networks as they enter the fit, and the same as given."""
         shown = numpy.asarray(self._checked(X, finite, reset=False))
-        return self._with_logarithms(shown, finite), shown
+        return with_logarithms(shown, self.feature_names_, self.logarithm, finite=finite), shown
 
     def _fitted_readings(self, X: Any, y: Any) -> tuple[Array, Array]:
         """Readings as they enter the fit, and the target; the names are remembered."""
         shown, target = self._checked(X, True, y=y, y_numeric=True, ensure_min_samples=2)
         names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(shown.shape[1])])
         self.feature_names_ = tuple(str(name) for name in names)
-        return self._with_logarithms(shown, True), numpy.asarray(target, dtype=float)
-
-    def _with_logarithms(self, shown: Array, finite: bool) -> Array:
-        readings = shown.copy()
-        for name in self.logarithm:
-            if name not in self.feature_names_:
-                raise InvalidInput(
-                    f"logarithm must name readings among {', '.join(self.feature_names_)}; got {name!r}."
-                )
-            k = self.feature_names_.index(name)
-            positive = shown[:, k] > 0
-            if finite and not positive.all():
-                raise InvalidInput(
-                    f"{name} must be positive to enter by its logarithm; got {shown[:, k].min():.4g}. "
-                    "Take it out of logarithm."
-                )
-            readings[:, k] = numpy.log(numpy.where(positive, shown[:, k], numpy.nan))
-        return readings
-
-    def _families(self, X: Any) -> dict[str, list[str]]:
-        """Values of the family columns; a setting that a network does not have is "absent"."""
-        return {
-            column: [family_name(value) for value in X[column]] if column in X.columns else ["absent"] * len(X)
-            for column in self.families
-        }
+        readings = with_logarithms(shown, self.feature_names_, self.logarithm, finite=True)
+        return readings, numpy.asarray(target, dtype=float)
 
     def fit(self, X: Any, y: Any) -> GapEstimator:
         """Fit the coefficients, and whatever the intervals need.
@@ -203,11 +183,11 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         Raises:
             InvalidInput: A parameter is out of range, a column is missing or not numeric, a reading is not finite.
         """
-        self._check_parameters()
+        self.check_parameters()
         x, y = self._fitted_readings(X, y)
         directions = self.directions or {}
         signs = numpy.array([COEFFICIENT_SIGNS[directions.get(name, "none")] for name in self.feature_names_])
-        families = {column: sorted(set(values)) for column, values in self._families(X).items()}
+        families = {column: sorted(set(values)) for column, values in self._roles.families_of(X).items()}
         if self.interval == "split":
             order = numpy.random.default_rng(self.random_state).permutation(len(y))
             n_calibration = min(max(round(self.calibration_share * len(y)), 1), len(y) - 1)
@@ -251,25 +231,12 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     def _spread(self, X: Any, x: Float[Array, "m p"]) -> Float[Array, " m"]:
         if not self.spread:
             return numpy.ones(len(x)) if self.kernel_ is None else self.kernel_.deviation(x)
-        found = X[self.spread].to_numpy(dtype=float)
-        if not (found > 0).all():
-            raise InvalidInput(
-                f"The column of spread must hold positive numbers; column {self.spread!r} holds {found.min():.4g}."
-            )
-        return found
+        return self._roles.spread_of(X)
 
     def _folds(self, X: Any, n: int) -> list[Int[Array, " m"]]:
         """Networks that are left out together: one (cluster) alone, or one of `n_folds` parts drawn at random."""
-        kinds = numpy.arange(n)
-        if len(self.clusters):
-            names = [tuple(family_name(X[column].iloc[i]) for column in self.clusters) for i in range(n)]
-            kinds = numpy.array([list(dict.fromkeys(names)).index(name) for name in names])
-            if kinds.max() == 0:
-                raise InvalidInput(
-                    f"clusters must separate the networks into two kinds or more; {', '.join(self.clusters)} has one "
-                    "value. Leave clusters out."
-                )
-        parts = numpy.arange(kinds.max() + 1)[:, None]
+        kinds = self._roles.clusters_of(X, n)
+        parts = [numpy.array([kind]) for kind in range(kinds.max() + 1)]
         if self.interval == "cv+":
             order = numpy.random.default_rng(self.random_state).permutation(kinds.max() + 1)
             parts = numpy.array_split(order, min(self.n_folds, len(order)))
@@ -336,7 +303,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
         check_is_fitted(self)
         x, shown = self._readings(X, finite=False)
-        reasons = [joined(each) for each in self.region_.objections(x, shown, self._families(X))]
+        reasons = [joined(each) for each in self.region_.objections(x, shown, self._roles.families_of(X))]
         verdicts = ["outside" if reason else "inside" for reason in reasons]
         return pandas.DataFrame({"verdict": verdicts, "reason": reasons}, index=getattr(X, "index", None))
 
@@ -354,7 +321,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         check_range("level", level, 0, 1, low_open=True, high_open=True)
         verdicts = self.trust(X)
         x = self._readings(X, finite=False)[0]
-        answered = numpy.isfinite(x).all(1)
+        answered = finite_rows(x)
         if refuse:
             answered &= (verdicts["verdict"] == "inside").to_numpy()
         numbers = numpy.full((len(x), 3), numpy.nan)

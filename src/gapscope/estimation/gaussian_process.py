@@ -108,9 +108,13 @@ def chosen_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
     >>> round(float(weights[0] + kernel(numpy.array([[0.51]]))[0] @ weights[1:]), 3), round(float(numpy.sin(1.53)), 3)
     (0.999, 0.999)
     """
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+    from sklearn.exceptions import ConvergenceWarning  # pyright: ignore[reportMissingTypeStubs]
+    from sklearn.gaussian_process import GaussianProcessRegressor  # pyright: ignore[reportMissingTypeStubs]
+    from sklearn.gaussian_process.kernels import (  # pyright: ignore[reportMissingTypeStubs]
+        RBF,
+        ConstantKernel,
+        WhiteKernel,
+    )
 
     centre, scale = x.mean(0), x.std(0)
     scale[scale <= 1e-12 * numpy.maximum(numpy.abs(centre), 1)] = numpy.inf  # a constant reading tells nothing
@@ -120,6 +124,8 @@ def chosen_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # an end of the range is an answer
-        fitted: Any = GaussianProcessRegressor(start).fit(z, y - y.mean()).kernel_
+        regressor = GaussianProcessRegressor(start)
+        regressor.fit(z, y - y.mean())  # pyright: ignore[reportUnknownMemberType]
+    fitted = vars(regressor)["kernel_"]
     return Kernel(centre, scale, z, float(fitted.k1.k1.constant_value), float(fitted.k1.k2.length_scale),
                   float(fitted.k2.noise_level))  # fmt: skip

@@ -11,7 +11,7 @@ from jaxtyping import Int
 
 from gapscope.base.errors import InvalidInput
 from gapscope.estimation.clusters import members, recipes
-from gapscope.estimation.columns import as_texts, check_columns
+from gapscope.estimation.columns import as_texts, check_columns, finite_rows
 from gapscope.estimation.correlations import kendall_tau
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ def granulated_kendall(
         raise InvalidInput("hyperparameters must name the columns that were varied; got none.")
     check_columns(table, [measure, target, *hyperparameters])
     numbers = table[[measure, target]].to_numpy(dtype=float)
-    finite = numpy.isfinite(numbers).all(axis=1)
+    finite = finite_rows(numbers)
     settings, (x, y) = table.loc[finite, list(hyperparameters)], numbers[finite].T
-    rows = []
+    rows: list[dict[str, float]] = []
     for name in hyperparameters:
         fixed = [other for other in hyperparameters if other != name]
         taus = [kendall_tau(x[group], y[group]) for group in _groups(settings, name, fixed)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy
 
 from gapscope.base.records import Record, records_to_pandas
-from gapscope.estimation.columns import usable_rows
+from gapscope.estimation.columns import finite_rows, usable_rows
 from gapscope.estimation.cross_validation import baselines, held_out_predictions
 from gapscope.estimation.gap_estimator import GapEstimator
 from gapscope.estimation.suggestion import suggested_estimator
@@ -29,7 +29,9 @@ def suggested_scheme(n: int) -> str:
 
 def suited_to(estimator: GapEstimator, n: int) -> GapEstimator:
     """Return the estimator with intervals that n networks can pay for: "cv+" where there are more than 100."""
-    return estimator if n <= MOST_LEFT_OUT else estimator.set_params(interval="cv+", n_folds=N_FOLDS)
+    if n > MOST_LEFT_OUT:
+        estimator.interval, estimator.n_folds = "cv+", N_FOLDS
+    return estimator
 
 
 def estimated_from_others(
@@ -76,13 +78,13 @@ def baseline_errors(
     """
     table = usable_rows(table)
     held, rest = table.loc[list(answered)], table.drop(list(held_out))
-    errors = {}
+    errors: dict[str, list[float]] = {}
     for name, model in baselines(table).items():
         columns = list(model.features or ())
         if not numpy.isfinite(held[columns].to_numpy(dtype=float)).all():
             continue
         model.interval = "none"
-        fitted_on = rest[numpy.isfinite(rest[columns].to_numpy(dtype=float)).all(axis=1)]
+        fitted_on = rest[finite_rows(rest[columns].to_numpy(dtype=float))]
         if len(fitted_on) >= FEWEST:
             estimates = model.fit(fitted_on, fitted_on["gap"]).predict(held)
         elif len(held) >= FEWEST:

@@ -41,9 +41,10 @@ def normal_scores(values: Float[Array, " n"]) -> Float[Array, " n"]:
     >>> normal_scores(numpy.array([1.0, 10.0, 100.0])).round(3).tolist()
     [-0.967, 0.0, 0.967]
     """
-    from scipy.stats import norm, rankdata
+    from scipy.special import ndtri  # pyright: ignore[reportMissingTypeStubs]
+    from scipy.stats import rankdata  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
-    return norm.ppf((rankdata(values) - 0.5) / len(values))
+    return ndtri((rankdata(values) - 0.5) / len(values))
 
 
 def _kernel(column: Any) -> Float[Array, "n n"]:
@@ -88,8 +89,8 @@ class HyperparameterSmoother:
 
     @cached_property
     def _candidates(self) -> list[Residuals]:
-        found, seen = [], INTERACTIONS if self._kernels else (0.0,)
-        for weight in seen:
+        found: list[Residuals] = []
+        for weight in INTERACTIONS if self._kernels else (0.0,):
             kernel = numpy.ones((self.n, self.n))
             for own in self._kernels:
                 kernel = kernel * (1 + weight * own)

@@ -103,7 +103,7 @@ class _Judging:
         own = self.pairs.of(values[:, None])
         resampled = self.pairs.of(values[:, None], self.weights)
         permuted = self.pairs.of(values[self.orders[:PAIRED_DRAWS]].T)
-        found = {}
+        found: dict[str, tuple[Score, Float[Array, " d"]]] = {}
         for name in PAIRED:
             value = float(own[name][0])
             low, high = _interval(name, value, resampled[name])
@@ -220,7 +220,7 @@ def verdicts(
     associations = [judging.associations.of(column) for column in columns]
     of_tau = _corrected([tau.value for tau, _ in taus], [drawn for _, drawn in taus], two_sided=True)
     of_rest = _corrected([own.value for own in associations], [own.drawn for own in associations], two_sided=True)
-    found = {}
+    found: dict[str, Verdict] = {}
     for i, name in enumerate(names):
         own, kendall = associations[i], replace(taus[i][0], p=of_tau[i])
         partial = Score(value=own.value, low=own.low, high=own.high, p=of_rest[i])
@@ -308,7 +308,9 @@ def leaderboard(
     judging = _Judging(table, target, n_permutations, n_bootstrap, seed)
     rows = _with_random(table, seed)
     names = [*table.measures, RANDOM]
-    paired, lines, associations = [], [], []
+    paired: list[dict[str, tuple[Score, Float[Array, " d"]]]] = []
+    lines: list[HeldOutLine] = []
+    associations: list[PartialAssociation] = []
     for number, name in enumerate(names, start=1):
         values = rows[name].to_numpy(dtype=float)
         paired.append(judging.paired(values))
@@ -327,7 +329,7 @@ def leaderboard(
         "r_squared": _corrected([own.r_squared for own in lines], [own.drawn for own in lines], two_sided=False),
         "partial": _corrected([own.value for own in associations], [own.drawn for own in associations], two_sided=True),
     }  # fmt: skip
-    found = []
+    found: list[LeaderboardRow] = []
     for i, name in enumerate(names):
         line, association = lines[i], associations[i]
         scores = {

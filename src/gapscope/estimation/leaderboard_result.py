@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import UnreadableFile
 from gapscope.base.files import read_json, write_atomically
+from gapscope.base.kinds import is_dict
 from gapscope.base.results import Rows, plain
 from gapscope.estimation.leaderboard_row import EVIDENCE, LeaderboardRow, Score
 
@@ -93,7 +94,8 @@ class Leaderboard(Rows[LeaderboardRow]):
     def verdict(self) -> tuple[str, ...]:
         """What to conclude, in sentences."""
         measures = [row for row in self if row.role == "measure"]
-        trusted, sentences = self.trusted, []
+        trusted = self.trusted
+        sentences: list[str] = []
         if trusted:
             sentences.append(
                 f"{len(trusted)} of {len(measures)} measures say more of the gap than the hyper-parameters do: "
@@ -165,9 +167,9 @@ class Leaderboard(Rows[LeaderboardRow]):
         """One row a measure; each score as `value`, `_low`, `_high` and, where it is taken, `_p`."""
         import pandas
 
-        rows = []
+        rows: list[dict[str, Any]] = []
         for row in self:
-            content = {item.name: getattr(row, item.name) for item in fields(LeaderboardRow)}
+            content: dict[str, Any] = {item.name: getattr(row, item.name) for item in fields(LeaderboardRow)}
             for name in SCORES:
                 score = content.pop(name)
                 content |= {
@@ -213,7 +215,7 @@ class Leaderboard(Rows[LeaderboardRow]):
             UnreadableFile: It is truncated, or holds something else.
         """
         content = read_json(Path(path))
-        if not isinstance(content, dict) or "correction" not in content:
+        if not is_dict(content) or "correction" not in content:
             raise UnreadableFile(
                 f"{path} must hold a leaderboard; it does not. Name a file that Leaderboard.save wrote."
             )
@@ -221,11 +223,12 @@ class Leaderboard(Rows[LeaderboardRow]):
 
     @classmethod
     def _from(cls, content: Mapping[str, Any]) -> Leaderboard:
-        rows = []
+        rows: list[LeaderboardRow] = []
         for row in content["rows"]:
             scores = {name: Score(**{key: float(value) for key, value in row[name].items()}) for name in SCORES}
             numbers = {name: float(row[name]) for name in NUMBERS}
-            rows.append(LeaderboardRow(**{**row, **scores, **numbers}))
+            values: dict[str, Any] = {**row, **scores, **numbers}
+            rows.append(LeaderboardRow(**values))
         names = ("source", "networks", "recipes", "hyperparameters", "left_out", "dropped")
         return cls(rows, **{name: content[name] for name in names})
 

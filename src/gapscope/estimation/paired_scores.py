@@ -20,7 +20,7 @@ from gapscope.estimation.columns import as_texts
 
 if TYPE_CHECKING:
     import pandas
-    from scipy.sparse import csr_array
+    from scipy.sparse import csr_array  # pyright: ignore[reportMissingTypeStubs]
 
 Array = numpy.ndarray
 PAIRED = ("kendall", "granulated", "mutual_information")
@@ -40,6 +40,10 @@ def _mean_of_known(values: Float[Array, "g d"]) -> Float[Array, " d"]:
     known = numpy.isfinite(values)
     total = numpy.where(known, values, 0.0).sum(0)
     return numpy.where(known.any(0), total / numpy.maximum(known.sum(0), 1), numpy.nan)
+
+
+def _product(matrix: csr_array, values: Float[Array, "p d"]) -> Float[Array, "c d"]:
+    return matrix @ values  # pyright: ignore[reportUnknownVariableType]
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,9 @@ class _Cells:
 
     def counts(self, above: Float[Array, "p d"], below: Float[Array, "p d"], weights: Float[Array, "p d"]) -> Array:
         """Pairs by cell, sign of the gap, sign of the measure (above, below, equal) and draw."""
-        over: Array = self.kept @ above + self.turned @ below
-        under = self.kept @ below + self.turned @ above
-        same: Array = (self.kept + self.turned) @ weights
+        over = _product(self.kept, above) + _product(self.turned, below)
+        under = _product(self.kept, below) + _product(self.turned, above)
+        same = _product(self.kept, weights) + _product(self.turned, weights)
         same = same if same.shape[1] == over.shape[1] else numpy.broadcast_to(same, over.shape)
         found = numpy.stack([over, under, same - over - under], axis=1)
         found = found.reshape(-1, 2, 3, found.shape[-1]).astype(float)
@@ -107,7 +111,7 @@ class PairedScores:
         return _Groups(inside, starts, differ[:, None].astype(numpy.float32))
 
     def _cell(self, codes: Sequence[Int[Array, " n"]], n: int) -> _Cells:
-        from scipy.sparse import csr_array
+        from scipy.sparse import csr_array  # pyright: ignore[reportMissingTypeStubs]
 
         number = numpy.zeros(n, dtype=int)
         for code in codes:
@@ -156,14 +160,16 @@ class PairedScores:
         return {name: score[name]() for name in only}
 
     def _granulated(self, agree: Array, untied: Array, known: Array, paired: Array) -> Float[Array, " d"]:
-        by_name = []
+        by_name: list[Float[Array, " d"]] = []
         for groups in self._groups:
             if not len(groups.pairs):
                 continue
             taus = _ratio(*(groups.sums(part[groups.pairs]) for part in (agree, untied, known)))
             varied = groups.sums(paired[groups.pairs] * groups.differ) > 0
             by_name.append(_mean_of_known(numpy.where(varied, taus, numpy.nan)))
-        return _mean_of_known(numpy.stack(by_name)) if by_name else numpy.full(agree.shape[1], numpy.nan)
+        if not by_name:
+            return numpy.full(len(agree.T), numpy.nan)
+        return _mean_of_known(numpy.stack(by_name))
 
     def _information(self, above: Array, below: Array, paired: Array, draws: int) -> Float[Array, " d"]:
         least = numpy.full(draws, numpy.inf)

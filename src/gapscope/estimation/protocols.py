@@ -60,10 +60,10 @@ def compare_protocols(
     import pandas
 
     names = [*measures] if baseline is None or baseline in measures else [*measures, baseline]
-    rows = []
+    rows: list[dict[str, float]] = []
     for name in names:
         finite = usable_rows(table, [name], target=target)
-        pooled = correlations(finite, [name], target=target, n_bootstrap=1, baseline=None).loc[name]
+        pooled = correlations(finite, [name], target=target, n_bootstrap=1, baseline=None).to_dict("records")[0]
         kendall = float(pooled["kendall"])
         granulated = granulated_kendall(finite, name, target, hyperparameters=hyperparameters)
         information = conditional_mutual_information(finite, name, target, hyperparameters=hyperparameters)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy
 from jaxtyping import Float
 
+from gapscope.base.kinds import is_list, is_mapping
+
 Array = numpy.ndarray
 LEAST_SLACK, MOST_SLACK = 0.1, 0.5
 SHARE_INSIDE = 0.95
@@ -26,14 +28,18 @@ def joined(reasons: Sequence[str]) -> str:
     return "; ".join(reasons[:2]) + (f"; and {more} more reason{'s' if more > 1 else ''}" if more > 0 else "")
 
 
+def _without_itself(x: Float[Array, "n p"], end: Float[Array, " p"], next_end: Float[Array, " p"]) -> Array:
+    """Return the end of the range of all others, for each network."""
+    return numpy.where(x == end, next_end, end)
+
+
 def _slack(x: Float[Array, "n p"]) -> float:
     """How far outside the range of the others a fitted network lies: the 95 % point, as a share of the range."""
     n, p = x.shape
     if n < 3 or p == 0:
         return LEAST_SLACK
     rising = numpy.sort(x, axis=0)
-    low = numpy.where(x == rising[0], rising[1], rising[0])
-    high = numpy.where(x == rising[-1], rising[-2], rising[-1])
+    low, high = _without_itself(x, rising[0], rising[1]), _without_itself(x, rising[-1], rising[-2])
     beyond = numpy.maximum(low - x, x - high)
     width = high - low
     shares = numpy.where(beyond > 0, beyond / numpy.where(width > 0, width, numpy.inf), 0.0)
@@ -146,9 +152,9 @@ class FittedRegion:
                     reasons[i].append(f"{column} is {value}; fitted on {', '.join(self.families[column])}")
         slack = self.slack * (self.high - self.low) + 1e-9 * numpy.abs(self.centre)
         finite = numpy.isfinite(x)
-        for i, k in zip(*numpy.nonzero(~finite), strict=True):
+        for i, k in numpy.argwhere(~finite).tolist():
             reasons[i].append(f"{self.names[k]} is {shown[i, k]:.4g}, which cannot be used")
-        for i, k in zip(*numpy.nonzero(finite & ((x < self.low - slack) | (x > self.high + slack))), strict=True):
+        for i, k in numpy.argwhere(finite & ((x < self.low - slack) | (x > self.high + slack))).tolist():
             side = "below" if x[i, k] < self.low[k] else "above"
             reasons[i].append(f"{self.names[k]} is {shown[i, k]:.4g}, {side} every fitted network")
         leverages = self.leverages(numpy.where(finite, x, self.centre))
@@ -172,7 +178,7 @@ class FittedRegion:
         arrays = {key: numpy.array(content[key], dtype=float) for key in ("low", "high", "centre", "scale")}
         if any(array.shape != (p,) or not numpy.isfinite(array).all() for array in arrays.values()):
             raise ValueError(f"the region must have {p} finite numbers in {', '.join(arrays)}")
-        if not isinstance(families, Mapping) or not all(isinstance(known, list) for known in families.values()):
+        if not is_mapping(families) or not all(is_list(known) for known in families.values()):
             raise ValueError("families must name the known values of each column")
         return cls(
             names=tuple(names),

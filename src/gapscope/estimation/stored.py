@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
 from gapscope.base.errors import DamagedFile, UnreadableFile
+from gapscope.base.kinds import is_dict, is_list_or_tuple
 from gapscope.estimation.gaussian_process import Kernel
 from gapscope.estimation.region import FittedRegion
 
@@ -26,7 +28,8 @@ def stored(estimator: GapEstimator) -> dict[str, Any]:
     Returns:
         Plain values.
     """
-    parameters = {key: list(v) if isinstance(v, tuple) else v for key, v in estimator.get_params().items()}
+    given = {name: getattr(estimator, name) for name in signature(type(estimator)).parameters}
+    parameters = {name: list(value) if is_list_or_tuple(value) else value for name, value in given.items()}
     if estimator.features is not None:
         parameters["features"] = [str(name) for name in estimator.features]
     fitted = {
@@ -58,7 +61,7 @@ def restored(content: Any, path: str, kind: type[GapEstimator]) -> GapEstimator:
         DamagedFile: Values are missing or do not fit together.
         UnreadableFile: It is no estimator, or written by a newer gapscope.
     """
-    if not isinstance(content, dict) or content.get("what") != "gap estimator":
+    if not is_dict(content) or content.get("what") != "gap estimator":
         raise UnreadableFile(f"{path} must hold a gap estimator; it does not. Fit one and save it there.")
     if not isinstance(content.get("schema"), int):
         raise DamagedFile(f"{path} is damaged (it has no 'schema' that is a number). Fit the estimator again.")
@@ -69,7 +72,7 @@ def restored(content: Any, path: str, kind: type[GapEstimator]) -> GapEstimator:
         )
     try:
         estimator = kind(**content["parameters"])
-        estimator._check_parameters()
+        estimator.check_parameters()
         _restore(estimator, content["fitted"])
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise DamagedFile(f"{path} is damaged ({error}). Fit the estimator again.") from None
