@@ -38,7 +38,7 @@ class Share:
     """
 
     n: int
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     seconds: float = math.nan
 
 
@@ -55,7 +55,7 @@ class Plan:
 
     shares: Mapping[str, Share]
     total: int
-    failed: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict[str, str])
     seconds: float = math.nan
 
     def __str__(self) -> str:

@@ -16,6 +16,7 @@ from gapscope.assessment.evidence import Evidence
 from gapscope.assessment.measure import Budget, check_options, chosen_measures
 from gapscope.assessment.sampled import parts_of, taken
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.kinds import is_mapping
 from gapscope.base.progress import PATIENCE, progress, say
 from gapscope.base.readings import BASELINE, Reading, Readings
 from gapscope.base.samples import Samples, as_samples
@@ -117,7 +118,7 @@ def _ranks(values: Mapping[str, float], direction: str) -> dict[str, float]:
 
 def _rows(found: Mapping[str, list[tuple[Reading, float]]], z: float) -> list[ComparedReading]:
     names = list(dict.fromkeys(reading.name for pairs in found.values() for reading, _ in pairs))
-    rows = []
+    rows: list[ComparedReading] = []
     for name in names:
         own = {network: pair for network, pairs in found.items() for pair in pairs if pair[0].name == name}
         ranks = _ranks({network: pair[0].value for network, pair in own.items()}, next(iter(own.values()))[0].direction)
@@ -191,7 +192,7 @@ def compare(
     [['small', 6.0, 1.0], ['large', 27.0, 2.0]]
     """
     samples = as_samples(data)
-    if not isinstance(networks, Mapping):
+    if not is_mapping(networks):
         raise InvalidInput(
             f"compare needs a mapping of names to networks; got {type(networks).__name__}. Pass {{...}}."
         )

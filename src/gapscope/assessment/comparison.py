@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gapscope.assessment.evidence import Evidence, Judgement
 from gapscope.base.errors import UnreadableFile
 from gapscope.base.files import read_json, write_atomically
+from gapscope.base.kinds import is_dict
 from gapscope.base.readings import BASELINE, Direction
 from gapscope.base.results import Rows
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # training accuracies that differ by more than this make measures hard to compare
 LIKE_FIT = 0.02
+NUMBERS = ("value", "standard_error", "low", "high", "rank")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +142,7 @@ class Comparison(Rows[ComparedReading]):
             usable = all(row.rank == row.rank for row in rows) and len(rows) == len(self.networks)
             if usable and name != BASELINE:
                 families.setdefault(name.split(".")[0], []).append(name)
-        voting = []
+        voting: list[_Vote] = []
         for family, names in families.items():
             medians = [name for name in names if name.endswith(".median")]
             voting.append(_vote(family, [self.of(name) for name in (medians or names)]))
@@ -218,7 +220,7 @@ class Comparison(Rows[ComparedReading]):
         ]
 
     def _about_reasons(self) -> list[str]:
-        lines = []
+        lines: list[str] = []
         for name, whys in self.unmeasured.items():
             if whys:
                 lines.append(f"Not measured of {name}: {', '.join(whys)}; .unmeasured says why.")
@@ -257,14 +259,17 @@ class Comparison(Rows[ComparedReading]):
             UnreadableFile: It is truncated, or holds something else.
         """
         content = read_json(Path(path))
-        if not isinstance(content, dict) or "verdict" not in content:
+        if not is_dict(content) or "verdict" not in content:
             raise UnreadableFile(f"{path} must hold a comparison; it does not. Name a file that Comparison.save wrote.")
         return cls._from(content)
 
     @classmethod
     def _from(cls, content: Mapping[str, Any]) -> Comparison:
-        numbers = ("value", "standard_error", "low", "high", "rank")
-        rows = [ComparedReading(**{**row, **{name: float(row[name]) for name in numbers}}) for row in content["rows"]]
+        def read(row: dict[str, Any]) -> ComparedReading:
+            values: dict[str, Any] = {**row, **{name: float(row[name]) for name in NUMBERS}}
+            return ComparedReading(**values)
+
+        rows = [read(row) for row in content["rows"]]
         evidence = Evidence.from_dict(content["evidence"]) if content.get("evidence") else None
         return cls(rows, content["level"], content["unmeasured"], evidence)
 
@@ -279,7 +284,8 @@ class Comparison(Rows[ComparedReading]):
         """One row a network, the best first: measures that put it first, its mean rank, size, training fit."""
         import pandas
 
-        votes, rows = self.votes(), []
+        votes = self.votes()
+        rows: list[dict[str, Any]] = []
         for name in self.order():
             row: dict[str, Any] = {
                 "network": name,

@@ -56,7 +56,7 @@ class Evidence:
 
     source: str = ""
     networks: int = 0
-    by_measure: Mapping[str, Judgement] = field(default_factory=dict)
+    by_measure: Mapping[str, Judgement] = field(default_factory=dict[str, Judgement])
 
     @classmethod
     def of(cls, board: Any) -> Evidence:
@@ -107,8 +107,7 @@ class Evidence:
     def from_dict(cls, content: Mapping[str, Any]) -> Evidence:
         """Build from what `to_dict` returned (numbers that are not finite arrive as strings)."""
         numbers = ("r", "low", "high", "p")
-        found = {
-            name: Judgement(**{**own, **{key: float(own[key]) for key in numbers}})
-            for name, own in content["by_measure"].items()
+        values: dict[str, dict[str, Any]] = {
+            name: {**own, **{key: float(own[key]) for key in numbers}} for name, own in content["by_measure"].items()
         }
-        return cls(content["source"], content["networks"], found)
+        return cls(content["source"], content["networks"], {name: Judgement(**own) for name, own in values.items()})

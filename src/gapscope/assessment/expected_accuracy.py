@@ -79,7 +79,7 @@ class ExpectedAccuracy(Result):
             "score": self.score,
             "standard_error": self.standard_error,
             "curve": self.to_pandas().to_dict("records"),
-            "contradicted": self.contradicted.tolist(),
+            "contradicted": [int(i) for i in self.contradicted],
             **{name: value for name, value in self.left_out.numbers().items() if name != "accuracy"},
         }
 
@@ -93,7 +93,7 @@ class ExpectedAccuracy(Result):
         if len(self.contradicted):
             share = len(self.contradicted) / n
             lines.append(f"labels contradicted by all others: {share:.1%}, the most clearly: sample "
-                         f"{', sample '.join(str(i) for i in self.contradicted[:5].tolist())}")  # fmt: skip
+                         f"{', sample '.join(str(int(i)) for i in self.contradicted[:5])}")  # fmt: skip
         return "\n".join([*lines, "", self.to_pandas().to_string(index=False, float_format="{:.3f}".format)])
 
 
@@ -105,7 +105,7 @@ def _at_share(network: nn.Module, samples: Samples, share: float, seed: int, **o
     """Mean score over random subsets; of many samples one subset says as much as several of few."""
     size = max(3, round(share * len(samples)))
     draws = max(1, min(DRAWS, round(len(samples) / size)))
-    scores = []
+    scores: list[float] = []
     for draw in range(draws):
         generator = torch.Generator().manual_seed(stream_seed(seed, f"subset {share} {draw}"))
         part = samples.subset(torch.randperm(len(samples), generator=generator)[:size])
@@ -191,7 +191,7 @@ def expected_accuracy(
         raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
     if len(samples) < 12:
         raise InvalidInput(f"expected_accuracy needs 12 samples or more; got {len(samples)}. Pass more samples.")
-    options = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
+    options: dict[str, Any] = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
     generator = torch.Generator().manual_seed(stream_seed(seed, "landmarks"))
     whole = kernel_leave_one_out(network, samples.inputs, samples.targets, generator=generator, **options)
     points = [_at_share(network, samples, share, seed, **options) for share in SHARES]

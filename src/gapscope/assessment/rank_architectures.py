@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.kinds import is_mapping
 from gapscope.base.progress import progress, say
 from gapscope.base.randomness import stream_seed
 from gapscope.base.results import Rows
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     import pandas
 
 BY = ("sensitivity", "expected_accuracy")
-_TRAINING_ONLY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+# PyTorch has no public names for all of a kind
+_TRAINING_ONLY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # pyright: ignore[reportPrivateUsage]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +113,12 @@ def _untrained(
 
 def _interval(values: list[float], level: float) -> tuple[float, float]:
     """Student's interval of the mean, on the scale of logarithms: S is positive and skewed."""
-    from scipy.stats import t
+    from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
     mean, n = statistics.fmean(values), len(values)
     if mean == 0:
         return 0.0, 0.0
-    quantile = float(t.ppf((1 + level) / 2, n - 1))
+    quantile = float(stdtrit(n - 1, (1 + level) / 2))
     factor = math.exp(quantile * statistics.stdev(values) / math.sqrt(n) / mean)
     return mean / factor, mean * factor
 
@@ -176,7 +178,8 @@ def _measure(
     n_outputs: int | None,
     **options: Any,
 ) -> _Measured:
-    values, parameters, blind = [], 0, False
+    values: list[float] = []
+    parameters, blind = 0, False
     for seed in seeds:
         network = _untrained(candidate, samples, n_outputs, initialization, seed)
         values.append(float(output_sensitivity(network, samples.inputs, **options)))
@@ -224,7 +227,7 @@ def _ranked(measured: Mapping[str, _Measured], samples: Samples, level: float) -
     by_expected = _ranks({name: -value for name, value in expected.items()})
     order = sorted(measured, key=(by_expected or by_sensitivity).__getitem__)
     ties = _ties(measured, order[0], samples, level)
-    rows = []
+    rows: list[RankedArchitecture] = []
     for name in order:
         low, high = _interval(measured[name].sensitivities, level)
         rows.append(
@@ -312,7 +315,7 @@ def rank_architectures(
     >>> [item.name for item in ranking]
     ['narrow', 'wide']
     """
-    if not isinstance(candidates, Mapping):
+    if not is_mapping(candidates):
         raise InvalidInput(
             f"candidates must be a mapping from names to architectures; got {type(candidates).__name__}. Pass "
             "{name: NetworkSpec(...)}."

@@ -92,7 +92,7 @@ def _mean(take: Take, part: Samples, total: int) -> Readings:
     taken_groups = [take(group, f" of group {j}") for j, group in enumerate(groups)]
     weights = [len(group) / len(part) for group in groups]
     left_out = math.sqrt(1 - len(part) / total)
-    readings = []
+    readings: list[Reading] = []
     for each in zip(*taken_groups, strict=True):
         values = [reading.value for reading in each]
         value = sum(weight * number for weight, number in zip(weights, values, strict=True))
@@ -121,7 +121,7 @@ def _whole(take: Take, part: Samples, total: int) -> Readings:
         groups = [take(group) for group in parts_of(part, GROUPS)]
     except GapscopeError:  # no sample of a group is right, say: the number stands, its error is not known
         return Readings(replace(reading, standard_error=math.nan) for reading in whole)
-    readings = []
+    readings: list[Reading] = []
     for reading, *each in zip(whole, *groups, strict=True):
         known = math.isfinite(reading.value) and not reading.number.endswith(EXTREMES)
         spread = statistics.stdev(group.value for group in each) if known else math.nan

@@ -41,13 +41,13 @@ def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pan
 
     rows = []
     for record in records:
-        answer = {key: assessed.loc[record.id, key] for key in ("prediction", "low", "high", "verdict")}
-        trusted = answer["verdict"] == "inside"
+        ends = assessed.loc[[record.id], ["prediction", "low", "high"]].to_numpy(dtype=float)[0].tolist()
+        trusted = assessed["verdict"][record.id] == "inside"
         rows.append(
             {
                 "network": _network_name(record),
                 "noise": f"{record.spec['data']['label_noise']:.0%}",
-                "expect": expected(record.scores["train_accuracy"], *list(answer.values())[:3]) if trusted else "-",
+                "expect": expected(record.scores["train_accuracy"], *ends) if trusted else "-",
                 "test": f"{record.scores['test_accuracy']:.0%}",
                 "training": f"{record.scores['train_accuracy']:.0%}",
                 "gap": record.gap,

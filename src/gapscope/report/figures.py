@@ -100,7 +100,7 @@ def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, le
 def interval_strip(item: Prediction, scale: Scale) -> Markup:
     """One line of a table: the interval as a bar, the estimate as a dot, the true gap as a tick."""
     kind = "refused" if item.refused else "held" if item.covered else "missed"
-    marks = []
+    marks: list[Markup] = []
     if math.isfinite(item.prediction):
         low, high = (percent(scale.percent(min(max(end, scale.low), scale.high))) for end in (item.low, item.high))
         marks.append(tag("line", class_=f"interval {kind}", x1=low, x2=high, y1="50%", y2="50%"))
@@ -151,14 +151,15 @@ def fit_with_band(
     >>> line.round(6).tolist(), half.round(6).tolist()
     ([5.0], [0.0])
     """
-    from scipy.stats import linregress, t
+    from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
+    from scipy.stats import linregress  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
     n = len(x)
     spread = ((x - x.mean()) ** 2).sum() if n else 0.0
     if n < 3 or spread <= 1e-24 * (x**2).sum():
         return None
     line: Any = linregress(x, y)
-    half = t.ppf((1 + level) / 2, n - 2) * line.stderr * numpy.sqrt(spread / n + (at - x.mean()) ** 2)
+    half = stdtrit(n - 2, (1 + level) / 2) * line.stderr * numpy.sqrt(spread / n + (at - x.mean()) ** 2)
     return line.intercept + line.slope * at, half
 
 

@@ -38,7 +38,7 @@ def _predictions(view: PoolView, held_out: pandas.DataFrame) -> list[Prediction]
             "Pass what GapEstimator.assess returned for rows of records_to_pandas(records)."
         )
     columns = [held_out[name].tolist() for name in ("prediction", "low", "high", "verdict")]
-    items = []
+    items: list[Prediction] = []
     for key, prediction, low, high, verdict in zip(held_out.index, *columns, strict=True):
         record = known[str(key)]
         name = view.descriptions[record.id]

@@ -68,8 +68,8 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
     found = correlations(
         table, names, baseline=baseline, n_bootstrap=resamples, clusters=recipes(table, _settings(view))
     )
-    sizes: dict[str, float] = found["kendall"].abs().fillna(-1.0).to_dict()
-    return found.loc[sorted(sizes, key=lambda name: -sizes[name])]
+    sizes = found["kendall"].abs().fillna(-1.0).to_numpy(dtype=float)
+    return found.iloc[numpy.argsort(-sizes, kind="stable")]
 
 
 def judged_readings(view: PoolView) -> dict[str, Verdict]:
@@ -141,7 +141,7 @@ def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None)
     if found is None or not found["kendall"].notna().any():
         return []
     by_name: dict[Any, dict[str, Any]] = found.to_dict("index")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, row in by_name.items():
         ends = (row["kendall"], row["kendall_low"], row["kendall_high"])
         direction = view.readings[name][0].direction
@@ -191,7 +191,7 @@ def _family(row: dict[str, Any]) -> str:
 
 
 def _usable(view: PoolView, name: str) -> tuple[list[float], list[float], list[str]]:
-    rows = []
+    rows: list[tuple[float, float, str]] = []
     for record in view.finished:
         value = next((reading.value for reading in record.readings if reading.name == name), math.nan)
         if math.isfinite(value):
@@ -212,7 +212,7 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
     """
     dots = len(view.finished) * max(1, len(ranked))
     every = math.ceil(dots / ALL_DOTS)
-    figures = []
+    figures: list[dict[str, Any]] = []
     for row in ranked:
         if row["name"] not in view.readings:
             continue

@@ -27,7 +27,7 @@ class _Column:
 
 
 def _setting_columns(view: PoolView) -> list[_Column]:
-    columns = []
+    columns: list[_Column] = []
     for name in view.varied:
         values = dict(zip(view.table.index.astype(str), view.table[name].tolist(), strict=True))
         numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values.values())
@@ -62,7 +62,7 @@ def _cell(column: _Column, record: Record) -> dict[str, str]:
     value = column.value(record)
     text = column.written(value)
     plain = isinstance(value, int | float) and math.isfinite(value)
-    kinds = ["n" if column.numeric else "", column.kind, value if column.kind == "status" else ""]
+    kinds = ["n" if column.numeric else "", column.kind, text if column.kind == "status" else ""]
     return {"text": text, "sort": f"{float(value):.10g}" if plain else text, "kind": " ".join(filter(None, kinds))}
 
 
@@ -79,7 +79,7 @@ def networks(view: PoolView) -> dict[str, Any]:
     ordered = sorted(view.records, key=lambda record: (math.isnan(record.gap), record.gap))
     most = max(20, MOST_CELLS // len(columns))
     widest = max((abs(record.gap) for record in view.finished), default=1.0) or 1.0
-    rows = []
+    rows: list[dict[str, Any]] = []
     for record in ordered[:most]:
         share = 0.0 if math.isnan(record.gap) else max(0.0, record.gap) / widest
         cells = [_cell(column, record) for column in columns]

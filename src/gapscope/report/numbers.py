@@ -6,6 +6,8 @@ import json
 import math
 from typing import Any
 
+from gapscope.base.kinds import is_dict
+
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -99,7 +101,7 @@ def setting_value(value: Any) -> str:
 
 def _item(item: Any) -> str:
     """One item of a list setting; a penalty by its name and options."""
-    if not isinstance(item, dict) or "name" not in item:
+    if not is_dict(item) or "name" not in item:
         return setting_value(item)
     options = ", ".join(f"{setting_name(key)} {setting_value(value)}" for key, value in item.get("options", {}).items())
     return f"{item['name']} ({options})" if options else str(item["name"])

@@ -22,7 +22,7 @@ FEWEST_BARS = 4
 
 def _varied(view: PoolView) -> list[dict[str, Any]]:
     table = view.table.loc[[record.id for record in view.finished]]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for column in view.varied:
         counts = Counter(setting_value(value) for value in table[column])
         ordered = sorted(counts.items(), key=lambda item: _order(item[0]))
@@ -47,7 +47,7 @@ def _troubles(view: PoolView) -> list[dict[str, Any]]:
         if record.status != "finished":
             message = record.message or record.stopped or "no message"
             groups.setdefault((record.status, message[:LONGEST_MESSAGE]), []).append(record.id)
-    troubles = []
+    troubles: list[dict[str, Any]] = []
     for (status, message), ids in groups.items():
         shown = [{"id": key, "text": view.descriptions[key]} for key in ids[:SHOWN]]
         troubles.append({"status": status, "message": message, "networks": shown, "more": len(ids) - len(shown)})

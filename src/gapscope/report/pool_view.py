@@ -84,7 +84,7 @@ class PoolView:
         """Whether a reading is drawn on a logarithmic axis."""
         if self.logarithm is not None:
             return name in self.logarithm and min(values) > 0
-        from scipy.stats import skew
+        from scipy.stats import skew  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
         plain = numpy.array(values, dtype=float)
         return spans_widely(values) and bool(abs(skew(numpy.log(plain))) < abs(skew(plain)))
@@ -93,7 +93,7 @@ class PoolView:
     def descriptions(self) -> dict[str, str]:
         """Run id -> the network in a few words: the settings in which it differs from others."""
         every = hyperparameter_columns(self.table)
-        found = {}
+        found: dict[str, str] = {}
         for record, (_, row) in zip(self.records, self.table.iterrows(), strict=True):
             columns = self.varied if record.status == "finished" else every
             settings = _description({name: row[name] for name in columns}) or record.id[:8]
@@ -103,7 +103,7 @@ class PoolView:
 
 
 def _description(settings: Mapping[str, Any]) -> str:
-    words = []
+    words: list[str] = []
     for name, value in sorted(settings.items(), key=lambda item: item[0] != "network.name"):
         text = setting_value(value)
         if name == "network.name":

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy
-
 # larger numbers are drawn there: their squares and differences are no floats any more
 LARGEST = 1e100
 
@@ -85,4 +83,4 @@ class Scale:
         step = 10 ** math.floor(math.log10((self.high - self.low) / about))
         step *= next(m for m in (1, 2, 5, 10) if (self.high - self.low) / (m * step) <= about)
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [float(f"{k * step:.12g}") for k in numpy.arange(first, last + 1).tolist()]
+        return [float(f"{k * step:.12g}") for k in range(first, last + 1)]

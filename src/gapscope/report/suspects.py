@@ -43,8 +43,8 @@ def suspects_section(found: SuspectLabels, images: Any = None, classes: Sequence
     Returns:
         What the template shows; at most 48 cards, however many are flagged.
     """
-    table = found.to_pandas().head(MOST_SHOWN)
-    cards = [_card(row, images, classes) for row in table.to_dict("records")]
+    shown = found.to_pandas().head(MOST_SHOWN).to_dict("records")
+    cards = [_card({str(name): value for name, value in row.items()}, images, classes) for row in shown]
     noise, expected = found.noise, found.expected_precision
     return {
         "cards": cards,

@@ -125,7 +125,8 @@ class Plot:
 
     def curve(self, points: Iterable[tuple[float, float]], *, kind: str, title: str = "") -> None:
         """Add a curve through points; it breaks where a value is not finite."""
-        parts, pen = [], "M"
+        parts: list[str] = []
+        pen = "M"
         for x, y in points:
             if math.isfinite(x) and math.isfinite(y):
                 parts.append(f"{pen}{self._point(x, y)}")
@@ -146,7 +147,7 @@ class Plot:
         self.paths.append(tag("path", class_=kind, d="M" + "L".join([*there, *back]) + "Z"))
 
     def _axes(self) -> list[Markup]:
-        drawn = []
+        drawn: list[Markup] = []
         for value in self.y_ticks:
             at = percent(100 - self.y.percent(value))
             drawn.append(tag("line", class_="grid", x1="0%", x2="100%", y1=at, y2=at))

@@ -69,7 +69,7 @@ def _number_figures(rows: Rows, moments: Mapping[str, int], across: Scale) -> li
     """Every other number, one figure each."""
     shown = {name for pair in _PAIRS for name in pair} | {"epoch", ALARM}
     names = dict.fromkeys(name for row in rows for name in row if name not in shown)
-    figures = []
+    figures: list[dict[str, Any]] = []
     for name in names:
         points = _finite(rows, name)
         if points:

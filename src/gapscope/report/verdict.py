@@ -93,16 +93,16 @@ def _estimated(view: PoolView, held_out: pandas.DataFrame | None) -> str:
 
 def _expectation(view: PoolView, held_out: pandas.DataFrame) -> str:
     """What that means for the best of them, in percent."""
-    answered = [record for record in view.finished if record.id in held_out.index]
-    answered = [record for record in answered if not math.isnan(float(held_out.loc[record.id, "prediction"]))]
+    predictions = dict(zip(map(str, held_out.index), held_out["prediction"].to_numpy(dtype=float), strict=True))
+    answered = [record for record in view.finished if not math.isnan(predictions.get(record.id, math.nan))]
     if view.gap_kind == "loss" or not answered or not {"low", "high"} <= set(held_out.columns):
         return ""
 
     def words(record: Record) -> str:
-        ends = (float(held_out.loc[record.id, name]) for name in ("prediction", "low", "high"))
-        return expected(record.scores["train_accuracy"], *ends)
+        ends = held_out.loc[[record.id], ["prediction", "low", "high"]].to_numpy(dtype=float)[0]
+        return expected(record.scores["train_accuracy"], *ends.tolist())
 
-    first = max(answered, key=lambda r: r.scores["train_accuracy"] - float(held_out.loc[r.id, "prediction"]))
+    first = max(answered, key=lambda r: r.scores["train_accuracy"] - float(predictions[r.id]))
     return f" Of the most promising, {_named([first], view)}, expect {words(first)} on new data."
 
 

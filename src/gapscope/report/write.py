@@ -39,9 +39,13 @@ def environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    # the style sheet and the script are ours, and must not be escaped
-    environment.globals["verbatim"] = lambda name: Markup(environment.get_template(name).render())
-    environment.filters["breakable"] = _breakable
+
+    def verbatim(name: str) -> Markup:
+        # the style sheet and the script are ours, and must not be escaped
+        return Markup(environment.get_template(name).render())
+
+    environment.globals["verbatim"] = verbatim  # pyright: ignore[reportUnknownMemberType]
+    environment.filters["breakable"] = _breakable  # pyright: ignore[reportUnknownMemberType]
     return environment
 
 
