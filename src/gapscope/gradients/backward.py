@@ -17,6 +17,10 @@ def _dense(gradient: Tensor | None) -> Tensor | None:
     return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
 
 
+def _is_leaf(place: Any) -> bool:
+    return isinstance(place, Tensor) or place.node.name() == "torch::autograd::AccumulateGrad"
+
+
 def gradients_at(
     outputs: Sequence[Tensor],
     places: Sequence[Any],
@@ -41,7 +45,7 @@ def gradients_at(
         return []
     settings: dict[str, Any] = {"retain_graph": True, "create_graph": create_graph, "allow_unused": True}
     rows_of_cotangents = list(zip(*cotangents, strict=True))
-    with held():
+    with held(parameters=any(map(_is_leaf, places))):
         if not create_graph and len(rows_of_cotangents) > 1:
             try:
                 found = torch.autograd.grad(outputs, places, cotangents, is_grads_batched=True, **settings)

@@ -18,12 +18,16 @@ from gapscope.gradients.layouts import Layout, Windows
 
 # Windows a sample from which convolutions are faster than unfolding, in one thread of a CPU: for J_n, and for its use.
 _WINDOWS, _WINDOWS_USED = 100, 25
+# Of few channels unfolding copies little, and many need more windows.
+_CHANNELS, _MANY_CHANNELS = 4, 64
 
 
 def pays(inputs: Tensor, layout: Layout, windows: int) -> bool:
     """Whether convolutions by group are the faster way; on a GPU unfolding is."""
     wide = isinstance(layout, Windows) and not all(size == 1 for size in layout.kernel_size)
-    return wide and windows >= _WINDOWS_USED and inputs.device.type == "cpu"
+    channels = inputs.shape[1]
+    enough = channels >= _CHANNELS and windows >= (_WINDOWS_USED if channels < _MANY_CHANNELS else _WINDOWS)
+    return wide and enough and inputs.device.type == "cpu"
 
 
 def _as_groups(tensor: Float[Tensor, "n c *space"]) -> Float[Tensor, "1 nc *space"]:
