@@ -24,7 +24,7 @@ def crossed(n: int, rng: numpy.random.Generator) -> pandas.DataFrame:
 def competition(n: int, rng: numpy.random.Generator) -> pandas.DataFrame:
     """The hyper-parameters of the competition's networks; beyond 96 some recipes have a second seed."""
     table = pandas.read_csv(FIXTURE)
-    table = table[[name for name in table if name.startswith("hp.")]]
+    table = table[[name for name in table if str(name).startswith("hp.")]]
     again = rng.permutation(len(table))[: max(0, n - len(table))]
     return pandas.concat([table, table.iloc[again]], ignore_index=True).iloc[:n]
 
@@ -58,7 +58,7 @@ def simulated(seed: int, n: int, grid: str) -> tuple[pandas.DataFrame, dict[str,
     expected, noise = _effects(settings, rng), rng.normal(size=n)
     spread = rng.choice([0.2, 0.5, 1.0])
     gap = 0.4 + 0.05 * (expected + spread * noise)
-    one = str(rng.choice(list(settings)))
+    one = str(rng.choice([str(name) for name in settings]))
     codes = numpy.unique(settings[one].astype(str), return_inverse=True)[1].astype(float)
     count, by_recipe = _effects(settings, rng, 0.6), settings.astype(str).agg(" ".join, axis=1)
     of_gap = pandas.Series(gap)

@@ -57,7 +57,7 @@ def test_a_sum_is_scaled_to_all_samples() -> None:
         0
     ]
     expected = 3 * (X.square().sum().item() + 2000)
-    assert reading.value == pytest.approx(expected, abs=4 * reading.standard_error)
+    assert reading.value == pytest.approx(expected, abs=4 * (reading.standard_error or 0.0))
     assert reading.note == "probes on 500 of 2,000 samples"
 
 

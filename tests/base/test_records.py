@@ -13,6 +13,7 @@ from gapscope.base.errors import NotMeasurable, UnreadableFile
 from gapscope.base.estimate import Estimate
 from gapscope.base.readings import SCHEMA, Reading, Readings
 from gapscope.base.records import Record, records_to_pandas
+from tables import rows_of
 
 
 def some_record(**changes: object) -> Record:
@@ -58,10 +59,10 @@ def test_the_gap_of_regression_is_test_minus_train_loss() -> None:
 
 def test_the_table_has_settings_scores_and_readings() -> None:
     table = records_to_pandas([some_record(), some_record(id="def", status="failed", scores={}, readings=Readings())])
-    row = table.loc["abc"]
+    row = rows_of(table)["abc"]
     assert row["data.options.noise"] == 0.1 and row["gap"] == 0.25
     assert row["ntk_trace"] == 2.5 and row["ntk_trace.se"] == 0.1 and row["unit_sparsity.zeta"] == -math.inf
-    assert math.isnan(table.loc["def", "ntk_trace"])  # type: ignore[arg-type]
+    assert math.isnan(rows_of(table)["def"]["ntk_trace"])
     assert records_to_pandas([]).empty
 
 

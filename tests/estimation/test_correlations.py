@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy
 import pandas
 import pytest
@@ -11,6 +13,7 @@ from scipy import stats
 
 from gapscope.base.errors import InvalidInput
 from gapscope.estimation import correlations
+from tables import rows_of
 
 
 def _table(n: int, slope: float, seed: int) -> pandas.DataFrame:
@@ -62,31 +65,31 @@ def test_values_that_are_not_finite_are_dropped_and_counted() -> None:
     table = _table(20, 1.0, 0)
     whole = correlations(table.iloc[3:], ["norm"])
     table["norm"] = [numpy.nan, numpy.inf, -numpy.inf, *table["norm"].iloc[3:]]
-    found = correlations(table, ["norm"])
-    assert found.loc["norm", ["n", "dropped"]].tolist() == [17, 3]
-    assert found.loc["norm", "kendall"] == whole.loc["norm", "kendall"]
-    assert found.loc["parameter_count", "dropped"] == 0
+    found = rows_of(correlations(table, ["norm"]))
+    assert (found["norm"]["n"], found["norm"]["dropped"]) == (17, 3)
+    assert found["norm"]["kendall"] == rows_of(whole)["norm"]["kendall"]
+    assert found["parameter_count"]["dropped"] == 0
 
 
 def test_a_constant_measure_has_no_correlation_and_no_interval() -> None:
     found = correlations(_table(20, 1.0, 0).assign(parameter_count=7.0), ["norm"])
-    numbers = found.loc["parameter_count"].drop(["n", "dropped", "is_baseline"])
-    assert numbers.isna().all()
+    row = rows_of(found)["parameter_count"]
+    assert all(math.isnan(value) for name, value in row.items() if name not in ("n", "dropped", "is_baseline"))
 
 
 def test_huge_readings_do_not_overflow() -> None:
     table = _table(20, 1.0, 0)
-    found = correlations(table.assign(norm=numpy.exp(table["norm"]) * 1e300), ["norm"])
-    assert found.loc["norm", "spearman"] == pytest.approx(stats.spearmanr(table["norm"], table["gap"])[0])
-    assert numpy.isfinite(found.loc["norm", "pearson"])
+    found = rows_of(correlations(table.assign(norm=numpy.exp(table["norm"]) * 1e300), ["norm"]))
+    assert found["norm"]["spearman"] == pytest.approx(stats.spearmanr(table["norm"], table["gap"])[0])
+    assert numpy.isfinite(found["norm"]["pearson"])
 
 
 def test_the_seed_decides_the_interval_and_more_networks_narrow_it() -> None:
     table = _table(40, 1.0, 0)
-    one, same, other = (correlations(table, ["norm"], seed=seed).loc["norm"] for seed in (0, 0, 1))
-    assert one.equals(same)
+    one, same, other = (rows_of(correlations(table, ["norm"], seed=seed))["norm"] for seed in (0, 0, 1))
+    assert one == same
     assert one["kendall_low"] != other["kendall_low"]
-    wide = correlations(table.iloc[:15], ["norm"]).loc["norm"]
+    wide = rows_of(correlations(table.iloc[:15], ["norm"]))["norm"]
     assert wide["kendall_high"] - wide["kendall_low"] > one["kendall_high"] - one["kendall_low"]
 
 

@@ -12,6 +12,7 @@ from scipy import stats
 
 from gapscope.base.errors import InvalidInput
 from gapscope.estimation import granulated_kendall
+from tables import rows_of
 
 SETTINGS = {"width": [16, 32, 64], "depth": [1, 2], "noise": [0.0, 0.5]}
 
@@ -56,9 +57,9 @@ def test_it_is_the_mean_of_scipys_taus(measure: str, seed: int) -> None:
 
 def test_constant_groups_are_dropped_and_counted() -> None:
     found = granulated_kendall(grid(0), "count", hyperparameters=list(SETTINGS)).by_hyperparameter
-    assert found.loc["noise", ["groups", "dropped"]].tolist() == [0, 6]
-    assert numpy.isnan(found["tau"].to_dict()["noise"])
-    assert found.loc["width", ["groups", "dropped"]].tolist() == [4, 0]
+    noise, width = rows_of(found)["noise"], rows_of(found)["width"]
+    assert (noise["groups"], noise["dropped"]) == (0, 6) and numpy.isnan(noise["tau"])
+    assert (width["groups"], width["dropped"]) == (4, 0)
 
 
 def test_a_measure_of_one_setting_only_loses_its_pooled_tau() -> None:

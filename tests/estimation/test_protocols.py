@@ -7,6 +7,7 @@ import pytest
 
 from gapscope.base.errors import InvalidInput
 from gapscope.estimation import compare_protocols
+from tables import rows_of
 
 # Kendall's tau, granulated tau, 100 x the competition's score, R squared
 REFERENCE = {
@@ -29,7 +30,8 @@ def found(pgdl: pandas.DataFrame) -> pandas.DataFrame:
 
 @pytest.mark.parametrize("measure", list(REFERENCE))
 def test_reference_values(found: pandas.DataFrame, measure: str) -> None:
-    values = found.loc[measure, ["kendall", "granulated", "pgdl_score", "r_squared"]].tolist()
+    row = rows_of(found)[measure]
+    values = [row[name] for name in ("kendall", "granulated", "pgdl_score", "r_squared")]
     assert values == pytest.approx(REFERENCE[measure], abs=0.0005001)
 
 
@@ -46,9 +48,10 @@ def test_protocols_disagree_and_the_size_baseline_is_marked(found: pandas.DataFr
 def test_a_measure_of_the_opposite_direction_has_the_same_sign_errors(pgdl: pandas.DataFrame) -> None:
     table = pgdl.assign(**{"m.negated": -pgdl["m.wcv"]})
     settings = [column for column in pgdl.columns if column.startswith("hp.")]
-    both = compare_protocols(table, ["m.wcv", "m.negated"], hyperparameters=settings, baseline=None)
+    both = rows_of(compare_protocols(table, ["m.wcv", "m.negated"], hyperparameters=settings, baseline=None))
     same = ["mutual_information", "sign_error", "worst_sign_error", "environments", "r_squared"]
-    assert both.loc["m.wcv", same].tolist() == pytest.approx(both.loc["m.negated", same].tolist())
+    wcv, negated = both["m.wcv"], both["m.negated"]
+    assert [wcv[name] for name in same] == pytest.approx([negated[name] for name in same])
 
 
 def test_one_hyperparameter_has_no_competition_score(pgdl: pandas.DataFrame) -> None:

@@ -199,7 +199,8 @@ def test_shifts_are_ratios_of_geometric_means() -> None:
             "train_accuracy": [1.0, 1.0, 1.0, 0.5],
         }
     )
-    claims = figures.shifts(table.assign(outputs=10.0, stopped=True, curve=[[2.0, 1.0]] * 4), "Fig. 2(d)")
+    curves = pandas.Series([[2.0, 1.0]] * 4)
+    claims = figures.shifts(table.assign(outputs=10.0, stopped=True, curve=curves), "Fig. 2(d)")
     assert [10**claim.value for claim in claims] == pytest.approx([0.2, 0.25])
 
 

@@ -11,6 +11,7 @@ from scipy import stats
 
 from gapscope.estimation.correlations import correlations
 from gapscope_studies.kit.statistics import bootstrap, log_log, mean, t_interval
+from tables import rows_of
 
 VALUES = np.random.default_rng(3).normal(2.0, 1.0, 40)
 
@@ -62,10 +63,11 @@ def test_lines_in_logarithms_are_numpys_and_intervals_those_of_the_library() -> 
     y = x**0.5 * np.exp(rng.normal(0, 0.2, 30))
     found = log_log([*x, 1.0, -1.0], [*y, math.nan, 2.0])
     assert found.slope.value == pytest.approx(np.polyfit(np.log(x), np.log(y), 1)[0])
-    row = correlations(pandas.DataFrame({"a": np.log(x), "b": np.log(y)}), ["a"], target="b", baseline=None).loc["a"]
+    table = pandas.DataFrame({"a": np.log(x), "b": np.log(y)})
+    row = rows_of(correlations(table, ["a"], target="b", baseline=None))["a"]
     assert found.pearson.units == 30
     for ours, theirs in ((found.pearson.value, "pearson"), (found.pearson.low, "pearson_low")):
-        assert ours == pytest.approx(float(row[theirs]))
+        assert ours == pytest.approx(row[theirs])
     by_cluster = log_log(x.tolist(), y.tolist(), [i // 10 for i in range(30)])
     assert by_cluster.pearson.units == 3 and by_cluster.slope.value == pytest.approx(found.slope.value)
     assert math.isnan(log_log([1.0, 2.0], [1.0, 2.0]).slope.value)

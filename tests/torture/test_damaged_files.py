@@ -58,7 +58,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert gapscope("pool", "run", folder / "grid.toml", folder / "two").returncode == 0
     rng = numpy.random.default_rng(0)
     readings = pandas.DataFrame({"accuracy": rng.random(8), "parameter_norm": 4 + 8 * rng.random(8)})
-    GapEstimator(features=tuple(readings)).fit(readings, rng.random(8)).save(folder / "two" / "estimator.json")
+    GapEstimator(features=tuple(readings.columns.astype(str))).fit(readings, rng.random(8)).save(
+        folder / "two" / "estimator.json"
+    )
     _interrupt(folder, next(iter(Grid.from_toml(folder / "grid.toml"))))
     return folder
 
