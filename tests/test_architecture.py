@@ -80,6 +80,16 @@ def test_the_bare_package_name_is_seen(tmp_path: Path, line: str) -> None:
     assert upward("cli", imports_of(path)) == {"gapscope"} or "measure" in imports_of(path)
 
 
+def longer_than(most: int, files: list[Path]) -> list[str]:
+    """Names of the files with more lines."""
+    return [path.name for path in files if len(path.read_text().splitlines()) > most]
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    assert not longer_than(400, FILES)
+    assert "pool.py" in longer_than(100, FILES)  # the test can fail
+
+
 def loaded_after(code: str) -> set[str]:
     """Top-level modules in sys.modules after running `code` in a new interpreter."""
     script = f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}})"

@@ -30,7 +30,8 @@ from gapscope.training.alarms.initial_kernel import InitialKernel
 from gapscope.training.alarms.registry import make_alarm
 from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.loop import train
-from gapscope.training.monitor import GIVE_UP_AFTER, Monitor
+from gapscope.training.monitor import Monitor
+from gapscope.training.sinks import GIVE_UP_AFTER
 
 
 def make_samples(n: int = 60) -> Samples:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -29,16 +27,13 @@ from gapscope.inspection.outputs import inspecting
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.alarms.registry import make_alarm
 from gapscope.training.recordings import Recordings
+from gapscope.training.sinks import GuardedSink, Sink, warn_or_print
 
 if TYPE_CHECKING:
     import pandas
 
-Sink = Callable[[int, Mapping[str, float]], None]
-
 # The kernel of Szolnoky et al. 2022 is n x n, and far cheaper to factorise than the one of all outputs.
 DEFAULT_OPTIONS = {"ntk_logdet": {"outputs": "traced"}}
-# Each call of a sink whose tracker is out of reach may block until the tracker's own time-out.
-GIVE_UP_AFTER = 3
 
 
 @dataclass(frozen=True)
@@ -80,41 +75,6 @@ class _KeptMode(nn.Module):
     def forward(self, x: Any) -> Any:
         """Return what the network returns."""
         return self.network(x)
-
-
-class _GuardedSink:
-    """A sink that never raises: it warns once, and is left alone after `GIVE_UP_AFTER` failures in a row."""
-
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self.failures = 0
-        self.warned = False
-
-    def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
-        """Hand the numbers on."""
-        if self.failures >= GIVE_UP_AFTER:
-            return
-        try:
-            # what a tracker draws or switches is not the training's
-            with inspecting(nn.Identity()):
-                self.sink(epoch, numbers)
-            self.failures = 0
-        except Exception as error:  # a tracker must not end a training, whatever it raises
-            self.failures += 1
-            if not self.warned:
-                self.warned = True
-                _say(
-                    f"{type(self.sink).__name__} could not take the readings of epoch {epoch} ({type(error).__name__}: "
-                    f"{error}). Training goes on and the monitor keeps the readings; this is said once."
-                )
-
-
-def _say(text: str) -> None:
-    """Warn; where warnings are errors, which must not end a training, write to standard error."""
-    try:
-        warnings.warn(text, stacklevel=4)
-    except Warning:
-        print(text, file=sys.stderr)
 
 
 def _subset(data: Any, n_samples: int, seed: int, wanted: torch.Tensor | None) -> tuple[Samples, torch.Tensor]:
@@ -228,7 +188,7 @@ class Monitor(Result):
             for item in chosen:
                 if "chunk_size" in item.options:
                     self.options.setdefault(item.name, {}).setdefault("chunk_size", len(self.samples))
-        self.sinks = [_GuardedSink(sink) for sink in sinks]
+        self.sinks = [GuardedSink(sink) for sink in sinks]
         self.epochs: list[int] = []
         self.readings: list[Readings] = []
         self.rows: list[dict[str, float]] = []
@@ -327,7 +287,7 @@ class Monitor(Result):
         return dict(numbers)
 
     def _start_anew(self, epoch: int) -> None:
-        _say(
+        warn_or_print(
             f"Epoch {epoch} comes after epoch {self.epochs[-1]}: the monitor takes it for another training and starts "
             "anew. To keep both, give each a Monitor of its own."
         )
@@ -349,7 +309,7 @@ class Monitor(Result):
     def _warn(self, epoch: int, error: Exception) -> None:
         if not self._warned:
             self._warned = True
-            _say(
+            warn_or_print(
                 f"Epoch {epoch} could not be recorded ({type(error).__name__}: {error}). Training goes on, its numbers "
                 "are NaN; this is said once."
             )

@@ -1,0 +1,50 @@
+"""Where a monitor hands its numbers: a tracker may fail, the training goes on."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+
+from torch import nn
+
+from gapscope.inspection.outputs import inspecting
+
+Sink = Callable[[int, Mapping[str, float]], None]
+# Each call of a sink whose tracker is out of reach may block until the tracker's own time-out.
+GIVE_UP_AFTER = 3
+
+
+class GuardedSink:
+    """A sink that never raises: it warns once, and is left alone after `GIVE_UP_AFTER` failures in a row."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.failures = 0
+        self.warned = False
+
+    def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
+        """Hand the numbers on."""
+        if self.failures >= GIVE_UP_AFTER:
+            return
+        try:
+            # what a tracker draws or switches is not the training's
+            with inspecting(nn.Identity()):
+                self.sink(epoch, numbers)
+            self.failures = 0
+        except Exception as error:  # a tracker must not end a training, whatever it raises
+            self.failures += 1
+            if not self.warned:
+                self.warned = True
+                warn_or_print(
+                    f"{type(self.sink).__name__} could not take the readings of epoch {epoch} ({type(error).__name__}: "
+                    f"{error}). Training goes on and the monitor keeps the readings; this is said once."
+                )
+
+
+def warn_or_print(text: str) -> None:
+    """Warn; where warnings are errors, which must not end a training, write to standard error."""
+    try:
+        warnings.warn(text, stacklevel=4)
+    except Warning:
+        print(text, file=sys.stderr)
