@@ -25,7 +25,21 @@ attention) is a row with its reason, `readings.unmeasured`.
 
 """
 PEERS = """"peers" are other programs that compute the same: "agrees" where one was run and its numbers are ours to the
-rounding that `benchmarks/measures/peers.json` states with each, "not run" where nobody has run it beside ours."""
+rounding that `benchmarks/measures/peers.json` states with each, "not run" where nobody has run it beside ours:"""
+# (measure, peer) -> why it was not run
+NOT_RUN = {
+    ("davies_bouldin_mixup", "PGDL first place"): "its released program takes the mean over the other classes, not the "
+    "largest, and augmented images; scikit-learn's index is the oracle",
+    ("augmentation_margin", "PGDL first place"): "its augmentations are other ones; the margin itself is that of "
+    "`mixup_margin`, which agrees",
+    (
+        "margin_signature",
+        "the authors' program",
+    ): "it needs TensorFlow 1 and its own checkpoints; distances to a linear boundary are the oracle",
+    ("unit_sparsity", "the authors' program"): "it is bound to its own VGG-16 and folders; a port of its loop is the "
+    "oracle, and a row of `benchmarks/unit_ablation`",
+    ("ntk_logdet", "neural-tangents"): "it gives the kernel, not the log determinant; the kernel agrees",
+}
 
 
 def _cell(text: str) -> str:
@@ -37,7 +51,7 @@ def compared() -> dict[tuple[str, str], bool]:
     found = dict.fromkeys(ELSEWHERE, True)
     for row in json.loads(COMPARED.read_text())["rows"]:
         if "agrees" in row:
-            key = (row["number"].split(".")[0], row["peer"].replace("_", "-"))
+            key = (row["number"].split(".")[0], row["peer"].replace("_", " "))
             found[key] = found.get(key, True) and row["agrees"]
     return found
 
@@ -45,8 +59,17 @@ def compared() -> dict[tuple[str, str], bool]:
 def _peers(item: Measure, known: dict[tuple[str, str], bool]) -> str:
     """Each peer with what running it showed."""
     said = {True: "agrees", False: "differs", None: "not run"}
-    by_name = {(name, peer.lower()): agrees for (name, peer), agrees in known.items()}
-    return ", ".join(f"{peer} ({said[by_name.get((item.name, peer.lower()))]})" for peer in item.peers)
+    by_name = {(name, _plain(peer)): agrees for (name, peer), agrees in known.items()}
+    return ", ".join(f"{peer} ({said[by_name.get((item.name, _plain(peer)))]})" for peer in item.peers)
+
+
+def _plain(peer: str) -> str:
+    return peer.lower().replace("-", " ").replace("_", " ").replace(".", " ")
+
+
+def _not_run() -> list[str]:
+    """Each peer that was not run, with the reason."""
+    return [f"- `{measure}`, {peer}: {why}." for (measure, peer), why in NOT_RUN.items()]
 
 
 def _row(item: Measure, known: dict[tuple[str, str], bool]) -> str:
@@ -69,7 +92,7 @@ def page() -> str:
     lines += ["", 'What "unchanged by" names is checked both ways by one test; initial weights stay as they are:', ""]
     lines += [f"- {SHORT[name]}: {meaning}." for name, meaning in REPARAMETRISATIONS.items()]
     lines += ["", '"better" is the direction that goes with a smaller generalization gap.']
-    lines += ["", PEERS]
+    lines += ["", PEERS, "", *_not_run()]
     columns = ("measure", "what it measures", "better", "needs", "cost", "oracle", "unchanged by", "peers", "reference")
     for family in sorted({item.family for item in known}):
         lines += ["", f"## {(family or 'the four papers and baselines').capitalize()}", ""]

@@ -4,9 +4,10 @@ A quotation is the number between two comments, which name the file, the way int
 
     <!--n zhao2022/small/worth.json :: rmse > digits > mean gap :: .3f-->.313<!--/n-->
 
-A way begins at the file's "numbers", where it has any, and is names and list indices between " > ".
+A way begins at the file's "numbers", where it has any, or at its "claims", and is names and list indices between " > ".
 `[noise <= 0.15]` keeps the items of a list that fulfil it, `kept - final` is the difference of two fields of all items,
-and `mean`, `len`, `min` and `max` end a way through a list. A format ends with "%" for per cent and with "d" for whole
+and `mean`, `len`, `min` and `max` end a way through a list; `R2 of m.NAME` ends one through networks, by the straight
+line to the gap of each from the others. A format ends with "%" for per cent and with "d" for whole
 numbers; leading zeros are left out, as the docs do; "0" before it keeps them.
 
     python docs/quoted_numbers.py    # rewrites README.md and docs/
@@ -20,6 +21,10 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from gapscope.estimation.held_out_line import held_out_line
 
 ROOT = Path(__file__).parents[1]
 QUOTED = re.compile(r"<!--n (?P<file>\S+) :: (?P<way>.+?) :: (?P<form>\S+?)-->(?P<text>.*?)<!--/n-->")
@@ -37,6 +42,13 @@ def _plain(value: str) -> Any:
         return value
 
 
+def _r_squared(networks: list[dict[str, float]], measure: str) -> float:
+    """How well the line of all other networks predicts each one's gap."""
+    values, gaps = (np.array([network[name] for network in networks]) for name in (measure, "gap"))
+    one_each = np.arange(len(gaps))
+    return held_out_line(values, gaps, one_each, np.empty((0, len(gaps)), dtype=int), n_bootstrap=1).r_squared
+
+
 def _step(found: Any, name: str) -> Any:
     """What lies one step further on a way."""
     if isinstance(found, dict):
@@ -46,6 +58,8 @@ def _step(found: Any, name: str) -> Any:
         return [item for item in found if holds(item[chosen["name"]], wanted)]
     if name in ENDS:
         return ENDS[name](found)
+    if name.startswith("R2 of "):
+        return _r_squared(found, name.removeprefix("R2 of "))
     if name.lstrip("-").isdigit():
         return found[int(name)]
     first, *second = name.split(" - ")
@@ -56,7 +70,7 @@ def value_at(file: str, way: str, root: Path = ROOT) -> Any:
     """The value that a quotation names, in a file below results/ or from the repository's folder."""
     path = next(path for path in (root / "results" / file, root / file) if path.exists())
     found = json.loads(path.read_text(encoding="utf-8"))
-    found = found.get("numbers", found)
+    found = found if way.startswith("claims > ") else found.get("numbers", found)
     for name in re.split(r" > (?![^\[]*\])", way):  # not within a filter
         found = _step(found, name)
     return found

@@ -41,6 +41,10 @@ def test_a_stale_number_is_seen_and_mended(quoted: ModuleType, tmp_path: Path) -
     lost = quoted.value_at("toy/a.json", "n > runs > [noise = 0] > kept - final > mean", tmp_path)
     assert lost == pytest.approx(-0.05)
     assert quoted.value_at("toy/a.json", "n > runs > [noise > 0.1] > len", tmp_path) == 1
+    networks = [{"gap": 2.0 * i, "m.far": i, "of": "a" if i else "b"} for i in range(5)]
+    (folder / "b.json").write_text(json.dumps({"numbers": {"networks": networks}, "claims": [{"value": 3.0}]}))
+    assert quoted.value_at("toy/b.json", "networks > [of = a] > R2 of m.far", tmp_path) == pytest.approx(1)
+    assert quoted.value_at("toy/b.json", "claims > 0 > value", tmp_path) == 3
     stale = "<!--n toy/a.json :: n > x/y :: .2f-->.99<!--/n-->"
     share = "<!--n toy/a.json :: n > runs > 1 > kept :: .0%-->0 %<!--/n-->"
     assert "-->80 %<!--" in quoted.rewritten(share, tmp_path)

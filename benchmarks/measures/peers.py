@@ -1,9 +1,11 @@
 """Measures beside other programs that compute them; numbers into a JSON, from which the docs' table is marked.
 
 Peers are optional; put them somewhere on PYTHONPATH: `pip install --no-deps --target FOLDER pyhessian powerlaw mpmath
-weightwatcher`, and a copy of github.com/nitarshan/robust-generalization-measures (its `data/generation/measures.py` is
-what is run). One that cannot be imported is a row with its reason. Where a number differs and the reason is known, the
-row says which of theirs it was compared with.
+weightwatcher`, jax, a copy of github.com/nitarshan/robust-generalization-measures (its `data/generation/measures.py` is
+what is run), and the authors' program of gradient-weight alignment (the file with `head_alignment` and `gwa`, in a
+folder `gwa_src` as `alignment.py`); for the competition's winners see `competition.py`. One that cannot be imported is
+a row with its reason. Where a number differs and the reason is known, the row says which of theirs it was compared
+with.
 """
 
 from __future__ import annotations
@@ -17,20 +19,27 @@ from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
+from competition import pgdl_baseline, pgdl_first_place, pgdl_second_place, pgdl_third_place
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import gapscope as gs
 from gapscope.base.environment import environment
-from gapscope.measures._krylov import Hessian
+from gapscope.measures import _perturbed
+from gapscope.measures._krylov import Hessian, krylov
+from gapscope.measures._perturbed import MAGNITUDE_EPSILON
 from gapscope.measures._weights import squared_singular_values
 from gapscope.measures.curvature.hessian_top_eigenvalue import hessian_top_eigenvalue
 from gapscope.measures.norms.stable_rank import stable_rank
+from gapscope.measures.registry import get_measure
 from gapscope.measures.sharpness.pacbayes_flatness import pacbayes_flatness
+from gapscope.measures.sharpness.pacbayes_magnitude_flatness import pacbayes_magnitude_flatness
 from gapscope.measures.spectra.power_law_alpha import power_law_fit
+from gapscope.measures.training_speed.gradient_weight_alignment import gradient_weight_alignment
 
 
 def subject() -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
@@ -53,17 +62,56 @@ def pyhessian() -> list[dict[str, Any]]:
     # the very signs that PyHessian drew: both programs estimate from the same vectors
     torch.manual_seed(7)
     own = Hessian(network, x, y, None)
-    signs = [
-        torch.cat([torch.randint_like(p, high=2).mul(2).sub(1).flatten() for p in network.parameters()])
-        for _ in range(8)
-    ]  # fmt: skip
-    traces = [float(vector.double() @ own.times(vector[None])[0].double()) for vector in signs]
+    signs = torch.stack([_random_signs(network) for _ in range(8)])
+    traces = (own.times(signs).double() * signs.double()).sum(1).tolist()
     return [
         {"number": "hessian_top_eigenvalue", "ours": own_top, "theirs": float(top), "tolerance": 1e-3 * abs(top),
          "note": "Lanczos against power iteration, which finds the largest in magnitude: the same one here"},
         {"number": "hessian_trace", "ours": float(np.mean(traces)), "theirs": theirs,
          "tolerance": 1e-4 * max(abs(value) for value in traces),
          "note": "Hutchinson's estimate from the same 8 vectors of random signs, through our product with the Hessian"},
+        *_densities(network, x, y, peer),
+    ]  # fmt: skip
+
+
+def _random_signs(network: nn.Module) -> torch.Tensor:
+    """As PyHessian draws them."""
+    return torch.cat([torch.randint_like(p, high=2).mul(2).sub(1).flatten() for p in network.parameters()])
+
+
+def _eig(matrix: torch.Tensor, eigenvectors: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """What torch.eig gave for a symmetric matrix, until torch 1.13."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return torch.stack([values, torch.zeros_like(values)], 1), vectors
+
+
+def _densities(network: nn.Module, x: torch.Tensor, y: torch.Tensor, peer: Any) -> list[dict[str, Any]]:
+    """The three numbers of the density from the nodes and weights of either program, from the same vectors."""
+    steps, runs, spaces = 10, 2, krylov(network, x, y, generator=None, chunk_size=None)
+    torch.manual_seed(11)
+    for run in spaces.runs(runs, 0):
+        signs = _random_signs(network)
+        run.basis[0] = signs / signs.norm()
+    torch.manual_seed(11)
+    with mock.patch.object(torch, "eig", _eig, create=True):
+        nodes, weights = peer.density(iter=steps, n_v=runs)
+
+    def numbers(pairs: Any) -> dict[str, float]:
+        rows = [[min(n), w[n < 0] @ abs(n[n < 0]), w @ abs(n), w @ n, w @ n**2] for n, w in pairs]
+        low, (_, negative, whole, mean, square) = min(row[0] for row in rows), np.mean(rows, 0)
+        size = sum(p.numel() for p in network.parameters())
+        return {"smallest": low, "negative_share": negative / whole, "dimension": size * mean**2 / square}
+
+    theirs = numbers([(np.array(n), np.array(w)) for n, w in zip(nodes, weights, strict=True)])
+    ours = numbers([tuple(t.numpy() for t in run.quadrature(steps)) for run in spaces.runs(runs, steps)])
+    note = (
+        f"{runs} Lanczos runs of {steps} steps from the same vectors of random signs; torch.eig, which PyHessian calls "
+        "and torch no longer has, is linalg.eigh of the same matrix"
+    )
+    return [
+        {"number": f"hessian_density.{name}", "ours": float(ours[name]), "theirs": float(theirs[name]),
+         "tolerance": 2e-3 * abs(float(theirs[name])), "note": note}
+        for name in ours
     ]  # fmt: skip
 
 
@@ -145,28 +193,110 @@ def robust_generalization_measures() -> list[dict[str, Any]]:
         value = 2 * printed + math.log(len(x)) if name.startswith("LOG_") else printed**2 * len(x)
         rows.append({"number": ours, "ours": values[ours], "theirs": value, "tolerance": 1e-4 * abs(value),
                      "note": f"{name}, without their last step"})  # fmt: skip
-    return [*rows, _noise_borne(network, x, y, accuracy)]
+    return [*rows, *_noise_borne(network, x, y, accuracy), *_bounds(network, initial, x, y, loader, accuracy)]
 
 
-def _noise_borne(network: nn.Module, x: torch.Tensor, y: torch.Tensor, accuracy: float) -> dict[str, Any]:
-    """The deviation that both find, over seeds: it is searched with ten draws, and other ones."""
+def _by_standard_deviation(mean: float, variance: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """What robust-generalization-measures means: it passes variances to torch.normal, which takes their roots."""
+    return _NORMAL(mean, variance.sqrt() if isinstance(variance, torch.Tensor) else variance**0.5, *args, **kwargs)
+
+
+_NORMAL = torch.normal
+# theirs -> the name of our measure, and whether the noise is in units of the weights
+BOUNDS = {
+    "PACBAYES_INIT": ("pacbayes_distance", False),
+    "PACBAYES_ORIG": ("pacbayes_norm", False),
+    "PACBAYES_MAG_INIT": ("pacbayes_magnitude_distance", True),
+    "PACBAYES_MAG_ORIG": ("pacbayes_magnitude_norm", True),
+}
+
+
+def _noise_borne(network: nn.Module, x: torch.Tensor, y: torch.Tensor, accuracy: float) -> list[dict[str, Any]]:
+    """The deviations that both find, over seeds: they are searched with ten draws, and other ones."""
     from data.generation.measures import _pacbayes_sigma, _reparam  # type: ignore[import-not-found]
 
     folded, loader, seeds = _reparam(network).eval(), DataLoader(TensorDataset(x, y), batch_size=50), range(8)
+    rows = []
+    for measure, epsilon in ((pacbayes_flatness, None), (pacbayes_magnitude_flatness, MAGNITUDE_EPSILON)):
+        with torch.no_grad(), mock.patch.object(torch, "normal", _by_standard_deviation):
+            theirs = [_pacbayes_sigma(folded, loader, accuracy, seed, epsilon) for seed in seeds]
+        streams = [torch.Generator().manual_seed(seed) for seed in seeds]
+        ours = [float(measure(folded, x, y, draws=10, generator=stream)) ** -0.5 for stream in streams]
+        error = math.sqrt((np.var(ours, ddof=1) + np.var(theirs, ddof=1)) / len(seeds))
+        rows.append(
+            {"number": measure.__name__, "ours": float(np.mean(ours)), "theirs": float(np.mean(theirs)),
+             "tolerance": 3 * error,
+             "note": "mean over 8 seeds of the standard deviation that their folded network bears, equal within 3 "
+             "standard errors; they pass variances to torch.normal, which takes standard deviations: mended for this"}
+        )  # fmt: skip
+    return rows
+
+
+def _bounds(
+    network: nn.Module, initial: nn.Module, x: torch.Tensor, y: torch.Tensor, loader: Any, accuracy: float
+) -> list[dict[str, Any]]:
+    """Their four bounds: ours of the folded network's kernels, at the deviation that they found."""
+    from data.generation.measures import _pacbayes_sigma, _reparam, get_all_measures  # type: ignore[import-not-found]
+
+    theirs = {item.name: value for item, value in get_all_measures(network, initial, loader, accuracy, 0).items()}
+    folded, start = _reparam(network).eval(), _reparam(initial).state_dict()
+    for name, parameter in folded.named_parameters():
+        parameter.requires_grad_(not any(part in name for part in ("bias", "bn")))
+    rows = []
+    for name, (measure, magnitude) in BOUNDS.items():
+        with torch.no_grad():
+            sigma = _pacbayes_sigma(folded, loader, accuracy, 0, MAGNITUDE_EPSILON if magnitude else None)
+        with mock.patch.object(_perturbed, "_searched_deviation", lambda *args, found=sigma, **options: found):
+            given = {"initial": start} if "initial" in get_measure(measure).needs else {}
+            ours = float(get_measure(measure).function(folded, x, y, **given))
+        value = float(theirs[name]) ** 2 * len(x)
+        rows.append({"number": measure, "ours": ours, "theirs": value, "tolerance": 1e-4 * abs(value),
+                     "note": f"{name}, without their last step: our bound of their folded network's kernels, at the "
+                     "deviation that they found"})  # fmt: skip
+    return rows
+
+
+def gwa() -> list[dict[str, Any]]:
+    """Alignment of the samples' gradients with the weights of the last layer."""
+    from gwa_src.alignment import gwa as quotient  # type: ignore[import-not-found]
+    from gwa_src.alignment import head_alignment
+
+    network, x, y = subject()
+    found = gradient_weight_alignment(network, x, y)
     with torch.no_grad():
-        theirs = [_pacbayes_sigma(folded, loader, accuracy, seed) ** 2 for seed in seeds]
-    streams = [torch.Generator().manual_seed(seed) for seed in seeds]
-    ours = [float(pacbayes_flatness(folded, x, y, draws=10, generator=stream)) ** -0.5 for stream in streams]
-    error = math.sqrt((np.var(ours, ddof=1) + np.var(theirs, ddof=1)) / len(seeds))
-    return {
-        "number": "pacbayes_flatness", "ours": float(np.mean(ours)), "theirs": float(np.mean(theirs)),
-        "tolerance": 3 * error,
-        "note": "mean over 8 seeds of the standard deviation that their folded network bears, equal within 3 standard "
-                "errors; theirs squared: they pass sigma squared to torch.normal, which takes a standard deviation",
-    }  # fmt: skip
+        features, logits = network[:-1](x).numpy(), network(x).numpy()
+    labels, weight = nn.functional.one_hot(y).numpy(), network[-1].weight.detach().numpy().T
+    cosines = np.array(head_alignment(weight, logits, features, labels))
+    pairs = {"alignment": float(quotient(cosines[None])[0]), "mean": float(cosines.mean())}
+    note = "the authors' program in jax, float32"
+    return [
+        {"number": f"gradient_weight_alignment.{name}", "ours": float(found[name]), "theirs": theirs,
+         "tolerance": 1e-4 * abs(theirs), "note": note}
+        for name, theirs in pairs.items()
+    ]  # fmt: skip
 
 
-PEERS: tuple[Callable[[], list[dict[str, Any]]], ...] = (pyhessian, weightwatcher, robust_generalization_measures)
+def torch_func() -> list[dict[str, Any]]:
+    """Log determinant of the kernel from the Jacobian by torch.func."""
+    network, x, _ = subject()
+    network, x = network.double(), x[:20].double()
+    parameters = dict(network.named_parameters())
+
+    def output(values: Any, sample: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(network, values, (sample[None],))[0]
+
+    rows = torch.func.vmap(torch.func.jacrev(output), (None, 0))(parameters, x)
+    jacobian = torch.cat([value.flatten(2) for value in rows.values()], dim=2).flatten(0, 1)
+    theirs = float(torch.linalg.slogdet(jacobian @ jacobian.T).logabsdet)
+    ours = gs.measure(network, x, ["ntk_logdet"], budget=None, progress=False).values()["ntk_logdet"]
+    return [{"number": "ntk_logdet", "ours": ours, "theirs": theirs, "tolerance": 1e-8 * abs(theirs),
+             "note": "slogdet of the kernel from its Jacobian, float64"}]  # fmt: skip
+
+
+PEERS: tuple[Callable[[], list[dict[str, Any]]], ...] = (
+    torch_func, pyhessian, weightwatcher, robust_generalization_measures, gwa,
+    pgdl_first_place, pgdl_second_place, pgdl_third_place, pgdl_baseline,
+)  # fmt: skip
 
 
 def main() -> None:

@@ -68,6 +68,8 @@ class Plan:
         return said + (f"; to keep the budget, {', '.join(parts)}" if parts else "")
 
 
+# how often a part's samples are gone through: the groups of a "whole" one once more, for the standard error
+_GROUPED = {"mean": 1, "sum": 1, "own": 1, "whole": 2}
 Take = Callable[[Measure, Ready, Mapping[str, Any]], Any]
 
 
@@ -173,7 +175,10 @@ def planned(
         return Plan(everything, total)
     costs: dict[str, float] = {}
     once = 0.0
-    least = {name: rough[name] * times[name] * min(total, samplings[name].fewest) for name in rough}
+    least = {
+        name: rough[name] * times[name] * min(total, found.fewest) * _GROUPED[found.kind]
+        for name, found in samplings.items()
+    }
     failed = _too_dear(least, budget, [name for name in dispensable if name not in options])
     shares = dict(everything)
     for item in known:
@@ -188,9 +193,10 @@ def planned(
             continue
         costs[item.name] = times[item.name] * cost.a_sample
         once += cost.once  # once more, for passes of another size
-    for item in items:
-        if item.name in dispensable and item.name not in options and item.cost_class == "superlinear":
-            failed |= _grown_too_dear(item, ready, PART_OF_ONE * budget, take)
+    growing = [item for item in items if item.name in dispensable and item.cost_class == "superlinear"]
+    for item in growing:
+        if item.name not in options:
+            failed |= _grown_too_dear(item, ready, forward, PART_OF_ONE * budget, take)
     left = max((1 - KEPT_FOR_SURPRISES) * (budget - once - (time.perf_counter() - start)), 0.05 * budget)
     fewest = {name: sampling.fewest for name, sampling in samplings.items()}
     for name, n in _fitted(costs, fewest, total, left).items():
@@ -213,17 +219,23 @@ def _too_dear(least: Mapping[str, float], budget: float, dispensable: Collection
     return failed
 
 
-def _grown_too_dear(item: Measure, ready: Ready, allowed: float, take: Take) -> dict[str, str]:
+def _grown_too_dear(item: Measure, ready: Ready, forward: float, allowed: float, take: Take) -> dict[str, str]:
     """The reason why a measure whose cost grows up to the cube of the samples is left out, if it is."""
-    # on twice as many samples until even the cube fits into what is allowed, or a straight line does not
     total, n = len(ready.samples), TRIAL
+    # a backward pass an output, each about two forward passes, is the least that it takes
+    least = 2 * forward * ready.n_outputs * total
+    if least > allowed:
+        return {item.name: f"left out to keep the budget: it takes {least:.2g} s at least. {ASK_FOR_IT}"}
+    # on twice as many samples until even the cube fits into what is allowed, or a straight line does not
     while n < total:
         part = _part(ready, n)
         try:
             seconds = _timed(lambda part=part: take(item, part, {}))
-        except Exception as error:  # taken on all samples it says why, unless it is too dear as well
-            return {} if isinstance(error, NotMeasurable) else {item.name: reason(error)}
-        if seconds * (total / n) ** 3 <= allowed:
+        except GapscopeError:  # perhaps of these few samples only
+            seconds = 0.0
+        except Exception as error:  # whatever else it raises here it would raise on all samples
+            return {item.name: reason(error)}
+        if 0 < seconds * (total / n) ** 3 <= allowed:
             return {}
         if seconds * (total / n) > allowed:
             return {
@@ -244,8 +256,7 @@ def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take:
                 "options={'input_jacobian_norm': {'squared': True, 'method': 'probe'}}"
             )
         cost = _cost(item, ready, {}, take)
-        # its groups are measured once more, for the standard error
-        return replace(cost, a_sample=(2 if sampling.kind == "whole" else 1) * cost.a_sample), Share(total)
+        return replace(cost, a_sample=_GROUPED[sampling.kind] * cost.a_sample), Share(total)
     by_probe = _cost(item, ready, sampling.probe, take)
     # an exact one costs about a probe an output; it is tried only where it may well fit
     if by_probe.a_sample * total * min(4, ready.n_outputs) < budget and ready.n_outputs <= MANY_OUTPUTS:

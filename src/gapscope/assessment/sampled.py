@@ -96,7 +96,8 @@ def _mean(take: Take, part: Samples, total: int) -> Readings:
     for each in zip(*taken_groups, strict=True):
         values = [reading.value for reading in each]
         value = sum(weight * number for weight, number in zip(weights, values, strict=True))
-        error = left_out * statistics.stdev(values) / math.sqrt(GROUPS)
+        spread = statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
+        error = left_out * spread / math.sqrt(GROUPS)
         readings.append(_estimate(each, value, error))
     return Readings(readings)
 
@@ -123,7 +124,8 @@ def _whole(take: Take, part: Samples, total: int) -> Readings:
         return Readings(replace(reading, standard_error=math.nan) for reading in whole)
     readings: list[Reading] = []
     for reading, *each in zip(whole, *groups, strict=True):
-        known = math.isfinite(reading.value) and not reading.number.endswith(EXTREMES)
+        known = not reading.number.endswith(EXTREMES)
+        known = known and all(math.isfinite(found.value) for found in (reading, *each))
         spread = statistics.stdev(group.value for group in each) if known else math.nan
         readings.append(replace(reading, standard_error=spread / math.sqrt(GROUPS)))
     return Readings(readings)

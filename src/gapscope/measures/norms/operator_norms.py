@@ -52,17 +52,19 @@ def circular_operator_norm(
     transformed = torch.fft.fftn(spread, s=sizes, dim=tuple(range(2, 2 + dims)))
     largest = 0.0
     for block in transformed.chunk(groups):
-        largest = max(largest, _largest(_folded(block, sizes, strides)))
+        largest = max(largest, _largest(_folded(block, sizes, strides, half=not kernel.is_complex())))
     return largest
 
 
-def _folded(block: Tensor, sizes: Sequence[int], strides: Sequence[int]) -> Float[Tensor, "f o i"]:
-    """Matrices of all frequencies of the output, from those of the input [O, I, *sizes]."""
+def _folded(block: Tensor, sizes: Sequence[int], strides: Sequence[int], *, half: bool) -> Float[Tensor, "f o i"]:
+    """Matrices of all frequencies of the output, or of half of them, from those of the input [O, I, *sizes]."""
     dims = len(sizes)
     # each dimension of frequencies becomes (alias, frequency of the output)
     pairs = [length for size, step in zip(sizes, strides, strict=True) for length in (step, size // step)]
     split = block.reshape(*block.shape[:2], *pairs)
     aliases, kept = [2 + 2 * d for d in range(dims)], [3 + 2 * d for d in range(dims)]
+    if half:  # those of a real kernel at opposite frequencies are conjugate, but for the order of the aliases
+        split = split.narrow(kept[-1], 0, split.shape[kept[-1]] // 2 + 1)
     matrices = split.permute(*kept, 0, 1, *aliases).flatten(dims + 1).flatten(0, dims - 1)
     return matrices / math.prod(strides) ** 0.5
 
