@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+BENCH := benchmarks/results
+
 .PHONY: help setup demo test slow check format bench docs clean
 
 help: ## list the targets
@@ -37,12 +39,18 @@ docs: $(READY) ## the documentation site in site/: guides, API, executed example
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open site/index.html"
 
-bench: $(READY) ## time gapscope beside its peers, one thread; needs an idle machine (benchmarks/*/run.py --help)
-	$(BIN)/python benchmarks/gradient_similarity/run.py --task kernel --network lenet
-	$(BIN)/python benchmarks/gradient_similarity/run.py --task penalty --network lenet
-	$(BIN)/python benchmarks/output_sensitivity/run.py
-	$(BIN)/python benchmarks/unit_ablation/run.py
-	$(BIN)/python benchmarks/normalization/run.py
+bench: $(READY) ## time gapscope beside its peers, one thread, into one table; needs an idle machine (benchmarks/*/run.py --help)
+	for network in lenet fc resnet20; do for task in kernel trace penalty; do \
+	  $(BIN)/python benchmarks/gradient_similarity/run.py --task $$task --network $$network --out $(BENCH)/$${task}_$$network.json || exit 1; \
+	done; done
+	for network in lenet fc resnet20; do \
+	  $(BIN)/python benchmarks/gradient_similarity/run.py --task kernel --network $$network --memory --out $(BENCH)/memory_kernel_$$network.json || exit 1; \
+	done
+	$(BIN)/python benchmarks/output_sensitivity/run.py --networks fully_connected vgg13 resnet18 --width 0.25 --out $(BENCH)/output_sensitivity.json
+	$(BIN)/python benchmarks/unit_ablation/run.py --tail deep --out $(BENCH)/unit_ablation_deep.json
+	$(BIN)/python benchmarks/unit_ablation/run.py --tail linear --out $(BENCH)/unit_ablation_linear.json
+	$(BIN)/python benchmarks/normalization/run.py --out $(BENCH)/normalization.json
+	$(BIN)/python benchmarks/table.py
 
 format: $(READY) ## format the code and mend what the linter can mend
 	$(BIN)/ruff format .

@@ -95,6 +95,7 @@ def main() -> None:
     device = torch.device(options.device)
     report = {
         "environment": {
+            "date": time.strftime("%Y-%m-%d"),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "machine": torch.cuda.get_device_name()

@@ -91,6 +91,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         "settings": vars(options) | {"out": str(options.out)},
         "environment": {
             "device": device,
+            "date": time.strftime("%Y-%m-%d"),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "threads": 1,

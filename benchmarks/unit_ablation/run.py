@@ -80,7 +80,13 @@ def timed(now: Callable[[], float], function: Callable[[], Tensor]) -> tuple[flo
 
 def environment(device: str) -> dict[str, str]:
     name = torch.cuda.get_device_name() if device != "cpu" else platform.processor() or platform.machine()
-    return {"device": name, "torch": torch.__version__, "python": platform.python_version(), "threads": "1"}
+    return {
+        "device": name,
+        "date": time.strftime("%Y-%m-%d"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": "1",
+    }
 
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:

@@ -1,0 +1,115 @@
+"""One table of all stored timings, ours against every peer, with the day of each: `python benchmarks/table.py`.
+
+Reads benchmarks/results/*.json and writes benchmarks/results/TABLE.md. Nothing is timed here; `make bench` does that,
+and then this.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+HEAD = """# All timings
+
+Made by `python benchmarks/table.py` from the JSON files beside it. One thread; medians; candidates interleaved in one
+process. Times are multiples of the reference, which each row names with its own time. The day of a file from before
+days were written into them is that of its commit.
+
+| work | reference | gapscope | beside it | day | file |
+|---|---|---|---|---|---|
+"""
+Row = tuple[str, str, str, str]
+
+
+def milliseconds(seconds: float) -> str:
+    """A time as the table writes it."""
+    return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"
+
+
+def multiple(ratio: float) -> str:
+    """A ratio as the table writes it."""
+    return f"{ratio:,.0f} x" if ratio >= 100 else f"{ratio:.3g} x"
+
+
+def _listed(times: Mapping[str, float], reference: float) -> str:
+    return ", ".join(f"{name} {multiple(seconds / reference)}" for name, seconds in times.items()) or "-"
+
+
+def _candidates(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Kernels, traces and steps: rows of seconds."""
+    rows = {name: row["seconds"] for name, row in found["rows"].items()}
+    reference = rows[found["reference"]]
+    ours = {name.removeprefix("gapscope "): s for name, s in rows.items() if name.startswith("gapscope")}
+    others = {name: s for name, s in rows.items() if not name.startswith("gapscope") and name != found["reference"]}
+    said = f"{found['reference']}, {milliseconds(reference)}"
+    yield found["title"], said, _listed(ours, reference), _listed(others, reference)
+
+
+def _memory(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Peaks in MB."""
+    peaks = {name: "not finished" if peak is None else f"{peak:,.0f} MB" for name, peak in found["rows"].items()}
+    said = {name: f"{name.removeprefix('gapscope ')} {peak}" for name, peak in peaks.items()}
+    ours = [text for name, text in said.items() if name.startswith("gapscope")]
+    others = [text for name, text in said.items() if not name.startswith("gapscope")]
+    yield found["title"], "above the loaded network", ", ".join(ours), ", ".join(others)
+
+
+def _sensitivity(found: Mapping[str, Any]) -> Iterator[Row]:
+    for name, row in found["networks"].items():
+        times = dict(row["seconds"])
+        reference = times.pop("two forward passes")
+        ours = {key: times.pop(key) for key in list(times) if key.startswith("S")}
+        work = f"output sensitivity S, {name}, {found['settings']['samples']:,} images"
+        said = f"two forward passes, {milliseconds(reference)}"
+        yield work, said, _listed(ours, reference), _listed(times, reference)
+
+
+def _ablation(found: Mapping[str, Any]) -> Iterator[Row]:
+    times, settings = dict(found["seconds"]), found["settings"]
+    ours = times.pop("gapscope")
+    work = f"ablation of {found['units']} units, both orders, {settings['tail']} rest, {settings['samples']} samples"
+    yield work, f"gapscope, {milliseconds(ours)}", "1 x", _listed(times, ours)
+
+
+def _normalization(found: Mapping[str, Any]) -> Iterator[Row]:
+    for shape, rows in found["forward_and_backward"].items():
+        times = {name: row["milliseconds"] / 1e3 for name, row in rows.items()}
+        reference = times.pop("BatchNorm2d")
+        said = f"BatchNorm2d, {milliseconds(reference)}"
+        yield f"normalisation, {shape}", said, _listed(times, reference), "-"
+
+
+# what a file holds -> how it is read; files of other kinds have tables of their own in the docs
+READERS: Mapping[tuple[str, ...], Callable[[Mapping[str, Any]], Iterator[Row]]] = {
+    ("rows", "reference"): _candidates,
+    ("rows", "title"): _memory,
+    ("networks", "paper"): _sensitivity,
+    ("ratio_to_gapscope",): _ablation,
+    ("forward_and_backward",): _normalization,
+}
+
+
+def table(folder: Path = RESULTS) -> str:
+    """Return the whole page.
+
+    Args:
+        folder: Where the JSON files lie.
+
+    Returns:
+        Its text.
+    """
+    lines = []
+    for path in sorted(folder.glob("*.json")):
+        found = json.loads(path.read_text())
+        reader = next((read for keys, read in READERS.items() if all(key in found for key in keys)), None)
+        if reader is not None:
+            day = found["environment"].get("date", "unknown")
+            lines += [f"| {' | '.join(row)} | {day} | {path.name} |" for row in reader(found)]
+    return HEAD + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    (RESULTS / "TABLE.md").write_text(table())
