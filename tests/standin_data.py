@@ -1,4 +1,4 @@
-"""Data sets of the official layout and sizes with made-up content, for where the real ones are not."""
+"""Data sets of the official layout and sizes for where the real ones are not: made up, but for concrete."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from gapscope.data.regression_tables import BOSTON_HOUSING, CALIFORNIA_HOUSING, CONCRETE
+from gapscope.data.regression_tables import BOSTON_HOUSING, CALIFORNIA_HOUSING
 
 
 def _idx(path: Path, shape: tuple[int, ...], content: bytes) -> None:
@@ -49,9 +49,11 @@ def write_standins(root: Path) -> Path:
         (root / "fashion-mnist" / path.name).symlink_to(path)
     _cifar(root / "cifar10", {"data_batch_1": 60, "test_batch": 20}, lambda k: bytes([k % 10]))
     _cifar(root / "cifar100", {"train": 40, "test": 20}, lambda k: bytes([k % 20 // 5, k % 20]))
+    (root / "cifar100" / "fine_label_names.txt").write_text("\n".join(f"fine{k}" for k in range(100)))
+    (root / "cifar100" / "coarse_label_names.txt").write_text("\n".join(f"coarse{k}" for k in range(20)))
     _table(root / "boston_housing" / "boston_housing.csv", BOSTON_HOUSING.header, 506)
     rows = (root / "boston_housing" / "boston_housing.csv").read_text().splitlines()[1:]
     (root / "boston_housing" / "housing.data").write_text("\n".join(row.replace(",", " ") for row in rows) + "\n")
     _table(root / "california_housing" / "california_housing.csv", CALIFORNIA_HOUSING.header, 20_640)
-    _table(root / "concrete" / "concrete.csv", CONCRETE.header, 1_030)
+    (root / "concrete").symlink_to(Path(__file__).parent / "fixtures" / "concrete")
     return root

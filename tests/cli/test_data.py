@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
 from gapscope.cli.data import app
-from loopback import serving
+from loopback import serving, stated_as_official
 
 RUNNER = CliRunner(env={"COLUMNS": "200"})
 
@@ -37,8 +37,14 @@ def test_list_reads_the_environment(data_root: Path) -> None:
     assert f"data root: {data_root};" in result.output
 
 
-def test_fetch_tells_its_progress_in_plain_lines(real_data_root: Path, tmp_path: Path) -> None:
-    with serving(real_data_root / "mnist") as server:
+def test_fetch_tells_its_progress_in_plain_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    for split in ("train", "t10k"):
+        (there / f"{split}-images-idx3-ubyte.gz").write_bytes(bytes(9_912_422))
+        (there / f"{split}-labels-idx1-ubyte.gz").write_bytes(bytes(28_881))
+    stated_as_official(monkeypatch, "mnist", there)
+    with serving(there) as server:
         result = RUNNER.invoke(app, ["fetch", "mnist", "--data-root", str(tmp_path), "--base-url", server.url])
     assert result.exit_code == 0
     images = [line for line in result.stderr.splitlines() if line.startswith("train-images")]
@@ -63,10 +69,11 @@ def test_fetch_passes_errors_on(data_root: Path, tmp_path: Path) -> None:
         assert isinstance(error("mnist", "--base-url", server.url), UnreadableFile)
 
 
-def test_a_terminal_gets_a_bar(real_data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_bar(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapscope.cli.data._on_terminal", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with serving(real_data_root / "boston_housing") as server:
+    stated_as_official(monkeypatch, "boston_housing", data_root / "boston_housing")
+    with serving(data_root / "boston_housing") as server:
         result = RUNNER.invoke(app, ["fetch", "boston_housing", "--data-root", str(tmp_path), "--base-url", server.url])
     assert result.exit_code == 0
     assert "housing.data" in result.stderr and "━" in result.stderr

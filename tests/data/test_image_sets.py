@@ -59,15 +59,18 @@ def test_cifar100_has_as_many_outputs_as_classes(real_data_root: Path) -> None:
     assert problem.train.inputs.mean((0, 2, 3)).tolist() == pytest.approx([0.52619, 0.49215, 0.43286], abs=6e-6)
 
 
-def test_cifar100_coarse_labels_group_the_fine_ones(real_data_root: Path) -> None:
-    fine, coarse = (image_sets.cifar100(real_data_root, labels=labels) for labels in ("fine", "coarse"))
+def test_cifar100_coarse_labels_group_the_fine_ones(data_root: Path) -> None:
+    fine, coarse = (image_sets.cifar100(data_root, labels=labels) for labels in ("fine", "coarse"))
     assert fine.train.targets is not None and coarse.train.targets is not None
     pairs = set(zip(fine.train.targets.tolist(), coarse.train.targets.tolist(), strict=True))
-    assert len(pairs) == 20
     named = {fine.class_names[a]: coarse.class_names[b] for a, b in pairs}
-    assert (named["apple"], named["bed"]) == ("fruit_and_vegetables", "household_furniture")
+    assert len(pairs) == len(named) == 20
+    if "apple" in named:  # the real ones
+        assert (named["apple"], named["bed"]) == ("fruit_and_vegetables", "household_furniture")
+    else:
+        assert (named["fine0"], named["fine19"]) == ("coarse0", "coarse3")
     with pytest.raises(InvalidInput, match="labels of cifar100 must be one of 'fine', 'coarse'; got 'fin'"):
-        image_sets.cifar100(real_data_root, labels="fin")
+        image_sets.cifar100(data_root, labels="fin")
 
 
 def unpacked(source: Path, target: Path) -> None:
