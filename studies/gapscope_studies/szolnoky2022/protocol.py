@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -25,7 +26,7 @@ from gapscope.pools.from_spec import build_network, prepared
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
 from gapscope_studies.kit.study import Setting, Table
-from gapscope_studies.szolnoky2022.setups import Setup
+from gapscope_studies.szolnoky2022.setups import Method, Setup
 
 TUNING_SEED = 1000
 # log det K is that of the n x n kernel, summed over outputs; the trace is a mean over samples and outputs
@@ -67,11 +68,26 @@ def scored(setup: Setup, method: str, strength: float, found: Sequence[Mapping[s
 
 
 def tuned(setting: Setting, setup: Setup) -> Table:
-    """Every strength of every method in the middle scenario: its held-out score, and whether it was `chosen`."""
+    """Every strength of every method in the middle scenario: its held-out score, and whether it was `chosen`.
+
+    What `tuned.csv` has of the same base network and strengths is not tuned again.
+    """
     import pandas
 
     base = setup.with_seed(TUNING_SEED)
     tried = [(method, strength) for method in setup.methods for strength in method.strengths(setup.n_strengths)]
+    kept: Table = pandas.read_csv(Path(__file__).with_name("tuned.csv"), comment="#")
+    kept = kept[kept["base"] == base.id].drop(columns=["setup", "base"])
+    same = [*zip(kept["method"], kept["strength"], strict=True)] == [(each.name, value) for each, value in tried]
+    table = kept.rename(columns={"score": f"held-out {setup.metric}"}) if same else _tuned(setting, setup, base, tried)
+    score = table[f"held-out {setup.metric}"] * (-1 if setup.lower_is_better else 1)
+    table["chosen"] = score.index.isin(score.groupby(table["method"]).idxmax().to_list())
+    return table.reset_index(drop=True)
+
+
+def _tuned(setting: Setting, setup: Setup, base: Spec, tried: Sequence[tuple[Method, float]]) -> Table:
+    import pandas
+
     jobs: dict[str, Any] = {}
     names = []
     for method, strength in tried:
@@ -82,10 +98,7 @@ def tuned(setting: Setting, setup: Setup) -> Table:
     found = setting.remembered("tuning", jobs)
     rows = [scored(setup, method.name, strength, [found[name] for name in folds])
             for (method, strength), folds in zip(tried, names, strict=True)]  # fmt: skip
-    table: Table = pandas.DataFrame(rows)
-    score = table[f"held-out {setup.metric}"] * (-1 if setup.lower_is_better else 1)
-    table["chosen"] = score.index.isin(score.groupby(table["method"]).idxmax().to_list())
-    return table
+    return pandas.DataFrame(rows)
 
 
 def chosen_strengths(table: Table) -> dict[str, float]:
