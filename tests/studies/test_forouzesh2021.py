@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pandas
@@ -16,6 +17,7 @@ from gapscope_studies.forouzesh2021 import STUDY, figures
 from gapscope_studies.forouzesh2021.analysis import fitted, over_predicted, related, relation
 from gapscope_studies.forouzesh2021.networks import (
     Grids,
+    by_draw,
     measure_run,
     measured_samples,
     points,
@@ -50,7 +52,7 @@ def test_every_part_leaves_claims_scale_and_figures(study: SmokeStudy, name: str
 
 
 def test_no_network_is_trained_twice(study: SmokeStudy) -> None:
-    for part in ("fig2b", "fig13"):
+    for part in ("fig2b", "mnist", "cifar100"):
         study.content(part)
     grids: dict[str, str] = {part.name: getattr(part.run, "keywords")["grid"] for part in STUDY.parts}  # noqa: B009
     wanted = [
@@ -164,11 +166,23 @@ def test_networks_that_did_not_fit_are_left_out() -> None:
     assert len(fitted(pandas.DataFrame({"fitted": [True, False]}))) == 2
 
 
-def learnt_table(accuracies: dict[str, float]) -> pandas.DataFrame:
-    return pandas.DataFrame(
-        {"family": family, "s_after": 10.0 ** (n + (family != "none")), "test_loss": 3.0**n, "outputs": 10.0,
-         "train_accuracy": accuracy, "parameters": 100.0 * n, "stopped": True, "curve": [3.0, 2.0]}
-        for family, accuracy in accuracies.items() for n in range(1, 8)
+def table_of(rows: list[dict[str, Any]], draws: int = 6) -> Any:
+    """Points of made-up configurations, every run of which is the same."""
+    common = {"name": "", "initialization": "", "outputs": 10.0, "stopped": True, "curve": [3.0, 2.0]}
+    return points(
+        pandas.DataFrame(
+            {"configuration": number, "seed": seed, **common, **row}
+            for number, row in enumerate(rows)
+            for seed in range(draws)
+        )
+    )
+
+
+def learnt_table(accuracies: dict[str, float], n: int = 7, draws: int = 6) -> Any:
+    return table_of(
+        [{"family": family, "s_after": 10.0 ** (k + (family != "none")), "test_loss": 3.0**k,
+          "train_accuracy": accuracy, "parameters": 100.0 * k}
+         for family, accuracy in accuracies.items() for k in range(1, n + 1)], draws,
     )  # fmt: skip
 
 
@@ -176,8 +190,20 @@ def test_a_relation_is_claimed_only_of_networks_that_learnt() -> None:
     assert related("Fig.", "L rises", learnt_table({"none": 1.0}), "s_after").outcome == "held"
     open_claim = related("Fig.", "L rises", learnt_table({"none": 0.14}), "s_after")
     assert open_claim.outcome == "open" and "did not learn: none (training accuracy 0.14)" in open_claim.sentence
-    few = related("Fig.", "L rises", learnt_table({"none": 1.0}).head(3), "s_after")
-    assert few.outcome == "open" and "3 independent configurations, fewer than 6" in few.sentence
+
+
+@pytest.mark.parametrize(
+    ("n", "draws", "units"), [(3, 6, "3 independent configurations"), (7, 2, "2 independent draws of weights")]
+)
+def test_few_configurations_or_few_draws_decide_nothing(n: int, draws: int, units: str) -> None:
+    few = related("Fig.", "L rises", learnt_table({"none": 1.0}, n, draws), "s_after")
+    assert few.outcome == "open" and few.judged[1].startswith(units)
+
+
+def test_draws_that_a_configuration_lacks_are_left_out() -> None:
+    table = table_of([{"family": "a", "s_after": 1.0}, {"family": "b", "s_after": 2.0}])
+    table.at[1, "draws"] = table.at[1, "draws"].drop(index=[0, 4])
+    assert by_draw(table, "s_after").tolist() == [[[1.0] * 4, [2.0] * 4]]
 
 
 @pytest.mark.parametrize(
@@ -191,37 +217,34 @@ def test_a_regularisation_is_judged_only_where_it_trains(accuracy: float, reason
 
 
 def test_shifts_are_ratios_of_geometric_means() -> None:
-    table = pandas.DataFrame(
-        {
-            "family": ["none", "none", "dropout", "dropout"],
-            "s_after": [1.0, 100.0, 2.0, 2.0],
-            "test_loss": [2.0, 8.0, 1.0, 1.0],
-            "train_accuracy": [1.0, 1.0, 1.0, 0.5],
-        }
+    rows = [("none", 1.0, 2.0), ("none", 100.0, 8.0), ("dropout", 2.0, 1.0), ("dropout", 2.0, 1.0)]
+    table = table_of(
+        [{"family": family, "s_after": s, "test_loss": loss, "train_accuracy": 1.0} for family, s, loss in rows]
     )
-    curves = pandas.Series([[2.0, 1.0]] * 4)
-    claims = figures.shifts(table.assign(outputs=10.0, stopped=True, curve=curves), "Fig. 2(d)")
-    assert [10**claim.value for claim in claims] == pytest.approx([0.2, 0.25])
+    assert [10**claim.value for claim in figures.shifts(table, "Fig. 2(d)")] == pytest.approx([0.2, 0.25])
 
 
 def test_the_nearest_products_are_compared() -> None:
-    table = pandas.DataFrame(
-        {
-            "n_hidden": [1.0, 1.0, 2.0],
-            "width": [8.0, 32.0, 8.0],  # (H/2)^M: 4, 16, 16
-            "s_before": [1.0, 2.0, 2.0],
-            "s_after": [1.0, 2.0, 3.0],
-            "test_loss": [1.0, 4.0, 1.0],
-            "family": ["1", "1", "2"],
-            "train_accuracy": 1.0,
-            "outputs": 10.0,
-            "stopped": True,
-            "curve": [[2.0, 1.0]] * 3,
-        }
-    )
+    shapes = [(1.0, 8.0, 1.0, 1.0), (1.0, 32.0, 2.0, 4.0), (2.0, 8.0, 3.0, 1.0)]  # (H/2)^M: 4, 16, 16
+    table = table_of(
+        [{"family": f"{depth}", "n_hidden": depth, "width": width, "s_after": s, "test_loss": loss,
+          "train_accuracy": 1.0} for depth, width, s, loss in shapes], draws=1,
+    )  # fmt: skip
     claims = figures.equal_products(table)
     assert [10**claim.value for claim in claims] == pytest.approx([1.5, 0.25])
     assert claims[0].quantity == "log10 of S of 2 layers of 8 over 1 layers of 32" and claims[0].outcome == "open"
+
+
+def test_cnns_of_equal_size_are_compared_and_narrow_ones_with_wide_ones() -> None:
+    shapes = [(1.0, 5.0, 100.0, 2.0), (1.0, 20.0, 900.0, 8.0), (2.0, 5.0, 80.0, 4.0), (3.0, 8.0, 102.0, 1.0)]
+    table = table_of(
+        [{"family": f"{n_conv}", "n_conv": n_conv, "channels": channels, "parameters": parameters, "s_after": s,
+          "test_loss": s, "train_accuracy": 1.0} for n_conv, channels, parameters, s in shapes]
+    )  # fmt: skip
+    equal, _, narrow, _ = figures.deeper_cnns(table)
+    assert equal.quantity == "log10 of S of 3 convolutions of 8 over 1 convolutions of 5"
+    assert narrow.quantity == "log10 of S of 2 convolutions of 5 over 1 convolutions of 20"
+    assert (10**equal.value, 10**narrow.value) == (pytest.approx(0.5), pytest.approx(0.5))
 
 
 def test_the_study_is_found_by_its_name() -> None:

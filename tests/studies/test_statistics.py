@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from gapscope.estimation.correlations import correlations
-from gapscope_studies.kit.statistics import bootstrap, log_log, mean, t_interval
+from gapscope_studies.kit.statistics import bootstrap, bootstrap_both, log_log, mean, t_interval
 from tables import rows_of
 
 VALUES = np.random.default_rng(3).normal(2.0, 1.0, 40)
@@ -71,3 +71,13 @@ def test_lines_in_logarithms_are_numpys_and_intervals_those_of_the_library() -> 
     by_cluster = log_log(x.tolist(), y.tolist(), [i // 10 for i in range(30)])
     assert by_cluster.pearson.units == 3 and by_cluster.slope.value == pytest.approx(found.slope.value)
     assert math.isnan(log_log([1.0, 2.0], [1.0, 2.0]).slope.value)
+
+
+def test_both_ways_covers_rows_and_repeats() -> None:
+    rng = np.random.default_rng(0)
+    rows, repeats = rng.normal(0, 2.0, (30, 1)), rng.normal(0, 1.0, (1, 10))
+    found = bootstrap_both(lambda means: float(means.mean()), rows + repeats)
+    spread = math.hypot(rows.std() / math.sqrt(30), repeats.std() / math.sqrt(10))
+    assert found.high - found.low == pytest.approx(2 * 1.96 * spread, rel=0.1)
+    assert (found.value, found.units) == (pytest.approx((rows + repeats).mean()), 10)
+    assert bootstrap_both(lambda means: float(means.mean()), rows).low == -math.inf

@@ -14,7 +14,7 @@ from typing import Any
 from gapscope_studies.forouzesh2021 import figures
 from gapscope_studies.forouzesh2021.analysis import part
 from gapscope_studies.forouzesh2021.figures import HOUSING, IMAGES, POPULAR, TABLE_1_PAPER, WIDTHS
-from gapscope_studies.kit.claims import cannot_run, not_run
+from gapscope_studies.kit.claims import cannot_run
 from gapscope_studies.kit.study import Part, Study
 from gapscope_studies.kit.summary import Finding
 
@@ -50,7 +50,8 @@ STUDY = Study(
                 "S and loss grow with depth and width; networks of equal (H/2)^M have the same of both.",
                 "by_depth", check=figures.equal_products),
         _figure("fig2c", "Fig. 2(c): depth and width of CNNs",
-                "The same relation for CNNs, of which narrower and deeper ones are better.", "cnns_by_depth"),
+                "The same relation for CNNs, of which narrower and deeper ones are better.", "cnns_by_depth",
+                check=figures.deeper_cnns),
         _figure("fig2d", "Fig. 2(d): regularisation of fully connected networks",
                 "Dropout and batch normalisation lower S and the loss together.",
                 "regularized_dense", check=partial(figures.shifts, source="Fig. 2(d)")),
@@ -92,7 +93,6 @@ STUDY = Study(
               figures.ranking, "ranked", paper=WIDTHS),
     ),
     untested=(
-        not_run("Fig. 2(c)", "narrower and deeper CNNs are better", "no pair of equal size is compared"),
         cannot_run("Figs. 6 to 9, 10(a, b), 11(c)", "further relations", "they are lost with the supplement"),
     ),
     findings=(

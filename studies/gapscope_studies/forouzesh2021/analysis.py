@@ -11,11 +11,11 @@ import numpy
 
 from gapscope.estimation.correlations import correlations
 from gapscope.theory.sensitivity import predicted_loss
-from gapscope_studies.forouzesh2021.networks import Configuration, Grids, measured_samples, points, runs
+from gapscope_studies.forouzesh2021.networks import Configuration, Grids, by_draw, measured_samples, points, runs
 from gapscope_studies.kit.claims import Claim, Compared, claim, measured, short
 from gapscope_studies.kit.plots import named, panels, scatter
 from gapscope_studies.kit.pool import data_hashes, stands_in_for
-from gapscope_studies.kit.statistics import Interval, bootstrap, log_log, pearson
+from gapscope_studies.kit.statistics import Interval, bootstrap_both, log_log, pearson
 from gapscope_studies.kit.study import Outcome, Setting, Table
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 Found = dict[str, float]
 Columns = Mapping[str, numpy.ndarray]
+DRAWS = "draws of weights and images"
 LABELS = {
     "s_after": "sensitivity S after training",
     "s_before": "sensitivity S before training",
@@ -34,7 +35,7 @@ LABELS = {
     "variance": "variance over runs",
     "bias_and_variance": "bias + variance",
     "test_loss": "test loss L",
-    "error": "test error",
+    "error_judged": "test error",
 }
 ENDS = ("", "_low", "_high")
 
@@ -161,21 +162,20 @@ def part(setting: Setting, *, grid: str, find: Callable[[Measured], Answer], pap
     columns = dict.fromkeys(column for pair in answer.plots.values() for column in pair)
     facts = [name for name in ("train_accuracy", "test_accuracy", "parameters", "runs") if name in shown]
     return Outcome(
-        numbers={**answer.numbers, "points": shown.to_dict("records")},
+        numbers={**answer.numbers, "points": shown.drop(columns="draws").to_dict("records")},
         claims=answer.claims,
         stands_in_for=[*stands_in_for(setting, specs, paper),
                        {"what": "measured on", "paper": "", "here": f"{n_measured:,} test samples"}],
         tables={"What was computed": pandas.DataFrame(answer.table or number_rows(answer.numbers)),
                 "Points (means over runs)": shown[["family", "name", *columns, *facts]]},
         figures={name: _scatter(shown, *pair, predicted=answer.predicted) for name, pair in answer.plots.items()},
-        verdict=f"Units are configurations, whose runs are averaged; all share one draw of training samples. "
-        f"{left_out} of {len(shown)} do not fit their training data.",
+        verdict=f"{left_out} of {len(shown)} configurations do not fit their training data." if left_out else "",
         seeds=range(int(shown["runs"].max())),
         data=data_hashes(setting, specs),
     )  # fmt: skip
 
 
-# --- claims: their units are configurations, whose runs are averaged; all of a figure share one training subset
+# --- claims: units are the draws of weights and images, and where networks are related, these or the configurations
 
 
 def learnt(table: Table) -> tuple[Compared, ...]:
@@ -190,29 +190,36 @@ def learnt(table: Table) -> tuple[Compared, ...]:
     )  # fmt: skip
 
 
-def related(source: str, says: str, table: Table, x: str, y: str = "test_loss", **more: Any) -> Claim:
-    """The claim that log y rises with log x."""
-    found = log_log(table[x], table[y], more.pop("clusters", None)).pearson
-    options = {"unit": "configurations", "above": 0.0, "compared": learnt(table), **more}
-    return measured(source, says, f"Pearson of log {y} and log {x}", found, **options)
-
-
 def compared_relations(
-    source: str, says: str, quantity: str, difference: Callable[[Columns], float], table: Table, **more: Any
-) -> Claim:
-    """The claim that one relation is closer than another: a difference of correlations, resampling configurations."""
-    columns = {name: values.to_numpy() for name, values in table.select_dtypes("number").items()}
-    found = bootstrap(lambda rows: difference({name: column[rows] for name, column in columns.items()}), len(table))
-    return measured(source, says, quantity, found, unit="configurations", above=0.0, compared=learnt(table), **more)
+    source: str, says: str, quantity: str, statistic: Callable[[Columns], float], table: Table, *columns: str,
+    **more: Any,
+) -> Claim:  # fmt: skip
+    """A claim about means over runs of columns, such as the difference of two correlations."""
+    values = more.pop("values", None)
+    values = by_draw(table, *columns) if values is None else values
+    found = bootstrap_both(lambda means: statistic(dict(zip(columns, means, strict=True))), values)
+    unit = "configurations" if values.shape[1] < values.shape[2] else DRAWS
+    return measured(source, says, quantity, found, **{"unit": unit, "above": 0.0, "compared": learnt(table), **more})
 
 
 def log_pearson(columns: Columns, x: str, y: str = "test_loss") -> float:
-    """Correlation of the logarithms."""
-    return pearson(numpy.log(columns[x]), numpy.log(columns[y]))
+    """Correlation of the logarithms; rows that are not positive and finite are left out."""
+    pair = numpy.array([columns[x], columns[y]])
+    return pearson(*numpy.log(pair[:, (numpy.isfinite(pair) & (pair > 0)).all(0)]))
+
+
+def related(source: str, says: str, table: Table, x: str, y: str = "test_loss", **more: Any) -> Claim:
+    """The claim that log y rises with log x over configurations; `clusters` says which of them count as one."""
+    quantity, clusters = f"Pearson of log {y} and log {x}", more.pop("clusters", None)
+    if clusters is None:
+        return compared_relations(source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more)
+    found = log_log(table[x], table[y], clusters).pearson
+    return measured(source, says, quantity, found, above=0.0, compared=learnt(table), **more)
 
 
 def ratio_claim(source: str, says: str, first: Table, second: Table, column: str, what: str, **more: Any) -> Claim:
-    """The claim about log10 of the first's values over the second's, configuration by configuration."""
-    values = numpy.log10(first[column].to_numpy(dtype=float) / second[column].to_numpy(dtype=float)).tolist()
-    compared = (*learnt(first), *learnt(second))
-    return claim(source, says, f"log10 of {what}", values, unit="configurations", compared=compared, **more)
+    """The claim about log10 of the first's values over the second's, averaged over configurations in each draw."""
+    other = more.pop("over", column)
+    values = numpy.log10(by_draw(first, column)[0] / by_draw(second, other)[0]).mean(0).tolist()
+    compared = (*learnt(first), *(() if second is first else learnt(second)))
+    return claim(source, says, f"log10 of {what}", values, unit=DRAWS, compared=compared, **more)

@@ -12,8 +12,9 @@ import numpy
 from scipy import stats
 
 from gapscope.estimation.correlations import correlations, kendall_tau
-from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_layers
+from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_layers, predicted_loss
 from gapscope_studies.forouzesh2021.analysis import (
+    DRAWS,
     LABELS,
     Answer,
     Columns,
@@ -24,13 +25,12 @@ from gapscope_studies.forouzesh2021.analysis import (
     fitted,
     learnt,
     log_pearson,
-    loss_over_eq_9,
     over_predicted,
     ratio_claim,
     related,
     relation,
 )
-from gapscope_studies.forouzesh2021.networks import Configuration, measured_samples, trained_network
+from gapscope_studies.forouzesh2021.networks import Configuration, by_draw, measured_samples, trained_network
 from gapscope_studies.kit.claims import NO_NETWORKS, Claim, claim, computed
 from gapscope_studies.kit.claims import measured as claims_of
 from gapscope_studies.kit.statistics import Interval, pearson
@@ -40,6 +40,7 @@ SAME = 1.2  # factor within which two numbers are "the same"
 NEAR = {"above": -math.log10(SAME), "below": math.log10(SAME)}  # of log10 of a ratio
 REACH = 0.1  # largest difference of training accuracy at which two networks are compared
 AUTHORS_RUNS = 10
+JUDGED = "error_judged"
 TABLE_1 = {
     "j_softmax": "J after softmax",
     "j": "J before softmax",
@@ -87,6 +88,26 @@ def equal_products(table: Table) -> list[Claim]:
     shapes = [f"{table.loc[k, 'n_hidden']:.0f} layers of {table.loc[k, 'width']:.0f}" for k in (j, i)]
     says = "equal (H/2)^M give the same {}"
     return _both("Fig. 2(b)", says, table.loc[[j]], table.loc[[i]], " over ".join(shapes), **NEAR)
+
+
+def deeper_cnns(table: Table) -> list[Claim]:
+    """Fig. 2(c): a deep CNN over one of as many parameters, and the narrowest over the widest of one layer less."""
+    at = {depth: group for depth, group in table.groupby("n_conv")}
+    pairs = [(i, j) for i in table.index for j in table.index if table.loc[i, "n_conv"] > table.loc[j, "n_conv"]]
+    size = table["parameters"]
+    i, j = min(pairs, key=lambda pair: abs(size[pair[0]] / size[pair[1]] - 1))
+    first, second = sorted(at)[:2]
+    narrow, wide = at[second]["channels"].idxmin(), at[first]["channels"].idxmax()
+    found = []
+    for says, deep, shallow in (
+        ("at equal parameters the deeper CNN has the lower {}", i, j),
+        ("a narrow CNN has a lower {} than a wide one of one convolution less", narrow, wide),
+    ):
+        shapes = [
+            f"{table.loc[k, 'n_conv']:.0f} convolutions of {table.loc[k, 'channels']:.0f}" for k in (deep, shallow)
+        ]
+        found += _both("Fig. 2(c)", says, table.loc[[deep]], table.loc[[shallow]], " over ".join(shapes))
+    return found
 
 
 def shifts(table: Table, source: str) -> list[Claim]:
@@ -174,7 +195,8 @@ def figure_10(measured: Measured) -> Answer:
     gap = float((table["bias_and_variance"] / table["squared_error"] - 1).abs().max())
     # with a few runs a variance is hardly known, and the bias takes its share: the runs are the units that count
     n_runs = int(table["runs"].min())
-    close = related("Fig. 10(d)", "the variance over runs rises with S", table, "s_after", "variance")
+    close = related("Fig. 10(d)", "the variance over runs rises with S", table, "s_after", "variance",
+                    clusters=table.index.to_list())  # fmt: skip
     claims = [
         computed("Fig. 10(c)", "the squared error is bias + variance", "largest relative difference", gap, below=1e-6),
         replace(close, units=min(close.units, n_runs), unit="runs behind a variance"),
@@ -196,10 +218,19 @@ def figure_11_amount(measured: Measured) -> Answer:
         "Fig. 11(a, b)", "loss and S match better with many samples than with few",
         "Pearson of the logs with many minus with few",
         lambda columns: log_pearson(columns, "s_after") - log_pearson(columns, "few_s", "few_loss"),
-        many.assign(few_s=few["s_after"], few_loss=few["test_loss"]),
+        measured.points, "s_after", "test_loss", "few_s", "few_loss",
+        values=numpy.concatenate([by_draw(group, "s_after", "test_loss") for group in (many, few)]),
     )  # fmt: skip
     return Answer(numbers={"relations": by_family(measured.points)}, claims=[better],
                   plots={"loss": ("s_after", "test_loss")}, predicted=True)  # fmt: skip
+
+
+def _distances(stage: Table) -> numpy.ndarray:
+    """|log10 of L over eq. (9)| of each draw, averaged over configurations."""
+    s, loss = by_draw(stage, "s_after", "test_loss")
+    first = stage.iloc[0]
+    facts = {"n_outputs": int(first["outputs"]), "input_second_moment": first["mean_square_input"]}
+    return numpy.abs(numpy.log10(loss / (predicted_loss(1.0, **facts) * numpy.sqrt(s)))).mean(0)
 
 
 def figure_11_stages(measured: Measured) -> Answer:
@@ -209,11 +240,11 @@ def figure_11_stages(measured: Measured) -> Answer:
     ratios = {f"{family}, {kind}": over_predicted(group) for (family, kind), group in groups}
     for kind, group in table.groupby("initialization", sort=False):
         first, *_, last = (stage for _, stage in group.groupby("family", sort=False))
-        before, after = (numpy.abs(numpy.log10(loss_over_eq_9(stage))) for stage in (first, last))
+        before, after = (_distances(stage) for stage in (first, last))
         claims.append(
             claim("Fig. 11(d)", f"loss and S come closer to eq. (9) with training ({kind})",
                   f"|log10 of L over eq. (9)| after {last['family'].iloc[0]} minus after {first['family'].iloc[0]}",
-                  after - before, unit="configurations", below=0.0,
+                  after - before, unit=DRAWS, below=0.0,
                   # stages of training are what is compared: none of them is meant to be its end
                   compared=[replace(one, finished=True) for one in learnt(last)])
         )  # fmt: skip
@@ -227,6 +258,7 @@ def figure_12(measured: Measured) -> Answer:
     lost = compared_relations(
         "Fig. 12", "the relation is lost behind the softmax", "Pearson of the logs, raw minus probabilities",
         lambda columns: log_pearson(columns, "s_after") - log_pearson(columns, "s_softmax"), used,
+        "s_after", "s_softmax", "test_loss",
     )  # fmt: skip
     return Answer(
         numbers={"raw": relation(used, "s_after"), "probabilities": relation(used, "s_softmax")},
@@ -238,9 +270,8 @@ def figure_12(measured: Measured) -> Answer:
 def figure_13(measured: Measured) -> Answer:
     """S on training and on test inputs (Fig. 13); the paper: practically the same."""
     table = measured.points
-    train, test = (table.assign(s=table[name]) for name in ("s_train", "s_after"))
-    same = ratio_claim("Fig. 13", "S on training inputs is that on test inputs", train, test, "s",
-                       "S on training over S on test inputs", **NEAR)  # fmt: skip
+    same = ratio_claim("Fig. 13", "S on training inputs is that on test inputs", table, table, "s_train",
+                       "S on training over S on test inputs", over="s_after", **NEAR)  # fmt: skip
     return Answer(numbers={"relation": relation(table, "s_after", "s_train")}, claims=[same],
                   plots={"inputs": ("s_after", "s_train")})  # fmt: skip
 
@@ -274,7 +305,7 @@ def table_1(measured: Measured) -> Answer:
     times = all_runs["j_seconds"] / all_runs["s_few_seconds"]
     claims = [
         compared_relations("Table I", "of J and S, before and after the softmax, S before it goes best with the loss",
-                           "its Pearson minus the largest of the others", _lead, used),
+                           "its Pearson minus the largest of the others", _lead, used, *TABLE_1, "test_loss"),
         claim("Sec. V", "J takes more than ten times the time of S", "wall time of J over that of S", times,
               clusters=all_runs["configuration"].to_list(), unit="configurations", above=10.0,
               compared=NO_NETWORKS),
@@ -287,20 +318,19 @@ def table_2(measured: Measured) -> Answer:
     """Correlation of the error with loss and S before and after temperature scaling (the paper's table is lost)."""
     table = fitted(measured.points)
     table = table[table["temperature"].notna()]
-    table = table.assign(error=table["error_judged"], s_calibrated=table["s_after"] / table["temperature"] ** 2)
     pairs = {"loss": ("loss_judged", "loss_calibrated"), "S": ("s_after", "s_calibrated")}
     claims = [
         compared_relations(
             "Table II", f"temperature scaling brings the {name} closer to the error",
             "Pearson of the logs after minus before",
-            lambda columns, pair=pair: log_pearson(columns, pair[1], "error") - log_pearson(columns, pair[0], "error"),
-            table,
+            lambda columns, pair=pair: log_pearson(columns, pair[1], JUDGED) - log_pearson(columns, pair[0], JUDGED),
+            table, *pair, JUDGED,
         )
         for name, pair in pairs.items()
     ]  # fmt: skip
-    numbers = {name: {"before": relation(table, before, "error"), "after": relation(table, after, "error")}
+    numbers = {name: {"before": relation(table, before, JUDGED), "after": relation(table, after, JUDGED)}
                for name, (before, after) in pairs.items()}  # fmt: skip
-    plots = {"before": ("s_after", "error"), "after": ("s_calibrated", "error")}
+    plots = {"before": ("s_after", JUDGED), "after": ("s_calibrated", JUDGED)}
     return Answer(numbers=numbers, claims=claims, plots=plots, points=table)
 
 
@@ -349,9 +379,9 @@ def authors(measured: Measured) -> Answer:
     ]
     known = [found for found in rows if math.isfinite(found["deviations apart"])]
     claims = [same_mean(found, len(known)) for found in known]
-    claims.append(claim("eq. (10)", "S before training is eq. (10)", "S before training over eq. (10)",
-                        table["s_over_eq_10"], unit="configurations", above=1 / SAME, below=SAME,
-                        compared=NO_NETWORKS))  # fmt: skip
+    ratios = by_draw(measured.points, "s_before")[0] / numpy.transpose([theory])
+    claims.append(claim("eq. (10)", "S before training is eq. (10)", "S before training over eq. (10)", ratios.mean(0),
+                        unit="draws of weights", above=1 / SAME, below=SAME, compared=NO_NETWORKS))  # fmt: skip
     return Answer(numbers={"comparison": rows, "relation": relation(table, "s_after")}, claims=claims, table=rows,
                   points=table, plots={"loss": ("s_after", "test_loss")}, predicted=True)  # fmt: skip
 
@@ -376,6 +406,9 @@ def _ranking_rows(used: Table, what: str) -> Rows:
     return rows
 
 
+RANKED = ("s_before", "parameters", "test_loss")
+
+
 def _tau_lead(columns: Columns) -> float:
     """Kendall's tau of the loss with S before training, less that with the number of parameters."""
     of_s, of_size = (kendall_tau(columns[name], columns["test_loss"]) for name in ("s_before", "parameters"))
@@ -384,7 +417,7 @@ def _tau_lead(columns: Columns) -> float:
 
 def ranking(measured: Measured) -> Answer:
     """Does S before training rank networks by loss and error better than counting their parameters?"""
-    table = measured.points.assign(error=1 - measured.points["test_accuracy"])
+    table = measured.points
     is_standard = table["initialization"] == "standard_normal"
     used = fitted(table[is_standard])
     rows, claims = [], []
@@ -396,6 +429,6 @@ def ranking(measured: Measured) -> Answer:
         rows += _ranking_rows(networks, what)
         says = f"S before training ranks the losses better than counting parameters ({what})"
         quantity = "Kendall's tau of S minus that of the parameters"
-        claims.append(compared_relations("ranking", says, quantity, _tau_lead, networks, ours=True))
+        claims.append(compared_relations("ranking", says, quantity, _tau_lead, networks, *RANKED, ours=True))
     return Answer(numbers={"rankings": rows}, claims=claims, table=rows, points=table,
                   plots={"s": ("s_before", "test_loss"), "size": ("parameters", "test_loss")})  # fmt: skip

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 
@@ -36,11 +37,15 @@ INITIALIZATIONS = ("standard_normal", "xavier_uniform", "he_uniform", "he_normal
 
 @dataclass(frozen=True)
 class Configuration:
-    """One point of a figure: its family there, what is trained, and how many runs, which differ in the seed alone."""
+    """One point of a figure: its family there, what is trained, and how many runs.
+
+    Each run has its own weights and, where `redrawn`, its own training samples.
+    """
 
     family: str
     spec: Spec
     runs: int
+    redrawn: bool = True
 
     @property
     def name(self) -> str:
@@ -50,7 +55,8 @@ class Configuration:
 
     def specs(self) -> list[Spec]:
         """The spec of every run."""
-        return [self.spec.replace({"seed": seed}) for seed in range(self.runs)]
+        names = ("seed", "data.seed") if self.redrawn else ("seed",)
+        return [self.spec.replace(dict.fromkeys(names, seed)) for seed in range(self.runs)]
 
 
 def _joined(parts: Iterable[list[Configuration]]) -> list[Configuration]:
@@ -82,10 +88,12 @@ class Grids:
         shapes = [{"n_hidden": depth, "width": width, **options} for width in widths or self.sizes["widths"]]
         return self._all(family, "fully_connected", shapes, changes)
 
-    def cnns(self, family: str, n_conv: int, **options: Any) -> list[Configuration]:
+    def cnns(
+        self, family: str, n_conv: int, sizes: Sequence[Sequence[int]] = (), **options: Any
+    ) -> list[Configuration]:
         """CNNs with `n_conv` convolutions."""
         shapes = [{"n_conv": n_conv, "channels": channels, "hidden": hidden, **options}
-                  for channels, hidden in self.sizes["cnn_sizes"]]  # fmt: skip
+                  for channels, hidden in sizes or self.sizes["cnn_sizes"]]  # fmt: skip
         return self._all(family, "plain_cnn", shapes)
 
     def popular(
@@ -123,8 +131,10 @@ class Grids:
         return found + _joined(self.dense(f"{m} hidden layers", m, changes, [w]) for m, w in self.sizes["more"])
 
     def cnns_by_depth(self) -> list[Configuration]:
-        """CNNs with one convolution and more (Fig. 2c)."""
-        return _joined(self.cnns(f"{m} convolutions", m) for m in self.sizes["convolutions"])
+        """CNNs with one convolution and more, the wide ones among the shallow (Fig. 2c)."""
+        first, more = min(self.sizes["convolutions"]), self.sizes["wide_cnns"]
+        wide = self.cnns(f"{first} convolutions", first, more) if more else []
+        return _joined(self.cnns(f"{m} convolutions", m) for m in self.sizes["convolutions"]) + wide
 
     def against_convolutions(self) -> list[Configuration]:
         """One hidden layer, and what another layer or a convolution adds to it (Fig. 2a)."""
@@ -175,10 +185,11 @@ class Grids:
         )
 
     def housing(self) -> list[Configuration]:
-        """Fully connected networks for Boston housing (Figs. 5 and 10)."""
+        """Fully connected networks for Boston housing (Figs. 5 and 10), all on the same split."""
         sizes = self.sizes["housing"]
         changes = {"data": sizes["data"], "network.initialization": "torch", "training.epochs": sizes["epochs"]}
-        return _joined(self.dense(f"{m} hidden layers", m, changes, sizes["widths"]) for m in sizes["depths"])
+        found = _joined(self.dense(f"{m} hidden layers", m, changes, sizes["widths"]) for m in sizes["depths"])
+        return [replace(item, redrawn=False) for item in found]
 
     def mnist(self) -> list[Configuration]:
         """Fully connected networks, standard normal, on MNIST (appendix F)."""
@@ -197,9 +208,9 @@ class Grids:
         return self.untrained() + [item for item in self.initialized() if item.family != "standard_normal"]
 
     def authors(self) -> list[Configuration]:
-        """4 hidden layers, standard normal, 1,000 images: what the authors stored results of."""
+        """4 hidden layers, standard normal, the same 1,000 images: what the authors stored results of."""
         sizes = self.sizes["authors"]
-        return self.dense("authors", 4, sizes["changes"], sizes["widths"])
+        return [replace(item, redrawn=False) for item in self.dense("authors", 4, sizes["changes"], sizes["widths"])]
 
 
 def _spread(samples: Samples, n: int | None) -> Samples:
@@ -277,7 +288,8 @@ def measure_run(setting: Setting, spec: Spec) -> dict[str, float]:
         "mean_square_input": test.inputs.double().square().mean().item(),
     }
     if test.is_classification:
-        return row | _behind_softmax(after, test, few)
+        row |= _behind_softmax(after, test, few)
+        return row | {"error": 1 - row["test_accuracy"], "s_calibrated": row["s_after"] / row["temperature"] ** 2}
     assert problem.train.targets is not None
     return row | {"train_r2": 1 - row["train_loss"] / problem.train.targets.double().var(0, correction=0).mean().item()}
 
@@ -285,8 +297,8 @@ def measure_run(setting: Setting, spec: Spec) -> dict[str, float]:
 def _facts(number: int, item: Configuration) -> dict[str, Any]:
     options = item.spec.network.options
     return {"configuration": number, "family": item.family, "name": item.name,
-            "initialization": item.spec.network.initialization, "n_hidden": options.get("n_hidden"),
-            "width": options.get("width")}  # fmt: skip
+            "initialization": item.spec.network.initialization,
+            **{name: options.get(name) for name in ("n_hidden", "width", "n_conv", "channels")}}  # fmt: skip
 
 
 def runs(setting: Setting, configurations: Sequence[Configuration]) -> Table:
@@ -315,17 +327,26 @@ def runs(setting: Setting, configurations: Sequence[Configuration]) -> Table:
 def points(table: Table) -> Table:
     """Average runs: one row a configuration, means of every number (a log is taken of means, as the authors do).
 
-    `runs` is their number, `s_after_min` and `s_after_max` the smallest and largest S after training, and `fitted` says
-    whether the mean training accuracy is 0.9 or more (always for regression): the paper asks for a loss near zero.
-    `stopped` says whether the stop rule ended every run, and `curve` is the mean test loss along training.
+    `draws` holds the runs themselves, a table by seed, `runs` is their number, `s_after_min` and `s_after_max` the
+    smallest and largest S after training, and `fitted` says whether the mean training accuracy is 0.9 or more (always
+    for regression): the paper asks for a loss near zero. `stopped` says whether the stop rule ended every run, and
+    `curve` is the mean test loss along training.
     """
     groups = table.groupby("configuration", sort=True)
     means = groups.mean(numeric_only=True).drop(columns=["seed", "stopped"])
     for place, name in enumerate(("family", "name", "initialization")):
         means.insert(place, name, groups[name].first())
+    means["draws"] = [group.set_index("seed") for _, group in groups]
     means["runs"] = groups.size()
     means["stopped"] = groups["stopped"].all()
     means["curve"] = groups["curve"].apply(lambda curves: list(short(curves.to_list())))
     means["s_after_min"], means["s_after_max"] = groups["s_after"].min(), groups["s_after"].max()
     means["fitted"] = means["train_accuracy"] >= FITTED_ACCURACY if "train_accuracy" in means else True
     return means.reset_index(drop=True)
+
+
+def by_draw(table: Table, *columns: str) -> numpy.ndarray:
+    """Values [columns, configurations, draws] of rows of `points`, for the draws that every one of them has."""
+    frames = [frame for frame in table["draws"]]
+    seeds = sorted(set.intersection(*(set(frame.index) for frame in frames))) if frames else []
+    return numpy.array([[frame.loc[seeds, column] for frame in frames] for column in columns], dtype=float)

@@ -88,6 +88,30 @@ def bootstrap(
     return Interval(value, float(low), float(high), len(rows))
 
 
+def bootstrap_both(
+    statistic: Callable[[np.ndarray], float], values: np.ndarray, *, draws: int = 2000, seed: int = 0
+) -> Interval:
+    """A statistic of means over the last axis of `values` [..., rows, repeats], with its percentile interval.
+
+    Rows (configurations) and repeats (draws of data and weights, which all rows share) are both drawn with replacement:
+    the interval covers other rows and other draws. Its units are the fewer of the two.
+    """
+    n_rows, n_repeats = values.shape[-2:]
+    rng = np.random.default_rng(seed)
+
+    def one() -> float:
+        rows, repeats = rng.integers(0, n_rows, n_rows), rng.integers(0, n_repeats, n_repeats)
+        return statistic(values[..., rows, :][..., repeats].mean(-1))
+
+    value, units = float(statistic(values.mean(-1))), min(n_rows, n_repeats)
+    if units < 2:
+        return Interval(value, -math.inf, math.inf, units)
+    found = np.array([one() for _ in range(draws)])
+    found = found[~np.isnan(found)]
+    low, high = np.quantile(found, [0.025, 0.975]) if len(found) else (-math.inf, math.inf)
+    return Interval(value, float(low), float(high), units)
+
+
 def pearson(x: Values, y: Values) -> float:
     """Pearson's correlation, NaN where there is one pair alone or one of the two is constant.
 
