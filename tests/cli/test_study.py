@@ -18,25 +18,25 @@ def test_claims_are_told_and_their_page_is_written(tmp_path: Path) -> None:
     assert "\n  not run  fig4: Once BN is gone" in found.output
     assert max(map(len, found.output.splitlines()[:-1])) <= 80
     page = (tmp_path / "README.md").read_text()
-    assert (
-        page.startswith("# What holds\n") and "## Towards Understanding Regularization in Batch Normalization" in page
-    )
-    assert "| App. B.3: dropout before BN harms |  |  |  | **not run**: no part |  |" in page
+    assert page.startswith("# What holds, and what does not\n")
+    assert "## Towards Understanding Regularization in Batch Normalization" in page
+    assert "| App. B.3: dropout before BN harms |  |  | **not run**: no part |  |" in page
 
 
-def test_the_page_opens_with_counts_and_findings() -> None:
+def test_the_page_opens_with_findings_by_outcome_and_counts_with_links() -> None:
     class Toy:
-        name = "toy"
+        name, title = "toy", "A Toy: two"
 
         def tally(self, results: Path, *, ours: bool) -> list[int]:
             return [0] * 5 if ours else [1, 0, 2, 0, 0]
 
-        def findings_of(self, results: Path) -> list[str]:
-            return ["**Held.** It grows."]
+        def findings_of(self, results: Path) -> list[tuple[str, str]]:
+            return [("open", "It may shrink."), ("held", "It grows.")]
 
-    assert _tally([Toy()], Path())[-2:] == ["| toy | 1 | 0 | 2 | 0 | 0 |", ""]
-    assert _findings([Toy()], Path()) == ["## Findings", "", "- **Held.** It grows. (toy)", ""]
-    assert _findings([], Path())[2] == "None yet."
+    assert _tally([Toy()], Path())[-2:] == ["| [toy](#a-toy-two) | 1 | 0 | 2 | 0 | 0 |", ""]
+    held, still_open = ["## What holds", "", "- It grows. (toy)", ""], ["- It may shrink. (toy)", ""]
+    assert _findings([Toy()], Path()) == [*held, "## What is still open", "", *still_open]
+    assert _findings([], Path()) == ["No findings yet.", ""]
 
 
 def test_claims_of_one_study_alone() -> None:

@@ -28,7 +28,7 @@ from gapscope_studies.kit.claims import (
     relation,
     short,
 )
-from gapscope_studies.kit.page import CLAIM_COLUMNS, claim_rows
+from gapscope_studies.kit.page import CLAIM_COLUMNS, claim_row
 
 RISES = [0.10, 0.12, 0.09, 0.11, 0.13, 0.08, 0.10]
 LEARNT = Compared(name="BN", train_accuracy=0.98, chance=0.1, finished=True)
@@ -52,6 +52,13 @@ def test_a_network_that_did_not_learn_leaves_it_open(accuracy: float) -> None:
     for values in (RISES, [-value for value in RISES]):  # neither answer is believed
         outcome, reason = grows(values, compared=(LEARNT, lazy)).judged
         assert outcome == OPEN and reason.startswith(f"did not learn: WN + dropout (training accuracy {accuracy:.2f})")
+
+
+def test_an_unknown_training_accuracy_leaves_it_open() -> None:
+    unknown = Compared(name="BN", train_accuracy=None, chance=0.1, finished=True)
+    found = grows(compared=(LEARNT, unknown), reach=0.1)
+    assert found.judged == (OPEN, "no training accuracy was kept of BN")
+    assert Claim.from_dict(json.loads(to_json(found.to_dict()))) == found
 
 
 def test_a_network_that_learnt_less_than_the_stated_reach_leaves_it_open() -> None:
@@ -198,8 +205,9 @@ def test_sentences_are_made_of_what_the_claim_holds() -> None:
         "the paper 0.2."
     )
     assert "open (2 independent seeds, fewer than 6)" in grows(RISES[:2]).sentence
-    row = dict(zip(CLAIM_COLUMNS, claim_rows([grows(ours=True)])[0], strict=True))
-    assert row["claim"].endswith("(ours)") and row["over"] == "7 seeds" and row["outcome"] == "held"
+    row = dict(zip(CLAIM_COLUMNS, claim_row(grows(ours=True)), strict=True))
+    assert row["what is claimed"].endswith("(ours)") and row["verdict"] == "**held**"
+    assert row["ours"] == "slope a doubling: 0.104 [0.0884, 0.12], 7 seeds"
 
 
 def test_ours_are_counted_apart() -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import NetworkSpec, Spec, TrainingSpec
 from gapscope.cli.study import available, load_study
 from gapscope_studies.kit.claims import NO_NETWORKS, claim
+from gapscope_studies.kit.page import BODY, MADE
+from gapscope_studies.kit.provenance import history_in_words, settings_history
 from gapscope_studies.kit.study import Outcome, Part, Setting, Study, run_study, silent
 
 
@@ -65,15 +69,54 @@ def test_writes_json_page_figure_and_index(tmp_path: Path) -> None:
     assert len(content["commit"].rstrip("+")) in (0, 40) and content["date"].startswith("20")
     page = (folder / "one.md").read_text()
     places = [page.index(text) for text in (
-        "**What the paper says.** It must grow.", "**What we found.** Claims of the paper's 1: 1 held. It holds: 0.5.",
-        "- Fig. 1: it grows: held; slope 1 [0.852, 1.15], 6 seeds.", "| data | CIFAR-10 | digits |", "## Claims",
-        "## Numbers", "![line]", "Scale smoke, seeds 0, 1; ",
+        "**What the paper says.** It must grow.", "**What we found.** Held (1): it grows. It holds: 0.5.",
+        "**At what scale.** Smoke: digits; 2 seeds.",
+        "| Fig. 1: it grows |  | slope: 1 [0.852, 1.15], 6 seeds | **held** |", "| data | CIFAR-10 | digits |",
+        BODY, "## Numbers", "![line]", MADE, "- Scale smoke, seeds 0, 1; ",
     )]  # fmt: skip
     assert places == sorted(places)
     assert "| a\\|b | c |" in page and "| 1.235 | x |" in page and "| 2 | y z |" in page
     assert "![line](one-line.svg)" in page
     index = (folder / "README.md").read_text()
     assert "- [Part two](two.md): Nothing." in index and "- [Part one](one.md): of the paper's 1: 1 held" in index
+
+
+def test_a_page_is_made_anew_from_its_json(tmp_path: Path) -> None:
+    toy = study([])
+    run_study(toy, setting(tmp_path, []), tmp_path / "results")
+    path = tmp_path / "results" / "toy2000" / "smoke" / "one.json"
+    page = path.with_suffix(".md").read_text()
+    toy.rewrite_pages(tmp_path / "results")
+    assert path.with_suffix(".md").read_text() == page
+    content = json.loads(path.read_text())
+    content["claims"][0] |= {"units": 3}
+    path.write_text(json.dumps(content))
+    toy.rewrite_pages(tmp_path / "results")
+    text = path.with_suffix(".md").read_text()
+    assert "**open**: 3 independent seeds, fewer than 6" in text and page.split(BODY)[1] == text.split(BODY)[1]
+    assert "of the paper's 1: 1 open" in (path.parent / "README.md").read_text()
+    path.with_suffix(".md").write_text("nothing")
+    with pytest.raises(InvalidInput, match="must hold the lines <!-- tables and figures -->"):
+        toy.rewrite_pages(tmp_path / "results")
+
+
+def test_the_history_of_settings_is_that_of_the_file(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *arguments], check=True, capture_output=True)
+
+    git("init")
+    for text in ("epochs = 3", 'epochs = 4\nchanged_after_test_results = "epochs."'):
+        (tmp_path / "small.toml").write_text(text)
+        git("add", ".")
+        git("commit", "-m", "x", "--date", "2026-01-02T03:04:05")
+    where = replace(setting(tmp_path, []), scale="small")
+    assert where.read(tmp_path)["epochs"] == 4
+    (found,) = settings_history(where.settings)
+    assert (found["file"], len(found["commits"]), found["commits"][0]["date"]) == ("small.toml", 2, "2026-01-02")
+    assert found["changed_after_test_results"] == "epochs."
+    words = history_in_words([found])
+    assert words.startswith("`small.toml` has 2 commits of 2026-01-02 (") and words.endswith("had been seen: epochs.")
 
 
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:

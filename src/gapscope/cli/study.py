@@ -1,12 +1,13 @@
 """`gapscope study list | run | claims`: the papers' tables and figures, with the paper's numbers beside ours.
 
 The studies are a package of their own, `gapscope-studies`. Any package can add one: an entry point of the group
-`gapscope.studies` that names an object with `title`, `parts`, `run`, `claims`, `tally`, `findings_of` and
-`claims_section`.
+`gapscope.studies` that names an object with `title`, `parts`, `run`, `claims`, `tally`, `findings_of`,
+`claims_section` and `rewrite_pages`.
 """
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -110,15 +111,17 @@ def run(
     typer.echo(f"{len(written)} parts written to {results / name / scale}")
 
 
-PAGE_OPENS = """# What holds
+PAGE_OPENS = """# What holds, and what does not
 
-Every claim, table and figure of the papers, one row each, with our number and its 95 % interval; our own claims are
-counted apart. Made from the JSON files by `gapscope study claims --write`; no word or number of it is typed.
-
-A claim **held** or did **not hold** only where every network compared learnt (training accuracy more than five points
-above chance, and near the others'), its score had stopped improving, six or more independent units stand behind it,
-and the interval holds one answer alone. Else it is **open**, with the reason. What no part tests was **not run**; what
-lacks data or a machine **cannot be run here**.
+Which claims of four papers hold when they are run again, with our numbers and their 95 % intervals: first the findings
+in sentences, then how many, then one row a claim. Our own claims are counted apart. Made from the JSON files by
+`gapscope study claims --write`; no word or number of it is typed.
+"""
+PAGE_RULES = """A claim **held** or did **not hold** only where every network compared learnt (training accuracy more
+than five points above chance, and near the others'), its score had stopped improving, six or more independent units
+stand behind it, and the interval holds one answer alone. Else it is **open**, with the reason. What no part tests was
+**not run**; what lacks data or a machine **cannot be run here**. All but one part were run at the scale "small":
+smaller networks on fewer images than the papers', as each page says.
 """
 PAGE_ENDS = """
 ## Run more
@@ -137,7 +140,13 @@ PAGE_ENDS = """
 Beside the studies: [mnist_lenet5](mnist_lenet5/README.md), eight LeNet-5 on blurred MNIST, interrupted and resumed.
 """
 OUTCOMES = ("held", "not held", "open", "not run", "cannot be run here")
+FINDINGS = {"held": "What holds", "not held": "What does not hold", "open": "What is still open"}
 SCREEN = 80
+
+
+def _anchor(title: str) -> str:
+    """Where a heading is found on its page."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def _tally(studies: list[Any], results: Path) -> list[str]:
@@ -147,13 +156,19 @@ def _tally(studies: list[Any], results: Path) -> list[str]:
         for study in studies:
             found = study.tally(results, ours=ours)
             if any(found):
-                lines.append(f"| {study.name}{', ours' if ours else ''} | " + " | ".join(map(str, found)) + " |")
-    return [*lines, ""]
+                name = f"[{study.name}](#{_anchor(study.title)}){', ours' if ours else ''}"
+                lines.append(f"| {name} | " + " | ".join(map(str, found)) + " |")
+    return ["## How many", "", PAGE_RULES, *lines, ""]
 
 
 def _findings(studies: list[Any], results: Path) -> list[str]:
-    lines = [f"- {sentence} ({study.name})" for study in studies for sentence in study.findings_of(results)]
-    return ["## Findings", "", *(lines or ["None yet."]), ""]
+    """Sentences by outcome, those that are decided first."""
+    told = [(*finding, study.name) for study in studies for finding in study.findings_of(results)]
+    lines = []
+    for outcome, title in FINDINGS.items():
+        there = [f"- {sentence} ({name})" for found, sentence, name in told if found == outcome]
+        lines += [f"## {title}", "", *there, ""] if there else []
+    return lines or ["No findings yet.", ""]
 
 
 def _told(study: Any, results: Path) -> list[str]:
@@ -176,7 +191,9 @@ def _claim(outcome: str, sentence: str, ours: bool) -> dict[str, Any]:
 def claims(
     name: str | None = typer.Argument(None, help="Name of a study; without it, all."),
     results: Path = typer.Option(Path("results"), help="Folder of the stored results."),
-    write: bool = typer.Option(False, help="Write the page of all claims to README.md in that folder."),
+    write: bool = typer.Option(
+        False, help="Write the page of all claims to README.md in that folder, and the parts' pages."
+    ),
     json: bool = JSON,
 ) -> None:
     """What holds: every claim, from the stored results, and why an open one is open."""
@@ -191,8 +208,12 @@ def claims(
         for line in _told(study, results):
             typer.echo(line)
     if write:
-        studies = [load_study(there) for there in available()]
-        opening = [PAGE_OPENS, *_tally(studies, results), *_findings(studies, results)]
+        studies = sorted(
+            (load_study(there) for there in available()), key=lambda s: not any(s.tally(results, ours=False))
+        )
+        for study in studies:
+            study.rewrite_pages(results)
+        opening = [PAGE_OPENS, *_findings(studies, results), *_tally(studies, results)]
         page = [*opening, *(study.claims_section(results) for study in studies), PAGE_ENDS]
         write_atomically(results / "README.md", "\n".join(page).rstrip() + "\n")
         typer.echo(f"written: {results / 'README.md'}", err=json)

@@ -29,7 +29,7 @@ class Compared:
 
     Attributes:
         name: As in the claim.
-        train_accuracy: Mean over its networks at the end (for regression R^2, whose chance is 0).
+        train_accuracy: Mean over its networks at the end (for regression R^2, whose chance is 0); None: not kept.
         chance: What a network reaches that learnt nothing.
         curve: The compared score along training, mean over its networks, in a few dozen steps (see `short`).
         falling: Whether a good score is a small one.
@@ -37,7 +37,7 @@ class Compared:
     """
 
     name: str
-    train_accuracy: float
+    train_accuracy: float | None
     chance: float
     curve: tuple[float, ...] = ()
     falling: bool = False
@@ -199,20 +199,26 @@ class Claim:
 
 def _compared_from(content: Mapping[str, Any]) -> Compared:
     curve = tuple(float(value) for value in content.get("curve", ()))
-    return Compared(**{**content, "train_accuracy": float(content["train_accuracy"]), "curve": curve})
+    reached = content["train_accuracy"]
+    return Compared(**{**content, "train_accuracy": None if reached is None else float(reached), "curve": curve})
 
 
 def _did_not_learn(given: Claim) -> list[str]:
-    lazy = [c for c in given.compared if not c.train_accuracy > c.chance + ABOVE_CHANCE]
+    unknown = [c.name for c in given.compared if c.train_accuracy is None]
+    if unknown:
+        return [f"no training accuracy was kept of {_listed(unknown)}"]
+    reached = [(float(c.train_accuracy or 0), c.name, c.chance) for c in given.compared]
+    lazy = [
+        f"{name} (training accuracy {value:.2f})"
+        for value, name, chance in reached
+        if not value > chance + ABOVE_CHANCE
+    ]
     if lazy:
-        return [f"did not learn: {_listed([f'{c.name} (training accuracy {c.train_accuracy:.2f})' for c in lazy])}"]
-    if given.reach is not None and given.compared:
-        least, most = (f(given.compared, key=lambda c: c.train_accuracy) for f in (min, max))
-        if most.train_accuracy - least.train_accuracy > given.reach:
-            return [
-                f"did not learn alike: training accuracy {least.train_accuracy:.2f} ({least.name}) against "
-                f"{most.train_accuracy:.2f} ({most.name})"
-            ]
+        return [f"did not learn: {_listed(lazy)}"]
+    if given.reach is not None and reached:
+        (low, least, _), (high, most, _) = min(reached), max(reached)
+        if high - low > given.reach:
+            return [f"did not learn alike: training accuracy {low:.2f} ({least}) against {high:.2f} ({most})"]
     return []
 
 

@@ -1,18 +1,25 @@
-"""Pages: each opens with what the paper says, what was found and at what scale; then tables, then figures."""
+"""Pages: what the paper says, what was found, at what scale; then the claims, then tables, then figures."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gapscope.base.errors import InvalidInput
 from gapscope.base.files import read_json, to_json, write_atomically
-from gapscope_studies.kit.claims import Claim, counts
+from gapscope_studies.kit.claims import OUTCOMES, Claim, counts
+from gapscope_studies.kit.provenance import history_in_words
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+# between these two lines stands what only the run itself can write; all else is made of the JSON
+BODY, MADE = "<!-- tables and figures -->", "<!-- how it was made -->"
+CLAIM_COLUMNS = ("what is claimed", "the paper", "ours", "verdict")
 
 
 def _cell(value: Any) -> str:
@@ -31,61 +38,76 @@ def _frame(table: pandas.DataFrame) -> str:
     return markdown_table(list(table.columns), list(table.itertuples(index=False)))
 
 
-def number_of(claim: Claim) -> str:
-    """Our number with its interval, "" where there is none."""
+def _number_of(claim: Claim) -> str:
+    """Our number with what it is, its interval and units; "" where there is none."""
     if claim.status or math.isnan(claim.value):
         return ""
-    return f"{claim.value:.3g}" if claim.exact else str(claim.interval)
+    number = f"{claim.value:.3g}" if claim.exact else str(claim.interval)
+    units = "" if claim.exact else f", {claim.units} {claim.unit}"
+    return f"{claim.quantity}: {number}{units}"
 
 
-def claim_rows(claims: Sequence[Claim]) -> list[list[str]]:
-    """One row a claim: source, what the paper says, its number, ours with interval and units, outcome and reason."""
-    rows = []
-    for claim in claims:
-        outcome, reason = claim.judged
-        number = number_of(claim)
-        units = "" if claim.status or claim.exact else f"{claim.units} {claim.unit}"
-        says = f"{claim.says} (ours)" if claim.ours else claim.says
-        paper = "" if claim.paper is None else f"{claim.paper:.4g}"
-        rows.append([claim.source, says, claim.quantity, paper, number, units, outcome, reason])
-    return rows
+def claim_row(claim: Claim) -> list[str]:
+    """What is claimed, the paper's number, ours with interval and units, outcome and reason."""
+    outcome, reason = claim.judged
+    paper = "" if claim.paper is None else f"{claim.paper:.4g}"
+    says = f"{claim.source}: {claim.says}{' (ours)' if claim.ours else ''}"
+    return [says, paper, _number_of(claim), f"**{outcome}**{': ' if reason else ''}{reason}"]
 
 
-CLAIM_COLUMNS = ("source", "claim", "quantity", "paper", "ours", "over", "outcome", "why")
+# --- the three sentences of the opening
 
 
-def _save(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG with its text as text: small, and the same bytes for the same numbers."""
-    import matplotlib
+def found_in_words(claims: Sequence[Claim], most: int = 4) -> str:
+    """Which claims came out how, the first of each outcome by name."""
+    texts = []
+    for outcome in OUTCOMES:
+        there = [f"{claim.says}{' (ours)' if claim.ours else ''}" for claim in claims if claim.outcome == outcome]
+        if there:
+            more = f"; and {len(there) - most} more" if len(there) > most else ""
+            texts.append(f"{outcome.capitalize()} ({len(there)}): {'; '.join(there[:most])}{more}.")
+    return " ".join(texts)
 
-    with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
-        figure.savefig(path, format="svg", bbox_inches="tight", metadata={"Date": None})
+
+def scale_in_words(facts: Mapping[str, Any], *, most: int = 4) -> str:
+    """What was run in a few words: data with their size, networks without their options, epochs, seeds."""
+    here = {row["what"]: row["here"] for row in facts.get("stands_in_for", ())}
+    data = [re.sub(r", ([\d,]+) training.*", r" (\1 samples)", each) for each in here.get("data", "").split("; ")]
+    networks = here.get("network", "").split("; ")
+    names = list(dict.fromkeys(re.sub(r" \(.*", "", name).replace("_", " ") for name in networks))
+    names += ["others"] if re.search(r" and \d+ more$", networks[-1]) and len(names) > 1 else []
+    counted = [f"{here[name]} {name}" for name in ("epochs", "networks") if here.get(name)]
+    seeds = f"{here.get('seeds') or len(facts['seeds'])} seeds"
+    return "; ".join(
+        filter(None, [", ".join([*dict.fromkeys(data)][:most]), ", ".join(names), *counted[: most - 2], seeds])
+    )
 
 
 def _opening(facts: Mapping[str, Any], claims: Sequence[Claim]) -> list[str]:
     page = [f"# {facts['title']}", ""]
     if facts["says"]:
         page += [f"**What the paper says.** {facts['says']}", ""]
-    found = " ".join(text for text in (f"Claims {counts(claims)}." if claims else "", facts["verdict"]) if text)
-    page += [f"**What we found.** {found}", "", *(f"- {claim.sentence}" for claim in claims), ""]
+    page += [f"**What we found.** {' '.join(filter(None, (found_in_words(claims), facts['verdict'])))}", ""]
+    page += [f"**At what scale.** {facts['scale'].capitalize()}: {scale_in_words(facts)}.", ""]
+    page += [markdown_table(CLAIM_COLUMNS, [claim_row(claim) for claim in claims])] if claims else []
     if facts["stands_in_for"]:
         rows = [[row["what"], row["paper"], row["here"]] for row in facts["stands_in_for"]]
-        page += ["**At what scale.** What was run stands in for the paper's:", ""]
-        page += [markdown_table(("", "the paper", "here"), rows)]
+        page += ["## What stands in for what", "", markdown_table(("", "the paper", "here"), rows)]
     return page
+
+
+# --- who made it
 
 
 def _made(facts: Mapping[str, Any]) -> str:
     """Who made what when: commit and date of the numbers, and of the verdicts where these are younger."""
     made = f"{facts['date'][:10]}, commit {facts['commit'][:12] or 'unknown'}"
     judged = facts.get("judged")
+    if judged is None:
+        return f"Made on {made}"
     return (
-        made
-        if judged is None
-        else (
-            f"numbers of {made}, judged on {judged['date'][:10]}, commit {judged['commit'][:12]}, from what "
-            "was stored: no learning curves"
-        )
+        f"Numbers of {made}, judged on {judged['date'][:10]}, commit {judged['commit'][:12]}, from what was stored: "
+        "no learning curves"
     )
 
 
@@ -96,12 +118,17 @@ def _cost(facts: Mapping[str, Any]) -> str:
     return f"{runs}{facts['seconds']:.0f} s for this page"
 
 
-def _footer(facts: Mapping[str, Any]) -> str:
-    data = ", ".join(f"{name} {value}" for name, value in facts["data"].items())
-    return (
-        f"Scale {facts['scale']}, seeds {_seeds(facts['seeds'])}; {_cost(facts)}; {_made(facts)}; torch "
-        f"{facts['environment']['torch']}, {facts.get('device', 'cpu')}{'; data ' + data if data else ''}."
-    )
+def _closing(facts: Mapping[str, Any]) -> list[str]:
+    data = "; ".join(f"{name}: {value}" for name, value in facts["data"].items())
+    lines = [
+        "## How it was made",
+        "",
+        f"- {_made(facts)}; torch {facts['environment']['torch']}, {facts.get('device', 'cpu')}.",
+        f"- Scale {facts['scale']}, seeds {_seeds(facts['seeds'])}; {_cost(facts)}.",
+    ]
+    lines += [f"- Data by SHA-256 of what was taken: {data}."] if data else []
+    history = history_in_words(facts.get("settings", ()))
+    return [*lines, *([f"- Settings: {history}"] if history else [])]
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -115,24 +142,51 @@ def _seeds(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
 
 
-def write_part(
-    folder: Path, facts: Mapping[str, Any], tables: Mapping[str, pandas.DataFrame], figures: Mapping[str, Figure | None]
-) -> None:
-    """Write a part's JSON, page and figures to a folder; a figure that is None lies there already."""
-    folder.mkdir(parents=True, exist_ok=True)
+# --- files
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Write a figure as SVG with its text as text: small, and the same bytes for the same numbers."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
+        figure.savefig(path, format="svg", bbox_inches="tight", metadata={"Date": None})
+
+
+def page_of(facts: Mapping[str, Any], body: str) -> str:
+    """The page of a part's facts, around the tables and figures that its run has left."""
     claims = [Claim.from_dict(row) for row in facts["claims"]]
-    page = _opening(facts, claims)
-    if claims:
-        page += ["## Claims", "", markdown_table(CLAIM_COLUMNS, claim_rows(claims))]
+    return "\n".join([*_opening(facts, claims), BODY, body.strip("\n"), MADE, "", *_closing(facts)]) + "\n"
+
+
+def write_part(
+    folder: Path, facts: Mapping[str, Any], tables: Mapping[str, pandas.DataFrame], figures: Mapping[str, Figure]
+) -> None:
+    """Write a part's JSON, page and figures to a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    body = [""]
     for name, table in tables.items():
-        page += [f"## {name}", "", _frame(table)]
+        body += [f"## {name}", "", _frame(table)]
     for name, figure in figures.items():
         path = folder / f"{facts['part']}-{name}.svg"
-        if figure is not None:
-            _save(figure, path)
-        page += [f"![{name}]({path.name})", ""]
-    write_atomically(folder / f"{facts['part']}.md", "\n".join([*page, _footer(facts)]) + "\n")
+        _save(figure, path)
+        body += [f"![{name}]({path.name})", ""]
+    write_atomically(folder / f"{facts['part']}.md", page_of(facts, "\n".join(body)))
     write_atomically(folder / f"{facts['part']}.json", to_json(dict(facts), indent=1) + "\n")
+
+
+def rewrite(folder: Path, part: str) -> None:
+    """Make a stored page anew from its JSON, judged by the guard of today; its tables and figures stay.
+
+    Raises:
+        InvalidInput: The page does not say where these begin and end.
+    """
+    path = folder / f"{part}.md"
+    text = path.read_text("utf-8")
+    if text.count(BODY) != 1 or text.count(MADE) != 1:
+        raise InvalidInput(f"{path} must hold the lines {BODY} and {MADE} once each; run its part with --again.")
+    body = text.split(BODY)[1].split(MADE)[0]
+    write_atomically(path, page_of(read_json(folder / f"{part}.json"), body))
 
 
 def write_index(folder: Path, title: str, reference: str, scale: str, parts: Mapping[str, str]) -> None:
@@ -144,9 +198,6 @@ def write_index(folder: Path, title: str, reference: str, scale: str, parts: Map
             lines += [f"- {part_title}: not run at this scale yet"]
             continue
         content = read_json(path)
-        if "claims" not in content:
-            lines += [f"- [{part_title}]({name}.md): stored without claims; to be run again"]
-            continue
         claims = [Claim.from_dict(row) for row in content["claims"]]
         lines += [f"- [{part_title}]({name}.md): {counts(claims) or content['verdict']}"]
     write_atomically(folder / "README.md", "\n".join(lines) + "\n")

@@ -100,12 +100,17 @@ def _data_in_words(problem: Problem) -> str:
     return f"{problem.name}, {len(problem.train):,} training and {len(problem.test):,} test samples, {kind}, {shape}"
 
 
-def _network_in_words(spec: Spec) -> str:
-    options = ", ".join(
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in spec.network.options.items()
+def _networks_in_words(specs: Sequence[Spec]) -> str:
+    """Every architecture with the values of its options."""
+    options: dict[str, dict[str, list[Any]]] = {}
+    for spec in specs:
+        there = options.setdefault(spec.network.name, {})
+        for name, value in spec.network.options.items():
+            there.setdefault(name, []).append(value)
+    return "; ".join(
+        name + (f" ({', '.join(f'{key} {_values(values)}' for key, values in there.items())})" if there else "")
+        for name, there in options.items()
     )
-    return f"{spec.network.name}{f' ({options})' if options else ''}"
 
 
 def stands_in_for(
@@ -122,10 +127,9 @@ def stands_in_for(
     from gapscope.pools.from_spec import prepared
 
     paper = dict(paper or {})
-    names = dict.fromkeys(_network_in_words(spec) for spec in specs)
     here = {
         "data": "; ".join(_data_in_words(prepared(spec, setting.data_root)[0]) for spec in _distinct(specs)),
-        "network": "; ".join([*names][:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else ""),
+        "network": _networks_in_words(specs),
         "batch size": _values(spec.training.batch_size for spec in specs),
         "epochs": _values(spec.training.epochs for spec in specs),
         "networks": str(len({spec.id for spec in specs})),

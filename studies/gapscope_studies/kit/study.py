@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,8 @@ from gapscope.base.specs import Spec
 from gapscope.pools import Grid, Pool
 from gapscope.pools.jobs import remembered
 from gapscope_studies.kit.claims import Claim
-from gapscope_studies.kit.page import write_index, write_part
+from gapscope_studies.kit.page import rewrite, write_index, write_part
+from gapscope_studies.kit.provenance import commit, settings_history
 
 if TYPE_CHECKING:
     import pandas
@@ -54,6 +54,7 @@ class Setting:
         device: Torch device of the networks that pools train.
         say: Called with one line about each finished step.
         spent: Seconds of every network and job that a part asked for, whenever it was made.
+        settings: Files of settings that were read.
     """
 
     scale: str
@@ -63,6 +64,7 @@ class Setting:
     device: str = "cpu"
     say: Callable[[str], None] = print
     spent: list[float] = field(default_factory=list, compare=False, repr=False)
+    settings: list[Path] = field(default_factory=list, compare=False, repr=False)
 
     def __reduce__(self) -> Any:
         quiet = {"scale": self.scale, "work": self.work, "workers": 1, "data_root": self.data_root, "say": silent}
@@ -76,6 +78,7 @@ class Setting:
         """The settings of this scale: the content of `<scale>.toml` beside a study's code (a file or its folder)."""
         folder = Path(folder)
         path = (folder.parent if folder.is_file() else folder) / f"{self.scale}.toml"
+        self.settings.append(path)
         return tomllib.loads(path.read_text(encoding="utf-8"))
 
     def grid(self, folder: Path | str, name: str) -> list[Spec]:
@@ -164,8 +167,8 @@ class Study:
         names = [part.name for part in self.parts]
         raise InvalidInput(f"Study {self.name} has no part {name!r}; it has {', '.join(names)}.{nearest(name, names)}")
 
-    def findings_of(self, results: Path) -> list[str]:
-        """Sentences that a researcher would quote, with verdicts and numbers, from the results that are stored."""
+    def findings_of(self, results: Path) -> list[tuple[str, str]]:
+        """Outcomes with sentences that a researcher would quote, from the results that are stored."""
         from gapscope_studies.kit.summary import findings
 
         return findings(self, results)
@@ -188,25 +191,25 @@ class Study:
 
         return section(self, results)
 
+    def rewrite_pages(self, results: Path) -> None:
+        """Make the stored pages and their index anew from the JSON files; tables and figures stay."""
+        for scale in SCALES:
+            folder = results / self.name / scale
+            stored = [part.name for part in self.parts if (folder / f"{part.name}.json").exists()]
+            for name in stored:
+                rewrite(folder, name)
+            if stored:
+                self.write_index(folder, scale)
+
+    def write_index(self, folder: Path, scale: str) -> None:
+        """Write the index of the parts that are stored in the folder of one scale."""
+        write_index(folder, self.title, self.reference, scale, {part.name: part.title for part in self.parts})
+
     def run(
         self, results: Path, *, scale: str, work: Path, parts: Sequence[str] = (), again: bool = False, **options: Any
     ) -> list[Path]:
         """Run the parts that have no result yet; see `run_study`. `options` are further fields of Setting."""
         return run_study(self, Setting(scale=scale, work=work, **options), results, parts=parts, again=again)
-
-
-def commit() -> str:
-    """The commit of this code, with "+" where its files differ from it; "" where it is not in a repository."""
-    folder = Path(__file__).parents[1]
-    git = ["git", "-C", str(folder)]
-    try:
-        found = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run(
-            [*git, "status", "--porcelain", "-uno", "--", ".", "../../src"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return found + ("+" if changed else "")
 
 
 def _facts(study: Study, part: Part, setting: Setting, outcome: Outcome, seconds: float) -> dict[str, Any]:
@@ -224,6 +227,7 @@ def _facts(study: Study, part: Part, setting: Setting, outcome: Outcome, seconds
         "workers": setting.workers,
         "device": setting.device,
         "data": dict(outcome.data),
+        "settings": settings_history(setting.settings),
         "environment": environment(),
         "says": part.says,
         "stands_in_for": [dict(row) for row in outcome.stands_in_for],
@@ -261,9 +265,10 @@ def run_study(
         spent = read_json(path)["seconds"] if path.exists() else 0.0
         start = time.perf_counter()
         setting.spent.clear()
+        setting.settings.clear()
         outcome = part.run(setting)
         facts = _facts(study, part, setting, outcome, spent + time.perf_counter() - start)
         write_part(folder, facts, outcome.tables, outcome.figures)
-        write_index(folder, study.title, study.reference, setting.scale, {p.name: p.title for p in study.parts})
+        study.write_index(folder, setting.scale)
         written.append(path)
     return written

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import read_json
-from gapscope_studies.kit.claims import CANNOT, HELD, NOT_HELD, NOT_RUN, OPEN, Claim, counts
-from gapscope_studies.kit.page import markdown_table, number_of
+from gapscope_studies.kit.claims import HELD, NOT_HELD, NOT_RUN, OPEN, OUTCOMES, Claim, counts
+from gapscope_studies.kit.page import claim_row, markdown_table, scale_in_words
 
 if TYPE_CHECKING:
     from gapscope_studies.kit.study import Part, Study
 
 # Scales that say something of a paper, the largest first.
 SCALES = ("paper", "small")
-COLUMNS = ("what is claimed", "the paper", "what was run", "ours", "verdict", "page")
-# What a reader looks for first.
-ORDER = (HELD, NOT_HELD, OPEN, NOT_RUN, CANNOT)
+COLUMNS = ("what is claimed", "the paper", "ours", "verdict", "what was run")
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,8 @@ class Finding:
     not_held: str = ""
     undecided: str = ""
 
-    def sentence(self, rows: Sequence[Row]) -> str:
-        """The sentence with its verdict and numbers; the claim's own words where it has none for this verdict."""
+    def told(self, rows: Sequence[Row]) -> tuple[str, str]:
+        """Outcome, and the sentence with its numbers; the claim's own words where there is none for this outcome."""
         there = [row for row in rows if row.part == self.part]
         found = [row for row in there if row.claim.says == self.says]
         found = found or [row for row in there if row.claim.says.startswith(self.says)]
@@ -60,10 +58,10 @@ class Finding:
         claim, (outcome, reason) = found[0].claim, found[0].claim.judged
         template = {HELD: self.held, NOT_HELD: self.not_held, OPEN: self.undecided}.get(outcome)
         if not template:
-            return f"**{outcome.capitalize()}.** {claim.sentence}"
+            return outcome, claim.sentence
         known = {name: getattr(claim, name) for name in ("value", "low", "high", "paper", "units", "unit")}
-        because = f" ({reason})" if outcome == OPEN else ""
-        return f"**{outcome.capitalize()}{because}.** {template.format(**known)} [{claim.source}]({found[0].page})"
+        because = f" Open: {reason}." if outcome == OPEN else ""
+        return outcome, f"{template.format(**known)}{because} [{claim.source}]({found[0].page})"
 
 
 def stored_claims(content: Mapping[str, Any]) -> list[Claim]:
@@ -71,17 +69,11 @@ def stored_claims(content: Mapping[str, Any]) -> list[Claim]:
     return [Claim.from_dict(row) for row in content.get("claims", ())]
 
 
-def _what_was_run(content: Mapping[str, Any]) -> str:
-    here = {row["what"]: row["here"] for row in content.get("stands_in_for", ())}
-    facts = [here[name] for name in ("data", "network") if here.get(name)]
-    facts += [f"{here[name]} {name}" for name in ("epochs", "networks", "seeds") if here.get(name)]
-    return f"{content['scale']}: {'; '.join(facts)}" if facts else f"{content['scale']}, {len(content['seeds'])} seeds"
-
-
-def _unjudged(part: Part, status: str, why: str) -> Claim:
-    """What a part says, where its result holds no claims; it is ours if the part says so."""
-    says = (part.says or part.title).rstrip(".")
-    return Claim(source=part.name, says=says, status=status, why=why, ours=says.startswith(("Ours", "Not in the")))
+def _not_run(part: Part) -> Claim:
+    """What a part without a result says; it is ours if the part says so."""
+    says = part.says.rstrip(".")
+    return Claim(source=part.name, says=says, status=NOT_RUN, why="no result at small or paper scale",
+                 ours=says.startswith(("Ours", "Not in the")))  # fmt: skip
 
 
 def _rows_of_part(study: Study, part: Part, results: Path) -> list[Row]:
@@ -89,11 +81,9 @@ def _rows_of_part(study: Study, part: Part, results: Path) -> list[Row]:
         path = results / study.name / scale / f"{part.name}.json"
         if path.exists():
             content = read_json(path)
-            run, page = _what_was_run(content), f"{study.name}/{scale}/{part.name}.md"
-            if "claims" not in content:
-                return [Row(_unjudged(part, OPEN, "stored without claims; to be run again"), part.name, run, page)]
+            run, page = f"{scale}: {scale_in_words(content, most=2)}", f"{study.name}/{scale}/{part.name}.md"
             return [Row(claim, part.name, run, page) for claim in stored_claims(content)]
-    return [Row(_unjudged(part, NOT_RUN, "no result at small or paper scale"), part.name)] if part.says else []
+    return [Row(_not_run(part), part.name)] if part.says else []
 
 
 def rows_of(study: Study, results: Path) -> list[Row]:
@@ -102,36 +92,32 @@ def rows_of(study: Study, results: Path) -> list[Row]:
     return [*tested, *(Row(claim) for claim in study.untested)]
 
 
-def findings(study: Study, results: Path) -> list[str]:
-    """The study's findings as sentences; those of parts without a result are left out."""
+def findings(study: Study, results: Path) -> list[tuple[str, str]]:
+    """The study's findings, outcomes with sentences; those of parts without a result are left out."""
     rows = rows_of(study, results)
     run = {row.part for row in rows if row.page}
-    return [finding.sentence(rows) for finding in study.findings if finding.part in run]
+    return [finding.told(rows) for finding in study.findings if finding.part in run]
 
 
 def tally(study: Study, results: Path, *, ours: bool) -> list[int]:
     """How many claims came out how, in the order held, not held, open, not run, cannot be run here."""
     outcomes = [row.claim.outcome for row in rows_of(study, results) if row.claim.ours == ours]
-    return [outcomes.count(outcome) for outcome in ORDER]
+    return [outcomes.count(outcome) for outcome in OUTCOMES]
 
 
 def _cells(row: Row) -> list[str]:
-    claim, (outcome, reason) = row.claim, row.claim.judged
-    units = f", {claim.units} {claim.unit}" if claim.units and not claim.exact else ""
-    ours = f"{claim.quantity}: {number_of(claim)}{units}" if claim.quantity else ""
-    paper = "" if claim.paper is None else f"{claim.paper:.4g}"
-    link = f"[{row.part}]({row.page})" if row.page else ""
-    verdict = f"**{outcome}**{': ' if reason else ''}{reason}"
-    return [f"{claim.source}: {claim.says}", paper, row.run, ours, verdict, link]
+    says, *rest = claim_row(row.claim)
+    return [says, *rest, f"[{row.run}]({row.page})" if row.page else ""]
 
 
 def section(study: Study, results: Path) -> str:
-    """The study's part of the claims page, as Markdown: counts, then one row a claim, decided ones first."""
-    rows = sorted(rows_of(study, results), key=lambda row: ORDER.index(row.claim.outcome))
+    """The study's part of the claims page, as Markdown: counts, a row a claim that is decided, and the rest folded."""
+    rows = sorted(rows_of(study, results), key=lambda row: (OUTCOMES.index(row.claim.outcome), row.claim.ours))
+    decided = [_cells(row) for row in rows if row.claim.outcome in (HELD, NOT_HELD)]
+    rest = [_cells(row) for row in rows if row.claim.outcome not in (HELD, NOT_HELD)]
     lines = [f"## {study.title}", "", study.reference, "", f"Claims {counts([row.claim for row in rows])}.", ""]
-    groups: Sequence[tuple[str, bool]] = (("The paper's claims", False), ("Ours", True))
-    for title, ours in groups:
-        chosen = [_cells(row) for row in rows if row.claim.ours == ours]
-        if chosen:
-            lines += [f"### {title}", "", markdown_table(COLUMNS, chosen)]
+    lines += [markdown_table(COLUMNS, decided)] if decided else []
+    if rest:
+        summary = f"<summary>Not decided: {len(rest)} claims, with the reason of each</summary>"
+        lines += ['<details markdown="1">', summary, "", markdown_table(COLUMNS, rest), "</details>", ""]
     return "\n".join(lines)

@@ -27,14 +27,14 @@ STUDY = Study(
     ),
     findings=(
         Finding("excess", f"fully connected: {excess.PRINTED}",
-                not_held="The gamma decay as printed does not describe fully connected layers: what batch norm adds "
-                "to the loss is {value:.0f} times [{low:.0f}, {high:.0f}] what it predicts."),
+                not_held="The gamma decay as printed, said to be what batch norm adds to the loss, does not describe "
+                "fully connected layers: the excess is {value:.0f} times [{low:.0f}, {high:.0f}] what it predicts."),
         Finding("excess", f"single-unit: {excess.PRINTED}",
-                not_held="Nor does it describe single neurons, the theorem's own setting: {value:.2f} times "
-                "[{low:.2f}, {high:.2f}]."),
+                not_held="Nor does the printed gamma decay describe single neurons, the theorem's own setting: "
+                "{value:.2f} times [{low:.2f}, {high:.2f}]."),
         Finding("excess", "fully connected: the shipped gamma decay",
-                held="With the variances and the curvature corrected, as shipped here, the decay is right: {value:.2f} "
-                "times [{low:.2f}, {high:.2f}] in fully connected layers."),
+                held="With variances and curvature corrected, as shipped here, gamma decay is what batch norm adds: "
+                "{value:.2f} times [{low:.2f}, {high:.2f}] in fully connected layers."),
         Finding("table1", "batch norm's effective learning rate",
                 not_held="Batch norm's effective learning rate is not larger than SGD's but smaller: the difference is "
                 "{value:.2f} of the rate."),

