@@ -1,6 +1,7 @@
 """Every study at smoke scale gives the numbers that it gave before: frozen/<study>.json is the oracle of any rebuild.
 
-The files hold `numbers` of each part at commit ff0dabd, without wall times, prose and verdicts; what a part computes
+The files hold `numbers` of each part (at commit ff0dabd; of forouzesh2021 and of the networks of luo2019 since every
+run has its own training images), without wall times, prose and verdicts; what a part computes
 beside them is free. Made on one machine with one thread, where a rebuild is bit-identical; another processor rounds
 otherwise, hence the tolerance.
 """

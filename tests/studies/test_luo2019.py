@@ -16,12 +16,13 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import Spec
 from gapscope.batch_norm.norm_layers import BATCH_KINDS
 from gapscope.cli.study import load_study
-from gapscope.data import load
+from gapscope.data import Problem, load
 from gapscope.pools.from_spec import build_network, prepared
 from gapscope.theory import order_parameter_integrals, stability_eigenvalues
 from gapscope_studies.kit.images import write_images
+from gapscope_studies.kit.provenance import DECLARED
 from gapscope_studies.kit.study import Setting, run_study
-from gapscope_studies.luo2019 import STUDY, advice, convolutional, excess, fine_tuning, study
+from gapscope_studies.luo2019 import STUDY, advice, convolutional, excess, fine_tuning, neurons, study
 from gapscope_studies.luo2019.networks import PLAIN, Method, differences, method, smaller
 from gapscope_studies.luo2019.students import Plan, simulate_point
 from gapscope_studies.luo2019.theory import APPROACHES, largest_settling_rate, overlap_rate, printed_i2
@@ -51,7 +52,7 @@ def test_the_papers_protocol_at_paper_scale() -> None:
 @pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
 def test_every_scale_has_the_same_settings_and_whole_grids(scale: str) -> None:
     content, other = at(scale).read(study.__file__), at("smoke").read(study.__file__)
-    assert content.keys() == other.keys()
+    assert content.keys() - {DECLARED} == other.keys() - {DECLARED}
     assert all(content[name].keys() == other[name].keys() for name in ("theory", "excess", "advice", "fig2ef"))
     slow = method(at(scale), "resnet", 10, options=PLAIN, weight_norm=True)
     assert len(slow) == content["seeds"] and [spec.seed for spec in slow] == list(range(content["seeds"]))
@@ -206,3 +207,23 @@ def test_a_part_is_written_with_its_claims_and_its_scale(tmp_path: Path) -> None
     assert outcomes["batch norm's effective learning rate is larger than SGD's"] == "not held"
     assert outcomes["batch norm's largest rate exceeds SGD's by 2 zeta or more"] == "held"
     assert "**What the paper says.** Batch norm has a fixed point" in path.with_suffix(".md").read_text()
+
+
+def test_single_neurons_are_measured_on_a_network_whose_neurons_are_known() -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    with torch.no_grad():  # the third neuron is dead, the first decides class 0 alone, the second class 1
+        network[0].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]))
+        network[0].bias.copy_(torch.tensor([0.0, 0.0, -1.0]))
+        network[2].weight.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+        network[2].bias.copy_(torch.tensor([0.0, 0.1]))
+    inputs = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 1.0]])
+    (values,) = neurons.hidden_values(network, inputs).values()
+    assert torch.equal(values[:, :2], inputs) and values[:, 2].eq(-1).all()
+    samples = Samples(inputs, torch.tensor([0, 0, 0, 1]))
+    problem = Problem("toy", "classification", samples, samples, 2)
+    assert neurons.reliance(network, problem) == pytest.approx(0.75)  # without the first neuron class 1 is said to all
+    assert neurons.correlation(values) == pytest.approx(1.0)
+    assert neurons.inequality(values) == pytest.approx(np.std([0.75, 0.25, 0.0], ddof=1) / (1 / 3))
+    normal = torch.randn(200_000, 2, generator=torch.Generator().manual_seed(0))
+    assert neurons.kurtosis(normal) == pytest.approx(3, abs=0.05)
+    assert neurons.correlation(normal) == pytest.approx(0, abs=0.01)

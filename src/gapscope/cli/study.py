@@ -121,7 +121,8 @@ PAGE_RULES = """A claim **held** or did **not hold** only where every network co
 than five points above chance, and near the others'), its score had stopped improving, six or more independent units
 stand behind it, and the interval holds one answer alone. Else it is **open**, with the reason. What no part tests was
 **not run**; what lacks data or a machine **cannot be run here**. All but one part were run at the scale "small":
-smaller networks on fewer images than the papers', as each page says.
+smaller networks on fewer images than the papers', as each page says. Units that share something say so: "seeds (same
+images)" differ in weights and order alone.
 """
 PAGE_ENDS = """
 ## Run more

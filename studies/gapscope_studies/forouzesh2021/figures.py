@@ -318,6 +318,7 @@ def table_2(measured: Measured) -> Answer:
     """Correlation of the error with loss and S before and after temperature scaling (the paper's table is lost)."""
     table = fitted(measured.points)
     table = table[table["temperature"].notna()]
+    table = table.assign(s_calibrated=table["s_after"] / table["temperature"] ** 2)
     pairs = {"loss": ("loss_judged", "loss_calibrated"), "S": ("s_after", "s_calibrated")}
     claims = [
         compared_relations(

@@ -49,7 +49,7 @@ def _specs(world: Mapping[str, Any], batch_size: int) -> list[Spec]:
         "schedule": "exponential", "schedule_factor": 0.02 ** (1 / world["epochs"]),
     }  # fmt: skip
     content = {"data": world["data"], "network": world["network"], "training": training}
-    return [Spec.from_dict(content | {"seed": seed}) for seed in range(world["seeds"])]
+    return [Spec.from_dict(content | {"seed": seed}).replace({"data.seed": seed}) for seed in range(world["seeds"])]
 
 
 def _with_dropout(network: nn.Module, before: str, rate: float) -> nn.Sequential:

@@ -159,7 +159,7 @@ def _specs(scale: Mapping[str, Any]) -> dict[str, list[Spec]]:
         kind: [
             base.replace({
                 "network": NetworkSpec(name=name, options=options, initialization="he_normal").to_dict(),
-                "data": DataSpec.from_dict(base.data.to_dict() | {"pixels_averaged": pixels}).to_dict(),
+                "data": DataSpec.from_dict(base.data.to_dict() | {"pixels_averaged": pixels, "seed": seed}).to_dict(),
                 "seed": seed,
             })
             for seed in range(scale["seeds"])

@@ -53,13 +53,16 @@ def method(
     options: Mapping[str, Any] | None = None,
     **normalization: Any,
 ) -> list[Spec]:
-    """Specs of one method, one a seed; `options` are the network's, the rest fields of the normalisation."""
+    """Specs of one method, one a seed, which draws weights, order and training images.
+
+    `options` are the network's, the rest fields of the normalisation.
+    """
     scale = setting.read(__file__)
     base = Spec.from_dict(scale[architecture])
     epochs, rate = epochs or base.training.epochs, base.training.learning_rate * batch_size / 128
     if normalization.get("weight_norm"):
         # narrow networks get vectors of the lengths that full ones have, which set how fast directions turn
-        normalization["directions_std"] = DIRECTIONS_STD / base.network.options["width_multiplier"] ** 0.5
+        normalization["directions_std"] = DIRECTIONS_STD / base.network.options.get("width_multiplier", 1.0) ** 0.5
         rate *= scale["slower_weight_norm"] if architecture == "resnet" else 1.0
     if normalization.get("kind") == "population":
         normalization.setdefault("population_samples", scale["population_samples"])
@@ -74,7 +77,7 @@ def method(
         "training.schedule_factor": short if scale["short_schedule"] else (1 - 1e-4) ** steps,
     }
     changes |= {f"normalization.{name}": value for name, value in normalization.items()}
-    return [base.replace(changes | {"seed": seed}) for seed in range(scale["seeds"])]
+    return [base.replace(changes | {"seed": seed, "data.seed": seed}) for seed in range(scale["seeds"])]
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,7 @@ def outcome(
     paper: Mapping[str, str],
     figure: Figure | None = None,
     tables: Mapping[str, pandas.DataFrame] | None = None,
+    more_figures: Mapping[str, Figure] | None = None,
 ) -> Outcome:
     """What a comparison of methods found."""
     specs = [Spec.from_dict(record.spec) for found in methods.values() for record in found.records]
@@ -193,7 +197,7 @@ def outcome(
         stands_in_for=stands_in_for(setting, specs, {**PAPER, **paper}),
         tables={"Methods at the end of training (mean over seeds, 95 % t interval)": method_table(methods)}
         | dict(tables or {}),
-        figures={"curves": figure or curves(methods)},
+        figures={"curves": figure or curves(methods)} | dict(more_figures or {}),
         seeds=sorted({spec.seed for spec in specs}),
         data=data_hashes(setting, specs),
     )

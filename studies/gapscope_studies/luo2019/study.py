@@ -5,7 +5,7 @@ from __future__ import annotations
 from gapscope_studies.kit.claims import cannot_run, not_run
 from gapscope_studies.kit.study import Study
 from gapscope_studies.kit.summary import Finding
-from gapscope_studies.luo2019 import advice, convolutional, excess, fine_tuning, theory
+from gapscope_studies.luo2019 import advice, convolutional, excess, fine_tuning, neurons, theory
 
 STUDY = Study(
     name="luo2019",
@@ -17,10 +17,9 @@ STUDY = Study(
         excess.PART,
         *convolutional.PARTS,
         fine_tuning.PART,
+        neurons.PART,
     ),
     untested=(
-        not_run("Sec. 1.1", "batch means equalise neurons", "no part"),
-        not_run("Sec. 1.1", "batch variances lower the kurtosis and correlation of neurons", "no part"),
         not_run("App. B.3", "a constant decay does not help large batches", "no part"),
         not_run("App. B.3", "dropout before BN harms", "no part"),
         cannot_run("Fig. 3", "on down-sampled ImageNet itself", "the data are not on this machine"),

@@ -62,7 +62,6 @@ STUDY = Study(
              "MGS has the highest median whichever variable is changed, and the least spread for all but the rate."),
     ),
     untested=(
-        not_run("Sec. 3", "the metrics level off when the test accuracy peaks", "no part asks for it"),
         not_run("test bench", "MGS is the best in most of 143 scenarios", "8 of 143 are run at small scale"),
         cannot_run("Table 2", "the losses on photographs of faces", "they are on Kaggle; drawn faces stand in"),
     ),

@@ -138,6 +138,37 @@ def kept_claim(source: str, setup: Setup, table: Table, found: Table) -> Claim:
                  compared=reached(setup, table, "MGS"))  # fmt: skip
 
 
+def bend(epochs: Any, accuracy: Any, trace: Any) -> float:
+    """Slope of log tr K an epoch around the peak of the test accuracy, minus its slope from there on.
+
+    The peak is that of the mean over five recordings, "around" is those five; NaN where fewer than five come after.
+
+    >>> flat_then_steep = [1.0, 2.0, 4.0, 4.0, 4.0, 4.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]
+    >>> round(bend(range(12), [0, 1, 2, 3, 5, 3, 2, 1, 0, 0, 0, 0], flat_then_steep) / math.log(2), 6)
+    -1.0
+    """
+    x, y = numpy.asarray(epochs, dtype=float), numpy.log(numpy.asarray(trace, dtype=float))
+    middle = 2 + int(numpy.convolve(numpy.asarray(accuracy, dtype=float), numpy.ones(5) / 5, "valid").argmax())
+    around, after = slice(middle - 2, middle + 3), slice(middle + 2, None)
+    if len(x[after]) < 5:
+        return math.nan
+    return float(numpy.polyfit(x[around], y[around], 1)[0] - numpy.polyfit(x[after], y[after], 1)[0])
+
+
+def plateau_claims(source: str, setup: Setup, table: Table) -> list[Claim]:
+    """That tr K hardly grows when the test accuracy peaks, and grows again once it falls (Sec. 3)."""
+    claims = []
+    for name in ("Unregularised", "Weight"):
+        runs = [run.sort_values("epoch").iloc[1:] for _, run in table[table["method"] == name].groupby("seed")]
+        bends = [bend(run["epoch"], run["test_accuracy"], run["trace"]) for run in runs if not run["diverged"].any()]
+        claims.append(
+            claim(source, f"tr K levels off when the test accuracy peaks ({name})",
+                  "slope of log tr K an epoch at the peak minus after it", [b for b in bends if not math.isnan(b)],
+                  below=0.0, compared=reached(setup, table, name))
+        )  # fmt: skip
+    return claims
+
+
 def gaps(table: Table, column: str) -> int:
     """Recordings at which the kernel was numerically singular, so that its log determinant is -inf."""
     return int((table[column] == -math.inf).sum()) if column in table else 0
@@ -174,7 +205,8 @@ def metrics_along_training(setting: Setting, *, name: str, source: str, paper: d
         draw_curves(axis, setup, table, column)
     legend(figure)
     claims = [*growth_claims(source, setup, table, found), rank_claim(source, setup, table, found),
-              kept_claim(source, setup, table, found), gaps_claim(source, setup, table)]  # fmt: skip
+              kept_claim(source, setup, table, found), gaps_claim(source, setup, table),
+              *plateau_claims(source, setup, table)]  # fmt: skip
     return outcome(
         setting, setup, tuned, specs, paper,
         numbers={"ends": found.to_dict("records"), "rank_correlation": rank_correlation(found),

@@ -1,0 +1,141 @@
+"""Sec. 1.1: what each batch statistic does to single neurons, in a fully connected network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gapscope.data import Problem
+from gapscope.inspection.hooks import hooked
+from gapscope.inspection.losses import scores
+from gapscope_studies.kit import plots
+from gapscope_studies.kit.claims import claim
+from gapscope_studies.kit.pool import probed
+from gapscope_studies.kit.statistics import mean
+from gapscope_studies.kit.study import Outcome, Part, Setting
+from gapscope_studies.luo2019.networks import POOL, REACH, method, outcome, trained
+
+METHODS: dict[str, dict[str, Any]] = {
+    "WN": {"options": {"batch_norm": False}, "weight_norm": True},
+    "WN + mean-only BN": {"kind": "mean_only", "weight_norm": True},
+    "WN + variance-only BN": {"kind": "variance_only", "weight_norm": True},
+    "BN": {},
+}
+# number -> the statistic that lowers it, and the claim
+CLAIMS = {
+    "inequality": ("WN + mean-only BN", "batch means equalise the neurons of a layer"),
+    "reliance": ("WN + mean-only BN", "batch means discourage reliance on a single neuron"),
+    "kurtosis": ("WN + variance-only BN", "batch variances lower the kurtosis of neurons"),
+    "correlation": ("WN + variance-only BN", "batch variances lower the correlation between neurons"),
+}
+QUANTITIES = {
+    "inequality": "spread over mean of the mean outputs of a layer's neurons",
+    "reliance": "largest loss of test accuracy by removing one neuron",
+    "kurtosis": "mean kurtosis of what enters the ReLUs",
+    "correlation": "mean absolute correlation of what enters the ReLUs",
+}
+
+
+def _relus(network: nn.Module) -> dict[str, nn.Module]:
+    return {name: module for name, module in network.named_modules() if isinstance(module, nn.ReLU)}
+
+
+def hidden_values(network: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
+    """What enters every ReLU [samples, neurons], by its name."""
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str, module: nn.Module, values: tuple[Tensor, ...]) -> None:
+        found[name] = values[0].clone()
+
+    with torch.no_grad(), hooked(_relus(network), keep, before=True):
+        network(inputs)
+    return found
+
+
+def kurtosis(values: Tensor) -> float:
+    """Mean over neurons of the fourth central moment over the squared variance; 3 for a normal distribution.
+
+    >>> kurtosis(torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))
+    1.0
+    """
+    centred = values.double() - values.double().mean(0)
+    variance = centred.square().mean(0)
+    return float((centred.pow(4).mean(0) / variance.square())[variance > 0].mean())
+
+
+def correlation(values: Tensor) -> float:
+    """Mean absolute correlation between two neurons; those that never change are left out."""
+    varied = values.double()[:, values.std(0) > 0]
+    matrix = torch.corrcoef(varied.T).abs()
+    return float((matrix.sum() - len(matrix)) / (len(matrix) * (len(matrix) - 1)))
+
+
+def inequality(values: Tensor) -> float:
+    """Standard deviation over mean of the neurons' mean outputs."""
+    means = values.relu().double().mean(0)
+    return float(means.std() / means.mean())
+
+
+def reliance(network: nn.Module, problem: Problem) -> float:
+    """Largest fall of test accuracy when the output of one hidden neuron is set to zero."""
+    accuracies = []
+    for name, values in hidden_values(network, problem.test.inputs[:2]).items():
+        for neuron in range(values.shape[1]):
+
+            def remove(name: str, module: nn.Module, inputs: Any, output: Tensor, neuron: int = neuron) -> Tensor:
+                return output.index_fill(1, torch.tensor([neuron]), 0.0)
+
+            with hooked({name: network.get_submodule(name)}, remove):
+                accuracies.append(scores(network, problem.test)["accuracy"])
+    return scores(network, problem.test)["accuracy"] - min(accuracies)
+
+
+def neuron_numbers(network: nn.Module, problem: Problem) -> dict[str, float]:
+    """The four numbers of a trained network, on test inputs, averaged over hidden layers."""
+    values = hidden_values(network, problem.test.inputs).values()
+    of_layers = {"inequality": inequality, "kurtosis": kurtosis, "correlation": correlation}
+    found = {name: float(np.mean([number(layer) for layer in values])) for name, number in of_layers.items()}
+    return found | {"reliance": reliance(network, problem)}
+
+
+def neurons(setting: Setting) -> Outcome:
+    """Weight-normalised networks with one batch statistic beside the same without, and batch norm whole."""
+    import pandas
+
+    specs = {
+        name: method(setting, "neurons", setting.read(__file__)["normal"], **kind) for name, kind in METHODS.items()
+    }
+    methods = trained(setting, specs)
+    numbers = {name: probed(setting, POOL, neuron_numbers, [record.id for record in found.finished]).astype(float)
+               for name, found in methods.items()}  # fmt: skip
+    claims = []
+    for number, (name, says) in CLAIMS.items():
+        pairs = zip(methods[name].records, methods["WN"].records, strict=True)
+        both = [(a.id, b.id) for a, b in pairs if a.status == b.status == "finished"]
+        differences = [numbers[name].loc[a, number] - numbers["WN"].loc[b, number] for a, b in both]
+        claims.append(
+            claim("Sec. 1.1", says, f"{QUANTITIES[number]}, {name} minus WN", differences, below=0.0, reach=REACH,
+                  compared=[methods[each].learnt("test_accuracy") for each in (name, "WN")])
+        )  # fmt: skip
+    rows = [{"method": name} | {QUANTITIES[key]: str(mean(table[key].to_list())) for key in CLAIMS}
+            for name, table in numbers.items()]  # fmt: skip
+    figure, axes = plots.panels(len(CLAIMS), width=3.0, height=2.4)
+    for axis, key in zip(axes, CLAIMS, strict=True):
+        plots.points(axis, {name: mean(table[key].to_list()) for name, table in numbers.items()})
+        plots.named(axis, title=key)
+    return outcome(
+        setting,
+        methods,
+        claims,
+        {"network": "a single neuron and a layer, in theory", "batch size": "not said"},
+        tables={"Neurons at the end of training": pandas.DataFrame(rows)},
+        more_figures={"neurons": figure},
+    )
+
+
+PART = Part("neurons", "Sec. 1.1: single neurons under batch means and batch variances", neurons,
+            "Batch means discourage reliance on single neurons and equalise them; batch variances lower their kurtosis "
+            "and correlation.")  # fmt: skip
