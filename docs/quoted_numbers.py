@@ -4,26 +4,11 @@ A quotation is the number between two comments, which name the file, the way int
 
     <!--n zhao2022/small/worth.json :: rmse > digits > mean gap :: .3f-->.313<!--/n-->
 
-<<<<<<< HEAD
-<<<<<<< HEAD
 A way begins at the file's "numbers", where it has any, or at its "claims", and is names and list indices between " > ".
 `[noise <= 0.15]` keeps the items of a list that fulfil it, `kept - final` is the difference of two fields of all items,
 and `mean`, `len`, `min` and `max` end a way through a list; `R2 of m.NAME` ends one through networks, by the straight
-line to the gap of each from the others. A format ends with "%" for per cent and with "d" for whole
-numbers; leading zeros are left out, as the docs do; "0" before it keeps them.
-=======
-A way begins at the file's "numbers", where it has any (at its top where it begins with "claims"), and is names and list indices between " > ".
-`[noise <= 0.15]` keeps the items of a list that fulfil it, `kept - final` is the difference of two fields of all items,
-and `mean`, `len`, `min` and `max` end a way through a list. A format ends with "%" for per cent, with "p" for points (hundredths), and with "d" for
-whole numbers; leading zeros are left out, as the docs do; "0" before it keeps them.
->>>>>>> 19718c6 (Monitoring page: every number of the alarms' table is quoted from the results; no kernel was singular with masks on)
-=======
-A way begins at the file's "numbers", where it has any (at its top where it begins with "claims"), and is names and
-list indices between " > ". `[noise <= 0.15]` keeps the items of a list that fulfil it, `kept - final` is the difference
-of two fields of all items, and `mean`, `len`, `min` and `max` end a way through a list. A format ends with "%" for per
-cent, with "p" for points (hundredths), and with "d" for whole numbers; leading zeros are left out, as the docs do; "0"
-before it keeps them.
->>>>>>> 41a87f7 (Batch norm study: every seed has its own training images; single neurons under batch means and variances)
+line to the gap of each from the others. A format ends with "%" for per cent, with "p" for points (hundredths) and with
+"d" for whole numbers; leading zeros are left out, as the docs do; "0" before it keeps them.
 
     python docs/quoted_numbers.py    # rewrites README.md and docs/
 """
