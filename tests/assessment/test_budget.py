@@ -99,8 +99,21 @@ def test_what_is_paid_once_does_not_count_for_every_sample() -> None:
         paid.append(len(part.samples))
 
     paid: list[int] = []
-    cost = planning._cost(get_measure("loss"), ready(nn.Linear(6, 3), as_samples((X, Y))), {}, take)
+    cost = planning._cost(get_measure("loss"), ready(nn.Linear(6, 3), as_samples((X, Y))), {}, take, 0.0)
     assert paid == [10, 10] and cost.once > 0.03 and 1e-3 <= cost.a_sample < 4e-3
+
+
+def test_what_a_pass_costs_whatever_its_size_does_not_count_for_every_sample() -> None:
+    def take(item: Any, part: Any, options: Any) -> None:
+        tried.append(len(part.samples))
+        time.sleep(0.02 + 1e-5 * len(part.samples))
+
+    tried: list[int] = []
+    found, item = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400]))), get_measure("loss")
+    assert planning._cost(item, found, {}, take, 1.0).a_sample < 5e-4  # .02 / 160 + 1e-5, and .002 of ten samples
+    assert tried == [10, 10, 40, 40, 160, 160]
+    tried.clear()
+    assert planning._cost(item, found, {}, take, 0.1).a_sample > 2e-3 and tried == [10, 10]  # more would be too dear
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ DEFAULT_SECONDS = 60.0
 SURELY_BELOW = 0.2
 KEPT_FOR_SURPRISES = 0.2
 TRIAL = 10
+# a trial goes on with so many times as many samples, within this part of the budget, while a sample becomes cheaper
+MORE, CHEAPER, PART_OF_LARGER = 4, 0.8, 0.01
 # more outputs than these are never differentiated one by one unless asked for by name
 MANY_OUTPUTS = 4096
 # of the budget, that one measure may take whose cost grows faster than the number of samples
@@ -93,21 +95,42 @@ class _Cost:
     a_sample: float
 
 
-def _cost(item: Measure, ready: Ready, options: Mapping[str, Any], take: Take) -> _Cost:
-    """What two trials on the same few samples show."""
-    first, again = (_timed(lambda: take(item, _part(ready, TRIAL), options)) for _ in range(2))
-    return _Cost(max(0.0, first - again), again / TRIAL)
+def _cost(item: Measure, ready: Ready, options: Mapping[str, Any], take: Take, allowed: float) -> _Cost:
+    """What trials of one measure show."""
+
+    def run(part: Ready) -> None:
+        take(item, part, options)
+
+    return _tried_on_more(run, ready, allowed)
 
 
-def _forward_seconds(ready: Ready) -> float:
+def _tried_on_more(run: Callable[[Ready], None], ready: Ready, allowed: float) -> _Cost:
+    """What two trials on the same few samples show, and on ever more while that makes a sample cheaper."""
+
+    # a pass of a recurrent network takes as long for ten samples as for a hundred
+    def two(n: int) -> tuple[float, float]:
+        # two parts: what is known of a part of samples is not worked out anew
+        first, again = (_timed(lambda: run(_part(ready, n))) for _ in range(2))
+        return max(0.0, first - again), again / n
+
+    n = TRIAL
+    once, a_sample = two(n)
+    while MORE * n <= len(ready.samples) and once + 2 * MORE * n * a_sample <= allowed:
+        n *= MORE
+        before, a_sample = a_sample, min(a_sample, two(n)[1])
+        if a_sample > CHEAPER * before:
+            break
+    return _Cost(once, a_sample)
+
+
+def _forward_seconds(ready: Ready, allowed: float) -> float:
     """Seconds a sample of one forward pass."""
 
-    def forward() -> None:
-        part = _part(ready, TRIAL)
+    def run(part: Ready) -> None:
         with inspecting(ready.network):
             network_outputs(ready.network, part.samples.inputs)
 
-    return min(_timed(forward), _timed(forward)) / TRIAL
+    return _tried_on_more(run, ready, allowed).a_sample
 
 
 def _fewer(n: int) -> int:
@@ -165,7 +188,7 @@ def planned(
     if not budget > 0:
         raise InvalidInput(f"budget must be a positive number of seconds, or None; got {budget}.")
     repeats = repeats or {}
-    start, forward = time.perf_counter(), _forward_seconds(ready)
+    start, forward = time.perf_counter(), _forward_seconds(ready, PART_OF_LARGER * budget)
     samplings = {item.name: item.sampling for item in items if item.sampling is not None}
     known = [item for item in items if item.name in samplings]
     rough = {name: forward * sampling.passes(ready.n_outputs) for name, sampling in samplings.items()}
@@ -248,19 +271,19 @@ def _grown_too_dear(item: Measure, ready: Ready, forward: float, allowed: float,
 
 def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take: Take) -> tuple[_Cost, Share]:
     """Cost of the exact measure, or of its probes where the exact one would take the whole budget."""
-    total = len(ready.samples)
+    total, allowed = len(ready.samples), PART_OF_LARGER * budget
     if not sampling.probe:
         if item.name == "input_jacobian_norm" and ready.n_outputs > MANY_OUTPUTS:
             raise InvalidInput(
                 f"it needs one backward pass an output, here {ready.n_outputs:,}; name it with "
                 "options={'input_jacobian_norm': {'squared': True, 'method': 'probe'}}"
             )
-        cost = _cost(item, ready, {}, take)
+        cost = _cost(item, ready, {}, take, allowed)
         return replace(cost, a_sample=_GROUPED[sampling.kind] * cost.a_sample), Share(total)
-    by_probe = _cost(item, ready, sampling.probe, take)
+    by_probe = _cost(item, ready, sampling.probe, take, allowed)
     # an exact one costs about a probe an output; it is tried only where it may well fit
     if by_probe.a_sample * total * min(4, ready.n_outputs) < budget and ready.n_outputs <= MANY_OUTPUTS:
-        exact = _cost(item, ready, {}, take)
+        exact = _cost(item, ready, {}, take, allowed)
         if exact.a_sample * total < budget / 2:
             return exact, Share(total)
     return by_probe, Share(total, sampling.probe)
