@@ -1,4 +1,7 @@
-"""Tables of numbers as text: comma-separated or in columns of blanks, with a header line or without."""
+"""Tables of numbers as text: comma-separated or in columns of blanks, with a header line or without.
+
+Not pandas: it takes a line that was cut off for one with empty cells, and does not name the line of a wrong cell.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Kaggle's Facial Keypoints Detection: 96 x 96 faces with 15 points each, as rows of text."""
+"""Kaggle's Facial Keypoints Detection: 96 x 96 faces with 15 points each, as rows of text.
+
+Not pandas: its reader has no bound on the length of a line, and would leave the 9,216 pixels of a cell to us as text.
+"""
 
 from __future__ import annotations
 

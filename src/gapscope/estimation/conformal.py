@@ -1,4 +1,7 @@
-r"""Prediction intervals with a finite-sample guarantee, for any regression that can be refitted."""
+r"""Prediction intervals with a finite-sample guarantee, for any regression that can be refitted.
+
+scikit-learn has none; the formulas below are those of the papers.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,8 @@ class Join:
 
 
 def _shape(edge: GradientEdge) -> torch.Size:
-    return edge.node._input_metadata[edge.output_nr].shape  # type: ignore[attr-defined]
+    # PyTorch states it as a plain list for some nodes
+    return torch.Size(edge.node._input_metadata[edge.output_nr].shape)  # type: ignore[attr-defined]
 
 
 def _samples(result: torch.Size, operand: torch.Size, n: int) -> int | None:
