@@ -288,7 +288,9 @@ def rank_architectures(
     With `by="expected_accuracy"` the order is that of the left-out accuracy of `kernel_leave_one_out` at the weights
     that training would start from: those of a module as it stands (pass untrained ones), or drawn once as a spec says.
     It sees the labels, and He or Xavier weights; batch normalisation in training, augmentation and trouble of the
-    optimiser it cannot see. docs/which-measure.md says what both orders were worth on trained architectures.
+    optimiser it cannot see. Over 24 architectures trained on 400 images (part `architectures` of the study
+    `expected_accuracy`) its tau with the accuracy reached was 0.52 [0.25, 0.74] on Fashion-MNIST and 0.34 [0.02, 0.60]
+    on CIFAR-10, that of S 0.33 and 0.13, that of the number of parameters -0.01 and -0.09.
 
     Args:
         candidates: Name -> NetworkSpec, a module, which stays as it is, or a function without arguments that makes one.
