@@ -13,7 +13,7 @@ import torch
 from gapscope.cli.study import load_study
 from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.output_sensitivity import output_sensitivity
-from gapscope_studies.forouzesh2021 import STUDY, figures
+from gapscope_studies.forouzesh2021 import STUDY, figures, tables
 from gapscope_studies.forouzesh2021.analysis import fitted, over_predicted, related, relation
 from gapscope_studies.forouzesh2021.networks import (
     Grids,
@@ -95,10 +95,10 @@ def test_bias_and_variance_add_up_to_the_squared_error(study: SmokeStudy) -> Non
 
 
 def test_the_authors_numbers_stand_beside_ours() -> None:
-    row = figures.authors_row(200, "test_loss", pandas.Series([35511.0, 35511.0 + 2 * 3551.0]))
+    row = tables.authors_row(200, "test_loss", pandas.Series([35511.0, 35511.0 + 2 * 3551.0]))
     assert row["authors"] == 35511 and row["ours"] == 35511 + 3551 and row["our deviation"] == 3551
     assert row["deviations apart"] == pytest.approx(1 / math.sqrt(2))
-    assert figures.authors_row(500, "test_accuracy", pandas.Series([0.291]))["ours"] == pytest.approx(29.1)
+    assert tables.authors_row(500, "test_accuracy", pandas.Series([0.291]))["ours"] == pytest.approx(29.1)
 
 
 def test_the_authors_protocol_is_that_of_their_code() -> None:
@@ -118,7 +118,7 @@ def test_the_authors_protocol_is_that_of_their_code() -> None:
 def test_a_mean_of_few_runs_decides_nothing(ours: float, runs: int, outcome: str) -> None:
     found = {"quantity": "test_loss", "width": 200, "authors": 35511.0, "deviation": 3551.0, "ours": ours,
              "our deviation": 3000.0, "runs": runs}  # fmt: skip
-    claim = figures.same_mean(found, 1)
+    claim = tables.same_mean(found, 1)
     assert claim.value == pytest.approx(abs(ours - 35511) / math.sqrt(3551**2 / 10 + 3000**2 / runs))
     assert claim.outcome == outcome
 

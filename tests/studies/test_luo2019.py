@@ -210,12 +210,13 @@ def test_a_part_is_written_with_its_claims_and_its_scale(tmp_path: Path) -> None
 
 
 def test_single_neurons_are_measured_on_a_network_whose_neurons_are_known() -> None:
-    network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    first, last = torch.nn.Linear(2, 3), torch.nn.Linear(3, 2)
     with torch.no_grad():  # the third neuron is dead, the first decides class 0 alone, the second class 1
-        network[0].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]))
-        network[0].bias.copy_(torch.tensor([0.0, 0.0, -1.0]))
-        network[2].weight.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
-        network[2].bias.copy_(torch.tensor([0.0, 0.1]))
+        first.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]))
+        first.bias.copy_(torch.tensor([0.0, 0.0, -1.0]))
+        last.weight.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+        last.bias.copy_(torch.tensor([0.0, 0.1]))
+    network = torch.nn.Sequential(first, torch.nn.ReLU(), last)
     inputs = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 1.0]])
     (values,) = neurons.hidden_values(network, inputs).values()
     assert torch.equal(values[:, :2], inputs) and values[:, 2].eq(-1).all()

@@ -120,23 +120,14 @@ in sentences, then how many, then one row a claim. Our own claims are counted ap
 PAGE_RULES = """A claim **held** or did **not hold** only where every network compared learnt (training accuracy more
 than five points above chance, and near the others'), its score had stopped improving, six or more independent units
 stand behind it, and the interval holds one answer alone. Else it is **open**, with the reason. What no part tests was
-**not run**; what lacks data or a machine **cannot be run here**. All but one part were run at the scale "small":
-smaller networks on fewer images than the papers', as each page says. Units that share something say so: "seeds (same
-images)" differ in weights and order alone.
+**not run**; what lacks data or a machine **cannot be run here**. Units that share something say so: "seeds (same
+images)" differ in weights and order alone, "configurations (same images)" in depth, width or kind. All but one part
+were run at the scale "small": smaller networks on fewer images than the papers', as each page says.
 """
 PAGE_ENDS = """
 ## Run more
 
-`gapscope study run forouzesh2021 --scale smoke` takes seconds, `small` minutes to hours, `paper` days. What needs a GPU
-(`--device cuda`), with estimates that nobody has measured:
-
-| command | needs | estimate on one GPU |
-| --- | --- | --- |
-| `gapscope study run zhao2022 --scale paper --only fig3ab` | all of CIFAR-100: 80 VGG-16 | hours |
-| `gapscope study run luo2019 --scale paper --only fig2ab` | all of CIFAR-10: ResNet-18 | half a day |
-| `gapscope study run luo2019 --scale paper --only fig3` | down-sampled ImageNet in folders | days |
-| `gapscope study run zhao2022 --scale paper --only fig4` | ImageNet in folders: five VGG-16 | weeks |
-| `gapscope study run forouzesh2021 --scale paper --only table1` | all of CIFAR-10: VGG, ResNet | a day |
+[What is left to run](RUN-MORE.md): what would settle the open claims, for how many hours, and what needs a GPU.
 
 Beside the studies: [mnist_lenet5](mnist_lenet5/README.md), eight LeNet-5 on blurred MNIST, interrupted and resumed.
 """

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gapscope_studies.forouzesh2021 import figures
+from gapscope_studies.forouzesh2021 import figures, tables
 from gapscope_studies.forouzesh2021.analysis import part
 from gapscope_studies.forouzesh2021.figures import HOUSING, IMAGES, POPULAR, TABLE_1_PAPER, WIDTHS
 from gapscope_studies.kit.claims import cannot_run
@@ -38,7 +38,7 @@ STUDY = Study(
     parts=(
         _part("table1", "Table I: J and S, before and after the softmax, with the test loss",
               "S before the softmax goes best with the loss (.648), and costs a tenth of J.",
-              figures.table_1, "table_1", paper=TABLE_1_PAPER),
+              tables.table_1, "table_1", paper=TABLE_1_PAPER),
         _figure("fig1", "Fig. 1: test loss against S, popular CNNs",
                 "The test loss rises with S, with a correlation of .9707 of the logarithms.",
                 "popular_and_unregularized", POPULAR, rho=0.9707, clusters="initialization",
@@ -84,13 +84,13 @@ STUDY = Study(
                 {**WIDTHS, "data": "CIFAR-100, 100 classes, 1,000 images"}),
         _part("table2", "Table II: temperature scaling",
               "Temperature scaling brings loss and S closer to the error (the table itself is lost).",
-              figures.table_2, "popular_and_initialized"),
+              tables.table_2, "popular_and_initialized"),
         _part("authors", "The authors' stored results",
               "Three stored results of the authors' code: 4 hidden layers of 200, 300 and 500 units, ten runs each.",
-              figures.authors, "authors"),
+              tables.authors, "authors"),
         _part("ranking", "S before training or the number of parameters?",
               "Not in the paper: does S before training rank networks better than their size?",
-              figures.ranking, "ranked", paper=WIDTHS),
+              tables.ranking, "ranked", paper=WIDTHS),
     ),
     untested=(
         cannot_run("Figs. 6 to 9, 10(a, b), 11(c)", "further relations", "they are lost with the supplement"),
@@ -101,7 +101,7 @@ STUDY = Study(
                 "500 units within {value:.1f} standard errors, over {units} runs."),
         Finding("mnist", "L rises with sensitivity S after training",
                 held="The test loss follows the output sensitivity: a correlation of the logarithms of {value:.3f} "
-                "[{low:.3f}, {high:.3f}] over {units} fully connected networks on MNIST."),
+                "[{low:.3f}, {high:.3f}] over {units} {unit} of fully connected networks on MNIST."),
         Finding("fig1", "L rises with S among the networks from Xavier uniform weights",
                 undecided="Among CNNs from Xavier weights, the paper's own, the correlation of {paper:.2f} is not "
                 "seen yet: {value:.2f} [{low:.2f}, {high:.2f}]."),

@@ -14,9 +14,13 @@ from gapscope_studies.kit.statistics import Interval, Values
 MARKERS = "osD^vP*X<>"
 
 
-def panels(n: int, *, width: float = 4.4, height: float = 3.4, columns: int = 3) -> tuple[Figure, list[Axes]]:
-    """A figure of n panels in rows of `columns`."""
-    columns = min(n, columns)
+# inches of a page's text: what is wider is shrunk by the browser, and its labels with it
+WIDEST = 7.3
+
+
+def panels(n: int, *, width: float = 3.6, height: float = 2.8) -> tuple[Figure, list[Axes]]:
+    """A figure of n panels, in as many columns as are legible on a page."""
+    columns = min(n, max(1, int(WIDEST // width)))
     rows = -(-n // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)

@@ -241,8 +241,11 @@ def _figure(groups: Mapping[Cell, list[Row]]) -> Figure:
             shown = {title: [value if value > 0 else np.nan for value in values] for title, values in ratios.items()}
             plots.lines(axis, shown, sizes, style="o-")
         axis.axhspan(1 / FACTOR, FACTOR, color="0.9", zorder=0)
-        plots.named(axis, title=kind, xscale="log", yscale="log", ylim=(0.01, 30), xlabel="batch size M")
-    axes[0].set_ylabel("measured over predicted excess loss")
+        plots.named(axis, title=kind, xscale="log", yscale="log", ylim=(0.01, 30), xlabel="batch size M",
+                    ylabel="measured over predicted")  # fmt: skip
+        sizes = sorted({size for _, _, size in groups})
+        axis.set_xticks(sizes, [str(size) for size in sizes])
+        axis.set_xticks([], minor=True)
     plots.legend(figure)
     return figure
 

@@ -77,7 +77,7 @@ def _change(rows: Rows, name: str) -> float:
 
 
 def _tuning_figure(tuned: Mapping[str, Sequence[Rows]]) -> Figure:
-    figure, axes = plots.panels(6, width=3.4, height=2.8)
+    figure, axes = plots.panels(6)
     names = [*TUNED_LAYERS, "train_loss", "test_loss"]
     for axis, name in zip(axes, names, strict=True):
         by_kind = {kind: [[float(row[name]) for row in rows] for rows in found] for kind, found in tuned.items()}

@@ -109,8 +109,10 @@ def neurons(setting: Setting) -> Outcome:
         name: method(setting, "neurons", setting.read(__file__)["normal"], **kind) for name, kind in METHODS.items()
     }
     methods = trained(setting, specs)
-    numbers = {name: probed(setting, POOL, neuron_numbers, [record.id for record in found.finished]).astype(float)
-               for name, found in methods.items()}  # fmt: skip
+    numbers: dict[str, Any] = {
+        name: probed(setting, POOL, neuron_numbers, [record.id for record in found.finished]).astype(float)
+        for name, found in methods.items()
+    }
     claims = []
     for number, (name, says) in CLAIMS.items():
         pairs = zip(methods[name].records, methods["WN"].records, strict=True)

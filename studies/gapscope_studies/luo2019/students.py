@@ -208,7 +208,7 @@ def _table(plan: Plan, points: list[Point]) -> pandas.DataFrame:
 
 
 def _figure(plan: Plan, points: list[Point], best: int) -> Figure:
-    figure, [axis] = plots.panels(1, width=8, height=4.6)
+    figure, [axis] = plots.panels(1, width=7.2, height=4.6)
     axis.plot(GRID, np.minimum(plan.curve(GRID, 0.0), 10), "C0", label="SGD, closed form")
     if plan.student == "linear":
         axis.plot(GRID, plan.curve(GRID, plan.zeta), "C2", label=f"decay {plan.zeta:.3g} (1/2M), closed form")

@@ -166,7 +166,7 @@ def _draw(axis: Any, path: Trajectory, drawn: Trajectory, title: str) -> None:
 def _deviations(scale: Row) -> tuple[list[Row], Figure]:
     """Simulated students against the equations, for every approach and activation."""
     times = np.linspace(0, scale["dynamics"], 33)
-    figure, axes = plots.panels(6, width=3.2, height=2.6)
+    figure, axes = plots.panels(6)
     rows = []
     pairs = [(student, approach) for student in STUDENTS for approach in APPROACHES]
     for axis, (student, approach) in zip(axes, pairs, strict=True):

@@ -221,7 +221,7 @@ def _claims(default: str, found: Sequence[Run], verdicts: Verdicts, kept: dict[s
 def _examples(found: Sequence[Run], rule: Rule, settings: Settings) -> Figure:
     """Test accuracy with the alarm, for the first kinds, one seed a noise."""
     kinds = list(dict.fromkeys(run.case.kind for run in found))[:6]
-    figure, axes = plots.panels(len(kinds), height=2.4, columns=2)
+    figure, axes = plots.panels(len(kinds), height=2.4)
     for axis, kind in zip(axes, kinds, strict=True):
         chosen = {run.case.noise: run for run in found if run.case.kind == kind}
         for number, (noise, run) in enumerate(sorted(chosen.items())):

@@ -56,7 +56,7 @@ def bench(setting: Setting, *, name: str) -> Outcome:
     )
     found, beyond = means(table, "noise", "size"), gains(table)
     wide: Any = found.pivot(index=["noise", "size"], columns="method", values="final")[list(setup.colours)]
-    figure, axes = panels(len(setup.methods), width=2.4, height=2.4, columns=5)
+    figure, axes = panels(len(setup.methods), width=2.4, height=2.4)
     for axis, method in zip(axes, setup.methods, strict=True):
         grid = wide[method.name].unstack("size")
         noises = [f"{100 * noise:.0f} %" for noise in grid.index]

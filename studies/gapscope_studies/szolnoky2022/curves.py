@@ -200,7 +200,7 @@ def metrics_along_training(setting: Setting, *, name: str, source: str, paper: d
     tuned = protocol.tuned(setting, setup)
     table, _, specs = protocol.watched(setting, setup, protocol.chosen_strengths(tuned))
     found = ends(table)
-    figure, axes = panels(len(PANELS), width=3.2, height=3.2)
+    figure, axes = panels(len(PANELS), height=3.2)
     for axis, column in zip(axes, PANELS, strict=True):
         draw_curves(axis, setup, table, column)
     legend(figure)
@@ -236,7 +236,7 @@ def _draw_boundary(axis: Axes, values: list[float], setting: Setting, setup: Set
 
 def _boundaries(setting: Setting, setup: Setup, planes: dict[str, list[float]]) -> Figure:
     """The decision boundary of every method's first run."""
-    figure, axes = panels(len(setup.methods), width=1.75, height=2.0, columns=6)
+    figure, axes = panels(len(setup.methods), width=1.75, height=2.0)
     for axis, method in zip(axes, setup.methods, strict=True):
         if method.name in planes:
             _draw_boundary(axis, planes[method.name], setting, setup)
@@ -252,7 +252,7 @@ def figure_2(setting: Setting) -> Outcome:
     found = ends(table)
     finals, growth = by_seed(found, "final"), by_seed(found, "growth")
     beyond = {name: finals[name] - finals["Unregularised"] for name in finals if name != "Unregularised"}
-    figure, axes = panels(2, width=4.4, height=3.0)
+    figure, axes = panels(2, height=3.0)
     for axis, column in zip(axes, ("trace", "logdet"), strict=True):
         draw_curves(axis, setup, table, column)
     legend(figure)

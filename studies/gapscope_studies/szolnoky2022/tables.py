@@ -209,7 +209,7 @@ def outcome(
 def curves_figure(setup: Setup, table: Table, label: str) -> Figure:
     """Test metric along training with its range over runs, one panel a noise level (Figs. A.2 and A.3)."""
     noises = sorted(table["noise"].unique())
-    figure, axes = panels(len(noises), width=2.6, height=2.9, columns=4)
+    figure, axes = panels(len(noises), width=2.6, height=2.9)
     for axis, noise in zip(axes, noises, strict=True):
         there = table[(table["noise"] == noise) & ~table["diverged"]]
         lines(axis, {name: each["curve"].to_list() for name, each in there.groupby("method", sort=False)},
@@ -260,7 +260,7 @@ def tuning_part(setting: Setting) -> Outcome:
     table = protocol.tuned(setting, setup)
     column = f"held-out {setup.metric}"
     methods = [method for method in setup.methods if method.low != method.high]
-    figure, axes = panels(len(methods), width=2.2, height=2.4, columns=4)
+    figure, axes = panels(len(methods), width=2.2, height=2.4)
     for axis, method in zip(axes, methods, strict=True):
         rows = table[table["method"] == method.name]
         best = rows[rows["chosen"]]

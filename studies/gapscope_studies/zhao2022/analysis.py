@@ -169,7 +169,7 @@ def by_corruption(table: Table, x: str, y: str) -> dict[str, tuple[Any, Any]]:
 
 def scatters(table: Table, pairs: Sequence[tuple[str, str]]) -> Figure:
     """One panel a pair of columns, a colour a noise level; hollow points have batch normalisation."""
-    figure, axes = panels(len(pairs), width=3.4, height=3.0)
+    figure, axes = panels(len(pairs), height=3.0)
     hollow = {f"{level:.0%} corrupted": group["batch_norm"].to_list() for level, group in table.groupby("corruption")}
     for axis, (x, y) in zip(axes, pairs, strict=True):
         scatter(axis, by_corruption(table, x, y), hollow)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from gapscope.base.records import Record
 from gapscope.base.specs import Spec
 from gapscope.estimation import GapEstimator
 from gapscope.measures.unit_sparsity import FITTED_FROM, UnitSparsity
 from gapscope_studies.kit.claims import Claim, Compared, claim, computed, measured, relation, short
 from gapscope_studies.kit.plots import legend, named, panels, scatter
+from gapscope_studies.kit.pool import compared
 from gapscope_studies.kit.statistics import bootstrap, pearson
 from gapscope_studies.kit.study import Outcome, Setting, Table
 from gapscope_studies.zhao2022 import networks as grids
@@ -59,20 +61,23 @@ IMAGENET = {"data": "ImageNet, 1,000 classes, 224 x 224 pixels", "network": "VGG
 # --- curves of single networks
 
 
-def plain_sparsities(setting: Setting, pool: str, plain: Sequence[Spec], **options: Any) -> Sparsities:
-    """Zeta and kappa with all curves of networks that differ in corruption alone; corruption -> sparsity."""
-    ids = {record.id for record in finished(setting, pool, plain, **options)}
-    return {spec.data.label_noise: sparsity(setting, pool, spec) for spec in plain if spec.id in ids}
+def plain_sparsities(
+    setting: Setting, pool: str, plain: Sequence[Spec], **options: Any
+) -> tuple[Sparsities, list[Record]]:
+    """Networks that differ in corruption alone: corruption -> zeta and kappa with all curves, and their records."""
+    records = finished(setting, pool, plain, **options)
+    ids = {record.id for record in records}
+    return {spec.data.label_noise: sparsity(setting, pool, spec) for spec in plain if spec.id in ids}, records
 
 
-def repeated_sparsities(setting: Setting) -> tuple[list[Spec], list[Sparsities]]:
-    """The networks of Figs. 1 and 2 over several draws of weights and samples, and the sparsities of each draw."""
+def repeated_sparsities(setting: Setting) -> tuple[list[Spec], list[Sparsities], list[Record]]:
+    """The networks of Figs. 1 and 2 over several draws of weights and samples, the sparsities of each draw, records."""
     pool, specs = grids.first_pool(setting)
     first, *others = grids.repeats_of_plain(setting, specs)
     found = [plain_sparsities(setting, pool, first)]
-    again = f"{pool}-again"
-    found += [plain_sparsities(setting, again, plain, measures=()) for plain in others]
-    return [spec for plain in (first, *others) for spec in plain], found
+    found += [plain_sparsities(setting, f"{pool}-again", plain, measures=()) for plain in others]
+    records = [record for _, there in found for record in there]
+    return [spec for plain in (first, *others) for spec in plain], [each for each, _ in found], records
 
 
 def _quantities(item: UnitSparsity) -> dict[str, list[float]]:
@@ -102,7 +107,7 @@ def _means(found: Sparsities) -> Table:
 
 def _curves(found: Mapping[Any, UnitSparsity]) -> Figure:
     """E and E_r of the first class in each network, their turning points and the area between them (Figs. 1, 2A)."""
-    figure, axes = panels(len(found), width=3.2, height=2.3)
+    figure, axes = panels(len(found), height=2.4)
     for axis, (title, item) in zip(axes, found.items(), strict=True):
         n, first, last = numpy.arange(item.n_units + 1), item.curves[0].numpy(), item.reversed_curves[0].numpy()
         axis.fill_between(n, first, last, color="0.88")
@@ -138,31 +143,27 @@ def _advantage(good: UnitSparsity, poor: UnitSparsity) -> dict[str, numpy.ndarra
     return {name: sign * (here[name] - there[name]) for name, sign in GENERALISING.items()}
 
 
-def _by_corruption(repeats: Sequence[Sparsities], source: Sparsities) -> tuple[Compared, ...]:
+def _learnt(records: Sequence[Record], source: Sparsities) -> tuple[Compared, ...]:
     """How well the networks of each corruption in `source` fit their labels, over all draws."""
-    reached = {level: [found[level].accuracy for found in repeats if level in found] for level in source}
+    by_level = {level: [r for r in records if r.spec["data"]["label_noise"] == level] for level in source}
     return tuple(
-        Compared(
-            name=f"{level:.0%} corrupted",
-            train_accuracy=float(numpy.mean(reached[level])),
-            chance=1 / len(item.classes),
-            finished=True if min(reached[level]) >= FITTED_FROM else None,
-        )
-        for level, item in source.items()
-    )
+        compared(f"{level:.0%} corrupted", there, len(source[level].classes),
+                 stopped=min(r.scores["train_accuracy"] for r in there) >= FITTED_FROM)
+        for level, there in by_level.items()
+    )  # fmt: skip
 
 
 def figure_1(setting: Setting) -> Outcome:
     """Both curves, turning points and areas of a network that generalises well and of one that cannot."""
-    specs, repeats = repeated_sparsities(setting)
+    specs, repeats, records = repeated_sparsities(setting)
     first = repeats[0]
     low, high = min(first), max(first)
     found = [_advantage(each[low], each[high]) for each in repeats if low in each and high in each]
-    compared = _by_corruption(repeats, {level: first[level] for level in (low, high)})
+    both = _learnt(records, {level: first[level] for level in (low, high)})
     claims = [
         claim("Fig. 1", f"{name} is {'larger' if sign > 0 else 'smaller'} where a network generalises",
               f"{name} with {'clean minus with random' if sign > 0 else 'random minus with clean'} labels",
-              [float(each[name].mean()) for each in found], unit="pairs of networks", above=0.0, compared=compared)
+              [float(each[name].mean()) for each in found], unit="pairs of networks", above=0.0, compared=both)
         for name, sign in GENERALISING.items()
     ]  # fmt: skip
     numbers = {
@@ -180,12 +181,11 @@ def _trend(found: Sparsities, name: str) -> float:
     return pearson(numpy.array([*found]), numpy.array(means))
 
 
-def _trend_claims(source: str, repeats: Sequence[Sparsities]) -> list[Claim]:
-    compared = _by_corruption(repeats, repeats[0])
+def _trend_claims(source: str, repeats: Sequence[Sparsities], records: Sequence[Record]) -> list[Claim]:
     return [
         claim(source, f"{name} {'rises' if sign > 0 else 'falls'} with corruption",
               f"Pearson of {name} and the fraction of corrupted labels", [_trend(found, name) for found in repeats],
-              unit="draws of networks", compared=compared,
+              unit="draws of networks", compared=_learnt(records, repeats[0]),
               above=0.0 if sign > 0 else -math.inf, below=0.0 if sign < 0 else math.inf)
         for name, sign in TRENDS.items()
     ]  # fmt: skip
@@ -193,10 +193,10 @@ def _trend_claims(source: str, repeats: Sequence[Sparsities]) -> list[Claim]:
 
 def figure_2(setting: Setting) -> Outcome:
     """Curves and (zeta, kappa) of all classes in networks that differ in corruption alone."""
-    specs, repeats = repeated_sparsities(setting)
+    specs, repeats, records = repeated_sparsities(setting)
     means = [_means(found) for found in repeats]
     return outcome(
-        setting, specs, PAPER, claims=_trend_claims("Fig. 2", repeats),
+        setting, specs, PAPER, claims=_trend_claims("Fig. 2", repeats, records),
         numbers={"by_corruption": means[0].to_dict("records"), "draws": [each.to_dict("records") for each in means]},
         tables={"Means over classes, first draw": means[0]},
         figures={"curves": _curves(repeats[0]), "clouds": _clouds(repeats[0])},
@@ -325,7 +325,8 @@ def figure_3e(setting: Setting) -> Outcome:
 def other_architecture(setting: Setting, *, pool: str, source: str, network: str, ssr: float) -> Outcome:
     """Curves, pairs and the fit on all networks of another architecture (Figs. 5 and 6), and held-out errors."""
     specs = grids.paper_grid(setting, pool)
-    table, curves = networks(setting, pool, specs), plain_sparsities(setting, pool, grids.plain_networks(specs))
+    table = networks(setting, pool, specs)
+    curves, records = plain_sparsities(setting, pool, grids.plain_networks(specs))
     means, chance = _means(curves), chance_of(setting, specs)
     _, squares = sum_of_squares(sparsity_model(), table)
     _, spread = sum_of_squares(mean_gap(), table)
@@ -336,7 +337,7 @@ def other_architecture(setting: Setting, *, pool: str, source: str, network: str
         *sign_claims(source, table, chance, **by_seed),
         errs_less(source, "zeta and kappa tell the gap of a network that was left out", table, sparsity_model(),
                   mean_gap(), chance, **by_seed),
-        *_trend_claims(source, [curves]),
+        *_trend_claims(source, [curves], records),
     ]  # fmt: skip
     gaps = table["gap"].to_numpy(dtype=float)
     estimate = sparsity_model().fit(table, gaps).predict(table)
@@ -370,11 +371,11 @@ def figure_4(setting: Setting) -> Outcome:
     found, chance = related(table, [ZETA, KAPPA]), chance_of(here, list(specs.values()))
     _, squares = sum_of_squares(sparsity_model(), table)
     _, spread = sum_of_squares(mean_gap(), table)
-    compared = tuple(Compared(name=f"model {row['model']}", train_accuracy=row["train_accuracy"], chance=chance,
+    models = tuple(Compared(name=f"model {row['model']}", train_accuracy=row["train_accuracy"], chance=chance,
                               curve=short([row["curve"]])) for _, row in table.iterrows())  # fmt: skip
     claims = [
         relation("Fig. 4", f"the gap {way} with {name}", f"Pearson of the gap and {name}", pearson, table[column],
-                 table["gap"], paper=paper, compared=compared, within=1.25)
+                 table["gap"], paper=paper, compared=models, within=1.25)
         for column, name, way, paper in ((ZETA, "zeta", "rises", 0.998), (KAPPA, "kappa", "falls", -0.967))
     ]  # fmt: skip
     curves = {f"model {name}": sparsity(here, "photographs", spec)

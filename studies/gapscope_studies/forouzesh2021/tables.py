@@ -1,0 +1,195 @@
+"""Parts that are tables: Table I and II, the authors' stored results, and a ranking of untrained networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+from scipy import stats
+
+from gapscope.estimation.correlations import correlations, kendall_tau
+from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_layers
+from gapscope_studies.forouzesh2021.analysis import (
+    Answer,
+    Columns,
+    Measured,
+    Rows,
+    compared_relations,
+    fitted,
+    log_pearson,
+    relation,
+)
+from gapscope_studies.forouzesh2021.figures import SAME
+from gapscope_studies.forouzesh2021.networks import by_draw, measured_samples
+from gapscope_studies.kit.claims import NO_NETWORKS, Claim, claim
+from gapscope_studies.kit.claims import measured as claims_of
+from gapscope_studies.kit.statistics import Interval, pearson
+from gapscope_studies.kit.study import Table
+
+AUTHORS_RUNS = 10
+JUDGED = "error_judged"
+TABLE_1 = {
+    "j_softmax": "J after softmax",
+    "j": "J before softmax",
+    "s_softmax": "S after softmax",
+    "s_few": "S before softmax",
+}
+
+
+def _printed(table: str) -> Table:
+    import pandas
+
+    rows: Table = pandas.read_csv(Path(__file__).with_name("paper.csv"), comment="#")
+    return rows[rows["table"] == table]
+
+
+def _lead(columns: Columns) -> float:
+    """Correlation of the loss with S before the softmax, less the largest of the three others."""
+    found = {name: pearson(columns[name], columns["test_loss"]) for name in TABLE_1}
+    return found.pop("s_few") - max(found.values())
+
+
+def table_1(measured: Measured) -> Answer:
+    """Pearson correlation of J and S, before and after the softmax, with the test loss, and their computing time."""
+    all_runs, used, theirs = measured.runs, fitted(measured.points), _printed("I").set_index("quantity")
+    rows, numbers = [], {}
+    for column, label in TABLE_1.items():
+        found, seconds = relation(used, column), all_runs[f"{column}_seconds"]
+        numbers[label] = {**found, "seconds": seconds.mean(), "seconds_std": seconds.std()}
+        rows.append({"metric": label, "paper": theirs.loc[label, "mean"], **found,
+                     "paper's seconds": theirs.loc[label, "seconds"], "seconds": seconds.mean()})  # fmt: skip
+    numbers["S before softmax, per output, on all test inputs"] = relation(used, "s_per_output")
+    times = all_runs["j_seconds"] / all_runs["s_few_seconds"]
+    claims = [
+        compared_relations("Table I", "of J and S, before and after the softmax, S before it goes best with the loss",
+                           "its Pearson minus the largest of the others", _lead, used, *TABLE_1, "test_loss"),
+        claim("Sec. V", "J takes more than ten times the time of S", "wall time of J over that of S", times,
+              clusters=all_runs["configuration"].to_list(), unit="configurations", above=10.0,
+              compared=NO_NETWORKS),
+    ]  # fmt: skip
+    return Answer(numbers={"metrics": numbers, "j_over_s_seconds": times.median()}, claims=claims, table=rows,
+                  plots={"s": ("s_after", "test_loss"), "j": ("j_softmax", "test_loss")})  # fmt: skip
+
+
+def table_2(measured: Measured) -> Answer:
+    """Correlation of the error with loss and S before and after temperature scaling (the paper's table is lost)."""
+    table = fitted(measured.points)
+    table = table[table["temperature"].notna()]
+    table = table.assign(s_calibrated=table["s_after"] / table["temperature"] ** 2)
+    pairs = {"loss": ("loss_judged", "loss_calibrated"), "S": ("s_after", "s_calibrated")}
+    claims = [
+        compared_relations(
+            "Table II", f"temperature scaling brings the {name} closer to the error",
+            "Pearson of the logs after minus before",
+            lambda columns, pair=pair: log_pearson(columns, pair[1], JUDGED) - log_pearson(columns, pair[0], JUDGED),
+            table, *pair, JUDGED,
+        )
+        for name, pair in pairs.items()
+    ]  # fmt: skip
+    numbers = {name: {"before": relation(table, before, JUDGED), "after": relation(table, after, JUDGED)}
+               for name, (before, after) in pairs.items()}  # fmt: skip
+    plots = {"before": ("s_after", JUDGED), "after": ("s_calibrated", JUDGED)}
+    return Answer(numbers=numbers, claims=claims, plots=plots, points=table)
+
+
+def authors_row(width: int, name: str, ours: Any) -> dict[str, Any]:
+    """One of the authors' stored results beside ours; the accuracy in per cent."""
+    theirs = _printed("authors")
+    found = theirs[(theirs["width"] == width) & (theirs["quantity"] == name)]
+    mean, deviation = (float(found[key].iloc[0]) if len(found) else math.nan for key in ("mean", "deviation"))
+    scale = 100 if name == "test_accuracy" else 1
+    own, own_deviation = scale * ours.mean(), scale * ours.std(ddof=0)
+    return {
+        "width": width,
+        "quantity": name,
+        "authors": mean,
+        "deviation": deviation,
+        "ours": own,
+        "our deviation": own_deviation,
+        "runs": len(ours),
+        "deviations apart": abs(own - mean) / math.hypot(deviation, own_deviation),
+    }
+
+
+def same_mean(found: Mapping[str, Any], comparisons: int) -> Claim:
+    """Whether our mean is the authors' mean of ten runs, by the standard error of the difference.
+
+    The bound is that which 5 % of as many comparisons of equal means would pass anywhere (Bonferroni).
+    """
+    error = math.hypot(found["deviation"] / math.sqrt(AUTHORS_RUNS), found["our deviation"] / math.sqrt(found["runs"]))
+    apart = abs(found["ours"] - found["authors"]) / error
+    says = f"{found['quantity']} at width {found['width']} is {found['authors']:.4g}"
+    return claims_of("the authors' code", says, "standard errors between the means",
+                     Interval(apart, apart, apart, found["runs"]), unit="runs",
+                     below=float(stats.norm.isf(0.025 / comparisons)))  # fmt: skip
+
+
+def authors(measured: Measured) -> Answer:
+    """The authors' three stored results: 4 hidden layers, standard normal, 1,000 CIFAR-10 images, ten runs."""
+    inputs = math.prod(measured_samples(measured.setting, measured.configurations[0].spec)[0].input_shape)
+    widths = measured.points["width"].astype(int)
+    theory = [expected_sensitivity(fully_connected_layers(inputs, [width] * 4), 10) for width in widths]
+    table = measured.points.assign(s_over_eq_10=measured.points["s_before"] / theory)
+    rows = [
+        authors_row(int(width), name, group[name])
+        for width, group in measured.runs.groupby("width")
+        for name in ("test_loss", "s_after", "test_accuracy")
+    ]
+    known = [found for found in rows if math.isfinite(found["deviations apart"])]
+    claims = [same_mean(found, len(known)) for found in known]
+    ratios = by_draw(measured.points, "s_before")[0] / numpy.transpose([theory])
+    claims.append(claim("eq. (10)", "S before training is eq. (10)", "S before training over eq. (10)", ratios.mean(0),
+                        unit="draws of weights", above=1 / SAME, below=SAME, compared=NO_NETWORKS))  # fmt: skip
+    return Answer(numbers={"comparison": rows, "relation": relation(table, "s_after")}, claims=claims, table=rows,
+                  points=table, plots={"loss": ("s_after", "test_loss")}, predicted=True)  # fmt: skip
+
+
+def _ranking_rows(used: Table, what: str) -> Rows:
+    rows = []
+    for target in ("test_loss", "error"):
+        found: Table = correlations(used, ["s_before"], target=target, baseline="parameters")
+        for measure, values in found.iterrows():
+            rows.append(
+                {
+                    "networks": what,
+                    "predictor": "S before training" if measure == "s_before" else "parameter count",
+                    "of": "test loss" if target == "test_loss" else "test error",
+                    "n": int(values["n"]),
+                    "Kendall": values["kendall"],
+                    "Kendall interval": f"[{values['kendall_low']:.2f}, {values['kendall_high']:.2f}]",
+                    "Spearman": values["spearman"],
+                    "Spearman interval": f"[{values['spearman_low']:.2f}, {values['spearman_high']:.2f}]",
+                }
+            )
+    return rows
+
+
+RANKED = ("s_before", "parameters", "test_loss")
+
+
+def _tau_lead(columns: Columns) -> float:
+    """Kendall's tau of the loss with S before training, less that with the number of parameters."""
+    of_s, of_size = (kendall_tau(columns[name], columns["test_loss"]) for name in ("s_before", "parameters"))
+    return of_s - of_size
+
+
+def ranking(measured: Measured) -> Answer:
+    """Does S before training rank networks by loss and error better than counting their parameters?"""
+    table = measured.points
+    is_standard = table["initialization"] == "standard_normal"
+    used = fitted(table[is_standard])
+    rows, claims = [], []
+    for what, networks in (
+        ("standard normal, all", used),
+        ("standard normal, fully connected", used[used["n_hidden"].notna()]),
+        ("other initialisations, fully connected", table[~is_standard]),
+    ):
+        rows += _ranking_rows(networks, what)
+        says = f"S before training ranks the losses better than counting parameters ({what})"
+        quantity = "Kendall's tau of S minus that of the parameters"
+        claims.append(compared_relations("ranking", says, quantity, _tau_lead, networks, *RANKED, ours=True))
+    return Answer(numbers={"rankings": rows}, claims=claims, table=rows, points=table,
+                  plots={"s": ("s_before", "test_loss"), "size": ("parameters", "test_loss")})  # fmt: skip
