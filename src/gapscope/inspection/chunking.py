@@ -22,7 +22,7 @@ _SHARE = 4
 # The most bytes of one pass: on CPUs more samples at once are no faster, and what a pass leaves to the allocator stays.
 _PASS_BYTES = {"cpu": 2**27}
 # Where fewer rows seem to fit, it is worth a second trial to tell what a pass holds once from what it holds a row.
-_WORTH_A_SECOND_TRIAL = 32
+_WORTH_A_SECOND_TRIAL = 128
 
 
 class PeakBytes(TorchDispatchMode):

@@ -24,7 +24,7 @@ from gapscope.measures.registry import Sampling, register_measure
     unchanged_by=("unit permutation", "head shift"),
     oracle="closed form of a linear network",
     peers=("robust-generalization-measures",),
-    sampling=Sampling("whole", 256, lambda k: 300),
+    sampling=Sampling("whole", 256, lambda k: 75),
     stream=STREAM,
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 53; Neyshabur et al. 2017 (arXiv:1706.08947)",
 )
