@@ -303,7 +303,7 @@ def test_a_run_in_a_pool_that_was_moved_makes_no_second_one(pool: Pool) -> None:
 def test_a_record_that_is_written_elsewhere_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def elsewhere(function: object, jobs: Iterable[Any], workers: int) -> Iterator[Any]:
         for job in jobs:
-            yield job, (Record(id=job[0].id, spec={}, status="finished"), []), None
+            yield job, [(Record(id=job[0][0].id, spec={}, status="finished"), [])], None
 
     monkeypatch.setattr("gapscope.pools.processes.run_local", elsewhere)
     with pytest.raises(GapscopeError, match="must be one folder for all machines"):
@@ -320,7 +320,7 @@ def test_workers_are_given_places_that_hold_from_everywhere(tmp_path: Path, monk
     monkeypatch.setattr("gapscope.pools.processes.run_local", note)
     monkeypatch.chdir(tmp_path)
     Pool("pool").run(specs(0), data_root="data")
-    ((_, folder, options),) = given
+    ((_, (folder,), options),) = given
     assert folder == tmp_path / "pool" / "runs" / SPEC.id and options.data_root == str(tmp_path / "data")
 
 
@@ -356,14 +356,14 @@ def test_folders_without_the_right_to_write_get_one_sentence(pool: Pool, tmp_pat
 def test_a_bug_met_by_one_network_is_its_failure_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gapscope.pools import run as module
 
-    whole = module.train
+    whole = module.Training
 
     def odd(network: Any, samples: Any, settings: Any, *, seed: int, **options: Any) -> Any:
         if seed == 0:
             raise KeyError("odd")
         return whole(network, samples, settings, seed=seed, **options)
 
-    monkeypatch.setattr(module, "train", odd)
+    monkeypatch.setattr(module, "Training", odd)
     records = Pool(tmp_path / "pool").run(specs(), measures=())
     assert [record.status for record in records] == ["failed", "finished"] and "KeyError" in records[0].message
 

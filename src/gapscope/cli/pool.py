@@ -18,6 +18,7 @@ def run(
     grid: Path = GRID,
     folder: Path = FOLDER,
     workers: int = typer.Option(2, help="Processes, one thread each."),
+    stack: int = typer.Option(1, help="Networks of one architecture that a worker trains in one stack, at most."),
     engine: str = typer.Option("local", help="'local' processes, or 'ray' for a cluster."),
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
     device: str = typer.Option("cpu", help="Torch device of every network."),
@@ -37,6 +38,7 @@ def run(
         records = pool.run(
             specs,
             workers=workers,
+            stack=stack,
             engine=engine,
             data_root=data_root,
             device=device,

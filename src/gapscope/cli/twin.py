@@ -47,6 +47,7 @@ def twin(
     ),
     folder: Path = typer.Option(Path("gapscope-twin"), help="Where finished trainings are kept."),
     workers: int = typer.Option(1, help="Processes that train side by side."),
+    stack: str = typer.Option("never", help="Train folds of a grid's recipes in one stack: never, auto, always."),
     seed: int = typer.Option(0, help="Seed of the parts and of the trainings."),
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
@@ -65,6 +66,7 @@ def twin(
         for name, recipe, data in track(named, "training twins", console=screen, transient=True):
             one = twin_of(
                 recipe, data, width=width, design=design, seed=seed, folder=folder / name, workers=workers,
+                stack=stack,  # pyright: ignore[reportArgumentType]
                 data_root=None if data_root is None else str(data_root),
             )  # fmt: skip
             found.append(one)

@@ -14,9 +14,14 @@ from gapscope.pools.processes import run_local
 Job = Callable[[], Any]
 
 
+def keep(answer: Any, path: Path) -> None:
+    """Write an answer where `remembered` looks for it: `folder/<name>.json`."""
+    write_atomically(path, to_json(answer) + "\n")
+
+
 def _keep(job: tuple[str, Job, Path]) -> None:
     _, function, path = job
-    write_atomically(path, to_json(function()) + "\n")
+    keep(function(), path)
 
 
 def _in_this_process(

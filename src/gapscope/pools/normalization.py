@@ -111,6 +111,9 @@ class PopulationStatistics:
     @contextmanager
     def before_every_step(self) -> Iterator[None]:
         """Within it, a forward pass in training mode measures the statistics first."""
+        if self.samples is None:
+            yield
+            return
         hook = self.network.register_forward_pre_hook(self._before_step)
         try:
             yield

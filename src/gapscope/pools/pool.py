@@ -25,6 +25,7 @@ from gapscope.base.files import make_folder, read_json, to_json, write_atomicall
 from gapscope.base.readings import SCHEMA
 from gapscope.base.records import Record, records_to_pandas
 from gapscope.base.specs import Spec
+from gapscope.pools.batches import Batch, batches, dead_worker_record, run_batch
 from gapscope.pools.leftovers import is_unmarked_pool, remove_temporary_markers, superseded_checkpoints
 
 if TYPE_CHECKING:
@@ -52,31 +53,6 @@ class PoolStatus:
     def total(self) -> int:
         """Number of specs."""
         return self.finished + self.diverged + self.failed + self.started + self.waiting + self.unreadable
-
-
-def _run_job(job: tuple[Spec, Path, RunOptions]) -> tuple[Record, list[str]]:
-    """Done in a worker: the record, and what there is to say about damaged files."""
-    from gapscope.pools.run import run
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", DamagedFileWarning)
-        record = run(*job)
-    for item in caught:
-        if not issubclass(item.category, DamagedFileWarning):
-            warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
-    return record, [str(item.message) for item in caught if issubclass(item.category, DamagedFileWarning)]
-
-
-def _dead_worker_record(spec: Spec, folder: Path) -> Record:
-    record = Record(
-        id=spec.id,
-        spec=spec.to_dict(),
-        status="failed",
-        message="the worker process died twice on this network alone (killed, perhaps for lack of memory)",
-    )
-    make_folder(folder)
-    record.write(folder)
-    return record
 
 
 def _absolute(path: str | Path | None) -> str | None:
@@ -211,6 +187,7 @@ class Pool:
         grid: Iterable[Spec],
         *,
         workers: int = 2,
+        stack: int = 1,
         engine: str = "local",
         measures: Sequence[str] | None = None,
         measure_options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -226,6 +203,9 @@ class Pool:
         Args:
             grid: A Grid, or any specs.
             workers: Number of processes, one thread each.
+            stack: Networks that a worker trains together, at most. Above 1 those of one architecture are trained in
+                one stack (see `train_together`) where a short timing says that it is faster: small networks, small
+                batches. Records have the same form; their numbers differ by rounding, which may depend on the timing.
             engine: "local" (processes on this machine) or "ray" (an extra).
             measures: Names of measures; None takes the grid's, or all that apply.
             measure_options: Measure name -> its keyword options.
@@ -251,6 +231,7 @@ class Pool:
         from gapscope.pools.run import check_specs
 
         check_range("workers", workers, 1)
+        check_range("stack", stack, 1)
         check_choice("engine", engine, ENGINES)
         measures = measures if measures is not None else getattr(grid, "measures", None)
         specs = list(grid)
@@ -268,7 +249,7 @@ class Pool:
         if missing := self.missing(specs, measures=options.measures, retry_failed=retry_failed):
             self._make()
             with self._locked():
-                self._run_missing(missing, options, workers, engine, on_record or (lambda record: None))
+                self._run_missing(missing, options, workers, stack, engine, on_record or (lambda record: None))
         self._remove_superseded()
         return [record for spec in specs if (record := self._readable(spec.id)) is not None]
 
@@ -312,37 +293,58 @@ class Pool:
         missing: Sequence[Spec],
         options: RunOptions,
         workers: int,
+        stack: int,
         engine: str,
         on_record: Callable[[Record], None],
     ) -> None:
-        jobs = [(spec, self.run_folder(spec.id).absolute(), options) for spec in missing]
         if engine == "ray":
             from gapscope.pools.ray_engine import run_ray as run_jobs
         else:
             from gapscope.pools.processes import run_local as run_jobs
         not_run: list[GapscopeError] = []
-        for (spec, folder, _), outcome, error in run_jobs(_run_job, jobs, min(workers, len(jobs))):
-            if isinstance(error, WorkerDied):
-                on_record(_dead_worker_record(spec, folder))
-            elif isinstance(error, GapscopeError) and not isinstance(error, NotWritten):
-                not_run.append(error)
-            elif error is not None:
-                raise error
-            else:
-                record, notes = outcome
-                if not (folder / "record.json").exists():
-                    raise GapscopeError(
-                        f"{self.folder} must be one folder for all machines that run it; the record of {spec.id} was "
-                        "written, but it is not here. Use a folder that they share."
-                    )
-                for note in notes:
-                    warnings.warn(note, DamagedFileWarning, stacklevel=3)
-                on_record(record)
+        waiting = batches(missing, stack, workers)
+        while waiting:
+            jobs: list[Batch] = [
+                (specs, [self.run_folder(spec.id).absolute() for spec in specs], options) for specs in waiting
+            ]
+            killed: list[Spec] = []
+            for (specs, folders, _), outcomes, error in run_jobs(run_batch, jobs, min(workers, len(jobs))):
+                if isinstance(error, WorkerDied) and len(specs) > 1:
+                    killed += specs  # each by itself, so that the one which kills its worker is found
+                elif isinstance(error, WorkerDied):
+                    on_record(dead_worker_record(specs[0], folders[0]))
+                elif error is not None:
+                    raise error
+                else:
+                    for spec, (outcome, notes) in zip(specs, outcomes, strict=True):
+                        for note in notes:
+                            warnings.warn(note, DamagedFileWarning, stacklevel=3)
+                        self._announce(spec, outcome, on_record, not_run)
+            waiting = [[spec] for spec in self.missing(killed, measures=options.measures)]
         if not_run:
             raise type(not_run[0])(
                 f"{not_run[0]} ({len(not_run)} of {len(missing)} networks were not run for such reasons. Nothing is "
                 "recorded of them; the same command tries them again.)"
             )
+
+    def _announce(
+        self,
+        spec: Spec,
+        outcome: Record | Exception,
+        on_record: Callable[[Record], None],
+        not_run: list[GapscopeError],
+    ) -> None:
+        if isinstance(outcome, GapscopeError) and not isinstance(outcome, NotWritten):
+            not_run.append(outcome)
+        elif isinstance(outcome, Exception):
+            raise outcome
+        elif not (self.run_folder(spec.id) / "record.json").exists():
+            raise GapscopeError(
+                f"{self.folder} must be one folder for all machines that run it; the record of {spec.id} was "
+                "written, but it is not here. Use a folder that they share."
+            )
+        else:
+            on_record(outcome)
 
     def _remove_superseded(self) -> None:
         """Remove checkpoints that nothing needs any more; a pool that may only be read keeps them."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from gapscope.base.devices import check_device
 from gapscope.base.environment import environment
@@ -37,7 +39,8 @@ from gapscope.pools.normalization import PopulationStatistics, penalties_of
 from gapscope.pools.readings import RunOptions, failure_message, with_readings
 from gapscope.pools.stored import read_network
 from gapscope.training.checkpoints import save_tensors
-from gapscope.training.loop import CHECKPOINT, TrainingResult, train
+from gapscope.training.loop import CHECKPOINT, Training
+from gapscope.training.together import Choice, train_all
 
 
 def check_specs(specs: Sequence[Spec], options: RunOptions) -> None:
@@ -58,7 +61,41 @@ def _final_scores(network: nn.Module, problem: Problem) -> dict[str, float]:
     return {f"train_{k}": v for k, v in train_scores.items()} | {f"test_{k}": v for k, v in test_scores.items()}
 
 
-def _train(network: nn.Module, spec: Spec, problem: Problem, folder: Path, options: RunOptions) -> TrainingResult:
+# what is wrong with the machine, its disks or its data; no network is to blame for it
+ENVIRONMENT_FAULTS = (DataNotFound, DeviceNotFound, MissingExtra, UnreadableFile, OSError)
+
+
+@dataclass
+class _Begun:
+    """A network that is to be trained, and what its record will need."""
+
+    spec: Spec
+    folder: Path
+    problem: Problem
+    corruption: dict[str, Any]
+    network: nn.Module
+    initial: dict[str, Tensor]
+    training: Training
+    seconds: float = 0.0
+
+
+def _shared(problem: Problem, others: Sequence[_Begun]) -> Problem:
+    """The problem with inputs that are equal to another network's, and then the very same: they are held once."""
+    for other in others:
+        same = [torch.equal(*pair) for pair in ((problem.train.inputs, other.problem.train.inputs),
+                                                (problem.test.inputs, other.problem.test.inputs))]  # fmt: skip
+        if all(same):
+            train = replace(problem.train, inputs=other.problem.train.inputs)
+            return replace(problem, train=train, test=replace(problem.test, inputs=other.problem.test.inputs))
+    return problem
+
+
+def _begun(spec: Spec, folder: Path, options: RunOptions, others: Sequence[_Begun], contexts: ExitStack) -> _Begun:
+    start = time.perf_counter()
+    problem, corruption = prepared(spec, options.data_root)
+    problem = _shared(problem, others[:1])
+    network = build_network(spec, problem).to(options.device)
+    initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
     statistics = PopulationStatistics(network, spec, problem)
 
     def after_epoch(network: nn.Module, row: dict[str, Any]) -> None:
@@ -68,55 +105,56 @@ def _train(network: nn.Module, spec: Spec, problem: Problem, folder: Path, optio
         if options.on_epoch is not None:
             options.on_epoch(network, problem, row)
 
-    with statistics.before_every_step():
-        return train(
-            network, problem.train, spec.training, seed=spec.seed, folder=folder,
-            penalties=penalties_of(spec, problem), on_epoch=after_epoch,
-        )  # fmt: skip
+    contexts.enter_context(statistics.before_every_step())
+    training = Training(
+        network, problem.train, spec.training, seed=spec.seed, folder=folder, penalties=penalties_of(spec, problem),
+        on_epoch=after_epoch,
+    )  # fmt: skip
+    return _Begun(spec, folder, problem, corruption, network, initial, training, time.perf_counter() - start)
 
 
-# what is wrong with the machine, its disks or its data; no network is to blame for it
-ENVIRONMENT_FAULTS = (DataNotFound, DeviceNotFound, MissingExtra, UnreadableFile, OSError)
+def _trained_anew(begun: _Begun, options: RunOptions, error: UnreadableFile) -> _Begun:
+    """Train from the start, since the checkpoint does not fit (any more): it is thrown away."""
+    remove_file(begun.folder / CHECKPOINT)
+    warnings.warn(f"{error} Its network is trained anew.", DamagedFileWarning, stacklevel=2)
+    with ExitStack() as contexts:
+        anew = _begun(begun.spec, begun.folder, options, [begun], contexts)
+        (failure,) = train_all([anew.training], stack="never", largest=1)
+    if failure is not None:
+        raise failure
+    return replace(anew, seconds=begun.seconds + anew.seconds)
 
 
-def _trained(network: nn.Module, problem: Problem, spec: Spec, folder: Path, options: RunOptions) -> TrainingResult:
-    """Train, from the checkpoint if there is one; one that does not fit (any more) is thrown away."""
-    try:
-        return _train(network, spec, problem, folder, options)
-    except UnreadableFile as error:
-        remove_file(folder / CHECKPOINT)
-        warnings.warn(f"{error} Its network is trained anew.", DamagedFileWarning, stacklevel=2)
-        network.load_state_dict(build_network(spec, problem).to(options.device).state_dict())
-        return _train(network, spec, problem, folder, options)
-
-
-def _trained_record(spec: Spec, folder: Path, options: RunOptions) -> Record:
+def _finished_record(begun: _Begun, options: RunOptions, error: Exception | None) -> Record:
+    """The record of a network whose training has ended; raises what it raised."""
     start = time.perf_counter()
-    problem, corruption = prepared(spec, options.data_root)
-    network = build_network(spec, problem).to(options.device)
-    initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
-    result = _trained(network, problem, spec, folder, options)
+    if isinstance(error, UnreadableFile):
+        begun = _trained_anew(begun, options, error)
+    elif error is not None:
+        raise error
+    spec, result = begun.spec, begun.training.result
+    assert result is not None
     record = Record(
         id=spec.id,
         spec=spec.to_dict(),
         status=result.status,
         message="" if result.status == "finished" else result.stopped,
         stopped=result.stopped,
-        corruption=corruption,
+        corruption=begun.corruption,
         epochs_trained=len(result.history),
         environment=environment(),
         history=tuple(result.history),
     )
     if result.status == "finished":
-        record = replace(record, scores=_final_scores(network, problem))
+        record = replace(record, scores=_final_scores(begun.network, begun.problem))
         if not all(math.isfinite(score) for score in record.scores.values()):
             message = f"loss not finite after epoch {len(result.history)}"
             record = replace(record, status="diverged", message=message, stopped=message, scores={})
     if record.status == "finished":
-        facts = {"spec": spec.to_dict(), "corruption": corruption}
-        save_tensors(folder / "weights.safetensors", network.state_dict(), facts)
-        record = with_readings(record, network, initial, problem, options)
-    return replace(record, seconds=round(time.perf_counter() - start, 3))
+        facts = {"spec": spec.to_dict(), "corruption": begun.corruption}
+        save_tensors(begun.folder / "weights.safetensors", begun.network.state_dict(), facts)
+        record = with_readings(record, begun.network, begun.initial, begun.problem, options)
+    return replace(record, seconds=round(begun.seconds + time.perf_counter() - start, 3))
 
 
 def _failed_record(record: Record | None, spec: Spec, options: RunOptions, message: str) -> Record:
@@ -149,6 +187,106 @@ def _make_run_folder(folder: Path) -> None:
         ) from None
 
 
+def _check_machine(spec: Spec, options: RunOptions) -> str:
+    """Raise what is wrong with the machine; return what is wrong with the spec's data, or nothing."""
+    try:
+        check_device(options.device)
+        prepared(spec, options.data_root)
+    except ENVIRONMENT_FAULTS as error:
+        if isinstance(error, GapscopeError):
+            raise
+        raise UnreadableFile(f"The data '{spec.data.name}' must be readable; reading them failed: {error}.") from None
+    except Exception as error:
+        return failure_message(error)
+    return ""
+
+
+class _Run:
+    """The run of one network: up to its training, and from there to its record."""
+
+    def __init__(self, spec: Spec, folder: Path, options: RunOptions) -> None:
+        self.spec, self.folder, self.options = spec, folder, options
+        self.known: Record | None = None
+        self.begun: _Begun | None = None
+        self.outcome: Record | Exception | None = None
+
+    def _guarded(self, part: Callable[..., Record | None], *given: Any) -> None:
+        """Do a part; what the network is to blame for becomes its record, what the machine is stays an error."""
+        try:
+            record = part(*given)
+            self.outcome = None if record is None else _written(record, self.folder)
+        except (NotWritten, DeviceNotFound) as error:
+            self.outcome = error
+        except Exception as error:
+            failed = _failed_record(self.known, self.spec, self.options, failure_message(error))
+            self.outcome = _written(failed, self.folder)
+
+    def begin(self, others: Sequence[_Run], contexts: ExitStack) -> None:
+        """Prepare the training; a network that is trained already gets the measures that its record lacks."""
+        try:
+            _make_run_folder(self.folder)
+            self.known = _known_record(self.folder)
+            fault = _check_machine(self.spec, self.options)
+            if fault:
+                self.outcome = _written(_failed_record(self.known, self.spec, self.options, fault), self.folder)
+            else:
+                self._guarded(self._begin, [item.begun for item in others if item.begun is not None], contexts)
+        except (GapscopeError, OSError) as error:
+            self.outcome = error
+
+    def _begin(self, others: Sequence[_Begun], contexts: ExitStack) -> Record | None:
+        known = self.known
+        if known is None or known.status == "failed":
+            self.begun = _begun(self.spec, self.folder, self.options, others, contexts)
+            return None
+        if known.status == "finished":
+            return read_network(self.folder / "weights.safetensors", self.options, known)
+        return known
+
+    def end(self, error: Exception | None, seconds: float) -> None:
+        """Score, measure and write the record.
+
+        Args:
+            error: What the training raised.
+            seconds: How long it took.
+        """
+        assert self.begun is not None
+        self.begun.seconds += seconds
+        try:
+            self._guarded(_finished_record, self.begun, self.options, error)
+        except NotWritten as written:
+            self.outcome = written
+
+
+def run_together(
+    specs: Sequence[Spec], folders: Sequence[Path], options: RunOptions, *, stack: Choice = "auto"
+) -> list[Record | Exception]:
+    """Run the networks of several specs, each as `run` does, those of one architecture trained in a stack.
+
+    Records and checkpoints are those of `run`, so that a stack that was killed goes on in a stack or one by one.
+
+    Args:
+        specs: What to train.
+        folders: Folder of each run.
+        options: Measures, data and device.
+        stack: See `gapscope.train_together`.
+
+    Returns:
+        For each its record as written, or what `run` would have raised.
+    """
+    runs = [_Run(*given, options) for given in zip(specs, folders, strict=True)]
+    with ExitStack() as contexts:
+        for number, item in enumerate(runs):
+            item.begin(runs[:number], contexts)
+        waiting = [item for item in runs if item.begun is not None]
+        start = time.perf_counter()
+        errors = train_all([item.begun.training for item in waiting if item.begun], stack=stack, largest=len(runs))
+        seconds = (time.perf_counter() - start) / max(1, len(waiting))
+        for item, error in zip(waiting, errors, strict=True):
+            item.end(error, seconds)
+    return [item.outcome for item in runs if item.outcome is not None]
+
+
 def run(spec: Spec, folder: Path, options: RunOptions) -> Record:
     """Train, score and measure the network of one spec, write its record, and return it.
 
@@ -172,27 +310,10 @@ def run(spec: Spec, folder: Path, options: RunOptions) -> Record:
         DeviceNotFound: The device is not on this machine.
         MissingExtra: A package that the data need is not installed.
     """
-    _make_run_folder(folder)
-    record = _known_record(folder)
-    try:
-        check_device(options.device)
-        prepared(spec, options.data_root)
-    except ENVIRONMENT_FAULTS as error:
-        if isinstance(error, GapscopeError):
-            raise
-        raise UnreadableFile(f"The data '{spec.data.name}' must be readable; reading them failed: {error}.") from None
-    except Exception as error:
-        return _written(_failed_record(record, spec, options, failure_message(error)), folder)
-    try:
-        if record is None or record.status == "failed":
-            record = _trained_record(spec, folder, options)
-        elif record.status == "finished":
-            record = read_network(folder / "weights.safetensors", options, record)
-    except (NotWritten, DeviceNotFound):
-        raise
-    except Exception as error:
-        record = _failed_record(record, spec, options, failure_message(error))
-    return _written(record, folder)
+    (outcome,) = run_together([spec], [folder], options, stack="never")
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def _written(record: Record, folder: Path) -> Record:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,9 @@ from gapscope.inspection.losses import class_logits, sample_losses
 from gapscope.inspection.outputs import inspecting, network_outputs
 from gapscope.pools.from_spec import build_network, prepared
 from gapscope.resampling.splits import Split
-from gapscope.training.loop import train
+from gapscope.training.loop import Training
 from gapscope.training.randomness import reproducible
+from gapscope.training.together import Choice, train_all
 
 Recipe = Callable[[Any, Tensor], nn.Module]
 
@@ -33,14 +34,25 @@ def _as_given(samples: Samples) -> Any:
     return parts if samples.form.names is None else dict(zip(samples.form.names, parts, strict=True))
 
 
-def _trained_by_spec(spec: Spec, samples: Samples, seed: int, root: str | None) -> nn.Module:
+def _by_spec(spec: Spec, samples: Samples, seed: int, root: str | None) -> Training:
+    """The training of a spec on some of its samples, not begun."""
     problem, _ = prepared(spec, root)
     spec = spec.replace({"seed": seed % 2**31})
     network = build_network(spec, dataclasses.replace(problem, train=samples))
-    result = train(network, samples, spec.training, seed=spec.seed)
-    if result.status == "diverged":
-        raise InvalidInput(f"A recipe must train; it diverged: {result.stopped}. Use a smaller learning rate.")
-    return network
+    return Training(network, samples, spec.training, seed=spec.seed)
+
+
+def _trained_by_spec(
+    parts: Sequence[tuple[Samples, int]], spec: Spec, root: str | None, stack: Choice
+) -> list[nn.Module]:
+    trainings = [_by_spec(spec, samples, seed, root) for samples, seed in parts]
+    for training, error in zip(trainings, train_all(trainings, stack=stack, largest=len(trainings)), strict=True):
+        if error is not None:
+            raise error
+        result = training.result
+        if result is not None and result.status == "diverged":
+            raise InvalidInput(f"A recipe must train; it diverged: {result.stopped}. Use a smaller learning rate.")
+    return [training.run.network for training in trainings]
 
 
 def trained(recipe: Recipe | Spec, samples: Samples, seed: int, root: str | None = None) -> nn.Module:
@@ -59,7 +71,7 @@ def trained(recipe: Recipe | Spec, samples: Samples, seed: int, root: str | None
         InvalidInput: The recipe returned something else, or its training diverged.
     """
     if isinstance(recipe, Spec):
-        return _trained_by_spec(recipe, samples, seed, root)
+        return _trained_by_spec([(samples, seed)], recipe, root, "never")[0]
     assert samples.targets is not None
     with reproducible(torch.device("cuda" if torch.cuda.is_initialized() else "cpu"), seed):
         network = recipe(_as_given(samples), samples.targets)
@@ -98,9 +110,23 @@ def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.nda
     return (1 - sample_losses(outputs.double(), targets.double()) / spread).cpu().numpy()
 
 
+def _part(samples: Samples, indices: np.ndarray) -> Samples:
+    return samples.subset(torch.from_numpy(indices))
+
+
 def scored(
     recipe: Recipe | Spec, samples: Samples, split: Split, spread: float, seed: int, root: str | None
 ) -> list[float]:
     """Train on one part and return the score of each sample of the other, in the split's order."""
-    network = trained(recipe, samples.subset(torch.from_numpy(split.trained)), stream_seed(seed, split.name), root)
-    return sample_scores(network, samples.subset(torch.from_numpy(split.scored)), spread).tolist()
+    network = trained(recipe, _part(samples, split.trained), stream_seed(seed, split.name), root)
+    return sample_scores(network, _part(samples, split.scored), spread).tolist()
+
+
+def scored_together(
+    spec: Spec, samples: Samples, splits: Sequence[Split], spread: float, seed: int, root: str | None, stack: Choice
+) -> list[list[float]]:
+    """What `scored` returns for each split of a spec; parts of equal size are trained in one stack."""
+    parts = [(_part(samples, split.trained), stream_seed(seed, split.name)) for split in splits]
+    networks = _trained_by_spec(parts, spec, root, stack)
+    pairs = zip(networks, splits, strict=True)
+    return [sample_scores(network, _part(samples, split.scored), spread).tolist() for network, split in pairs]

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from gapscope.base.randomness import stream_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import Spec
 from gapscope.pools.from_spec import prepared
-from gapscope.pools.jobs import remembered
+from gapscope.pools.jobs import keep, remembered
 from gapscope.resampling.designs import (
     DESIGNS,
     HELD_OUT,
@@ -37,7 +37,8 @@ from gapscope.resampling.designs import (
 )
 from gapscope.resampling.result import Training, Twin
 from gapscope.resampling.splits import Split, folds, group_numbers, hold_out, quarter_and_halves
-from gapscope.resampling.trainings import Recipe, scored
+from gapscope.resampling.trainings import Recipe, scored, scored_together
+from gapscope.training.together import Choice
 
 AUTO = "auto"
 FEWEST_SAMPLES, FEWEST_GROUPS = 40, 12
@@ -47,14 +48,19 @@ FACTS = "twin.json"
 class _Trainings:
     """Runs splits once, keeps their answers in a folder, and puts them together."""
 
-    def __init__(self, job: Any, groups: np.ndarray, folder: Path, workers: int, steps: Steps) -> None:
+    def __init__(
+        self, job: Any, groups: np.ndarray, folder: Path, workers: int, steps: Steps, together: Any = None
+    ) -> None:
         self.job, self.groups, self.folder, self.workers, self.steps = job, groups, folder, workers, steps
+        self.together = together
         self.done: dict[str, Training] = {}
 
     def run(self, splits: Sequence[Split]) -> Score:
         """Train what is missing; the mean score over all samples that these splits score."""
         sizes = {split.name: len(split.trained) for split in splits}
         self.steps.step(", ".join(sizes) if len(sizes) < 3 else f"{len(sizes)} folds")
+        if self.together is not None and len(splits) > 1:
+            self._run_together(splits)
         answers = remembered(
             {split.name: partial(self.job, split) for split in splits}, self.folder, workers=self.workers,
             on_done=lambda name, done, of: self.steps.advance(sizes[name]),
@@ -67,6 +73,14 @@ class _Trainings:
         trained_on = round(sum(sizes.values()) / len(sizes))
         return Score(trained_on, float(scores.mean()), variance_of_mean(scores, groups))
 
+    def _run_together(self, splits: Sequence[Split]) -> None:
+        """Train those that are missing side by side in this process, and keep their answers."""
+        missing = [split for split in splits if not (self.folder / f"{split.name}.json").exists()]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for split, answer in zip(missing, self.together(missing) if missing else [], strict=True):
+            keep(answer, self.folder / f"{split.name}.json")
+            self.steps.advance(len(split.trained))
+
     @property
     def cost(self) -> float:
         """Trainings on everything that these trainings amount to."""
@@ -75,6 +89,17 @@ class _Trainings:
 
 def _job(recipe: Recipe | Spec, samples: Samples, spread: float, seed: int, root: str | None, split: Split) -> Any:
     return scored(recipe, samples, split, spread, seed, root)
+
+
+def _together(recipe: Any, samples: Samples, spread: float, seed: int, root: str | None, stack: Choice) -> Any:
+    """What trains several splits at once, where the recipe is one whose steps are known."""
+    if stack == "never":
+        return None
+    if not isinstance(recipe, Spec):
+        raise InvalidInput(
+            "A recipe must be a Spec for its trainings to be stacked; got a function. Use stack='never'."
+        )
+    return lambda splits: scored_together(recipe, samples, splits, spread, seed, root, stack)
 
 
 def _data_digest(samples: Samples, groups: np.ndarray) -> str:
@@ -197,6 +222,7 @@ def twin(
     seed: int = 0,
     folder: str | Path | None = None,
     workers: int = 1,
+    stack: Choice = "never",
     data_root: str | None = None,
 ) -> Twin:
     """Say which accuracy a recipe reaches with all samples: its twins train on parts and are scored on the rest.
@@ -219,6 +245,9 @@ def twin(
         seed: Seed of the parts, and of what each training draws.
         folder: Where finished trainings are kept, so that a stopped call goes on; None keeps nothing.
         workers: Processes that train side by side, one thread each; above 1 the recipe must be picklable.
+        stack: Whether folds and halves of a spec are trained in one stack, in this process (see `train_together`):
+            "never", "always" where it can be, or "auto" where a short timing says that it is faster. Parts must have
+            the same size to be in one stack, so take a number of samples that the folds divide.
         data_root: Where the data of a spec lie.
 
     Returns:
@@ -252,7 +281,9 @@ def twin(
             raise InvalidInput("A recipe that is a function needs data; got none. Pass data=(x, y).")
         data = prepared(recipe, data_root)[0].train
     samples, numbers = _checked(data, groups)
+    check_choice("stack", stack, get_args(Choice))
     job = partial(_job, recipe, samples, _spread(samples), seed, data_root)
+    together = _together(recipe, samples, _spread(samples), seed, data_root, stack)
     with tempfile.TemporaryDirectory() as temporary:
         if folder is not None:
             facts = {"recipe": _recipe_name(recipe), "seed": seed, "data": _data_digest(samples, numbers)}
@@ -261,7 +292,7 @@ def twin(
         if design == AUTO and len(samples) > LARGE:
             design = HOLD_OUT.name
         with progress("twin", DESIGNS.get(design, LADDER[0]).cost * len(samples)) as steps:
-            trainings = _Trainings(job, numbers, kept, workers, steps)
+            trainings = _Trainings(job, numbers, kept, workers, steps, together)
             if design == HOLD_OUT.name:
                 found = _held_out(trainings, seed)
             else:
