@@ -5,12 +5,13 @@
 
 Protocol, fixed before any of the judged runs (seeds 100 and up) was trained:
 
-- Models from a config, random weights: a BERT classifier of sentences of 8 tokens, four classes by the first token with a
-  tenth of the labels wrong; a GPT-2 on sequences of 12 tokens from a Markov chain. LoRA of rank 8 on all linear layers,
-  embeddings and head trained too. 480 sequences, 48 pairs of canaries, batches of 16, Adam, constant learning rate .005.
-- Memorising: 20 runs a model of 15 epochs. Counted are the runs that are flagged at all, and those flagged no later than
-  the epoch of the least evaluation loss, on 300 fresh sequences. A run whose evaluation loss is least in the last epoch
-  has not turned and counts as in time.
+- Models from a config, random weights: a BERT classifier of sentences of 8 tokens, four classes by the first token with
+  a tenth of the labels wrong; a GPT-2 on sequences of 12 tokens from a Markov chain. LoRA of rank 8 on all linear
+  layers, embeddings and head trained too. 480 sequences, 48 pairs of canaries, batches of 16, Adam, constant learning
+  rate .005.
+- Memorising: 20 runs a model of 15 epochs. Counted are the runs that are flagged at all, and those flagged no later
+  than the epoch of the least evaluation loss, on 300 fresh sequences. A run whose evaluation loss is least in the last
+  epoch has not turned and counts as in time.
 - Null: 50 runs a model of 6 epochs in which coins are tossed anew after the training data are made, so that the meter
   knows nothing of which canaries were trained, however well these are learnt. Counted are the flags; level .01.
 - Cost: seconds of the meter by seconds of training with it, for 2,000 sequences of 64 tokens and the default 24 pairs.
@@ -65,7 +66,8 @@ def classifier(seed: int) -> Any:
     torch.manual_seed(seed)
     config = transformers.BertConfig(
         vocab_size=WORDS, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        num_labels=CLASSES, max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        num_labels=CLASSES,  # pyright: ignore[reportCallIssue]
+        max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     lora = peft.LoraConfig(
         task_type="SEQ_CLS", r=8, target_modules=["query", "key", "value", "dense"],

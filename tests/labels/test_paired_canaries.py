@@ -1,0 +1,82 @@
+"""Paired canaries: the p-value by enumeration and its bound, fair coins, data sets that hold one of each pair."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from gapscope.base.errors import InvalidInput
+from gapscope.labels.paired_canaries import PairedCanaries, paired_p_value
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 5, 9])
+def test_the_p_value_counts_all_patterns_of_signs(pairs: int) -> None:
+    values = np.random.default_rng(pairs).normal(0.3, 1, pairs)
+    sums = [float(np.dot(signs, np.abs(values))) for signs in itertools.product((-1, 1), repeat=pairs)]
+    assert paired_p_value(list(values)) == np.mean([total >= values.sum() - 1e-9 for total in sums])
+
+
+def test_equal_differences_are_the_binomial_tail() -> None:
+    right, pairs = 17, 24
+    tail = sum(math.comb(pairs, count) for count in range(right, pairs + 1)) / 2**pairs
+    assert paired_p_value([1.0] * right + [-1.0] * (pairs - right)) == pytest.approx(tail, rel=1e-12)
+
+
+def test_many_pairs_have_the_bound_which_is_above_the_exact_value() -> None:
+    values = np.random.default_rng(0).normal(0.5, 1, 32)
+    statistic = values.sum() / math.sqrt((values**2).sum())
+    assert paired_p_value(list(values)) < math.exp(-(statistic**2) / 2)
+    assert paired_p_value([1.0] * 64) == pytest.approx(math.exp(-32))
+    assert paired_p_value([-1.0] * 64) == 1.0
+
+
+def test_under_fair_coins_small_p_values_are_as_rare_as_they_say() -> None:
+    random = np.random.default_rng(1)
+    sizes = random.lognormal(0, 2, 20)
+    found = [paired_p_value(list(sizes * random.choice([-1, 1], 20))) for _ in range(400)]
+    # 400 draws of at most .05 each: 20 expected, five standard deviations above is 42
+    assert sum(value <= 0.05 for value in found) <= 42
+    assert min(found) > 0
+
+
+def _labelled(n: int = 40) -> list[dict[str, torch.Tensor]]:
+    return [{"input_ids": torch.tensor([i, i + 1]), "labels": torch.tensor(i % 3)} for i in range(n)]
+
+
+def test_canaries_by_labels_are_wrong_and_in_the_data() -> None:
+    data = _labelled()
+    canaries = PairedCanaries.of_labels(data, n_classes=3, number=12, seed=1)
+    changed = [i for i in range(len(data)) if int(canaries.dataset[i]["labels"]) != int(data[i]["labels"])]
+    assert len(changed) == len(canaries) == 12 and len(canaries.dataset) == 40  # type: ignore[arg-type]
+    for one, other in zip(canaries.trained, canaries.others, strict=True):
+        assert torch.equal(one["input_ids"], other["input_ids"])
+        labels = {int(one["labels"]), int(other["labels"]), int(one["input_ids"][0]) % 3}
+        assert labels == {0, 1, 2}
+    coins = []
+    for seed in range(20):
+        made = PairedCanaries.of_labels(data, n_classes=3, seed=seed, number=20)
+        coins += [int(a["labels"]) < int(b["labels"]) for a, b in zip(made.trained, made.others, strict=True)]
+    assert 0.4 < sum(coins) / len(coins) < 0.6
+
+
+def test_canaries_by_tokens_are_added_and_drawn_from_what_occurs() -> None:
+    rows = [{"input_ids": torch.tensor([3, 5, 8]), "labels": torch.tensor([3, 5, 8])} for _ in range(6)]
+    canaries = PairedCanaries.of_tokens(rows, number=4)
+    assert len(canaries.dataset) == 10 and canaries.dataset[9] is canaries.trained[3]  # type: ignore[arg-type]
+    assert canaries.dataset[2] is rows[2]
+    tokens = torch.cat([item["input_ids"] for item in [*canaries.trained, *canaries.others]])
+    assert set(tokens.tolist()) <= {3, 5, 8}
+    assert all(torch.equal(item["input_ids"], item["labels"]) for item in canaries.trained)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="finite, one or more"):
+        paired_p_value([])
+    with pytest.raises(InvalidInput, match="input_ids and labels of one shape"):
+        PairedCanaries.of_tokens(_labelled())
+    with pytest.raises(InvalidInput, match="must be mappings with labels"):
+        PairedCanaries.of_labels([{"input_ids": torch.zeros(2)}] * 8, n_classes=2, number=2)
