@@ -161,3 +161,20 @@ def test_wrong_input_gets_one_sentence() -> None:
         gs.compare({"one": nn.Linear(5, 2)}, X)
     with pytest.raises(InvalidInput, match=r"n_groups must lie in \[2, 200\]; got 1"):
         gs.compare(NETWORKS, X, n_groups=1)
+
+
+def test_networks_that_are_finished_are_kept_when_it_is_stopped() -> None:
+    passes: list[int] = []  # not an attribute of the network, which measuring would put back
+
+    class Stopping(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            passes.append(len(input))
+            if len(passes) > 1:  # the first is that of the front door
+                raise KeyboardInterrupt
+            return super().forward(input)
+
+    found = gs.compare({**NETWORKS, "stopping": Stopping(5, 2)}, (X, Y), ["loss"])
+    assert {row["network"] for row in found.to_pandas().to_dict("records")} == {"flat", "steep"}
+    passes.clear()
+    with pytest.raises(KeyboardInterrupt):
+        gs.compare({"flat": NETWORKS["flat"], "stopping": Stopping(5, 2)}, (X, Y), ["loss"])

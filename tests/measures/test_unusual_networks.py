@@ -14,6 +14,7 @@ from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, ReplaceLayer
+from gapscope.measures.accuracy import accuracy
 from gapscope.measures.distance_from_initialization import distance_from_initialization
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
@@ -199,7 +200,24 @@ def test_a_traced_network_has_one_precision() -> None:
     x = torch.randn(3, 4)
     traced: Any = torch.jit.trace(nn.Linear(4, 2), (x,))
     with pytest.raises(InvalidInput, match="dtype must be None for a network that TorchScript has compiled"):
+        ntk_logdet(nn.Sequential(traced), x)
+    with pytest.raises(InvalidInput, match="must be a module whose layers can be watched; got a TopLevelTracedModule"):
         ntk_logdet(traced, x)
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_weights_that_are_not_finite_are_refused_in_one_sentence(number: float) -> None:
+    network, x, y = nn.Linear(4, 2), torch.randn(3, 4), torch.tensor([0, 1, 0])
+    penalty = InputJacobianPenalty(1.0)
+    penalty(network, x)
+    with torch.no_grad():
+        network.weight[0, 1] = number
+    for measure in (ntk_trace, accuracy, parameter_norm):
+        with pytest.raises(InvalidInput, match="All weights must be finite; 'weight' holds NaN or infinity"):
+            measure(network, *((x, y) if measure is accuracy else () if measure is parameter_norm else (x,)))
+    with pytest.raises(InvalidInput, match=r"All weights must be finite; '0\.weight' holds NaN or infinity"):
+        GradientSimilarityPenalty(1.0)(nn.Sequential(network), x)
+    assert not penalty(network, x).isfinite()  # a training that has diverged knows what to do
 
 
 def test_an_input_that_overflows_is_no_refusal() -> None:

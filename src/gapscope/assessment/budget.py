@@ -12,6 +12,7 @@ import torch
 
 from gapscope.assessment.door import Ready
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
+from gapscope.base.progress import progress
 from gapscope.inspection.outputs import inspecting, network_outputs
 from gapscope.measures.registry import Measure, Sampling
 
@@ -159,6 +160,7 @@ def planned(
     take: Take,
     repeats: Mapping[str, float] | None = None,
     dispensable: Collection[str] = (),
+    shown: bool = False,
 ) -> Plan:
     """Decide on how many samples, and by which method, each measure is taken.
 
@@ -174,6 +176,7 @@ def planned(
         take: Takes one measure.
         repeats: Measure name -> how often all samples go through it; None for once.
         dispensable: Names of measures that may be left out.
+        shown: Whether to show a bar while it is tried what they cost, where that lasts over two seconds.
 
     Returns:
         The plan.
@@ -204,18 +207,21 @@ def planned(
     }
     failed = _too_dear(least, budget, [name for name in dispensable if name not in options])
     shares = dict(everything)
-    for item in known:
-        if item.name in options or item.name in failed:
-            continue
-        try:
-            cost, shares[item.name] = _tried(item, samplings[item.name], ready, budget, take)
-        except NotMeasurable:  # perhaps of these few samples only: none of them may be right
-            cost = _Cost(0.0, rough[item.name])
-        except Exception as error:  # whatever else it raises here it would raise on all samples
-            failed[item.name] = reason(error)
-            continue
-        costs[item.name] = times[item.name] * cost.a_sample
-        once += cost.once  # once more, for passes of another size
+    with progress("trying what it costs", len(known), shown=shown) as bar:
+        for item in known:
+            bar.step(item.name)
+            bar.advance()
+            if item.name in options or item.name in failed:
+                continue
+            try:
+                cost, shares[item.name] = _tried(item, samplings[item.name], ready, budget, take)
+            except NotMeasurable:  # perhaps of these few samples only: none of them may be right
+                cost = _Cost(0.0, rough[item.name])
+            except Exception as error:  # whatever else it raises here it would raise on all samples
+                failed[item.name] = reason(error)
+                continue
+            costs[item.name] = times[item.name] * cost.a_sample
+            once += cost.once  # once more, for passes of another size
     growing = [item for item in items if item.name in dispensable and item.cost_class == "superlinear"]
     for item in growing:
         if item.name not in options:

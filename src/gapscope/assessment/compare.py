@@ -213,7 +213,13 @@ def compare(
         repeats = {item.name: _repeats(item, n_groups, own_options=item.name in comparing.options) for item in items}
         plans = {
             name: planned(
-                items, found, budget=seconds, options=comparing.options, take=comparing.trial, repeats=repeats
+                items,
+                found,
+                budget=seconds,
+                options=comparing.options,
+                take=comparing.trial,
+                repeats=repeats,
+                shown=progress,
             )
             for name, found in doors.items()
         }

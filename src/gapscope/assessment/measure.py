@@ -140,7 +140,7 @@ def measure(
 
     with in_eager_mode(), sharing():
         extras = [item.name for item in chosen if not item.by_default] if _are_all(measures) else []
-        plan = planned(chosen, found, budget=seconds, options=options, take=trial, dispensable=extras)
+        plan = planned(chosen, found, budget=seconds, options=options, take=trial, dispensable=extras, shown=progress)
         if progress and plan.seconds > PATIENCE:
             say(f"measuring {type(found.bare).__name__}: {plan}")
         taking = _Taking(found, plan, initial, history, options, seed, strict)

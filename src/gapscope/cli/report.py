@@ -67,6 +67,7 @@ def report(
     from gapscope.base.files import to_json
     from gapscope.pools import open_pool
     from gapscope.report import summary, write_report
+    from gapscope.report.numbers import counted
 
     records = open_pool(pool).records()
     estimates, name = _estimates(records), title or pool.resolve().name
@@ -76,4 +77,4 @@ def report(
     if suspects:
         estimates |= _suspects(records, data_root)
     path = write_report(records, output or pool / "report.html", title=name, **estimates)
-    typer.echo(f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {len(records)} networks)")
+    typer.echo(f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {counted(len(records), 'network')})")

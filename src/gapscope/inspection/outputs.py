@@ -16,7 +16,14 @@ from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer
 from gapscope.base.samples import slices
 from gapscope.inspection.chunking import rows_per_pass
 from gapscope.inspection.restoring import restored
-from gapscope.inspection.usable import check_holds_numbers, check_module, check_weights_are_there, other_type
+from gapscope.inspection.usable import (
+    check_finite,
+    check_holds_numbers,
+    check_layers_can_be_watched,
+    check_module,
+    check_weights_are_there,
+    other_type,
+)
 
 # Samples a pass beyond which a forward pass gets no faster, on CPUs and GPUs alike.
 AT_MOST = 512
@@ -51,7 +58,8 @@ def unwrapped(network: nn.Module) -> nn.Module:
     """
     check_module(network)
     while True:
-        inner = vars(network).get("_modules", {}).get("_orig_mod")
+        # those of a script module are no dict
+        inner = dict(vars(network).get("_modules", {}).items()).get("_orig_mod")
         if isinstance(network, DistributedDataParallel | DataParallel):
             inner = network.module
         if not isinstance(inner, nn.Module):
@@ -115,6 +123,7 @@ def inspecting(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -
         GapscopeError: The body changed a parameter in place.
     """
     network = unwrapped(network)
+    check_layers_can_be_watched(network)
     check_weights_are_there(network)
     modes = [(module, module.training) for module in network.modules()]
     parameters = [(p, p.grad, p.requires_grad, _version(p)) for p in network.parameters()]
@@ -141,6 +150,22 @@ def inspecting(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -
             "A measure must leave the weights as they are; they were changed in place. "
             "Use torch.func.functional_call with changed copies instead."
         )
+
+
+@contextmanager
+def measuring(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -> Iterator[nn.Module]:
+    """As `inspecting`, for numbers that somebody reads: weights that are not finite are refused, in one sentence.
+
+    Args:
+        network: The network to measure.
+        mode: As for `inspecting`.
+
+    Yields:
+        As `inspecting`.
+    """
+    with inspecting(network, mode=mode) as network:
+        check_finite(network)
+        yield network
 
 
 def device_of(network: nn.Module) -> torch.device:

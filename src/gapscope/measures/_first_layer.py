@@ -11,7 +11,7 @@ from gapscope.base.estimate import Estimate
 from gapscope.base.samples import Samples
 from gapscope.inspection.hooks import Weighted, calls
 from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import inspecting, ready_inputs
+from gapscope.inspection.outputs import measuring, ready_inputs
 
 EPSILON = 1e-14
 
@@ -55,7 +55,7 @@ def first_layer_margin(network: nn.Module, samples: Samples, chunk_size: int | N
     Raises:
         NotMeasurable: There is no first layer, it does not vary, or it is the last one and constant.
     """
-    with inspecting(network) as network:
+    with measuring(network) as network:
         check_samples_alone(network, ready_inputs(network, samples.inputs[:64]))
         name, _ = first_layer(network, samples.inputs)
         distances, variances = boundary_distances_with_variances(

@@ -12,7 +12,7 @@ from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples, slices
 from gapscope.inspection.hooks import Weighted, calls, hooked
 from gapscope.inspection.losses import class_logits
-from gapscope.inspection.outputs import check_labels, checked_outputs, inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import check_labels, checked_outputs, measuring, ready_inputs, samples_per_pass
 from gapscope.inspection.sharing import shared
 
 
@@ -60,7 +60,7 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
         seen.append(inputs[0])
 
     outputs, features = [], []
-    with inspecting(network) as network, torch.no_grad():
+    with measuring(network) as network, torch.no_grad():
         x = ready_inputs(network, x)
         last = last_layer(network, x)
         with hooked({} if last is None else dict([last]), keep, before=True):

@@ -13,7 +13,7 @@ from gapscope.gradients.recording import recorded
 from gapscope.gradients.traces import square_norms
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.losses import sample_losses
-from gapscope.inspection.outputs import as_real, inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import as_real, measuring, ready_inputs, samples_per_pass
 from gapscope.inspection.sharing import shared
 from gapscope.measures._perturbed import loss_and_gradient, trainable
 
@@ -34,7 +34,7 @@ def mean_gradient(network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int |
     Returns:
         One real tensor a trainable parameter, in their order.
     """
-    with inspecting(network) as network:
+    with measuring(network) as network:
         x, y = ready_inputs(network, x), ready_inputs(network, y)
         size = samples_per_pass(network, x, chunk_size, one_pass=network, at_most=256)
         _, gradient = loss_and_gradient(network, Samples(x, y), size, trainable(network))
@@ -63,7 +63,7 @@ def sample_square_norms(
         (by_outputs,) = torch.autograd.grad(sample_losses(values, y).sum(), values)
         return square_norms(tape, outputs, by_outputs[None]).double().cpu()
 
-    with inspecting(network) as network:
+    with measuring(network) as network:
         trainable(network)
         x, y = ready_inputs(network, x), ready_inputs(network, y)
         check_samples_alone(network, x)

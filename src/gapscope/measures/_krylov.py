@@ -18,7 +18,7 @@ from gapscope.base.samples import slices
 from gapscope.gradients.backward import whole_gradient
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.inspection.losses import loss_of
-from gapscope.inspection.outputs import as_real, checked_outputs, inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import as_real, checked_outputs, measuring, ready_inputs, samples_per_pass
 from gapscope.inspection.sharing import shared
 from gapscope.measures._perturbed import trainable
 
@@ -45,7 +45,7 @@ class Hessian:
 
     def times(self, vectors: Float[Tensor, "k p"]) -> Float[Tensor, "k p"]:
         """Return the products of the Hessian with some vectors, which share all but the last of the backward passes."""
-        with inspecting(self.network) as network, differentiable_kernels(network.modules()):
+        with measuring(self.network) as network, differentiable_kernels(network.modules()):
             # made anew, since a vector from a caller's inference mode cannot be differentiated
             directions = [self._pieces(vector.clone()) for vector in vectors]
             x, y, parameters = ready_inputs(network, self.x), ready_inputs(network, self.y), trainable(network)

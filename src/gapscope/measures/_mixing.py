@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import slices
 from gapscope.inspection.losses import class_logits
-from gapscope.inspection.outputs import check_labels, checked_outputs, inspecting, samples_per_pass
+from gapscope.inspection.outputs import check_labels, checked_outputs, measuring, samples_per_pass
 from gapscope.inspection.sharing import shared
 from gapscope.measures._noisy_outputs import continuous_inputs
 
@@ -62,7 +62,7 @@ def mixed_logits(
         One row a sample.
     """
     pairs, outputs = partners(y, generator), []
-    with inspecting(network) as network, torch.no_grad():
+    with measuring(network) as network, torch.no_grad():
         x = continuous_inputs(network, x)
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
             inputs = mixed(x, pairs, part)

@@ -17,7 +17,7 @@ from gapscope.inspection.outputs import (
     as_real,
     check_labels,
     checked_outputs,
-    inspecting,
+    measuring,
     network_outputs,
     ready_inputs,
     samples_per_pass,
@@ -47,7 +47,7 @@ def at_weights(network: nn.Module, values: Sequence[Tensor]) -> Iterator[list[nn
     """Let the network have other trainable weights in the body.
 
     Args:
-        network: The network, inside `inspecting`.
+        network: The network, inside `measuring`.
         values: One tensor a trainable parameter.
 
     Yields:
@@ -65,7 +65,7 @@ def loss_and_gradient(
     """Return the mean loss over samples (in float64) and its gradient by the leaves.
 
     Args:
-        network: The network, inside `inspecting`.
+        network: The network, inside `measuring`.
         samples: Inputs with targets, on the network's device.
         chunk_size: Samples a pass.
         leaves: The parameters, or what stands in for them.
@@ -123,7 +123,7 @@ def ascended_loss(
     Returns:
         The largest loss on the way minus the loss at the weights; at least 0.
     """
-    with inspecting(network) as network:
+    with measuring(network) as network:
         own = [parameter.detach() for parameter in trainable(network)]
         samples = _ready(network, x, y)
         size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
@@ -211,7 +211,7 @@ def _searched_deviation(
 ) -> float:
     source = given_or_repeatable(generator, STREAM)
     seeds = torch.randint(2**62, (draws,), generator=source, device=source.device).tolist()
-    with inspecting(network) as network:
+    with measuring(network) as network:
         own = [parameter.detach() for parameter in trainable(network)]
         samples = _ready(network, x, y)
         size = samples_per_pass(network, samples.inputs, chunk_size)

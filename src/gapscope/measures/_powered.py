@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gapscope.base.errors import NotMeasurable
 from gapscope.inspection.hooks import Weighted, calls
 from gapscope.inspection.independence import finest
-from gapscope.inspection.outputs import checked_outputs, device_of, inspecting, ready_inputs
+from gapscope.inspection.outputs import checked_outputs, device_of, measuring, ready_inputs
 from gapscope.inspection.substitution import Substituted, in_precision
 
 
@@ -119,7 +119,7 @@ def powered(network: nn.Module, x: Tensor, power: int) -> Iterator[Powered]:
             f"The network is run on an input of ones, which needs floating-point inputs; got {x.dtype}. "
             "For token ids, measure the part of the network behind its embedding."
         )
-    with inspecting(network) as network:
+    with measuring(network) as network:
         norms = _norms(network, ready_inputs(network, x[:1]))
         # read before other tensors are seen in place of these
         pairs = [pair for norm in norms for pair in norm.powered(power)]

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.inspection.hooks import ModuleCall, Weighted, calls
-from gapscope.inspection.outputs import as_real, inspecting, ready_inputs
+from gapscope.inspection.outputs import as_real, measuring, ready_inputs
 from gapscope.inspection.sharing import shared
 
 
@@ -113,7 +113,7 @@ def layer_weights(network: nn.Module, x: Tensor, initial: Mapping[str, Tensor] |
         NotMeasurable: There is no such weight.
         InvalidInput: `initial` is of another network.
     """
-    with inspecting(network) as network:
+    with measuring(network) as network:
         places = _places(network, ready_inputs(network, x[:1]))
         state = {name: tensor.detach() for name, tensor in network.state_dict(keep_vars=True).items()}
         before = None if initial is None else {name: _checked(initial, name, own) for name, own in state.items()}

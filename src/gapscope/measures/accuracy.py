@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from gapscope.base.estimate import Estimate
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import scores
+from gapscope.inspection.usable import check_finite
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
 
 
@@ -49,4 +50,5 @@ def accuracy(
     >>> accuracy(nn.Identity(), torch.eye(4), torch.tensor([0, 1, 2, 0]))
     0.75
     """
+    check_finite(network)
     return Estimate(scores(network, Samples(x, y), chunk_size=chunk_size)["accuracy"])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import check_choice
 from gapscope.gradients.kernel import check_one_pass, kernel, precisely
 from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import inspecting, ready_inputs
+from gapscope.inspection.outputs import measuring, ready_inputs
 from gapscope.inspection.substitution import in_precision_of
 
 
@@ -67,7 +67,7 @@ def empirical_ntk(
     """
     check_choice("outputs", outputs, ("full", "traced"))
     check_one_pass(mode, chunk_size)
-    with inspecting(network, mode=mode) as network, precisely(network, dtype) as substituted:
+    with measuring(network, mode=mode) as network, precisely(network, dtype) as substituted:
         x = ready_inputs(network, in_precision_of(x, dtype))
         if mode == "eval":
             check_samples_alone(network, x)

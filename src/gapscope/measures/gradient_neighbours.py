@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
 from gapscope.gradients.neighbours import most_similar
-from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
+from gapscope.inspection.outputs import check_labels, measuring, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.registry import Number, register_measure
 
@@ -145,7 +145,7 @@ def neighbours_by(
     check_range("neighbours", neighbours, 1)
     check_range("voters", voters, 1)
     found = most_similar(kernel, neighbours).cpu()
-    with inspecting(network):
+    with measuring(network):
         probabilities = network_outputs(network, x).double().softmax(1).cpu()
     check_labels(y, probabilities.shape[1])
     return GradientNeighbours(found, y.cpu(), probabilities.shape[1], probabilities, min(voters, neighbours))

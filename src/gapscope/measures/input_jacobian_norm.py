@@ -16,7 +16,7 @@ from gapscope.base.samples import slices
 from gapscope.gradients.by_inputs import gradient_by_inputs
 from gapscope.gradients.probes import draw_probe
 from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import checked_outputs, inspecting, network_outputs, samples_per_pass
+from gapscope.inspection.outputs import checked_outputs, measuring, network_outputs, samples_per_pass
 from gapscope.measures._noisy_outputs import NOISE, SPACES, Space, continuous_inputs, in_space
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
 
@@ -159,7 +159,7 @@ def input_jacobian_norm(
             "method='probe' needs squared=True, because the probe of the norm itself is biased; got squared=False. "
             "Use squared=True for the mean squared norm, or method='exact'."
         )
-    with inspecting(network) as network:
+    with measuring(network) as network:
         x = continuous_inputs(network, x)
         check_samples_alone(network, x)
         if method == "probe":

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.gradients.kernel_ridge import LeftOut, Spectrum, best_left_out, nystroem_spectrum, spectrum
-from gapscope.inspection.outputs import inspecting, network_outputs
+from gapscope.inspection.outputs import measuring, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.registry import Number, register_measure
 
@@ -162,7 +162,7 @@ def _targets(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Regression targets as they are, or one column a class, in float64."""
     if y.is_floating_point():
         return y.double()
-    with inspecting(network):
+    with measuring(network):
         outputs = network_outputs(network, x[:1]).shape[1]
     classes = max(outputs, int(y.max()) + 1)
     return torch.nn.functional.one_hot(y, classes).double()

@@ -16,7 +16,7 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, chec
 from gapscope.base.results import Result
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import check_labels, checked_outputs, inspecting, ready_inputs
+from gapscope.inspection.outputs import check_labels, checked_outputs, measuring, ready_inputs
 from gapscope.measures.registry import EVERYTHING, Number, Sampling, register_measure
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def margin_signature(
     samples = Samples(x, y)
     if not samples.is_classification:
         raise InvalidInput(f"margin_signature needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
-    with inspecting(network) as network:
+    with measuring(network) as network:
         check_samples_alone(network, ready_inputs(network, samples.inputs[:64]))
         with torch.no_grad():
             n_outputs = checked_outputs(network(ready_inputs(network, x[:1])), 1).shape[1]

@@ -12,7 +12,7 @@ from gapscope.base.errors import check_choice
 from gapscope.base.estimate import Estimate
 from gapscope.gradients.kernel import check_one_pass, kernel, precisely
 from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import inspecting, ready_inputs
+from gapscope.inspection.outputs import measuring, ready_inputs
 from gapscope.inspection.substitution import in_precision_of
 from gapscope.measures.registry import Number, register_measure
 
@@ -126,7 +126,7 @@ def ntk_logdet(
     """
     check_choice("outputs", outputs, ("full", "traced"))
     check_one_pass(mode, chunk_size)
-    with inspecting(network, mode=mode) as network, precisely(network, dtype) as substituted:
+    with measuring(network, mode=mode) as network, precisely(network, dtype) as substituted:
         x = ready_inputs(network, in_precision_of(x, dtype))
         if mode == "eval":
             check_samples_alone(network, x)

@@ -21,7 +21,7 @@ from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.outputs import (
     as_real,
     checked_outputs,
-    inspecting,
+    measuring,
     network_outputs,
     ready_inputs,
     samples_per_pass,
@@ -136,7 +136,7 @@ def ntk_trace(
     check_choice("reduction", reduction, ("sum", "mean"))
     check_range("draws", draws, 1)
     check_one_pass(mode, chunk_size)
-    with inspecting(network, mode=mode) as network:
+    with measuring(network, mode=mode) as network:
         x = ready_inputs(network, x)
         n, chunk_size = len(x), len(x) if mode == "train" else chunk_size
         if mode == "eval":

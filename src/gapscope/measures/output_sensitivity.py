@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.estimate import Estimate
 from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import inspecting
+from gapscope.inspection.outputs import measuring
 from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
 from gapscope.measures.input_jacobian_norm import (
     number_of_outputs,
@@ -149,7 +149,7 @@ def output_sensitivity(
     check_range("noise_std", noise_std, 0, low_open=True)
     check_range("draws", draws, 1)
     per_output = per_output or space == "probabilities"
-    with inspecting(network) as network:
+    with measuring(network) as network:
         x = continuous_inputs(network, x)
         check_samples_alone(network, x)
         if method == "zero_noise":

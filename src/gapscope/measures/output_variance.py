@@ -19,7 +19,7 @@ from gapscope.base.results import Result
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.moments import ChannelMoments
-from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
+from gapscope.inspection.outputs import check_labels, measuring, network_outputs
 from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def output_variance(
     check_choice("space", space, SPACES)
     check_range("noise_std", noise_std, 0, low_open=True)
     check_range("draws", draws, 2)
-    with inspecting(network) as network:
+    with measuring(network) as network:
         x = continuous_inputs(network, x)
         check_samples_alone(network, x)
         shifts = output_shifts(
@@ -194,7 +194,7 @@ def error_detection(
         generator=generator,
         chunk_size=chunk_size,
     )
-    with inspecting(network):
+    with measuring(network):
         outputs = network_outputs(network, samples.inputs, chunk_size=chunk_size).cpu().double()
     check_labels(y, outputs.shape[1])
     wrong = (outputs.argmax(1) != y.cpu()).numpy()

@@ -6,6 +6,7 @@ from torch import nn
 
 from gapscope.base.estimate import Estimate
 from gapscope.inspection.outputs import as_real
+from gapscope.inspection.usable import check_finite
 from gapscope.measures.registry import register_measure
 
 
@@ -38,5 +39,6 @@ def parameter_norm(network: nn.Module) -> Estimate:
     >>> parameter_norm(layer)
     9
     """
+    check_finite(network)
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     return Estimate(sum(as_real(parameter.detach()).double().square().sum().item() for parameter in parameters))

@@ -17,7 +17,7 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.results import Result
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import check_labels, inspecting, network_outputs, ready_inputs
+from gapscope.inspection.outputs import check_labels, measuring, network_outputs, ready_inputs
 from gapscope.measures.registry import EVERYTHING, Number, Sampling, register_measure
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def unit_sparsity(
     samples = Samples(x, y)
     if not samples.is_classification:
         raise InvalidInput(f"unit_sparsity needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
-    with inspecting(network) as network:
+    with measuring(network) as network:
         check_samples_alone(network, ready_inputs(network, samples.inputs[:64]))
         n_outputs = network_outputs(network, x[:1]).shape[1]
         check_labels(y, n_outputs)

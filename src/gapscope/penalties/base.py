@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,8 +12,11 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection.outputs import explained
-from gapscope.inspection.usable import check_holds_numbers, check_module
+from gapscope.inspection.usable import check_finite, check_holds_numbers, check_layers_can_be_watched, check_module
 from gapscope.penalties.automatic_strength import AutomaticStrength
+
+# Networks that a penalty has seen, which it does not look at again.
+_CHECKED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 class Penalty(ABC):
@@ -73,6 +77,15 @@ class Penalty(ABC):
         return self.with_outputs(network, x, y)[1]
 
 
+def _check_once(network: nn.Module) -> None:
+    """Refuse what no training can begin with; what comes of it later is the training's matter."""
+    check_module(network)
+    if network not in _CHECKED:
+        check_layers_can_be_watched(network)
+        check_finite(network)
+        _CHECKED.add(network)
+
+
 def outputs_with_penalties(
     network: nn.Module, x: Tensor, y: Tensor | None, penalties: Sequence[Penalty]
 ) -> tuple[Tensor, Tensor]:
@@ -87,7 +100,7 @@ def outputs_with_penalties(
     Returns:
         Outputs [n, K] and the sum of the penalties (0-d).
     """
-    check_module(network)
+    _check_once(network)
     check_holds_numbers(x)
     for penalty in penalties:
         if penalty.automatic is not None:

@@ -272,6 +272,7 @@ def guide(view: PoolView) -> list[dict[str, Any]]:
                 "numbers": [],
             },
         )
-        spread = f"{number(min(values))} to {number(max(values))}" if values else "no finite value"
+        ends = dict.fromkeys(number(end) for end in (min(values), max(values))) if values else ["no finite value"]
+        spread = " to ".join(ends)
         entry["numbers"].append({"name": name, "range": spread, "exactness": _exactness(readings)})
     return list(entries.values())

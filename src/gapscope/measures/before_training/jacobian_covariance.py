@@ -12,7 +12,7 @@ from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import slices
 from gapscope.gradients.by_inputs import gradient_by_inputs
 from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import checked_outputs, inspecting, samples_per_pass
+from gapscope.inspection.outputs import checked_outputs, measuring, samples_per_pass
 from gapscope.measures._noisy_outputs import continuous_inputs
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
 
@@ -75,7 +75,7 @@ def jacobian_covariance(
     check_range("group_size", group_size, 2)
     if len(x) < 2:
         raise InvalidInput("jacobian_covariance needs two samples or more; got one.")
-    with inspecting(network) as network:
+    with measuring(network) as network:
         x = continuous_inputs(network, x)
         check_samples_alone(network, x[:64])
 

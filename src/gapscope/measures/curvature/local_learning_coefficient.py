@@ -13,7 +13,7 @@ from gapscope.base.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import sample_losses
-from gapscope.inspection.outputs import inspecting, network_outputs, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import measuring, network_outputs, ready_inputs, samples_per_pass
 from gapscope.measures._perturbed import at_weights, loss_and_gradient, trainable
 from gapscope.measures.registry import Sampling, register_measure
 
@@ -92,7 +92,7 @@ def local_learning_coefficient(
     n, source = len(x), given_or_repeatable(generator, "Langevin dynamics")
     scale = n / math.log(n)
     seeds = torch.randint(2**62, (chains,), generator=source, device=source.device).tolist()
-    with inspecting(network) as network:
+    with measuring(network) as network:
         samples = Samples(ready_inputs(network, x), ready_inputs(network, y))
         own = [parameter.detach() for parameter in trainable(network)]
         size = samples_per_pass(network, samples.inputs, None, one_pass=network, at_most=256)

@@ -12,7 +12,7 @@ from gapscope.base.samples import slices
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.losses import sample_losses
-from gapscope.inspection.outputs import as_real, checked_outputs, inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import as_real, checked_outputs, measuring, ready_inputs, samples_per_pass
 from gapscope.measures._directional import output_change
 from gapscope.measures._forward import labelled
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
@@ -63,7 +63,7 @@ def fisher_rao_norm(
     """
     labelled("fisher_rao_norm", x, y)
     total = 0.0
-    with inspecting(network) as network, differentiable_kernels(network.modules()):
+    with measuring(network) as network, differentiable_kernels(network.modules()):
         x = ready_inputs(network, x)
         check_samples_alone(network, x[:64])
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]

@@ -12,7 +12,7 @@ from gapscope.base.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import slices
 from gapscope.inspection.hooks import tapped
-from gapscope.inspection.outputs import inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import measuring, ready_inputs, samples_per_pass
 from gapscope.measures._first_layer import first_layer
 from gapscope.measures._forward import labelled
 from gapscope.measures._mixing import STREAM, mixed_logits
@@ -112,7 +112,7 @@ def davies_bouldin_mixup(
     logits = mixed_logits(network, x, y, generator, chunk_size)
     error = mean_with_error((logits.argmax(1) != y.cpu()).double())
     features = []
-    with inspecting(network) as network, torch.no_grad():
+    with measuring(network) as network, torch.no_grad():
         x = ready_inputs(network, x)
         name, module = first_layer(network, x)
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import slices
 from gapscope.inspection.losses import class_logits
-from gapscope.inspection.outputs import checked_outputs, inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import checked_outputs, measuring, ready_inputs, samples_per_pass
 from gapscope.measures._augmented import PENALTIES, Draws, UnitRange, check_images
 from gapscope.measures._forward import forward_pass
 from gapscope.measures._numbers import Numbers
@@ -71,7 +71,7 @@ def augmentation_robustness(
     draws = Draws.of(len(x), given_or_repeatable(generator, "augmentation"))
     images = UnitRange.of(x)
     penalties, agreements = [], []
-    with inspecting(network) as network, torch.no_grad():
+    with measuring(network) as network, torch.no_grad():
         x = ready_inputs(network, x)
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
             total, same = torch.zeros(part.stop - part.start).double(), torch.zeros(part.stop - part.start).double()

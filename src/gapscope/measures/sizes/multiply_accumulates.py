@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gapscope.base.estimate import Estimate
 from gapscope.gradients.double_backward import differentiable_kernels
-from gapscope.inspection.outputs import inspecting, ready_inputs
+from gapscope.inspection.outputs import measuring, ready_inputs
 from gapscope.measures.registry import EVERYTHING, register_measure
 
 
@@ -45,7 +45,7 @@ def multiply_accumulates(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Esti
     6
     """
     # fused layers hide their products from the counter; where a weight has a gradient, torch fuses none
-    with inspecting(network) as network, differentiable_kernels(network.modules()):
+    with measuring(network) as network, differentiable_kernels(network.modules()):
         network.requires_grad_(True)
         counter = FlopCounterMode(display=False)
         with counter:

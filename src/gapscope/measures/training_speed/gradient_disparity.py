@@ -12,7 +12,7 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import Samples
-from gapscope.inspection.outputs import inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import measuring, ready_inputs, samples_per_pass
 from gapscope.measures._perturbed import loss_and_gradient, norm_of, trainable
 from gapscope.measures.registry import Sampling, register_measure
 
@@ -70,7 +70,7 @@ def gradient_disparity(
     if size < 1:
         raise InvalidInput(f"gradient_disparity needs a sample a batch, here {batches}; got {len(x)} samples.")
     order = torch.randperm(len(x), generator=given_or_repeatable(generator, "batches of gradients"))
-    with inspecting(network) as network:
+    with measuring(network) as network:
         samples = Samples(ready_inputs(network, x), ready_inputs(network, y))
         at_once = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
         parts = order[: batches * size].to(samples.inputs.device).split(size)
