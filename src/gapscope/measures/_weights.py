@@ -135,7 +135,7 @@ def layer_weights(network: nn.Module, x: Tensor, initial: Mapping[str, Tensor] |
                 )
             )
     if not found:
-        raise NotMeasurable("A norm of weight matrices needs a trainable weight of two dimensions; there is none.")
+        raise NotMeasurable("This measure needs a trainable weight of two dimensions or more; there is none.")
     return found
 
 

@@ -16,10 +16,22 @@ _PENALTIES: dict[str, type] = {}
 
 
 def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
-    """Register the decorated class as a penalty that specs can name."""
+    """Register the decorated class as a penalty that specs can name.
+
+    Args:
+        name: Its name in specs.
+
+    Returns:
+        The decorator.
+
+    Raises:
+        InvalidInput: Another class has that name.
+    """
 
     def register(cls: AnyClass) -> AnyClass:
-        _PENALTIES[name] = cls
+        known = _PENALTIES.setdefault(name, cls)
+        if known is not cls:
+            raise InvalidInput(f"A penalty's name must be its own; {name!r} is {known.__name__} already. Choose another.")
         return cls
 
     return register
@@ -42,10 +54,17 @@ def make_penalty(name: str, options: Mapping[str, Any]) -> Any:
         The penalty.
 
     Raises:
-        InvalidInput: The name or a setting is unknown; the nearest is named.
+        InvalidInput: The name or a setting is unknown, and the nearest is named; or a setting that has no default is
+            missing.
     """
     known = penalties()
     if name not in known:
         raise InvalidInput(f"There is no penalty {name!r}; known are {', '.join(known)}.{nearest(name, known)}")
-    check_known(f"Penalty {name!r}", options, inspect.signature(known[name]).parameters, noun="setting")
+    settings = inspect.signature(known[name]).parameters
+    check_known(f"Penalty {name!r}", options, settings, noun="setting")
+    missing = [key for key, item in settings.items() if item.default is item.empty and key not in options]
+    if missing:
+        raise InvalidInput(
+            f"Penalty {name!r} needs the setting {missing[0]!r}; got {', '.join(options) or 'no settings'}. Give it a value."
+        )
     return known[name](**options)

@@ -53,7 +53,7 @@ class Setting:
         data_root: Where the data lie; None looks in the usual places.
         device: Torch device of the networks that pools train.
         say: Called with one line about each finished step.
-        spent: Seconds of every network and job that a part asked for, whenever it was made.
+        spent: Seconds of every network and job that a part asked for, by name, whenever it was made.
         settings: Files of settings that were read.
     """
 
@@ -63,7 +63,7 @@ class Setting:
     data_root: str | None = None
     device: str = "cpu"
     say: Callable[[str], None] = print
-    spent: list[float] = field(default_factory=list, compare=False, repr=False)
+    spent: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
     settings: list[Path] = field(default_factory=list, compare=False, repr=False)
 
     def __reduce__(self) -> Any:
@@ -99,7 +99,7 @@ class Setting:
 
         options = {"workers": self.workers, "data_root": self.data_root, "device": self.device} | options
         records = Pool(self.work / pool).run(specs, on_record=tell, **options)
-        self.spent.extend(record.seconds for record in records)
+        self.spent.update({f"{pool}/{record.id}": record.seconds for record in records})
         return records
 
     def remembered(self, name: str, jobs: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Setting:
             timed, self.work / name, workers=self.workers,
             on_done=lambda job, number, total: self.say(f"  {name}: {number} of {total}"),
         )  # fmt: skip
-        self.spent.extend(float(kept["seconds"]) for kept in found.values())
+        self.spent.update({f"{name}/{key}": float(kept["seconds"]) for key, kept in found.items()})
         return {key: kept["answer"] for key, kept in found.items()}
 
 
@@ -223,7 +223,7 @@ def _facts(study: Study, part: Part, setting: Setting, outcome: Outcome, seconds
         "seeds": list(outcome.seeds),
         "seconds": round(seconds, 1),
         "runs": len(setting.spent),
-        "seconds_of_runs": round(sum(setting.spent), 1),
+        "seconds_of_runs": round(sum(setting.spent.values()), 1),
         "workers": setting.workers,
         "device": setting.device,
         "data": dict(outcome.data),
