@@ -5,7 +5,11 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from gapscope.measures.registry import measures
+import pytest
+import torch
+
+from gapscope.measures import registry
+from gapscope.measures.registry import get_measure, measures
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -24,5 +28,14 @@ def test_every_measure_says_all_of_itself() -> None:
     known = measures()
     assert len(known) >= 30
     for name, item in known.items():
-        assert item.title and item.oracle and item.cost_class, name
-        assert item.family or item.by_default or item.cost_class == "superlinear", name
+        assert item.title and item.oracle and item.cost_class, f"{name} needs a title, an oracle and a cost_class"
+        rooted = item.family or item.by_default or item.cost_class == "superlinear"
+        assert rooted, f"{name} needs a folder of its family, for it is not measured by default"
+
+
+def test_the_measure_of_the_docs_stands_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_MEASURES", dict(measures()))
+    page = (DOCS / "add-a-measure.md").read_text(encoding="utf-8")
+    exec(page.split("```python\n")[1].split("```")[0], {"__name__": "confidence"})  # as a user's own file would
+    logits = torch.tensor([[1.0, 1.0], [0.0, 1000.0]])
+    assert float(get_measure("mean_confidence").function(torch.nn.Identity(), logits)) == pytest.approx(0.75)

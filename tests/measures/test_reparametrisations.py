@@ -63,4 +63,6 @@ def test_measures_are_unchanged_by_what_they_name_and_by_nothing_else(
         for mine, theirs in pairs
     ]
     if (name, change) not in UNSEEN:
-        assert all(same) is (change in item.unchanged_by), pairs
+        assert all(same) is (change in item.unchanged_by), (
+            f"{change!r} {'leaves' if all(same) else 'changes'} {name}: its `unchanged_by` must say so; {pairs}"
+        )

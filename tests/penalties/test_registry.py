@@ -10,7 +10,7 @@ import torch
 
 from gapscope.base.errors import InvalidInput
 from gapscope.penalties import registry
-from gapscope.penalties.registry import make_penalty, penalties
+from gapscope.penalties.registry import make_penalty, penalties, register_penalty
 from gapscope.penalties.weight import WeightPenalty
 
 
@@ -21,6 +21,14 @@ def test_penalties_are_made_by_name() -> None:
         make_penalty("wieght", {})
     with pytest.raises(InvalidInput, match=r"has no setting 'strenth'.*Did you mean 'strength'"):
         make_penalty("weight", {"strenth": 1})
+    with pytest.raises(InvalidInput, match="Penalty 'weight' needs the setting 'strength'; got no settings"):
+        make_penalty("weight", {})
+
+
+def test_two_classes_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="A penalty called 'weight' is registered already"):
+        register_penalty("weight")(int)
+    assert register_penalty("weight")(WeightPenalty) is WeightPenalty
 
 
 def test_the_penalty_of_the_docs_stands_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

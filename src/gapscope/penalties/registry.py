@@ -29,9 +29,10 @@ def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
     """
 
     def register(cls: AnyClass) -> AnyClass:
-        known = _PENALTIES.setdefault(name, cls)
-        if known is not cls:
-            raise InvalidInput(f"A penalty's name must be its own; {name!r} is {known.__name__} already. Choose another.")
+        taken = _PENALTIES.get(name, cls)
+        if (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise InvalidInput(f"A penalty called {name!r} is registered already; choose another name.")
+        _PENALTIES[name] = cls
         return cls
 
     return register
@@ -65,6 +66,7 @@ def make_penalty(name: str, options: Mapping[str, Any]) -> Any:
     missing = [key for key, item in settings.items() if item.default is item.empty and key not in options]
     if missing:
         raise InvalidInput(
-            f"Penalty {name!r} needs the setting {missing[0]!r}; got {', '.join(options) or 'no settings'}. Give it a value."
+            f"Penalty {name!r} needs the setting {missing[0]!r}; got {', '.join(options) or 'no settings'}. Give it a "
+            "value."
         )
     return known[name](**options)
