@@ -36,6 +36,15 @@ def test_the_study_is_found_by_its_name() -> None:
     assert load_study("luo2019") is STUDY
 
 
+def test_batches_of_every_size_get_as_many_steps_at_small_scale() -> None:
+    steps = set()
+    for size in (8, 16, 32, 128):
+        spec = method(at("small"), "resnet", size)[0]
+        assert spec.data.train_size is not None
+        steps.add(spec.training.epochs * math.ceil(spec.data.train_size / size))
+    assert steps == {12 * 64}
+
+
 def test_the_papers_protocol_at_paper_scale() -> None:
     small_batch, large_batch = (method(at("paper"), "resnet", size)[0] for size in (128, 1024))
     assert small_batch.network.options == {"width_multiplier": 1.0}

@@ -21,6 +21,7 @@ from gapscope_studies.luo2019.networks import (
     REACH,
     Method,
     differences,
+    epochs_of,
     gamma_squared,
     larger,
     method,
@@ -196,12 +197,13 @@ def _on_images(setting: Setting, batch_size: int, **normalization: Any) -> list[
     if normalization.get("kind") == "population":
         normalization["population_samples"] = chosen["population_samples"]
     options = {"folder": _images(setting, chosen["images"], chosen.get("most")), "side": chosen["side"]}
+    epochs = epochs_of(setting.read(__file__), batch_size, chosen["epochs"])
     changes = {
         "data": DataSpec(name="image_folder", options=options).to_dict(),
-        "training.epochs": chosen["epochs"],
+        "training.epochs": epochs,
         "training.schedule": "step",
         "training.schedule_factor": 0.1,
-        "training.schedule_epochs": max(1, round(0.3 * chosen["epochs"])),
+        "training.schedule_epochs": max(1, round(0.3 * epochs)),
     }
     return [spec.replace(changes) for spec in method(setting, "resnet", batch_size, **normalization)]
 

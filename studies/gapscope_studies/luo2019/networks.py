@@ -44,6 +44,15 @@ PANELS = {"train_loss": "train loss", "test_loss": "validation loss", "test_accu
 PAPER = {"data": "CIFAR-10, 50,000 training images, 10 classes, 3 x 32 x 32", "batch size": "128, 1,024"}
 
 
+def epochs_of(scale: Mapping[str, Any], batch_size: int, epochs: int) -> int:
+    """Epochs at a batch size where `epochs` are those of the normal one: as many, or for as many steps.
+
+    >>> epochs_of({"equal_steps": True, "normal": 16}, 128, 12), epochs_of({"equal_steps": False}, 128, 12)
+    (96, 12)
+    """
+    return math.ceil(epochs * batch_size / scale["normal"]) if scale["equal_steps"] else epochs
+
+
 def method(
     setting: Setting,
     architecture: str,
@@ -59,7 +68,8 @@ def method(
     """
     scale = setting.read(__file__)
     base = Spec.from_dict(scale[architecture])
-    epochs, rate = epochs or base.training.epochs, base.training.learning_rate * batch_size / 128
+    epochs = epochs_of(scale, batch_size, epochs or base.training.epochs)
+    rate = base.training.learning_rate * batch_size / 128
     if normalization.get("weight_norm"):
         # narrow networks get vectors of the lengths that full ones have, which set how fast directions turn
         normalization["directions_std"] = DIRECTIONS_STD / base.network.options.get("width_multiplier", 1.0) ** 0.5
