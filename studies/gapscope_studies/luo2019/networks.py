@@ -193,6 +193,7 @@ def outcome(
     figure: Figure | None = None,
     tables: Mapping[str, pandas.DataFrame] | None = None,
     more_figures: Mapping[str, Figure] | None = None,
+    verdict: str = "",
 ) -> Outcome:
     """What a comparison of methods found."""
     specs = [Spec.from_dict(record.spec) for found in methods.values() for record in found.records]
@@ -208,6 +209,7 @@ def outcome(
         tables={"Methods at the end of training (mean over seeds, 95 % t interval)": method_table(methods)}
         | dict(tables or {}),
         figures={"curves": figure or curves(methods)} | dict(more_figures or {}),
+        verdict=verdict,
         seeds=sorted({spec.seed for spec in specs}),
         data=data_hashes(setting, specs),
     )

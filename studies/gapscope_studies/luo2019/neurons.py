@@ -38,6 +38,11 @@ QUANTITIES = {
     "correlation": "mean absolute correlation of what enters the ReLUs",
 }
 
+BEWARE = (
+    "Beside the noise of a batch statistic, which is what the paper speaks of, centring or scaling itself tells the "
+    "compared networks apart."
+)
+
 
 def _relus(network: nn.Module) -> dict[str, nn.Module]:
     return {name: module for name, module in network.named_modules() if isinstance(module, nn.ReLU)}
@@ -135,6 +140,7 @@ def neurons(setting: Setting) -> Outcome:
         {"network": "a single neuron and a layer, in theory", "batch size": "not said"},
         tables={"Neurons at the end of training": pandas.DataFrame(rows)},
         more_figures={"neurons": figure},
+        verdict=BEWARE,
     )
 
 

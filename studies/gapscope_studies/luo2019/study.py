@@ -34,6 +34,9 @@ STUDY = Study(
         Finding("excess", "fully connected: the shipped gamma decay",
                 held="With variances and curvature corrected, as shipped here, gamma decay is what batch norm adds: "
                 "{value:.2f} times [{low:.2f}, {high:.2f}] in fully connected layers."),
+        Finding("neurons", "batch means equalise the neurons",
+                held="Networks centred by batch means have more equal neurons than weight-normalised ones, and rely "
+                "less on one: the relative spread of their outputs differs by {value:.2f} [{low:.2f}, {high:.2f}]."),
         Finding("table1", "batch norm's effective learning rate",
                 not_held="Batch norm's effective learning rate is not larger than SGD's but smaller: the difference is "
                 "{value:.2f} of the rate."),
