@@ -55,6 +55,16 @@ def _wrong_input_reaches_our_own_checks(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(pytest, "raises", unchecked)
 
 
+@pytest.fixture(scope="module")
+def without_workers() -> Iterator[None]:
+    """Pools train their networks in this process: starting two workers costs more than all the rest."""
+    from engines import in_this_process
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gapscope.pools.processes.run_local", in_this_process)
+        yield
+
+
 @pytest.fixture(scope="session")
 def real_data_root() -> Path:
     """Folder of the real data sets; tests of their published numbers are skipped where it is absent."""

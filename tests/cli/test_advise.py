@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from commands import gapscope
-from engines import in_this_process
 
 GRID = """
 measures = ["parameter_count"]
@@ -30,12 +28,7 @@ learning_rate = 0.05
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_processes() -> Iterator[None]:
-    """Networks are trained in this process: starting two workers costs more than all the rest."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gapscope.pools.processes.run_local", in_this_process)
-        yield
+pytestmark = pytest.mark.usefixtures("without_workers")
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from commands import gapscope
-from engines import in_this_process
 from gapscope.cli.demo import held_out_ids
 from gapscope.cli.doctor import torchvision_problem
 
@@ -34,12 +32,7 @@ learning_rate = 0.01
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_processes() -> Iterator[None]:
-    """Networks are trained in this process: starting two workers costs more than all the rest."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gapscope.pools.processes.run_local", in_this_process)
-        yield
+pytestmark = pytest.mark.usefixtures("without_workers")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from engines import in_this_process
 from gapscope.base.errors import (
     DamagedFileWarning,
     DataNotFound,
@@ -40,9 +39,7 @@ MEASURES = ("accuracy", "parameter_count")
 NO_RIGHTS = pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
 
 
-@pytest.fixture(autouse=True)
-def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapscope.pools.processes.run_local", in_this_process)
+pytestmark = pytest.mark.usefixtures("without_workers")
 
 
 def specs(*seeds: int) -> list[Spec]:
@@ -52,9 +49,7 @@ def specs(*seeds: int) -> list[Spec]:
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("template") / "pool"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gapscope.pools.processes.run_local", in_this_process)
-        Pool(folder).run(specs(), measures=MEASURES)
+    Pool(folder).run(specs(), measures=MEASURES)
     return folder
 
 

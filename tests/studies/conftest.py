@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
 import pytest
 
-from engines import in_this_process
 from smoke_studies import SmokeStudy, shared_folder
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_processes() -> Iterator[None]:
+def _no_processes(without_workers: None) -> None:
     """Starting a worker takes longer than all networks of a part at smoke scale."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gapscope.pools.processes.run_local", in_this_process)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import random
 import shutil
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy
@@ -18,7 +18,6 @@ import pandas
 import pytest
 
 from commands import Done, gapscope
-from engines import in_this_process
 from gapscope.base.errors import GapscopeError
 from gapscope.base.specs import Spec
 from gapscope.estimation import GapEstimator
@@ -43,11 +42,7 @@ FILES = ("record.json", "history.jsonl", "weights.safetensors", "checkpoint.safe
 SHARE = 6
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_processes() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gapscope.pools.processes.run_local", in_this_process)
-        yield
+pytestmark = pytest.mark.usefixtures("without_workers")
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from commands import gapscope
-from engines import in_this_process
 from gapscope.pools import Pool
 
 HEAD = "measures = []\n[base.data]\ntrain_size = 20\ntest_size = 20\n[base.training]\nepochs = 1\n"
@@ -72,11 +70,7 @@ GRIDS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_processes() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gapscope.pools.processes.run_local", in_this_process)
-        yield
+pytestmark = pytest.mark.usefixtures("without_workers")
 
 
 @pytest.mark.parametrize("name", GRIDS)
