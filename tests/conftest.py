@@ -16,12 +16,19 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from shape_checks import check_anew
+
 # a busy machine is no fault of the code
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 torch.set_num_threads(1)
 # torch says some things once a process: a warning is then an error in whichever test happens to come first
 torch.set_warn_always(True)
+
+
+def pytest_runtest_setup() -> None:
+    """Each test checks the shapes of its first calls, whichever tests ran before it."""
+    check_anew()
 
 
 def _data_root() -> Path:

@@ -1,14 +1,55 @@
-"""Type checker of `pytest --jaxtyping-packages=...,shape_checks.checked`: shapes and types of every call."""
+"""Type checker of `pytest --jaxtyping-packages=...,shape_checks.checked`: shapes and types of calls.
+
+Each test checks its first calls, as many as `CALLS`, and no more: a check takes longer than a small function, and what
+is wrong with the shapes of a function shows in its first calls.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
-checked: Callable[[Any], Any]
+import jaxtyping
+
+CALLS = 200
+_left = CALLS
+
+
+def check_anew() -> None:
+    """Let the next calls be checked, as a new test begins."""
+    global _left
+    _left = CALLS
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def counted(*args: Any, **options: Any) -> Any:
+        global _left
+        _left -= 1
+        if _left <= 0:
+            jaxtyping.config.update("jaxtyping_disable", True)
+        state = random.getstate()  # beartype draws which item of a list it looks at
+        try:
+            return function(*args, **options)
+        finally:
+            random.setstate(state)
+
+    return counted
+
+
 try:
     from beartype import BeartypeConf, beartype
-
-    checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float, as PEP 484 has it
 except ImportError:  # machines with a GPU may lack it; shapes are then not checked
-    checked = lambda obj: obj  # noqa: E731
+
+    def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function as it is."""
+        return function
+else:
+    _typed = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float, as PEP 484 has it
+
+    def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with its arguments and its result checked, while calls are left."""
+        return _counted(_typed(function))

@@ -66,7 +66,7 @@ class _Cells:
     turned: csr_array
     diagonal: Array  # cells in which both networks share all settings: each pair counts in both directions there
 
-    def counts(self, above: Float[Array, "p d"], below: Float[Array, "p d"], weights: Float[Array, "p d"]) -> Array:
+    def counts(self, above: Float[Array, "p d"], below: Float[Array, "p d"], weights: Float[Array, "p e"]) -> Array:
         """Pairs by cell, sign of the gap, sign of the measure (above, below, equal) and draw."""
         over = _product(self.kept, above) + _product(self.turned, below)
         under = _product(self.kept, below) + _product(self.turned, above)

@@ -47,13 +47,13 @@ def _settings(n: int, layout: Windows) -> tuple[list[int], list[int], list[int],
     return list(layout.stride), zeros, list(layout.dilation), False, zeros, n
 
 
-def _backward(
-    inputs: Tensor, gradients: Tensor, weights: Tensor, layout: Windows, *, by_inputs: bool
-) -> tuple[Tensor, ...]:
+def _backward(inputs: Tensor, gradients: Tensor, weights: Tensor, layout: Windows, *, by_inputs: bool) -> Tensor:
+    """Derivatives by the inputs, or else by the weights."""
     images = _as_groups(_images(gradients, inputs, layout))
     wanted = [by_inputs, not by_inputs, False]
     settings = _settings(len(inputs), layout)
-    return torch.ops.aten.convolution_backward(images, _as_groups(inputs), weights, [0], *settings, wanted)
+    found = torch.ops.aten.convolution_backward(images, _as_groups(inputs), weights, [0], *settings, wanted)
+    return found[0 if by_inputs else 1]
 
 
 def jacobians(inputs: Tensor, gradients: Float[Tensor, "n o t"], layout: Windows) -> Float[Tensor, "n o k"]:
@@ -62,7 +62,7 @@ def jacobians(inputs: Tensor, gradients: Float[Tensor, "n o t"], layout: Windows
     if gradients.shape[2] < _WINDOWS:
         return torch.bmm(gradients, replace(layout, ones=False).unfold(inputs).mT)
     weights = inputs.new_empty(n * rows, inputs.shape[1], *layout.kernel_size)
-    return _backward(inputs, gradients, weights, layout, by_inputs=False)[1].view(n, rows, -1)
+    return _backward(inputs, gradients, weights, layout, by_inputs=False).view(n, rows, -1)
 
 
 def applied(jacobian: Float[Tensor, "n o k"], inputs: Tensor, layout: Windows) -> Float[Tensor, "n o t"]:
@@ -78,4 +78,4 @@ def applied_back(
 ) -> Tensor:
     """Return the transpose of J_n applied to the derivatives at every window, folded back to the inputs."""
     weights = _weights(jacobian, inputs, layout)
-    return _backward(inputs, gradients, weights, layout, by_inputs=True)[0].view_as(inputs)
+    return _backward(inputs, gradients, weights, layout, by_inputs=True).view_as(inputs)

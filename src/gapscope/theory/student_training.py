@@ -25,7 +25,7 @@ from gapscope.theory.teacher_students import StudentWeights, TeacherTask, ridge_
 
 _DIVERGED = 1e9
 Start = Literal["correlation", "random"]
-Parameters = Float[np.ndarray, "k n+1"]
+Parameters = Float[np.ndarray, "k n_plus_1"]
 
 
 def _check(task: TeacherTask, method: str, batch: int, epochs: int, zeta: float, checkpoints: Sequence[int]) -> None:

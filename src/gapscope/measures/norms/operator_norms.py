@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Inexact, Shaped
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
@@ -56,7 +56,7 @@ def circular_operator_norm(
     return largest
 
 
-def _folded(block: Tensor, sizes: Sequence[int], strides: Sequence[int], *, half: bool) -> Float[Tensor, "f o i"]:
+def _folded(block: Tensor, sizes: Sequence[int], strides: Sequence[int], *, half: bool) -> Inexact[Tensor, "f o i"]:
     """Matrices of all frequencies of the output, or of half of them, from those of the input [O, I, *sizes]."""
     dims = len(sizes)
     # each dimension of frequencies becomes (alias, frequency of the output)
@@ -69,7 +69,7 @@ def _folded(block: Tensor, sizes: Sequence[int], strides: Sequence[int], *, half
     return matrices / math.prod(strides) ** 0.5
 
 
-def _largest(matrices: Float[Tensor, "f o i"]) -> float:
+def _largest(matrices: Inexact[Tensor, "f o i"]) -> float:
     if matrices.shape[1] > matrices.shape[2]:
         matrices = matrices.mT
     grams = (matrices[part] @ matrices[part].mH for part in torch.arange(len(matrices)).split(256))
