@@ -10,10 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.base.samples import Samples, slices
+from gapscope.base.samples import Samples, slices_of
 from gapscope.inspection.hooks import Weighted, calls, kind, module_named, tapped
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import checked_outputs, ready_inputs, samples_per_pass
+from gapscope.inspection.processes import divided, processes
 
 
 def default_layers(network: nn.Module, x: Tensor) -> list[str]:
@@ -64,8 +65,8 @@ def boundary_distances_with_variances(
     modules = {name: module_named(network, name) for name in layers if name != "input"}
     chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
     moments = {name: ChannelMoments() for name in layers}
-    distances = []
-    for part in slices(len(samples), chunk_size):
+
+    def of(part: slice) -> Tensor:
         x = ready_inputs(network, samples.inputs[part])
         x = x.detach().requires_grad_(x.is_floating_point())
         with tapped(modules) as seen:
@@ -74,10 +75,17 @@ def boundary_distances_with_variances(
         difference = _difference(outputs, ready_inputs(network, samples.targets[part]))  # type: ignore[index]
         gradients = _gradients(difference, {name: seen.get(name) for name in layers})
         squares = torch.stack([gradient.double().flatten(1).square().sum(1) for gradient in gradients])
-        distances.append((difference.detach().double() / (epsilon + squares).sqrt()).cpu())
         for name in layers:
             moments[name].update(seen[name].flatten(1))
-    return torch.cat(distances, 1), [moments[name].variance.cpu() for name in layers]
+        return (difference.detach().double() / (epsilon + squares).sqrt()).cpu()
+
+    distances = divided(
+        len(samples), lambda stretch: torch.cat([of(p) for p in slices_of(stretch, chunk_size)], 1), dim=1
+    )
+    if (among := processes(len(samples))) is not None:
+        for name in layers:
+            moments[name].join(among)
+    return distances, [moments[name].variance.cpu() for name in layers]
 
 
 def boundary_distances(

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from gapscope.ablation.split import Activations, Split
 from gapscope.ablation.states import States
-from gapscope.base.samples import slices
+from gapscope.base.samples import slices, slices_of
 from gapscope.inspection.chunking import rows_per_pass
+from gapscope.inspection.processes import divided
 
 # Bytes of masked activations a pass: more of them leave the caches of a CPU and make nothing faster.
 PASS_BYTES = 2**28
@@ -112,5 +113,9 @@ class MaskedTail(Tail):
 
         every = torch.arange(states.total, device=ranking.device)
         rows = self.rows_of(lambda: evaluated(every[:1]), every.device)
-        predicted, tied = torch.cat([evaluated(every[part]) for part in slices(states.total, rows)], 1)
+
+        def of(stretch: slice) -> Tensor:
+            return torch.cat([evaluated(every[part]) for part in slices_of(stretch, rows)], 1)
+
+        predicted, tied = divided(states.total, of, dim=1)
         return states, predicted, tied.bool()

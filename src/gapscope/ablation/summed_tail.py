@@ -12,8 +12,9 @@ from gapscope.ablation.graph import Piece, ancestors, descendants, piece
 from gapscope.ablation.masked_tail import PASS_BYTES, MaskedTail, Tail, doubtful, judged
 from gapscope.ablation.split import Activations, Split, TracedSplit
 from gapscope.ablation.states import States
-from gapscope.base.samples import slices
+from gapscope.base.samples import slices, slices_of
 from gapscope.inspection.chunking import memory_budget
+from gapscope.inspection.processes import divided
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,12 @@ class _Ablation:
         bytes_a_sample = 6 * self.features.element_size() * max(1, active) * hidden
         budget = memory_budget(self.features.device, PASS_BYTES)
         group = self.tail.chunk_size or max(1, budget // bytes_a_sample)
-        return torch.cat([self._group(part, active) for part in slices(len(self.source), group)], 1)
+
+        def of(stretch: slice) -> Tensor:
+            return torch.cat([self._group(part, active) for part in slices_of(stretch, group)], 1)
+
+        states = (2 * self.states.counts).clamp(min=1)
+        return divided(len(self.source), of, dim=1, length=lambda stretch: int(states[stretch].sum()))
 
     def _group(self, samples: slice, active: int) -> Int[Tensor, "2 r"]:
         """Return what `evaluated` does, for all states of a few samples."""

@@ -14,6 +14,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.progress import PATIENCE, progress, say
 from gapscope.base.readings import Readings
 from gapscope.base.samples import Samples, as_samples
+from gapscope.inspection.processes import joined
 from gapscope.inspection.sharing import sharing
 from gapscope.measures.registry import Measure, get_measure, measures
 
@@ -110,7 +111,8 @@ def measure(
         options: Measure name -> keyword options of that measure.
         seed: Seed of the measures that draw noise or probes, and of the choice of samples; each has its own stream.
         budget: Seconds for all measures together; None for exact measures on all samples, whatever they cost. "auto"
-            is 60 where no measures are named or "all" are asked for, and None where they are named.
+            is 60 where no measures are named or "all" are asked for, and None where they are named, or where several
+            processes measure together (`gapscope.inspection.processes.over_processes`).
         progress: Whether to show a bar, and before it what it will cost, where it lasts over two seconds on a terminal
             or in a notebook.
         strict: Whether the first measure that fails, or Ctrl-C, raises at once.
@@ -133,6 +135,9 @@ def measure(
     chosen, unmeasured = chosen_measures(measures, found, has_initial=initial is not None, has_history=bool(history))
     check_options(options, chosen, unmeasured)
     seconds = (DEFAULT_SECONDS if measures is None or _are_all(measures) else None) if budget == "auto" else budget
+
+    if joined():  # what each process finds dear on its own would part their ways
+        seconds = None
 
     def trial(item: Measure, part: Ready, given: Mapping[str, Any]) -> Readings:
         share = Share(len(part.samples), given)

@@ -166,3 +166,9 @@ def slices(n: int, chunk_size: int) -> Iterator[slice]:
         raise InvalidInput(f"chunk_size must be at least 1; got {chunk_size}.")
     for start in range(0, n, chunk_size):
         yield slice(start, min(start + chunk_size, n))
+
+
+def slices_of(stretch: slice, chunk_size: int) -> Iterator[slice]:
+    """Yield consecutive slices of at most `chunk_size` that cover a stretch of rows."""
+    for part in slices(stretch.stop - stretch.start, chunk_size):
+        yield slice(stretch.start + part.start, stretch.start + part.stop)

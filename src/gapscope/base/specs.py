@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -23,12 +24,23 @@ NORMALIZATIONS = ("batch", "ghost", "population", "mean_only", "variance_only", 
 AnySpec = TypeVar("AnySpec", bound="_CheckedSpec")
 
 
+@functools.cache
+def _hints(spec: type) -> dict[str, Any]:
+    return typing.get_type_hints(spec)
+
+
+@functools.cache
+def _default(factory: Callable[[], Any]) -> Any:
+    """What a field's factory makes, made once: specs are immutable, and a mapping that is compared stays as it is."""
+    return factory()
+
+
 @dataclass(frozen=True, kw_only=True)
 class _CheckedSpec:
     """Shared by all specs: coercion to the declared types, plain dictionaries, strict keys."""
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
+        hints = _hints(type(self))
         for item in fields(self):
             value = typed(f"{type(self).__name__}.{item.name}", getattr(self, item.name), hints[item.name])
             object.__setattr__(self, item.name, value)
@@ -42,7 +54,7 @@ class _CheckedSpec:
         content: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            default = item.default_factory() if item.default_factory is not MISSING else item.default
+            default = item.default if item.default_factory is MISSING else _default(item.default_factory)
             if omit_defaults and value == default:
                 continue
             content[item.name] = _plain(value, omit_defaults)

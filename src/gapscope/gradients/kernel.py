@@ -18,6 +18,7 @@ from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import every_output
 from gapscope.inspection.chunking import memory_budget
 from gapscope.inspection.outputs import ready_inputs
+from gapscope.inspection.processes import Processes, processes
 from gapscope.inspection.substitution import Substituted, in_precision, of_precision
 
 Contributions = Mapping[tuple[int, ...], Contribution]
@@ -100,6 +101,12 @@ def _add_block(block: Tensor, first: Contributions, second: Contributions, *, tr
             block += rows.traced_kernel(columns, floats) if traced else rows.kernel(columns, floats)
 
 
+def _is_own(row: int, rows: int, among: Processes, *, symmetric: bool) -> bool:
+    """Whether this process computes a row of blocks; of a symmetric kernel, whose rows grow shorter, from both ends."""
+    place = min(row, rows - 1 - row) if symmetric else row
+    return place % among.size == among.rank
+
+
 def kernel(
     network: nn.Module,
     x: Shaped[Tensor, "n ..."],
@@ -138,13 +145,19 @@ def kernel(
     if chunk_size is None:
         # Two chunks are held at a time, and a backward pass needs two more for a while.
         chunk_size = max(1, max_bytes * first_pass[0].n // (6 * _bytes(*first_pass)))
+    among = None if one_pass else processes(len(x))
+    if among is not None:
+        # the same blocks in every process, and some for each
+        chunk_size = among.smallest(min(chunk_size, -(-len(x) // (2 * among.size))))
     floats = max(1, max_bytes // 32)
     c, dtype = first_pass[1].shape[1], torch.promote_types(first_pass[1].dtype, torch.float32)
     shape = (len(x), len(others)) if traced else (len(x), c, len(others), c)
     result = torch.zeros(shape, dtype=dtype, device=x.device)
     whole = first_pass if chunk_size >= len(x) == first_pass[0].n else None
     del first_pass
-    for rows in slices(len(x), chunk_size):
+    for number, rows in enumerate(slices(len(x), chunk_size)):
+        if among is not None and not _is_own(number, -(-len(x) // chunk_size), among, symmetric=symmetric):
+            continue
         first = _contributions(*(whole or recorded(network, x[rows], substituted)))
         for columns in slices(len(others), chunk_size):
             if symmetric and columns.start < rows.start:
@@ -156,4 +169,4 @@ def kernel(
             if symmetric and not same:
                 mirrored = result[columns, rows] if traced else result[columns, :, rows]
                 mirrored.copy_(block.T if traced else block.permute(2, 3, 0, 1))
-    return result
+    return result if among is None else among.sum(result)

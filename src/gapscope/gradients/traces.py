@@ -6,11 +6,12 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.samples import slices
+from gapscope.base.samples import slices_of
 from gapscope.gradients.recording import recorded
 from gapscope.gradients.self_check import verify
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.outputs import AT_MOST, samples_per_pass
+from gapscope.inspection.processes import divided
 
 
 def every_output(outputs: Float[Tensor, "n k"]) -> Float[Tensor, "k n k"]:
@@ -74,4 +75,8 @@ def per_sample_traces(
         return [part.square_norms() for part in tape.contributions(outputs, weighting).values()]
 
     chunk_size = samples_per_pass(network, x, chunk_size, one_pass=one_pass, at_most=at_most)
-    return torch.cat([traces(x[part], part) for part in slices(len(x), chunk_size)], dim=1)
+
+    def of(stretch: slice) -> Tensor:
+        return torch.cat([traces(x[part], part) for part in slices_of(stretch, chunk_size)], dim=1)
+
+    return divided(len(x), of, dim=1)

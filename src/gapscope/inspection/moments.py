@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput
+from gapscope.inspection.processes import Processes
 
 
 class ChannelMoments:
@@ -59,6 +60,17 @@ class ChannelMoments:
         self._m2 = self._m2 + m2 + delta**2 * (a * b / total)
         self._mean = self._mean + delta * (b / total)
         self.count = total
+
+    def join(self, among: Processes) -> None:
+        """Take in the moments of all other processes; for order 2.
+
+        Args:
+            among: The processes, each with a part of the data.
+        """
+        count = among.sum(torch.tensor(float(self.count), dtype=torch.float64, device=self._mean.device))
+        mean = among.sum(self._mean * self.count) / count
+        self._m2 = among.sum(self._m2 + self.count * (self._mean - mean).square())
+        self._mean, self.count = mean, int(count)
 
     @property
     def mean(self) -> Float[Tensor, " c"]:

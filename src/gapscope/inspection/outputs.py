@@ -15,6 +15,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer
 from gapscope.base.samples import slices
 from gapscope.inspection.chunking import rows_per_pass
+from gapscope.inspection.processes import divided
 from gapscope.inspection.restoring import restored
 from gapscope.inspection.usable import (
     check_finite,
@@ -265,9 +266,13 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = N
     """
     x = ready_inputs(network, x)
     chunk_size = samples_per_pass(network, x, chunk_size)
-    with torch.no_grad():
-        parts = [checked_outputs(network(x[part]), part.stop - part.start) for part in slices(len(x), chunk_size)]
-    return torch.cat(parts)
+
+    def of(stretch: slice) -> Tensor:
+        rows = x[stretch]
+        with torch.no_grad():
+            return torch.cat([checked_outputs(network(rows[p]), len(rows[p])) for p in slices(len(rows), chunk_size)])
+
+    return divided(len(x), of)
 
 
 def raw_outputs(result: Any) -> Any:
