@@ -316,7 +316,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             refuse: Whether a network outside the fitted region gets NaN instead of an estimate.
 
         Returns:
-            `prediction`, `low`, `high`, `verdict`, `reason`, indexed like X.
+            `prediction`, `low`, `high`, `verdict`, `reason` (also of an interval without ends), indexed like X.
         """
         check_range("level", level, 0, 1, low_open=True, high_open=True)
         verdicts = self.trust(X)
@@ -331,6 +331,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         )
         for k, name in enumerate(("prediction", "low", "high")):
             verdicts.insert(k, name, numbers[:, k])
+        if self.interval != "none":
+            endless = (verdicts["reason"] == "").to_numpy() & numpy.isinf(numbers[:, 1:]).any(1)
+            verdicts.loc[endless, "reason"] = f"fitted on too few networks for an interval of {level:.0%}"
         return verdicts
 
     def plot(self, X: Any, y: Any, *, level: float = 0.9, axes: Any = None) -> Any:
