@@ -14,6 +14,7 @@ from torch.utils.data import SequentialSampler, TensorDataset
 
 from door_networks import bert_classifier
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
+from gapscope.training.monitor import Monitor
 from two_processes import together
 
 STEPS, BATCH = 3, 8
@@ -46,10 +47,19 @@ def _weights(network: nn.Module) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
 
 
-def _trained_by_transformers(folder: str, strength: float) -> Tensor:
+def _with_lora(model: Any) -> Any:
+    import peft
+
+    settings = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"], lora_dropout=0.0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return peft.get_peft_model(model, settings)
+
+
+def _trained_by_transformers(folder: str, strength: float, *, lora: bool = False) -> Tensor:
     import transformers
 
-    from gapscope.integrations.transformers import add_penalty
+    from gapscope.integrations.transformers import MonitorCallback, add_penalty
 
     settings: Any = {
         "output_dir": folder, "per_device_train_batch_size": BATCH, "accelerator_config": {"split_batches": True},
@@ -58,18 +68,30 @@ def _trained_by_transformers(folder: str, strength: float) -> Tensor:
         # else the Trainer multiplies this model's loss, which is a mean already, by the number of processes
         "average_tokens_across_devices": False,
     }  # fmt: skip
-    model = bert_classifier(hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    model: Any = bert_classifier(hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    model = _with_lora(model) if lora else model
     trainer: Any = transformers.Trainer(model, transformers.TrainingArguments(**settings), train_dataset=SENTENCES)  # type: ignore[arg-type]
     trainer._get_train_sampler = lambda *_: SequentialSampler(SENTENCES)
+    monitor = Monitor({name: torch.stack([row[name] for row in SENTENCES]) for name in SENTENCES[0]}, ["ntk_trace"])
+    if lora:
+        trainer.add_callback(MonitorCallback(monitor))
     add_penalty(trainer, _penalty(strength))
     trainer.train()
     assert trainer.state.global_step == STEPS
+    # the first process records the epoch
+    assert len(monitor.epochs) == (1 if lora and trainer.is_world_process_zero() else 0)
     return _weights(model)
 
 
 def _in_transformers(rank: int, folder: str) -> None:
     _join(rank, folder)
     torch.save(_trained_by_transformers(folder, 0.01), Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def _with_lora_in_transformers(rank: int, folder: str) -> None:
+    _join(rank, folder)
+    torch.save(_trained_by_transformers(folder, 30.0, lora=True), Path(folder) / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
@@ -121,6 +143,11 @@ def _in_lightning(rank: int, folder: str) -> None:
     ("library", "process", "alone"),
     [
         ("transformers", _in_transformers, lambda folder, strength: _trained_by_transformers(folder, strength)),
+        (
+            "peft",
+            _with_lora_in_transformers,
+            lambda folder, strength: _trained_by_transformers(folder, strength, lora=True),
+        ),
         ("lightning", _in_lightning, lambda folder, strength: _trained_by_lightning(folder, strength, 0, 1)),
     ],
 )
@@ -129,7 +156,8 @@ def test_two_processes_train_as_one_does(tmp_path: Path, library: str, process: 
     together(process, tmp_path)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert torch.equal(first, second)
-    strength = 0.01 if library == "transformers" else 0.1
+    # few weights are trained with LoRA, and their gradients are small
+    strength = {"lightning": 0.1, "transformers": 0.01, "peft": 30.0}[library]
     torch.testing.assert_close(first, alone(str(tmp_path), strength), rtol=1e-4, atol=1e-6)
     assert float((first - alone(str(tmp_path), 0.0)).abs().max()) > 1e-3
 
