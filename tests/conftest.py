@@ -62,6 +62,12 @@ def _wrong_input_reaches_our_own_checks(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(pytest, "raises", unchecked)
 
 
+@pytest.fixture
+def unchecked_shapes() -> None:
+    """For tests that give what may be refused, and look whether our own sentence comes."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+
+
 @pytest.fixture(scope="module")
 def without_workers() -> Iterator[None]:
     """Pools train their networks in this process: starting two workers costs more than all the rest."""

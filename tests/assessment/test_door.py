@@ -155,6 +155,7 @@ def test_zeros_and_ones_stay_regression_targets_on_request() -> None:
     assert readings["loss"].value == pytest.approx(F.mse_loss(network(X), y).item(), rel=1e-6)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("channels_first", [True, False])
 def test_outputs_with_positions_have_a_loss_and_an_accuracy(channels_first: bool) -> None:
     class Segmenting(nn.Module):

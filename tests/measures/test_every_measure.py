@@ -173,6 +173,7 @@ def _taken(item: Measure, network: nn.Module, samples: Samples, **given: Any) ->
         return str(error)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 @each()
 @every_measure
 def test_every_network_is_measured_alike_in_any_chunks_or_refused_in_a_sentence(item: Measure, name: str) -> None:
