@@ -70,7 +70,8 @@ GRIDS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-pytestmark = pytest.mark.usefixtures("without_workers")
+# a number that is a text is for our own sentence to refuse, not for the tests' checker of types
+pytestmark = pytest.mark.usefixtures("without_workers", "unchecked_shapes")
 
 
 @pytest.mark.parametrize("name", GRIDS)

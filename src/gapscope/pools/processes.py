@@ -98,7 +98,7 @@ def run_local(
     deaths: Counter[int] = Counter()
     executor, size = _ready_executor(workers), workers
     running: dict[Future[Any], Job] = {}
-    broken = False
+    broken = ended = False
     try:
         while waiting or suspects or running:
             queue, most = (suspects, 1) if suspects else (waiting, workers)
@@ -128,5 +128,9 @@ def run_local(
                     else:
                         suspects.append(job)
                 running.clear()
+        ended = not broken
     finally:
-        _terminate(executor)
+        if ended:  # idle workers end by themselves, and put away what they registered
+            executor.shutdown()
+        else:
+            _terminate(executor)
