@@ -319,7 +319,7 @@ def test_settings_from_a_spec_and_wrong_ones() -> None:
     ]
     for options, message in wrong:
         with pytest.raises(InvalidInput, match=message):
-            GradientSimilarityPenalty(**({"strength": 0.1} | options))
+            GradientSimilarityPenalty(**{"strength": 0.1, **options})
 
 
 def test_several_processes_draw_different_probes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from gapscope.penalties.input_jacobian import InputJacobianPenalty
 from gapscope.penalties.loss_gradient import LossGradientPenalty
 from two_processes import together
 
-KINDS = [
+KINDS: list[dict[str, Any]] = [
     {"method": "exact"},
     {"kind": "logdet"},
     {"probe": "class"},

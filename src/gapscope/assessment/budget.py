@@ -236,7 +236,8 @@ def planned(
 
 def _too_dear(least: Mapping[str, float], budget: float, dispensable: Collection[str]) -> dict[str, str]:
     """What may be left out and does not fit, on the fewest samples, beside all that is cheaper; with the reason."""
-    failed, together = {}, 0.0
+    failed: dict[str, str] = {}
+    together = 0.0
     for name in sorted(least, key=least.__getitem__):
         if name in dispensable and together + least[name] > budget:
             failed[name] = (
