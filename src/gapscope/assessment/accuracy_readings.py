@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
+from gapscope.base.progress import progress
 from gapscope.base.samples import Samples
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.gradient_neighbours import neighbours_by
@@ -53,12 +54,18 @@ def accuracy_readings(
         before.load_state_dict(dict(initial))
     pairs = _some(samples)
     assert pairs.targets is not None
-    kernels = [empirical_ntk(one, pairs.inputs, outputs="traced", chunk_size=chunk_size) for one in (before, network)]
-    if len(pairs) == len(samples):
-        left_out = left_out_by(kernels[0], network, samples.inputs, samples.targets)
-    else:
-        left_out = kernel_leave_one_out(before, samples.inputs, samples.targets, max_exact=max_exact,
-                                        landmarks=landmarks, chunk_size=chunk_size)  # fmt: skip
+    kernels: list[Tensor] = []
+    with progress("estimating", 3) as bar:
+        for name, one in (("initial", before), ("trained", network)):
+            bar.step(f"gradients at the {name} weights")
+            kernels.append(empirical_ntk(one, pairs.inputs, outputs="traced", chunk_size=chunk_size))
+            bar.advance()
+        bar.step("left-out predictions")
+        if len(pairs) == len(samples):
+            left_out = left_out_by(kernels[0], network, samples.inputs, samples.targets)
+        else:
+            left_out = kernel_leave_one_out(before, samples.inputs, samples.targets, max_exact=max_exact,
+                                            landmarks=landmarks, chunk_size=chunk_size)  # fmt: skip
     found = {f"kernel_leave_one_out.initial.{name}": value for name, value in left_out.numbers().items()}
     if samples.is_classification:
         vote = neighbours_by(kernels[1], network, pairs.inputs, pairs.targets, neighbours=min(20, len(pairs) - 1))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.progress import progress
 from gapscope.base.randomness import stream_seed
 from gapscope.base.results import Result
 from gapscope.base.samples import Samples, as_samples
@@ -101,12 +102,15 @@ def _score(found: KernelLeaveOneOut) -> float:
     return found.explained if found.labels is None else found.accuracy
 
 
+def _draws(share: float) -> int:
+    return max(1, min(DRAWS, round(1 / share)))
+
+
 def _at_share(network: nn.Module, samples: Samples, share: float, seed: int, **options: Any) -> AtSize:
     """Mean score over random subsets; of many samples one subset says as much as several of few."""
     size = max(3, round(share * len(samples)))
-    draws = max(1, min(DRAWS, round(len(samples) / size)))
     scores: list[float] = []
-    for draw in range(draws):
+    for draw in range(_draws(share)):
         generator = torch.Generator().manual_seed(stream_seed(seed, f"subset {share} {draw}"))
         part = samples.subset(torch.randperm(len(samples), generator=generator)[:size])
         assert part.targets is not None
@@ -193,8 +197,16 @@ def expected_accuracy(
         raise InvalidInput(f"expected_accuracy needs 12 samples or more; got {len(samples)}. Pass more samples.")
     options: dict[str, Any] = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
     generator = torch.Generator().manual_seed(stream_seed(seed, "landmarks"))
-    whole = kernel_leave_one_out(network, samples.inputs, samples.targets, generator=generator, **options)
-    points = [_at_share(network, samples, share, seed, **options) for share in SHARES]
+    # the cost of a kernel grows with the square of the samples
+    with progress("expecting", 1 + sum(_draws(share) * share**2 for share in SHARES)) as bar:
+        bar.step("all samples")
+        whole = kernel_leave_one_out(network, samples.inputs, samples.targets, generator=generator, **options)
+        bar.advance()
+        points: list[AtSize] = []
+        for share in SHARES:
+            bar.step(f"{share:.0%} of the samples")
+            points.append(_at_share(network, samples, share, seed, **options))
+            bar.advance(_draws(share) * share**2)
     points.append(AtSize(len(samples), _score(whole)))
     doubled = continued([(point.samples, point.score) for point in points], 2 * len(samples))
     score = points[-1].score
