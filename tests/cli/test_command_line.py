@@ -116,6 +116,8 @@ def test_an_estimator_is_fitted_and_asked(pool: Path) -> None:
     answer = gapscope("estimate", "predict", pool, network)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.startswith("gap ") and "90% interval" in answer.stdout and "trust: yes" in answer.stdout
+    answer = gapscope("estimate", "predict", pool, network, "--level", "0.99")
+    assert "no interval: fitted on too few networks for an interval of 99%" in answer.stdout
     foreign = pool.parent / "foreign.toml"
     foreign.write_text(GRID.replace('"network.options.width" = [4, 8, 16, 32]', '"network.name" = ["small_cnn"]'))
     assert gapscope("pool", "run", foreign, pool.parent / "foreign").returncode == 0

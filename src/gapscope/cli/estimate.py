@@ -155,6 +155,8 @@ def _answer(assessed: Mapping[Any, Any], level: float) -> list[str]:
     if assessed["verdict"] != "inside":
         return ["gap: no answer", f"trust: no, {assessed['reason']}"]
     interval = f"{level:.0%} interval {assessed['low']:.3f} to {assessed['high']:.3f}"
+    if assessed["reason"]:  # it has no ends
+        interval = f"no interval: {assessed['reason']} (--level asks for another)"
     return [
         f"gap {assessed['prediction']:.3f}, {interval}",
         "trust: yes, it is like the networks the estimator was fitted on",
