@@ -25,6 +25,7 @@ from gapscope.base.gathering import LABEL_NAMES
 from gapscope.base.random_streams import stream
 from gapscope.base.samples import IGNORED
 from gapscope.inspection.restoring import random_states_restored
+from gapscope.integrations.transformers import parts_of_a_step
 from gapscope.labels.paired_canaries import PairedCanaries, differences, paired_p_value
 
 require_extra("transformers", "hf")
@@ -289,9 +290,7 @@ def add_meter(trainer: Any, canaries: PairedCanaries | None = None, **options: A
         result = compute_loss(model, inputs, *given, **settings)
         if model.training:
             loss = result[0] if isinstance(result, tuple) else result
-            # parts of an accumulated step are divided by its items, not by theirs
-            counted = settings.get("num_items_in_batch") is not None and trainer.model_accepts_loss_kwargs
-            meter.note(loss * (trainer.args.gradient_accumulation_steps if counted else 1))
+            meter.note(loss * parts_of_a_step(trainer, settings))
         return result
 
     trainer.compute_loss = noted

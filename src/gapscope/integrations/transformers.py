@@ -196,7 +196,7 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
         x, form = packed(tensors)
         x = x.to(next(iter(tensors.values())).device)
         network = Adapted(trainer.accelerator.unwrap_model(model), form)
-        value = penalty(network, x, targets) / _parts_of_a_step(trainer, options)
+        value = penalty(network, x, targets) / parts_of_a_step(trainer, options)
         if isinstance(result, tuple):
             return (result[0] + value, *result[1:])
         return result + value
@@ -206,7 +206,15 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
     trainer.add_callback(_PenaltyState(penalty, len(kept)))
 
 
-def _parts_of_a_step(trainer: Any, options: Mapping[str, Any]) -> float:
-    """By what the Trainer leaves it to the loss to divide: the parts of an accumulated step, where it counts items."""
+def parts_of_a_step(trainer: Any, options: Mapping[str, Any]) -> float:
+    """By what the Trainer leaves it to the loss to divide: the parts of an accumulated step, where it counts items.
+
+    Args:
+        trainer: The Trainer.
+        options: What it calls `compute_loss` with.
+
+    Returns:
+        The number of parts; 1 where the Trainer divides by itself.
+    """
     counted = options.get("num_items_in_batch") is not None and trainer.model_accepts_loss_kwargs
     return float(trainer.args.gradient_accumulation_steps) if counted else 1.0

@@ -74,7 +74,7 @@ def jobs(setting: Setting) -> list[Configuration]:
 
 
 def kendall(table: Table, way: str) -> float:
-    """Kendall tau-b of what is known before training with the accuracy after it, means over seeds."""
+    """Kendall tau-b of what is known before training with the accuracy after it."""
     from scipy.stats import kendalltau
 
     column, sign = WAYS[way]
