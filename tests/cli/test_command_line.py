@@ -52,7 +52,7 @@ def test_help_lists_every_verb_and_loads_nothing_heavy() -> None:
     assert done.returncode == 0 and "[[cases]]" in gapscope("pool", "run", "--help").stdout
     assert all(
         verb in done.stdout
-        for verb in ("demo", "measure", "compare", "study", "data", "pool", "estimate", "report", "doctor")
+        for verb in ("demo", "measure", "compare", "study", "data", "pool", "estimate", "list", "report", "doctor")
     )
     loaded = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", CODE, "--help"], capture_output=True, text=True

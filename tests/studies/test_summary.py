@@ -52,6 +52,11 @@ def test_stored_claims_are_judged_anew_and_the_rest_says_why_not(results: Path) 
     assert (rows[0].part, rows[0].page, rows[1].page) == ("new", "toy2000/small/new.md", "")
 
 
+def test_a_part_of_our_own_claims_nothing_before_it_has_a_result(results: Path) -> None:
+    study = replace(STUDY, parts=tuple(replace(part, ours=True) for part in STUDY.parts), untested=())
+    assert [row.claim.outcome for row in rows_of(study, results)] == ["held"]
+
+
 def test_the_larger_scale_counts(results: Path) -> None:
     row = claim("Fig. 1", "it grows", "slope", [-value for value in VALUES], above=0.0, compared=NO_NETWORKS).to_dict()
     write(results, "paper", "new", claims=[row])

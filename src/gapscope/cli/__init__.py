@@ -8,7 +8,21 @@ import warnings
 
 import typer
 
-from gapscope.cli import advise, data, demo, doctor, estimate, expect, leaderboard, measure, pool, report, study, twin
+from gapscope.cli import (
+    advise,
+    data,
+    demo,
+    doctor,
+    estimate,
+    expect,
+    leaderboard,
+    listing,
+    measure,
+    pool,
+    report,
+    study,
+    twin,
+)
 
 app = typer.Typer(
     name="gapscope",
@@ -40,6 +54,7 @@ app.command("measure")(measure.measure)
 app.command("compare")(measure.compare)
 app.command("expect")(expect.expect)
 app.command("twin")(twin.twin)
+app.add_typer(listing.app, name="list")
 app.add_typer(advise.app, name="advise")
 app.add_typer(data.app, name="data")
 app.add_typer(pool.app, name="pool")

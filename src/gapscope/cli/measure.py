@@ -14,7 +14,9 @@ from gapscope.cli.own import HELP
 if TYPE_CHECKING:
     from gapscope.estimation.leaderboard_result import Leaderboard
 
-NAMES = typer.Option([], "--measure", help="A measure; again for more. Default: all of linear cost.")
+NAMES = typer.Option(
+    [], "--measure", help="A measure (`gapscope list measures`); again for more. Default: all of linear cost."
+)
 SAMPLES = typer.Option(None, help="Measure on this many training samples; default all.")
 ROOT = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache).")
 JSON = typer.Option(False, "--json", help="Print everything as JSON.")

@@ -50,7 +50,18 @@ def network_names() -> tuple[str, ...]:
     return tuple(sorted(_FAMILIES))
 
 
-def _defaults(name: str) -> dict[str, Any]:
+def network_options(name: str) -> dict[str, Any]:
+    """Return the keyword options of a network of this name, with their defaults.
+
+    Args:
+        name: One of `network_names()`.
+
+    Returns:
+        Option -> default.
+
+    >>> network_options("lenet5")
+    {'width_multiplier': 1.0, 'dropout': 0.0, 'batch_norm': False}
+    """
     parameters = inspect.signature(_FAMILIES[name]).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
@@ -89,7 +100,7 @@ def check_network_options(name: str, options: Mapping[str, Any]) -> None:
     if name not in _FAMILIES:
         known = network_names()
         raise InvalidInput(f"There is no network {name!r}; known are {', '.join(known)}.{nearest(name, known)}")
-    defaults = _defaults(name)
+    defaults = network_options(name)
     check_known(f"Network {name!r}", options, defaults)
     for option, value in options.items():
         _check_value(f"Option '{option}' of network '{name}'", option, value, defaults[option])

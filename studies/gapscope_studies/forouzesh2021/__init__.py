@@ -20,9 +20,10 @@ from gapscope_studies.kit.summary import Finding
 
 
 def _part(
-    name: str, title: str, says: str, find: Callable[..., Any], grid: str, paper: dict[str, str] = IMAGES
-) -> Part:
-    return Part(name, title, partial(part, find=find, grid=grid, paper=paper), says)
+    name: str, title: str, says: str, find: Callable[..., Any], grid: str, paper: dict[str, str] = IMAGES,
+    ours: bool = False,
+) -> Part:  # fmt: skip
+    return Part(name, title, partial(part, find=find, grid=grid, paper=paper), says, ours)
 
 
 def _figure(name: str, title: str, says: str, grid: str, paper: dict[str, str] = WIDTHS, **options: Any) -> Part:
@@ -90,7 +91,7 @@ STUDY = Study(
               tables.authors, "authors"),
         _part("ranking", "S before training or the number of parameters?",
               "Not in the paper: does S before training rank networks better than their size?",
-              tables.ranking, "ranked", paper=WIDTHS),
+              tables.ranking, "ranked", paper=WIDTHS, ours=True),
     ),
     untested=(
         cannot_run("Figs. 6 to 9, 10(a, b), 11(c)", "further relations", "they are lost with the supplement"),

@@ -140,12 +140,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Part:
-    """One table or figure of a paper: its name, what it shows, the function that makes it, and what the paper says."""
+    """One table or figure of a paper, or a part of our own.
+
+    Attributes:
+        name: Of its files in results/.
+        title: What it shows.
+        run: The function that makes it.
+        says: What the paper says; until there is a result at small or paper scale, that counts as "not run".
+        ours: Whether the part is not the paper's: it claims nothing before it has a result.
+    """
 
     name: str
     title: str
     run: Callable[[Setting], Outcome]
     says: str = ""
+    ours: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import read_json
-from gapscope_studies.kit.claims import HELD, NOT_HELD, NOT_RUN, OPEN, OUTCOMES, Claim, counts
+from gapscope_studies.kit.claims import HELD, NOT_HELD, OPEN, OUTCOMES, Claim, counts, not_run
 from gapscope_studies.kit.page import claim_row, markdown_table, scale_in_words
 
 if TYPE_CHECKING:
@@ -70,10 +70,8 @@ def stored_claims(content: Mapping[str, Any]) -> list[Claim]:
 
 
 def _not_run(part: Part) -> Claim:
-    """What a part without a result says; it is ours if the part says so."""
-    says = part.says.rstrip(".")
-    return Claim(source=part.name, says=says, status=NOT_RUN, why="no result at small or paper scale",
-                 ours=says.startswith(("Ours", "Not in the")))  # fmt: skip
+    """What the paper says of a part without a result."""
+    return not_run(part.name, part.says.rstrip("."), "no result at small or paper scale")
 
 
 def _rows_of_part(study: Study, part: Part, results: Path) -> list[Row]:
@@ -83,7 +81,7 @@ def _rows_of_part(study: Study, part: Part, results: Path) -> list[Row]:
             content = read_json(path)
             run, page = f"{scale}: {scale_in_words(content, most=2)}", f"{study.name}/{scale}/{part.name}.md"
             return [Row(claim, part.name, run, page) for claim in stored_claims(content)]
-    return [Row(_not_run(part), part.name)] if part.says else []
+    return [Row(_not_run(part), part.name)] if part.says and not part.ours else []
 
 
 def rows_of(study: Study, results: Path) -> list[Row]:

@@ -286,7 +286,8 @@ def _tried_out(setting: Setting, name: str) -> Outcome:
 
 PARTS = (
     Part("advice", "Advice on batch norm, followed: fully connected networks", partial(_tried_out, name="advice"),
-         "Ours: what a change of batch size does to the regularisation of batch norm, and what restores it."),
+         "Ours: what a change of batch size does to the regularisation of batch norm, and what restores it.",
+         ours=True),
     Part("advice_cnn", "Advice on batch norm, followed: CNN, wrong labels", partial(_tried_out, name="advice_cnn"),
-         "Ours: as above, in a CNN on data with wrong labels."),
+         "Ours: as above, in a CNN on data with wrong labels.", ours=True),
 )  # fmt: skip

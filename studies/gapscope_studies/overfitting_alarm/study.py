@@ -317,12 +317,19 @@ STUDY = Study(
     reference="Our own; the rules follow Yuan et al. 2024 (arXiv:2502.07551), Hoelzl et al. 2025 (arXiv:2510.25480), "
     "Forouzesh and Thiran 2021 (arXiv:2107.06665), Mahsereci et al. 2017 (arXiv:1703.09580) and others.",
     parts=(
-        Part("tuning", "Rules tuned on one pool of runs", tuning, "Ours: all rules are tuned with the same budget."),
+        Part(
+            "tuning",
+            "Rules tuned on one pool of runs",
+            tuning,
+            "Ours: all rules are tuned with the same budget.",
+            ours=True,
+        ),
         Part(
             "judging",
             "Rules judged on another pool of runs",
             judging,
             "Ours: the training samples alone say when test accuracy has peaked.",
+            ours=True,
         ),
     ),
 )

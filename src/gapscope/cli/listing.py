@@ -1,0 +1,78 @@
+"""`gapscope list measures | penalties | networks`: what can be named on the command line and in grids."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+JSON = typer.Option(False, "--json", help="Print everything as JSON.")
+
+app = typer.Typer(help="What can be named: measures, penalties, networks, with their options.", no_args_is_help=True)
+
+
+def _show(rows: list[dict[str, Any]], json: bool) -> None:
+    """Print the rows as JSON or as a table, their first column whole and the last one folded."""
+    if json:
+        from gapscope.base.files import to_json
+
+        typer.echo(to_json(rows, indent=1))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for number, name in enumerate(rows[0]):
+        table.add_column(name, overflow="fold", no_wrap=number == 0)
+    for row in rows:
+        table.add_row(*(value if isinstance(value, str) else ", ".join(value) for value in row.values()))
+    Console().print(table)
+
+
+def _settings(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Settings as they are written, with their defaults."""
+    return [name if item.default is item.empty else f"{name}={item.default!r}" for name, item in parameters.items()]
+
+
+@app.command("measures")
+def measures(json: bool = JSON) -> None:
+    """Every measure: its name, what it measures, what it needs beside the network, what it costs."""
+    from gapscope.measures.registry import measures as registered
+
+    found = registered().values()
+    rows = [
+        {"name": item.name, "needs": list(item.needs), "cost": item.cost_class, "what it measures": item.title}
+        for item in found
+    ]
+    if json:
+        for row, item in zip(rows, found, strict=True):
+            row |= {"by_default": item.by_default, "options": list(item.options), "numbers": list(item.numbers)}
+    _show(rows, json)
+    if not json:
+        names = ", ".join(item.name for item in found if item.by_default)
+        typer.echo(f"Taken when none is named: {names}.\n`gapscope measure NETWORK --measure NAME` takes one.")
+
+
+@app.command("penalties")
+def penalties(json: bool = JSON) -> None:
+    """Every penalty: its name in specs, its class, its settings with their defaults."""
+    from gapscope.penalties.registry import penalties as registered
+
+    _show(
+        [{"name": name, "class": penalty.__name__, "settings": _settings(inspect.signature(penalty).parameters)}
+         for name, penalty in registered().items()], json
+    )  # fmt: skip
+
+
+@app.command("networks")
+def networks(json: bool = JSON) -> None:
+    """Every network: its name in specs, its options with their defaults."""
+    from gapscope.networks.building import network_names, network_options
+
+    _show(
+        [{"name": name, "options": [f"{key}={value!r}" for key, value in network_options(name).items()]}
+         for name in network_names()], json
+    )  # fmt: skip
