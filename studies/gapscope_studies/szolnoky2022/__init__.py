@@ -14,10 +14,12 @@ from gapscope_studies.kit.claims import cannot_run, not_run
 from gapscope_studies.kit.study import Part, Study
 from gapscope_studies.kit.summary import Finding
 from gapscope_studies.szolnoky2022 import bench, curves, tables
+from gapscope_studies.szolnoky2022.setups import ROBUST_LOSSES
 
 MNIST = {"data": "MNIST, 3,000 training images, motion-blurred, 10,000 test images"}
 FACES = {"data": "facial keypoints of photographs, 96 x 96, motion-blurred"}
 _labels = partial(partial, tables.paper_table, number=1, unit="per cent")
+_table_1 = partial(_labels, name="lenet5", source="Table 1", paper={**MNIST, "network": "LeNet-5"}, also=ROBUST_LOSSES)
 _faces = partial(partial, tables.paper_table, number=2, unit="squared pixels")
 _curves = partial(partial, curves.metrics_along_training)
 
@@ -31,9 +33,10 @@ STUDY = Study(
     reference="V. Szolnoky, V. Andersson, B. Kulcsár, R. Jörnsten, NeurIPS 2022, arXiv 2205.12642.",
     parts=(
         Part("tuning", "How the methods of Table 1 were tuned", tables.tuning_part),
-        Part("table1", "Table 1: corrupted MNIST, LeNet-5, four noise levels",
-             _labels(name="lenet5", source="Table 1", paper={**MNIST, "network": "LeNet-5"}),
+        Part("table1", "Table 1: corrupted MNIST, LeNet-5, four noise levels", _table_1(),
              "MGS ends best at 30, 60 and 80 % wrong labels (93.1, 88.4, 74.5 %), above the best epoch of all others."),
+        Part("table1_long", "Table 1 at 80 % wrong labels, trained until it has flattened", _table_1(long=True),
+             "At 80 % wrong labels MGS ends at 74.5 %, 35 points above the best other method."),
         Part("table1_fc", "Table 1 with a fully connected network",
              _labels(name="fully_connected", source="Table 1, fully connected", own=False,
                      paper={**MNIST, "network": "fully connected"}),

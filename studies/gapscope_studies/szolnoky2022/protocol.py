@@ -70,7 +70,7 @@ def scored(setup: Setup, method: str, strength: float, found: Sequence[Mapping[s
 def tuned(setting: Setting, setup: Setup) -> Table:
     """Every strength of every method in the middle scenario: its held-out score, and whether it was `chosen`.
 
-    What `tuned.csv` has of the same base network and strengths is not tuned again.
+    What `tuned.csv` has of the same base network, method and strength is not tuned again.
     """
     import pandas
 
@@ -78,11 +78,17 @@ def tuned(setting: Setting, setup: Setup) -> Table:
     tried = [(method, strength) for method in setup.methods for strength in method.strengths(setup.n_strengths)]
     kept: Table = pandas.read_csv(Path(__file__).with_name("tuned.csv"), comment="#")
     kept = kept[kept["base"] == base.id].drop(columns=["setup", "base"])
-    same = [*zip(kept["method"], kept["strength"], strict=True)] == [(each.name, value) for each, value in tried]
-    table = kept.rename(columns={"score": f"held-out {setup.metric}"}) if same else _tuned(setting, setup, base, tried)
+    kept = kept.rename(columns={"score": f"held-out {setup.metric}"})
+    known = {*zip(kept["method"], kept["strength"], strict=True)}
+    missing = [(method, strength) for method, strength in tried if (method.name, strength) not in known]
+    found = [kept, _tuned(setting, setup, base, missing)] if missing else [kept]
+    order = [(method.name, strength) for method, strength in tried]
+    table = (
+        pandas.concat([each for each in found if len(each)]).set_index(["method", "strength"]).loc[order].reset_index()
+    )
     score = table[f"held-out {setup.metric}"] * (-1 if setup.lower_is_better else 1)
     table["chosen"] = score.index.isin(score.groupby(table["method"]).idxmax().to_list())
-    return table.reset_index(drop=True)
+    return table
 
 
 def _tuned(setting: Setting, setup: Setup, base: Spec, tried: Sequence[tuple[Method, float]]) -> Table:

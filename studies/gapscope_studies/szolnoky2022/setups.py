@@ -16,6 +16,8 @@ from gapscope_studies.kit.study import Setting
 # data sets that are drawn anew from a seed of their own
 GENERATED = ("two_circles",)
 FIVE_METHODS = ("Unregularised", "Dropout", "Weight", "Loss gradient", "MGS")
+# rivals of later papers, made for wrong labels: losses in place of the cross-entropy
+ROBUST_LOSSES = ("GCE", "ELR")
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,10 @@ METHODS = {
         # a triangular rate between a tenth of its largest value, the strength, and that value
         Method("Cyclical", "tab:purple", 10**-1.5, 1.0, path="training.learning_rate",
                fixed={"training.schedule": "cyclical"}, cyclical=True),
+        Method("GCE", "tab:cyan", 0.1, 1.0, logarithmic=False, path="training.loss.options.q",
+               fixed={"training.loss.name": "generalized_cross_entropy"}),
+        Method("ELR", "tab:olive", 0.3, 10.0, path="training.loss.options.strength",
+               fixed={"training.loss.name": "early_learning"}),
     )
 }  # fmt: skip
 
@@ -94,6 +100,8 @@ class Setup:
         chance: Metric that a diverged network is given: that of guessing, in per cent; NaN for losses.
         watched: Epochs between recordings of the kernel ("every"), and its samples ("n_samples").
         bench_sizes: Training sizes of the test bench.
+        printed_noises: Levels of noise of the paper's tables that are run.
+        long: Those that are trained for longer ("noises"), and how many times as long ("times").
     """
 
     base: Spec
@@ -106,6 +114,8 @@ class Setup:
     chance: float = 10.0
     watched: Mapping[str, int] = field(default_factory=dict)
     bench_sizes: Sequence[int] = ()
+    printed_noises: Sequence[float] = ()
+    long: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def lower_is_better(self) -> bool:
@@ -137,13 +147,14 @@ def sizes(setting: Setting) -> Any:
     return _merged(tomllib.loads(Path(__file__).with_name("setups.toml").read_text("utf-8")), setting.read(__file__))
 
 
-def make(setting: Setting, name: str) -> Setup:
-    """The setup of this name at this scale."""
+def make(setting: Setting, name: str, *more: str) -> Setup:
+    """The setup of this name at this scale; `more` methods beside its own."""
     content = dict(sizes(setting)[name])
     base = Spec.from_dict({table: content.pop(table, {}) for table in ("data", "network", "training")})
-    ranges, names = content.pop("ranges", {}), (*FIVE_METHODS, *content.pop("also", ()))
+    ranges, names = content.pop("ranges", {}), (*FIVE_METHODS, *content.pop("also", ()), *more)
     methods = [METHODS[method] for method in names]
     tuned = [replace(item, low=ranges[item.name][0], high=ranges[item.name][1]) if item.name in ranges else item
              for item in methods]  # fmt: skip
-    effort = {**sizes(setting)["common"]["effort"], **content.pop("effort", {})}
-    return Setup(base=base, methods=tuple(tuned), **effort, **content)
+    common = sizes(setting)["common"]
+    shared = {**common["effort"], "printed_noises": common["printed_noises"], **content.pop("effort", {})}
+    return Setup(base=base, methods=tuple(tuned), **{**shared, **content})
