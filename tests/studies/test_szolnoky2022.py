@@ -24,7 +24,7 @@ from gapscope.training.loop import train
 from gapscope_studies.kit.study import Setting
 from gapscope_studies.szolnoky2022 import STUDY, bench, curves, protocol, tables
 from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS, plane, watch
-from gapscope_studies.szolnoky2022.setups import FIVE_METHODS, METHODS, make
+from gapscope_studies.szolnoky2022.setups import FIVE_METHODS, METHODS, ROBUST_LOSSES, make
 from smoke_studies import SmokeStudy, parts
 
 SETUPS = (
@@ -265,6 +265,18 @@ def test_a_rival_at_chance_is_no_rival() -> None:
     assert claim.outcome == "open" and "did not learn: Weight (training accuracy 0.10)" in claim.sentence
 
 
+def test_losses_made_for_wrong_labels_are_rivals_of_ours_not_of_the_paper() -> None:
+    ends = {"Unregularised": [24.0] * 6, "Dropout": [40.0, 41, 39, 40, 41, 39], "GCE": [80.0, 81, 79, 80, 81, 79],
+            "MGS": [74.0, 75, 73, 75, 74, 76]}  # fmt: skip
+    found = claims_of(learnt(ends, FLAT))
+    assert {says: (claim.outcome, claim.ours) for says, claim in found.items()} == {
+        "MGS ends better than without regularisation": ("held", False),
+        "MGS ends best of all methods": ("held", False),
+        "MGS ends better than the best epoch of every other method": ("held", False),
+        "MGS ends better than GCE": ("not held", True),
+    }
+
+
 def test_the_chosen_strength_has_the_best_held_out_score(study: SmokeStudy, setting: Setting) -> None:
     study.content("tuning")
     for name in ("lenet5", "keypoints_fully_connected"):
@@ -285,6 +297,23 @@ def test_a_strength_at_which_a_fold_diverged_is_the_worst() -> None:
     assert protocol.scored(setup, "MGS", 0.1, [fine, fine])["held-out accuracy"] == 50.0
     losses = make(at("smoke"), "keypoints_lenet5")
     assert protocol.scored(losses, "MGS", 0.1, [bad])["held-out loss"] == math.inf
+
+
+def test_only_methods_that_were_not_tuned_before_are_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned_now: list[str] = []
+
+    def tune(_: Any, __: Any, ___: Any, tried: Any) -> pandas.DataFrame:
+        tuned_now.extend(method.name for method, _ in tried)
+        return pandas.DataFrame([{"method": method.name, "strength": value, "held-out accuracy": -value, "diverged": 0}
+                                 for method, value in tried])  # fmt: skip
+
+    monkeypatch.setattr(protocol, "_tuned", tune)
+    table = protocol.tuned(at("small"), make(at("small"), "lenet5", *ROBUST_LOSSES))
+    assert set(tuned_now) == {*ROBUST_LOSSES} - {
+        *pandas.read_csv(Path(protocol.__file__).with_name("tuned.csv"), comment="#")["method"]
+    }
+    chosen = protocol.chosen_strengths(table)
+    assert chosen["MGS"] == 0.01 and chosen["Dropout"] == 0.45 and [*chosen][-2:] == [*ROBUST_LOSSES]
 
 
 def test_methods_at_the_edge_are_named() -> None:
