@@ -229,9 +229,10 @@ def main() -> None:
     parser.add_argument("--data-root", default=None)
     parser.add_argument("--busy", action="store_true", help="say that other programs ran beside")
     given = parser.parse_args()
+    # cheap data sets first, each with all kinds and rates: a table of what is finished compares like with like
     jobs = {
         f"{name} {kind} {rate} {seed}": partial(cell, name, kind, rate, seed, given.data_root)
-        for seed in range(100, 100 + given.seeds) for rate in RATES for kind in KINDS for name in SETS
+        for seed in range(100, 100 + given.seeds) for name in SETS for rate in RATES for kind in KINDS
     }  # fmt: skip
     found = remembered(
         jobs, given.kept, workers=1, on_done=lambda name, done, of: print(f"{done}/{of} {name}", flush=True)

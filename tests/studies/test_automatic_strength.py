@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 
-from gapscope_studies.automatic_strength.judging import judged, rows_of, runs_of, settings
+from gapscope_studies.automatic_strength.judging import AUTOMATIC, NONE, fixed, judged, rows_of, runs_of, settings
+from gapscope_studies.automatic_strength.runs import _kept
+
+WAYS = {"0.0": NONE, "0.01": fixed(0.01), "auto": AUTOMATIC}
 
 
 def made_up(final: dict[str, list[float]], noise: float) -> list[dict[str, Any]]:
     return [
         {
-            "scenario": "a", "noise": noise, "seed": seed, "strength": strength, "final": value, "best": value,
-            "status": "finished", "cpu_seconds": 2.0 if strength == "auto" else 1.0,
+            "scenario": "a", "noise": noise, "seed": seed, "way": WAYS[way], "final": value, "best": value,
+            "status": "finished", "cpu_seconds": 2.0 if way == "auto" else 1.0,
         }
-        for strength, values in final.items()
+        for way, values in final.items()
         for seed, value in enumerate(values)
     ]  # fmt: skip
 
@@ -26,12 +29,14 @@ def test_the_best_fixed_strength_is_that_of_the_scenario() -> None:
     rows += made_up({"0.0": [0.2, 0.4], "0.01": [0.6, 0.4], "auto": [0.6, 0.6]}, 0.4)
     found = judged(rows, tuned=0.01)
     clean, noisy = found["scenarios"]
-    assert (clean["best strength"], noisy["best strength"]) == (0.0, 0.01)
+    assert (clean["best fixed way"], noisy["best fixed way"]) == (NONE, fixed(0.01))
     assert clean["automatic minus best fixed"] == pytest.approx(0.0)
     assert noisy["automatic minus best fixed"] == pytest.approx(0.1) and noisy["cost against tuned once"] == 2
     assert found["worst"] == pytest.approx(0.0) and found["collapsed"] == 0
-    assert found["differences"]["tuned once"]["value"] == pytest.approx((0.2 + 0.2 + 0.0 + 0.2) / 4)
-    assert found["differences"]["best fixed"]["value"] == pytest.approx((-0.1 + 0.1 + 0.0 + 0.2) / 4)
+    differences = found["differences"][AUTOMATIC]
+    assert differences["tuned once"]["value"] == pytest.approx((0.2 + 0.2 + 0.0 + 0.2) / 4)
+    assert differences["best fixed"]["value"] == pytest.approx((-0.1 + 0.1 + 0.0 + 0.2) / 4)
+    assert differences[NONE]["value"] == pytest.approx((-0.1 + 0.1 + 0.4 + 0.2) / 4)
 
 
 def test_a_network_far_below_plain_training_has_collapsed() -> None:
@@ -39,11 +44,21 @@ def test_a_network_far_below_plain_training_has_collapsed() -> None:
     assert judged(rows, tuned=0.01)["collapsed"] == 1
 
 
+def test_what_a_training_keeps() -> None:
+    assert _kept([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], []) == pytest.approx(0.4)
+    assert _kept([0.7], []) == 0.7 and _kept([], []) == 0
+    # the first of the epochs at which the samples that were held out fare best
+    assert _kept([0.1, 0.2, 0.3, 0.4], [0.0, 0.5, 0.5, 0.4]) == 0.2
+
+
 def test_trainings_are_kept_and_incomplete_groups_left_out(tmp_path: Path) -> None:
     given = settings("smoke") | {"seeds": [1]}
-    names = [run.name for run in runs_of(given)]
-    assert len(set(names)) == len(names) == 6
+    runs = runs_of(given)
+    assert len({run.name for run in runs}) == len(runs) == 14
+    assert not any(run.way.loss for run in runs)
     rows = rows_of(given, tmp_path, None)
-    assert len(rows) == 6 and len(rows[0]["accuracies"]) == 3 and "strengths" in rows[0]
-    (tmp_path / f"{names[-1]}.json").unlink()
-    assert len(rows_of(given, tmp_path, None, train_missing=False)) == 3
+    automatic = [row for row in rows if row["way"].endswith("automatic")]
+    assert len(rows) == 14 and len(rows[0]["accuracies"]) == 2 and not any("looks" in row for row in automatic)
+    assert {row["way"] for row in rows} == {run.way.name for run in runs}
+    (tmp_path / f"{runs[-1].name}.json").unlink()
+    assert len(rows_of(given, tmp_path, None, train_missing=False)) == 7

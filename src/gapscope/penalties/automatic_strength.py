@@ -10,21 +10,22 @@ predicted, what is known of labels that nothing speaks for is
 
 $$m = \operatorname{mean}_S (p - \bar p), \qquad P = \operatorname{mean}_{\text{not } S} p .$$
 
-Right labels that were predicted wrongly are learnt too, more slowly than others: they may make up a share
-$(1 - \pi) \kappa$ of P. The rest is learnt by heart:
+Right labels that were predicted wrongly are learnt too, more slowly than others. So the share that is learnt by heart,
+and the share that is allowed, are
 
-$$e = \min(1, \hat r / r_0) \left( \frac{m}{\max(P, 1.5 / C)} - (1 - \pi) \kappa \right) .$$
+$$s = \frac{m}{\max(P, 1.5 / C)}, \qquad a = \tau + \kappa (1 - \pi)^{3/2} .$$
 
-The strength begins at `least` and is multiplied by $\exp(g\, \mathrm{clip}(e / \tau - 1, -1, 1))$ with g = 1 above
-$\tau$ and 0.35 below, between `least` and `most`. A guard divides it by four, below `least` too, whenever P is less
-than half of its maximum: the penalty then undoes what was learnt.
+The strength begins at `start` and is multiplied by $\exp(g\, \mathrm{clip}((s / a - 1) / b, -1, 1))$ with g = 0.8 where
+s > a and 0.35 below, between `least` and `most`: as long as nothing is learnt by heart it falls, so that learning is
+not slowed down; then it rises. A guard divides it by four, below `least` too, whenever P is less than half of its
+maximum: the penalty then undoes what was learnt.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Float, Int
@@ -33,26 +34,21 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.inspection.outputs import checked_outputs, inspecting, network_outputs, unwrapped
+from gapscope.inspection.usable import check_module
 from gapscope.labels.suspects import FEWEST_SAMPLES, judged_before_training
 
 # chosen on the tuning runs of the study `automatic_strength`, before any network that judges them was trained
-KAPPA = 0.5
-TOLERANCE = 0.03
-FULL_NOISE = 0.1
-RISE, FALL = 1.0, 0.35
+KAPPA, POWER = 0.65, 1.5
+TOLERANCE = 0.06
+BAND = 0.2
+RISE, FALL = 0.8, 0.35
 GUARD, GUARDED = 0.5, 0.25
-# from here on the penalty costs networks with normalisation layers accuracy (docs/gradient-similarity.md)
-MUCH_WHERE_NORMALISED = 0.001
-
-
-def _check_plain(network: nn.Module, least: float) -> None:
-    layer = next((type(module).__name__ for module in network.modules() if "Norm" in type(module).__name__), None)
-    if layer is not None and least > MUCH_WHERE_NORMALISED:
-        raise InvalidInput(
-            f"An automatic strength that begins at {least:g} must be that of a network without normalisation layers, "
-            f"which lose accuracy from {MUCH_WHERE_NORMALISED:g} to 0.003 on; got {layer}. Pass a number, or "
-            "AutomaticStrength(least=0.0001, most=0.003), which is not judged yet."
-        )
+# start, least, most of "auto"
+LIMITS = {
+    "GradientSimilarityPenalty": (0.003, 0.0005, 0.0125),
+    "WeightPenalty": (0.003, 0.0005, 0.0125),
+    "LossGradientPenalty": (0.1, 0.01, 0.5),
+}
 
 
 def memorised(
@@ -78,32 +74,43 @@ def memorised(
 class AutomaticStrength:
     r"""Sets a penalty's strength while the network trains; the rule is that of this file.
 
-    `GradientSimilarityPenalty("auto")` has one with these settings. It must see class labels, 100 samples or more,
-    and one process. Its settings are for networks without normalisation layers; others it refuses, unless `least` is
-    at most 0.001, which is not judged yet. Where inputs are augmented at random an epoch must have `watched` samples
-    or more, else one sample would be met twice and speak for itself. It costs one kernel of the watched samples, then
-    a forward pass of these at every `every`-th call. Its state (`state_dict` of the penalty) holds the watched
-    samples, so that a resumed training goes on as if unbroken.
+    `GradientSimilarityPenalty("auto")` has one with these settings; weight and loss gradient penalties have one with
+    limits of their own. It must see class labels, 100 samples or more, and one process. Where inputs are augmented at
+    random an epoch must have `watched` samples or more, else one sample would be met twice and speak for itself. It
+    costs one kernel of the watched samples, then a forward pass of these at every `every`-th call. Its state
+    (`state_dict` of the penalty) holds the watched samples, so that a resumed training goes on as if unbroken.
 
     Args:
         watched: Samples that are watched.
         every: Calls from one look to the next.
-        least: Strength at the beginning; it falls below it only where the penalty undoes what was learnt.
+        start: Strength at the beginning.
+        least: It falls below it only where the penalty undoes what was learnt.
         most: The strength never exceeds it.
 
     Attributes:
         strength: The strength now.
-        history: (call, m / P, e, strength) at each look.
+        history: (call, s, a, strength) at each look.
+        check: Called with the network before the first pass; raises where this strength is not for it.
     """
 
-    def __init__(self, *, watched: int = 512, every: int = 10, least: float = 0.003, most: float = 0.02) -> None:
+    def __init__(
+        self,
+        *,
+        watched: int = 512,
+        every: int = 10,
+        start: float = 0.003,
+        least: float = 0.0005,
+        most: float = 0.0125,
+    ) -> None:
         check_range("watched of AutomaticStrength", watched, FEWEST_SAMPLES)
         check_range("every of AutomaticStrength", every, 1)
         check_range("least of AutomaticStrength", least, 0, low_open=True)
         check_range("most of AutomaticStrength (at least `least`)", most, least)
+        check_range("start of AutomaticStrength (between `least` and `most`)", start, least, most)
         self.watched, self.every = watched, every
         self.least, self.most = least, most
-        self.strength = least
+        self.strength = start
+        self.check: Callable[[nn.Module], None] = check_module
         self.history: list[tuple[int, float, float, float]] = []
         self._calls = 0
         self._best = 0.0
@@ -113,7 +120,7 @@ class AutomaticStrength:
         self._labels: list[Tensor] = []
         self._seen: set[int] = set()
         self._predicted: Int[Tensor, " n"] | None = None
-        self._weight, self._allowed = 0.0, 0.0
+        self._allowed = TOLERANCE
 
     def before_pass(self, network: nn.Module) -> float:
         """Look at the network if it is time, before its forward pass.
@@ -125,8 +132,7 @@ class AutomaticStrength:
             The strength of this pass.
 
         Raises:
-            InvalidInput: The network is trained by several processes, or has normalisation layers, for which `least` is
-                too much.
+            InvalidInput: The network is trained by several processes, or is not one that this strength is for.
         """
         if isinstance(network, DistributedDataParallel):
             raise InvalidInput(
@@ -135,7 +141,7 @@ class AutomaticStrength:
             )
         if self._predicted is None:
             if self._untrained is None:
-                _check_plain(network, self.least)
+                self.check(network)
                 self._untrained = copy.deepcopy(unwrapped(network))
                 if self._kept:
                     self._untrained.load_state_dict(self._kept)
@@ -190,7 +196,7 @@ class AutomaticStrength:
         predicted[judged.suspects.order] = judged.suspects.likelier
         suspects = float((predicted != labels).double().mean())
         wrong = min(1.0, judged.noise.rate / max(suspects, 1e-9))
-        self._weight, self._allowed = min(1.0, judged.noise.rate / FULL_NOISE), (1 - wrong) * KAPPA
+        self._allowed = TOLERANCE + KAPPA * (1 - wrong) ** POWER
         self._predicted, self._untrained, self._kept = predicted, None, {}
 
     def _look(self, network: nn.Module) -> None:
@@ -200,10 +206,9 @@ class AutomaticStrength:
             outputs = checked_outputs(network_outputs(network, inputs), len(inputs)).double().cpu()
         m, ordinary = memorised(outputs.softmax(1), labels, self._predicted)
         share = m / max(ordinary, 1.5 / outputs.shape[1])
-        excess = self._weight * (share - self._allowed)
         self._best = max(self._best, ordinary)
-        self._move(excess / TOLERANCE - 1, collapsed=ordinary < GUARD * self._best)
-        self.history.append((self._calls, share, excess, self.strength))
+        self._move((share / self._allowed - 1) / BAND, collapsed=ordinary < GUARD * self._best)
+        self.history.append((self._calls, share, self._allowed, self.strength))
 
     def _move(self, error: float, *, collapsed: bool) -> None:
         """Take one step of the strength; an error that is not finite (a diverging network) takes none."""
@@ -217,7 +222,7 @@ class AutomaticStrength:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that the next look depends on, tensors by name; while samples are collected the first weights."""
-        numbers = [self._calls, self.strength, self._best, self._weight, self._allowed]
+        numbers = [self._calls, self.strength, self._best, self._allowed]
         state = {"numbers": torch.tensor(numbers, dtype=torch.float64)}
         if self._labels:
             state |= {"inputs": torch.stack(self._inputs), "labels": torch.stack(self._labels)}
@@ -233,7 +238,7 @@ class AutomaticStrength:
         Args:
             state: The state.
         """
-        calls, self.strength, self._best, self._weight, self._allowed = state["numbers"].tolist()
+        calls, self.strength, self._best, self._allowed = state["numbers"].tolist()
         self._calls, self.history = int(calls), []
         self._inputs, self._labels, self._seen = [], [], set()
         if "labels" in state:
@@ -250,7 +255,7 @@ def strength_of(given: float | str | AutomaticStrength, penalty: str) -> tuple[f
 
     Args:
         given: A number, "auto", or an AutomaticStrength.
-        penalty: Name of its class, for the message.
+        penalty: Name of its class: "auto" has its limits.
 
     Returns:
         The strength to begin with, and what sets it, if anything does.
@@ -261,8 +266,26 @@ def strength_of(given: float | str | AutomaticStrength, penalty: str) -> tuple[f
     if isinstance(given, str):
         if given != "auto":
             raise InvalidInput(f"strength of {penalty} must be a number, 0 or larger, or 'auto'; got {given!r}.")
-        given = AutomaticStrength()
+        start, least, most = LIMITS[penalty]
+        given = AutomaticStrength(start=start, least=least, most=most)
     if isinstance(given, AutomaticStrength):
         return given.strength, given
     check_range(f"strength of {penalty}", given, 0)
     return given, None
+
+
+def check_fixed(given: object, penalty: str) -> None:
+    """Raise unless the `strength` of a penalty that cannot set it itself is a number, 0 or larger.
+
+    Args:
+        given: The strength.
+        penalty: Name of its class.
+
+    Raises:
+        InvalidInput: It is "auto", or no such number.
+    """
+    if given == "auto" or isinstance(given, AutomaticStrength):
+        raise InvalidInput(
+            f"strength of {penalty} must be a number, 0 or larger; got 'auto', which {', '.join(LIMITS)} have."
+        )
+    check_range(f"strength of {penalty}", given, 0)  # type: ignore[arg-type]

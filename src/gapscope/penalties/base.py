@@ -58,12 +58,16 @@ class Penalty(ABC):
         """Return the penalty, a 0-d tensor, from one observed forward pass."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Tensors that a resumed training needs to go on as if unbroken (random states, counters); none by default."""
-        return {}
+        """Tensors that a resumed training needs to go on as if unbroken: those of an automatic strength by default."""
+        automatic = {} if self.automatic is None else self.automatic.state_dict()
+        return {f"automatic.{name}": tensor for name, tensor in automatic.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take up the state that `state_dict` gave; a penalty that keeps none refuses one."""
-        if state:
+        if self.automatic is not None:
+            kept = {name: tensor for name, tensor in state.items() if name.startswith("automatic.")}
+            self.automatic.load_state_dict({name.removeprefix("automatic."): tensor for name, tensor in kept.items()})
+        elif state:
             raise InvalidInput(
                 f"{type(self).__name__} keeps no state; got {', '.join(state)}. Use the penalties it was saved with."
             )

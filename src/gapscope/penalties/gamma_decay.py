@@ -12,6 +12,7 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, chec
 from gapscope.batch_norm.gamma_decay.decay import Covariance, Metric, gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import quadratic
 from gapscope.inspection.outputs import checked_outputs
+from gapscope.penalties.automatic_strength import check_fixed
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
 
@@ -65,7 +66,7 @@ class GammaDecayPenalty(Penalty):
         seed: int = 0,
     ) -> None:
         check_range("batch_size of GammaDecayPenalty", batch_size, 2)
-        check_range("strength of GammaDecayPenalty", strength, 0)
+        check_fixed(strength, "GammaDecayPenalty")
         check_range("every", every, 1)
         check_range("smoothing", smoothing, 0, 1, high_open=True)
         if batch_norm_size is not None:

@@ -6,13 +6,14 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.base.errors import check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.gradients.backward import whole_gradient
 from gapscope.gradients.held_statistics import held
 from gapscope.gradients.log_determinant import log_determinant
@@ -33,6 +34,20 @@ _LOOK_EVERY = 20
 _LOOKS = 5
 _ALIKE = 0.03
 _GROWS = 1.2
+
+
+# from here on the penalty costs networks with normalisation layers accuracy (docs/gradient-similarity.md)
+_MUCH_WHERE_NORMALISED = 0.003
+
+
+def _check_plain(network: nn.Module, most: float) -> None:
+    layer = next((type(module).__name__ for module in network.modules() if "Norm" in type(module).__name__), None)
+    if layer is not None and most > _MUCH_WHERE_NORMALISED:
+        raise InvalidInput(
+            f"An automatic strength that rises to {most:g} must be that of a network without normalisation layers, "
+            f"which lose accuracy from 0.001 to {_MUCH_WHERE_NORMALISED:g} on; got {layer}. Pass a number, or "
+            "AutomaticStrength(start=0.0001, least=0.0001, most=0.003), which is not judged yet."
+        )
 
 
 def _batch_sum(network: nn.Module, outputs: Tensor, probe: Tensor) -> Tensor:
@@ -99,6 +114,8 @@ class GradientSimilarityPenalty(Penalty):
         seed: int = 0,
     ) -> None:
         self.strength, self.automatic = strength_of(strength, "GradientSimilarityPenalty")
+        if self.automatic is not None:
+            self.automatic.check = partial(_check_plain, most=self.automatic.most)
         check_choice("kind", kind, ("trace", "logdet"))
         check_choice("method", method, ("probe", "exact"))
         check_choice("reduction", reduction, ("mean", "sum"))
@@ -202,17 +219,11 @@ class GradientSimilarityPenalty(Penalty):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a resumed training run needs: calls, state of the probes, and of an automatic strength."""
-        automatic = {} if self.automatic is None else self.automatic.state_dict()
-        return {
-            "calls": torch.tensor(self._calls),
-            **self._probes.state_dict(),
-            **{f"automatic.{name}": tensor for name, tensor in automatic.items()},
-        }
+        return {"calls": torch.tensor(self._calls), **self._probes.state_dict(), **super().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue where the saved penalty was."""
         self._calls = int(state["calls"])
         self._probes.load_state_dict(state)
         if self.automatic is not None:
-            kept = {name: tensor for name, tensor in state.items() if name.startswith("automatic.")}
-            self.automatic.load_state_dict({name.removeprefix("automatic."): tensor for name, tensor in kept.items()})
+            super().load_state_dict(state)

@@ -9,13 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice
 from gapscope.gradients.by_inputs import gradient_by_inputs
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.gradients.held_statistics import held, holdable
 from gapscope.gradients.probes import ProbeSource, probe_scale
 from gapscope.gradients.traces import every_output
 from gapscope.inspection.outputs import checked_outputs, uncompiled, unwrapped
+from gapscope.penalties.automatic_strength import check_fixed
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
 
@@ -71,7 +72,7 @@ class InputJacobianPenalty(Penalty):
         probe: Literal["class", "rademacher"] = "class",
         seed: int = 0,
     ) -> None:
-        check_range("strength of InputJacobianPenalty", strength, 0)
+        check_fixed(strength, "InputJacobianPenalty")
         check_choice("method", method, ("probe", "exact"))
         check_choice("reduction", reduction, ("mean", "sum"))
         check_choice("probe", probe, ("class", "rademacher"))

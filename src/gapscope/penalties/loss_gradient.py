@@ -17,6 +17,7 @@ from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.gradients.held_statistics import held, holdable
 from gapscope.inspection.losses import loss_of
 from gapscope.inspection.outputs import uncompiled, unwrapped
+from gapscope.penalties.automatic_strength import AutomaticStrength, check_fixed, strength_of
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.input_jacobian import differentiable_inputs
 from gapscope.penalties.registry import register_penalty
@@ -46,7 +47,8 @@ class LossGradientPenalty(Penalty):
     communicated once.
 
     Args:
-        strength: mu, 0 or larger.
+        strength: mu, 0 or larger; by the weights also "auto" (or an `AutomaticStrength`), which sets it while the
+            network trains, by what is learnt by heart, and needs class labels.
         wrt: "parameters" or "inputs".
         every: Apply it at every k-th call only, beginning with the first, with k times the strength.
         loss: The loss of (outputs, targets), a mean over samples; None for cross-entropy with class labels and mean
@@ -63,16 +65,18 @@ class LossGradientPenalty(Penalty):
 
     def __init__(
         self,
-        strength: float,
+        strength: float | Literal["auto"] | AutomaticStrength,
         *,
         wrt: Literal["parameters", "inputs"] = "parameters",
         every: int = 1,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
-        check_range("strength of LossGradientPenalty", strength, 0)
         check_choice("wrt", wrt, ("parameters", "inputs"))
         check_range("every", every, 1)
-        self.strength, self.wrt, self.every = strength, wrt, every
+        if wrt == "inputs":
+            check_fixed(strength, "LossGradientPenalty by the inputs")
+        self.strength, self.automatic = strength_of(strength, "LossGradientPenalty")
+        self.wrt, self.every = wrt, every
         self._calls = 0
         self.loss = loss_of if loss is None else loss
 
@@ -114,9 +118,11 @@ class LossGradientPenalty(Penalty):
         return strength * torch.stack(squares).sum()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a resumed training run needs: the number of calls."""
-        return {"calls": torch.tensor(self._calls)}
+        """Return what a resumed training run needs: the number of calls, and the state of an automatic strength."""
+        return {"calls": torch.tensor(self._calls), **super().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue where the saved penalty was."""
         self._calls = int(state["calls"])
+        if self.automatic is not None:
+            super().load_state_dict(state)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import check_range
 from gapscope.inspection.outputs import as_real
+from gapscope.penalties.automatic_strength import AutomaticStrength, strength_of
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
 
@@ -20,7 +20,8 @@ class WeightPenalty(Penalty):
     With plain SGD this equals `weight_decay = 2 * strength`. Exact.
 
     Args:
-        strength: lambda, 0 or larger.
+        strength: lambda, 0 or larger; "auto" (or an `AutomaticStrength`) sets it while the network trains, by what is
+            learnt by heart, and needs class labels: `penalty(network, x, y)`.
 
     >>> network = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.constant_(network.weight, 3.0)
@@ -28,9 +29,8 @@ class WeightPenalty(Penalty):
     9.0
     """
 
-    def __init__(self, strength: float) -> None:
-        check_range("strength of WeightPenalty", strength, 0)
-        self.strength = strength
+    def __init__(self, strength: float | Literal["auto"] | AutomaticStrength) -> None:
+        self.strength, self.automatic = strength_of(strength, "WeightPenalty")
 
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any

@@ -26,9 +26,11 @@ def penalty_obstacle(network: nn.Module, penalty: Penalty) -> str:
     Returns:
         The reason.
     """
+    if penalty.automatic is not None:
+        return f"{type(penalty).__name__} sets its strength by looking at one network"
     if type(penalty) is WeightPenalty:
         return ""
-    if type(penalty) is not GradientSimilarityPenalty or penalty.kind != "trace" or penalty.automatic is not None:
+    if type(penalty) is not GradientSimilarityPenalty or penalty.kind != "trace":
         return f"{type(penalty).__name__} watches the layers of one network"
     if penalty.method == "probe" and penalty.probe == "batch_sum":
         return "the probe 'batch_sum' is for one network"

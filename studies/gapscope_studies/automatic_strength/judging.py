@@ -1,4 +1,4 @@
-"""The strength that sets itself, beside a strength that was tuned once and the best fixed one of each scenario."""
+"""Strengths that set themselves, beside fixed ones and beside other ways of dealing with wrong labels."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import numpy
 import pandas
 
 from gapscope.pools.jobs import remembered
-from gapscope_studies.automatic_strength.runs import AUTOMATIC, Run, trained
+from gapscope_studies.automatic_strength.runs import Run, Way, trained
 from gapscope_studies.kit.statistics import bootstrap
 
 Row = Mapping[str, Any]
+NONE, AUTOMATIC, FIXED = "none", "gradient similarity, automatic", "gradient similarity, fixed"
+KEY = ["scenario", "noise", "seed"]
 
 
 def settings(scale: str) -> dict[str, Any]:
@@ -23,84 +25,110 @@ def settings(scale: str) -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_name(f"{scale}.toml").read_text(encoding="utf-8"))
 
 
+def fixed(strength: float) -> str:
+    """What a fixed strength is called."""
+    return f"{FIXED} {strength:g}"
+
+
+def ways_of(given: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[Way]:
+    """All ways of a scenario: none, its fixed strengths and the one tuned once, and those of the settings."""
+    strengths = sorted({*scenario["strengths"], given["tuned"]})
+    penalties = [{"name": "gradient_similarity", "options": {"strength": strength}} for strength in strengths]
+    others = [Way(**way) for way in given["ways"] if way["name"] not in scenario.get("without", ())]
+    return [Way(NONE), *(Way(fixed(s), penalty=p) for s, p in zip(strengths, penalties, strict=True)), *others]
+
+
 def runs_of(given: Mapping[str, Any]) -> list[Run]:
-    """All trainings, those of one scenario, noise and seed together."""
+    """All trainings, seed by seed: every scenario has its first seeds early."""
     return [
         Run(
             scenario["name"], scenario["data"], scenario["network"], scenario["training"], given["samples"],
-            given["test"], noise, seed, strength,
+            given["test"], noise, seed, way,
         )
-        for scenario in given["scenarios"]
         for seed in given["seeds"]
+        for scenario in given["scenarios"]
         for noise in scenario["noises"]
-        for strength in [AUTOMATIC, *given["strengths"]]
+        for way in ways_of(given, scenario)
     ]  # fmt: skip
 
 
 def rows_of(given: Mapping[str, Any], work: Path, root: str | None, *, train_missing: bool = True) -> list[Row]:
-    """What every training gave, from the work folder where it is kept; complete groups alone."""
-    jobs = {run.name: partial(trained, run, root) for run in runs_of(given)}
+    """What every training gave, from the work folder where it is kept; groups with all their ways alone."""
+    runs = runs_of(given)
     if not train_missing:
-        jobs = {name: job for name, job in jobs.items() if (work / f"{name}.json").exists()}
-    rows = list(remembered(jobs, work, workers=1).values())
+        runs = [run for run in runs if (work / f"{run.name}.json").exists()]
+    found = remembered({run.name: partial(trained, run, root) for run in runs}, work, workers=1)
+    rows = list(found.values())
+    wanted = {scenario["name"]: len(ways_of(given, scenario)) for scenario in given["scenarios"]}
     table: Any = pandas.DataFrame(rows)
-    whole = table.groupby(["scenario", "noise", "seed"])["strength"].transform("count") == len(given["strengths"]) + 1
+    whole = table.groupby(KEY)["way"].transform("count") == table["scenario"].map(wanted)
     return [row for row, kept in zip(rows, whole, strict=True) if kept]
 
 
-def _interval(differences: Sequence[float], clusters: Sequence[str]) -> dict[str, float]:
-    values = numpy.array(differences)
+def _interval(differences: Any, clusters: Sequence[str]) -> dict[str, float]:
+    values = numpy.asarray(differences, dtype=float)
     found = bootstrap(lambda rows: float(values[rows].mean()), len(values), list(clusters))
-    return {"value": found.value, "low": found.low, "high": found.high}
+    return {"value": found.value, "low": found.low, "high": found.high, "trainings": len(values)}
 
 
 def _scenario(name: str, noise: float, part: Any, tuned: float) -> dict[str, Any]:
-    finals = part.groupby("strength")["final"].mean()
-    fixed = finals.drop(AUTOMATIC)
-    seconds = part.groupby("strength")["cpu_seconds"].mean()
+    finals = part.groupby("way", sort=False)["final"].mean()
+    strengths = finals[[way for way in finals.index if way == NONE or way.startswith(FIXED)]]
+    seconds = part.groupby("way")["cpu_seconds"].mean()
     return {
         "scenario": name,
         "noise": noise,
         "seeds": int(part["seed"].nunique()),
-        "none": float(finals["0.0"]),
-        "tuned once": float(finals[str(tuned)]),
-        "best fixed": float(fixed.max()),
-        "best strength": float(fixed.idxmax()),
-        "automatic": float(finals[AUTOMATIC]),
-        "best epoch without": float(part[part["strength"] == "0.0"]["best"].mean()),
-        "automatic minus best fixed": float(finals[AUTOMATIC] - fixed.max()),
-        "cost against tuned once": float(seconds[AUTOMATIC] / seconds[str(tuned)]),
+        "ways": {str(way): float(value) for way, value in finals.items()},
+        "best fixed": float(strengths.max()),
+        "best fixed way": str(strengths.idxmax()),
+        "best epoch without": float(part[part["way"] == NONE]["best"].mean()),
+        "automatic minus best fixed": float(finals[AUTOMATIC] - strengths.max()),
+        "automatic minus tuned once": float(finals[AUTOMATIC] - finals[fixed(tuned)]),
+        "cost against none": float(seconds[AUTOMATIC] / seconds[NONE]),
+        "cost against tuned once": float(seconds[AUTOMATIC] / seconds[fixed(tuned)]),
     }
 
 
+def _differences(wide: Any, automatic: str) -> dict[str, dict[str, float]]:
+    """Accuracy of one automatic strength less that of every other way, where both were trained."""
+    found = {}
+    for rival in wide.columns:
+        both = wide[[automatic, rival]].dropna() if rival != automatic else wide.iloc[:0]
+        if len(both):
+            clusters = [f"{scenario} {seed}" for scenario, _, seed in both.index]
+            found[str(rival)] = _interval(both[automatic] - both[rival], clusters)
+    return found
+
+
 def judged(rows: Sequence[Row], tuned: float) -> dict[str, Any]:
-    """One row a scenario, and the mean differences with intervals over independent samples and weights.
+    """One row a scenario and noise, and mean differences with intervals over independent samples and weights.
 
     Args:
         rows: What every training gave.
-        tuned: The strength that was tuned once, beforehand.
+        tuned: The strength of the gradient similarity that was tuned once, beforehand.
 
     Returns:
-        "scenarios", "differences" (accuracy of the automatic strength less that of others, clusters are scenarios and
-        seeds), "worst" (its smallest difference to the best fixed strength of a scenario) and "collapsed" (trainings
-        with it that end below half of what none reaches, or did not finish).
+        "scenarios", "differences" (test accuracy of each automatic strength less that of every other way in the same
+        scenarios, and less that of the best fixed strength of each; clusters are scenarios and seeds), "worst" (the
+        smallest mean difference to the best fixed strength in a scenario) and "collapsed" (trainings with the automatic
+        strength that end below half of what none reaches, or did not finish).
     """
     table = pandas.DataFrame(list(rows))
     groups: Any = table.groupby(["scenario", "noise"], sort=False)
     scenarios = [_scenario(str(key[0]), float(key[1]), part, tuned) for key, part in groups]
-    wide: Any = table.pivot_table(index=["scenario", "noise", "seed"], columns="strength", values="final", sort=False)
-    best = {(row["scenario"], row["noise"]): str(row["best strength"]) for row in scenarios}
+    wide: Any = table.pivot_table(index=KEY, columns="way", values="final", sort=False)
+    best = {(row["scenario"], row["noise"]): row["best fixed way"] for row in scenarios}
+    oracle = pandas.Series([wide.loc[index, best[index[:2]]] for index in wide.index], index=wide.index)
+    automatics = [way for way in wide.columns if way.endswith("automatic")]
+    differences = {way: _differences(wide, way) for way in automatics}
     clusters = [f"{scenario} {seed}" for scenario, _, seed in wide.index]
-    automatic = wide[AUTOMATIC].to_numpy()
-    rivals = {
-        "tuned once": wide[str(tuned)].to_numpy(),
-        "none": wide["0.0"].to_numpy(),
-        "best fixed": numpy.array([wide.loc[index, best[index[:2]]] for index in wide.index]),
-    }
-    ended = table[(table["strength"] == AUTOMATIC) & (table["status"] != "finished")]
+    differences[AUTOMATIC]["best fixed"] = _interval(wide[AUTOMATIC] - oracle, clusters)
+    differences[AUTOMATIC]["tuned once"] = differences[AUTOMATIC][fixed(tuned)]
+    ended = table[(table["way"] == AUTOMATIC) & (table["status"] != "finished")]
     return {
         "scenarios": scenarios,
-        "differences": {name: _interval((automatic - other).tolist(), clusters) for name, other in rivals.items()},
+        "differences": differences,
         "worst": min(row["automatic minus best fixed"] for row in scenarios),
-        "collapsed": int((automatic < 0.5 * rivals["none"]).sum()) + len(ended),
+        "collapsed": int((wide[AUTOMATIC] < 0.5 * wide[NONE]).sum()) + len(ended),
     }

@@ -1,26 +1,48 @@
-"""One training, with a penalty of a fixed strength or of one that sets itself."""
+"""One training in one way of dealing with wrong labels: a penalty, fixed or automatic, or one of its rivals."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from gapscope.base.random_streams import stream
 from gapscope.base.samples import Samples
-from gapscope.base.specs import DataSpec, NetworkSpec, Spec, TrainingSpec
+from gapscope.base.specs import DataSpec, LossSpec, NetworkSpec, Spec, TrainingSpec
 from gapscope.data import Problem
 from gapscope.data.corruptions import label_noise
+from gapscope.inspection.losses import scores
 from gapscope.networks import build
-from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
+from gapscope.penalties.base import Penalty
+from gapscope.penalties.registry import make_penalty
 from gapscope.pools.from_spec import prepared
 from gapscope.training.loop import train
 
-AUTOMATIC = "auto"
 LAST = 5  # epochs whose test accuracy is averaged: single ones jump by some points
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of dealing with wrong labels.
+
+    Attributes:
+        name: What it is called in the tables.
+        penalty: Name and options of a penalty; empty for none.
+        loss: Name and options of a loss in place of the cross-entropy.
+        dropout: Probability of dropout, where the network has it.
+        held_out: Share of the training samples that chooses the epoch whose weights are kept, and is not trained on.
+    """
+
+    name: str
+    penalty: Mapping[str, Any] | None = None
+    loss: Mapping[str, Any] | None = None
+    dropout: float = 0.0
+    held_out: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -36,7 +58,7 @@ class Run:
         test: Test samples.
         noise: Share of wrong labels, alike among all classes.
         seed: Seed of samples, noise, weights and order.
-        strength: Of the gradient similarity penalty; 0 for none, "auto".
+        way: How wrong labels are dealt with.
     """
 
     scenario: str
@@ -47,13 +69,12 @@ class Run:
     test: int
     noise: float
     seed: int
-    strength: float | str
+    way: Way
 
     @property
     def name(self) -> str:
         """What tells it from the others."""
-        scenario = self.scenario.replace(",", "").replace(" ", "_")
-        return f"{scenario}-{self.noise:g}-{self.seed}-{self.strength}"
+        return re.sub(r"[ ,]+", "_", f"{self.scenario}-{self.noise:g}-{self.seed}-{self.way.name}")
 
 
 def _in_quartiles(problem: Problem) -> Problem:
@@ -78,28 +99,56 @@ def problem_of(run: Run, root: str | None) -> tuple[Samples, Samples, int]:
     return replace(train, targets=wrong), test, problem.n_outputs
 
 
+def _network(run: Run, samples: Samples, classes: int) -> nn.Module:
+    spec = NetworkSpec.from_dict(run.network)
+    options: dict[str, Any] = {**spec.options} | ({"dropout": run.way.dropout} if run.way.dropout else {})
+    shape, weights = tuple(samples.inputs.shape[1:]), stream(run.seed, "initial weights")
+    return build(spec.name, input_shape=shape, n_outputs=classes, generator=weights, **options)
+
+
+def _settings(run: Run) -> TrainingSpec:
+    settings = TrainingSpec.from_dict(run.training)
+    return settings if run.way.loss is None else replace(settings, loss=LossSpec(**run.way.loss))
+
+
+def _split(run: Run, samples: Samples) -> tuple[Samples, Samples | None]:
+    """Samples that are trained on, and those that choose the epoch."""
+    out = round(run.way.held_out * len(samples))
+    if not out:
+        return samples, None
+    order = torch.randperm(len(samples), generator=stream(run.seed, "split"))
+    return samples.subset(order[out:]), samples.subset(order[:out])
+
+
+def _kept(accuracies: Sequence[float], held_out: Sequence[float]) -> float:
+    """Test accuracy of the last epochs, or that of the first epoch at which the held-out samples fare best."""
+    if held_out:
+        return accuracies[max(range(len(held_out)), key=held_out.__getitem__)]
+    return sum(accuracies[-LAST:]) / LAST if len(accuracies) >= LAST else (*accuracies, 0.0)[0]
+
+
 def trained(run: Run, root: str | None) -> dict[str, Any]:
     """Train, and return what is compared."""
     samples, test, classes = problem_of(run, root)
-    spec = NetworkSpec.from_dict(run.network)
-    network = build(
-        spec.name, input_shape=tuple(samples.inputs.shape[1:]), n_outputs=classes,
-        generator=stream(run.seed, "initial weights"), **spec.options,
-    )  # fmt: skip
-    penalty = None if run.strength == 0 else GradientSimilarityPenalty(run.strength)  # type: ignore[arg-type]
+    network = _network(run, samples, classes)
+    part, tenth = _split(run, samples)
+    held_out: list[float] = []
+
+    def on_epoch(network: nn.Module, row: dict[str, Any]) -> None:
+        if tenth is not None:
+            held_out.append(scores(network, tenth)["accuracy"])
+
+    penalties: list[Penalty] = []
+    if run.way.penalty is not None:
+        penalties = [make_penalty(run.way.penalty["name"], run.way.penalty["options"])]
     start = time.process_time()
-    result = train(
-        network, samples, TrainingSpec.from_dict(run.training), seed=run.seed, test=test,
-        penalties=[] if penalty is None else [penalty],
-    )  # fmt: skip
+    result = train(network, part, _settings(run), seed=run.seed, test=test, penalties=penalties, on_epoch=on_epoch)
     seconds = time.process_time() - start
     accuracies = [float(row["test_accuracy"]) for row in result.history]
     found: dict[str, Any] = {
-        "scenario": run.scenario, "noise": run.noise, "seed": run.seed, "strength": str(run.strength),
+        "scenario": run.scenario, "noise": run.noise, "seed": run.seed, "way": run.way.name,
         "status": result.status, "cpu_seconds": round(seconds, 2), "best": max(accuracies, default=0.0),
-        "final": sum(accuracies[-LAST:]) / LAST if len(accuracies) >= LAST else (accuracies or [0.0])[-1],
-        "accuracies": [round(value, 4) for value in accuracies],
+        "final": _kept(accuracies, held_out), "accuracies": [round(value, 4) for value in accuracies],
     }  # fmt: skip
-    if penalty is not None and penalty.automatic is not None:
-        found["strengths"] = [float(f"{look[3]:.3g}") for look in penalty.automatic.history]
-    return found
+    looks = [look for penalty in penalties if penalty.automatic is not None for look in penalty.automatic.history]
+    return found | ({"looks": [[float(f"{value:.3g}") for value in look] for look in looks]} if looks else {})
