@@ -322,8 +322,14 @@ def figure_3e(setting: Setting) -> Outcome:
     )  # fmt: skip
 
 
-def other_architecture(setting: Setting, *, pool: str, source: str, network: str, ssr: float) -> Outcome:
-    """Curves, pairs and the fit on all networks of another architecture (Figs. 5 and 6), and held-out errors."""
+def other_architecture(
+    setting: Setting, *, pool: str, source: str, paper: Mapping[str, str], fit: float = math.nan, **units: str
+) -> Outcome:
+    """Curves, pairs and the fit on all networks of an architecture (Figs. 3, 5 and 6), and held-out errors.
+
+    `fit` is the paper's Pearson of the fit, where it gives one; `units` are the `cluster` of networks that count once
+    and its `unit`, else seeds.
+    """
     specs = grids.paper_grid(setting, pool)
     table = networks(setting, pool, specs)
     curves, records = plain_sparsities(setting, pool, grids.plain_networks(specs))
@@ -332,17 +338,19 @@ def other_architecture(setting: Setting, *, pool: str, source: str, network: str
     _, spread = sum_of_squares(mean_gap(), table)
     splits = repeated_splits(sparsity_model(), table, setting.read(__file__)["splits"])
     # networks of one seed share initial weights and the draw of their recipe
-    by_seed: Any = {"cluster": "seed", "unit": "seeds"}
+    independent: Any = units or {"cluster": "seed", "unit": "seeds"}
     claims = [
-        *sign_claims(source, table, chance, **by_seed),
+        *sign_claims(source, table, chance, **independent),
         errs_less(source, "zeta and kappa tell the gap of a network that was left out", table, sparsity_model(),
-                  mean_gap(), chance, **by_seed),
+                  mean_gap(), chance, **independent),
         *_trend_claims(source, [curves], records),
     ]  # fmt: skip
+    if not math.isnan(fit):
+        claims.append(fit_claim(source, table, fit, chance, **independent))
     gaps = table["gap"].to_numpy(dtype=float)
     estimate = sparsity_model().fit(table, gaps).predict(table)
     return outcome(
-        setting, specs, {**PAPER, "network": network, "networks": "not said", "SSR of the fit": f"{ssr}"},
+        setting, specs, {**PAPER, **paper},
         numbers={"ssr": squares, "ssr_mean_gap": spread, "splits": splits, "by_corruption": means.to_dict("records"),
                  "networks": table[SHOWN].to_dict("records")},
         claims=claims,

@@ -70,15 +70,15 @@ def paper_grid(setting: Setting, pool: str) -> list[Spec]:
     """Networks of Figs. 1 to 3 ("vgg"), 5 ("mobilenet") or 6 ("resnet34").
 
     At every fraction of corrupted labels the plain recipe, and a draw of the others that balances normalisation and
-    augmentation.
+    augmentation. A network of the grid may have `changes` of the base, `axes` of its own, and images of its own for
+    every network (`own_images`), else all have the same.
     """
     content = setting.read(__file__)
     network, fractions = content["grid"]["networks"][pool], content["fractions"]
-    varied = content["grid"]["axes"] if pool == "vgg" else {
-        name: values for name, values in content["grid"]["axes"].items() if name not in ("batch_norm", "dropout")
-    }  # fmt: skip
+    axes = {**content["grid"]["axes"], **network.get("axes", {})}
+    varied = {name: values for name, values in axes.items() if pool == "vgg" or name not in ("batch_norm", "dropout")}
     base = Spec.from_dict(content["grid"]["base"]).replace(
-        {"network.name": network["name"], "network.options": network["options"]}
+        {"network.name": network["name"], "network.options": network["options"], **network.get("changes", {})}
     )
     recipes = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
     plain = {name: PLAIN.get(name, values[0]) for name, values in varied.items()}
@@ -88,14 +88,15 @@ def paper_grid(setting: Setting, pool: str) -> list[Spec]:
     for place, fraction in enumerate(fractions):
         n_here = network["n"] // len(fractions) + (place < network["n"] % len(fractions))
         drawn = [plain, *stratified(others, n_here - 1, balanced, seed=place)]
-        found += [base.replace({"data.label_noise": fraction, "seed": number, **_changes(recipe)})
-                  for number, recipe in enumerate(drawn)]  # fmt: skip
+        for number, recipe in enumerate(drawn):
+            images = {"data.seed": len(found)} if network.get("own_images") else {}
+            found.append(base.replace({"data.label_noise": fraction, "seed": number, **images, **_changes(recipe)}))
     return found
 
 
 def plain_networks(specs: Sequence[Spec]) -> list[Spec]:
-    """Those of the specs that differ from the first in corruption (and seed) alone, by corruption."""
-    same = {"data.label_noise": 0.0, "seed": 0}
+    """Those of the specs that differ from the first in corruption (seed, images) alone, by corruption."""
+    same = {"data.label_noise": 0.0, "data.seed": 0, "seed": 0}
     plain = specs[0].replace(same).id
     return sorted((spec for spec in specs if spec.replace(same).id == plain), key=lambda spec: spec.data.label_noise)
 
