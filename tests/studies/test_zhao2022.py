@@ -80,6 +80,16 @@ def test_the_paper_grid_is_that_of_its_appendix() -> None:
 FRACTIONS = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
 
 
+def test_the_narrow_vgg_has_images_of_its_own_for_every_network() -> None:
+    specs = paper_grid(SMALL, "vgg")
+    assert {spec.network.name for spec in specs} == {"vgg16"} and len(specs) == 48
+    assert sorted(spec.data.seed for spec in specs) == [*range(48)]
+    assert len({spec.data.seed for spec in paper_grid(SMALL, "mobilenet")}) == 1
+    plain = grids.plain_networks(specs)
+    assert [spec.data.label_noise for spec in plain] == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert len({str((spec.network, spec.training)) for spec in plain}) == 1
+
+
 @pytest.mark.parametrize("pool", ["vgg", "mobilenet", "resnet34"])
 def test_plain_networks_differ_in_corruption_alone(pool: str) -> None:
     plain = grids.plain_networks(paper_grid(PAPER, pool))
