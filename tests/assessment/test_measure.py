@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 import gapscope as gs
+from cases import CASES, each
 from gapscope.base.errors import InvalidInput
+from gapscope.inspection.losses import scores
 
 X, Y = torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
 NETWORK = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -41,3 +43,16 @@ def test_an_error_says_what_was_being_measured() -> None:
     with pytest.raises(InvalidInput) as caught:
         gs.measure(NETWORK, (X, Y + 1), ["loss"])
     assert "while measuring loss of Sequential on [6, 3]" in caught.value.__notes__
+
+
+@each()
+def test_every_network_has_the_scores_of_its_own_outputs(name: str) -> None:
+    network, samples = CASES[name].make(9, dtype=torch.float64)
+    assert samples.targets is not None
+    outputs = network(samples.inputs).detach()
+    readings = gs.measure(network, (samples.inputs, samples.targets), ["accuracy", "loss", "parameter_count"])
+    assert readings["accuracy"].value == pytest.approx(float((outputs.argmax(1) == samples.targets).double().mean()))
+    assert readings["loss"].value == pytest.approx(float(nn.functional.cross_entropy(outputs, samples.targets)))
+    trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+    assert readings["parameter_count"].value == trained
+    assert scores(network, samples)["loss"] == pytest.approx(readings["loss"].value)

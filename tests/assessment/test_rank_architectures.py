@@ -64,10 +64,10 @@ def test_depth_beats_width_at_equal_products_and_size_disagrees() -> None:
 def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
     theory = expected_sensitivity(fully_connected_layers(12, [30]), 4, noise_std=1e-2)
     inside = 0
-    for seed in range(60):
+    for seed in range(40):
         (found,) = rank_architectures({"a": spec(n_hidden=1, width=30)}, X[:40], n_outputs=4, seed=seed, noise_std=1e-2)
         inside += found.low <= theory <= found.high
-    assert 50 <= inside <= 60
+    assert 33 <= inside <= 40
 
 
 def test_modules_are_initialised_anew_and_left_alone() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from batch_norm.some_networks import Residual, images, plain, warmed_up
+from cases import CASES
 from gapscope.base.errors import InvalidInput, NotMeasurable, ReplaceLayer
 from gapscope.batch_norm.layers.ghost import GhostBatchNorm2d
 from gapscope.batch_norm.layers.mean_only import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d
@@ -25,6 +26,14 @@ def test_kinds_with_the_same_state_give_identical_outputs(kind: str, make: Any) 
     assert torch.equal(swapped(x), network(x))
     assert list(swapped.state_dict()) == list(network.state_dict())
     swapped.load_state_dict(network.state_dict())
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "batch norm" in case.has])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_keeps_what_whole_networks_compute(name: str, kind: str) -> None:
+    network, samples = CASES[name].make(5, dtype=torch.float64)
+    swapped = replace(network, kind, inputs=samples.inputs)
+    torch.testing.assert_close(swapped(samples.inputs), network(samples.inputs))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -68,20 +70,38 @@ def test_running_again_does_nothing(pool: Path) -> None:
     assert state.stdout == "12 networks: 12 finished, 0 diverged, 0 failed, 0 started, 0 waiting\n"
 
 
-# without workers, whose start takes seconds: the signal is the command's business, which ends them (see test_local)
-ALONE = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-import engines, gapscope.pools.processes
-gapscope.pools.processes.run_local = engines.in_this_process
-{CODE}"""
+def _wait_for_a_checkpoint(folder: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not list(folder.glob("runs/*/checkpoint.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
-@pytest.mark.parametrize("code", [ALONE, pytest.param(CODE, marks=pytest.mark.slow)], ids=["alone", "with workers"])
+def _endless_grid(folder: Path) -> Path:
+    (folder / "grid.toml").write_text(GRID.replace("epochs = 3", "epochs = 100000"))
+    return folder / "grid.toml"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_run_says_that_it_goes_on(tmp_path: Path, number: signal.Signals, code: str) -> None:
-    (tmp_path / "grid.toml").write_text(GRID.replace("epochs = 3", "epochs = 100000"))
-    command = [sys.executable, "-c", code, "pool", "run", str(tmp_path / "grid.toml"), str(tmp_path / "pool")]
+def test_a_stopped_run_says_that_it_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+    def stop() -> None:
+        _wait_for_a_checkpoint(tmp_path / "pool")
+        os.kill(os.getpid(), number)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process of tests may ignore it
+    try:
+        stopper = threading.Thread(target=stop)
+        stopper.start()
+        done = gapscope("pool", "run", _endless_grid(tmp_path), tmp_path / "pool")
+        stopper.join()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert done.returncode == 130 and "run the same command again to go on" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_process_with_workers_says_that_it_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", CODE, "pool", "run", str(_endless_grid(tmp_path)), str(tmp_path / "pool")]
     # a background job inherits an ignored SIGINT, which the command would rightly keep ignoring
     process = subprocess.Popen(
         command,
@@ -91,9 +111,7 @@ def test_a_stopped_run_says_that_it_goes_on(tmp_path: Path, number: signal.Signa
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob("pool/runs/*/checkpoint.safetensors")) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        _wait_for_a_checkpoint(tmp_path / "pool")
         process.send_signal(number)
         told = process.communicate(timeout=60)[1]
     finally:

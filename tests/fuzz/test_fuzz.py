@@ -24,8 +24,10 @@ from gapscope.base.errors import SlowGradients
 from gradients.reference import Wrapped
 
 SEEDS = range(120)
-# networks a test, so that the tests can be spread over processes
+# networks a test, so that the tests can be spread over processes; the first four tests are quick, and every construct
+# stands in one of them or alone in a test of its own
 _TOGETHER = 15
+_GROUPS = [pytest.param(first, marks=() if first < 4 * _TOGETHER else pytest.mark.slow) for first in SEEDS[::_TOGETHER]]
 
 
 def _report(case: Sentence, *, moved: bool = True) -> str:
@@ -42,7 +44,7 @@ def _check(cases: list[Sentence]) -> None:
     assert not reports, "\n".join(reports)
 
 
-@pytest.mark.parametrize("first", SEEDS[::_TOGETHER])
+@pytest.mark.parametrize("first", _GROUPS)
 def test_random_networks(first: int) -> None:
     _check([sentence(seed) for seed in range(first, first + _TOGETHER)])
 

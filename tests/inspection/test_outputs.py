@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from cases import CASES, each
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.inspection.outputs import check_labels, checked_outputs, inspecting, network_outputs, ready_inputs
 
@@ -98,3 +99,14 @@ def test_chunks_do_not_change_outputs() -> None:
     network, x = some_network().eval().double(), torch.randn(11, 3).double()
     with inspecting(network):
         assert torch.allclose(network_outputs(network, x, chunk_size=3), network_outputs(network, x), atol=1e-14)
+
+
+@each()
+def test_every_network_gives_its_own_outputs_in_any_chunks_and_is_left_as_it_was(name: str) -> None:
+    network, samples = CASES[name].make(7, dtype=torch.float64, mode="train")
+    alone = CASES[name].make(7, dtype=torch.float64)[0](samples.inputs)
+    before = everything(network)
+    with inspecting(network):
+        found = network_outputs(network, samples.inputs, chunk_size=3)
+    assert same(everything(network), before)
+    torch.testing.assert_close(found, alone)

@@ -61,6 +61,7 @@ def test_leaving_early_ends_the_workers(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) < 50
 
 
+@pytest.mark.usefixtures("light_workers")
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_job_is_done_once(tmp_path: Path, workers: int) -> None:
     jobs = [(str(n), str(tmp_path)) for n in range(6)]

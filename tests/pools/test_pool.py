@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import CASES
 from engines import in_this_process
 from gapscope.base.errors import GapscopeError, InvalidInput, UnreadableFile
 from gapscope.base.records import Record
@@ -33,14 +34,14 @@ def some_grid(**axes: list[object]) -> Grid:
 
 @pytest.fixture(autouse=True)
 def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers train the networks of `done`, which is made before; what follows needs none."""
+    """A worker trains the networks of `done`, which is made before; what follows needs none."""
     monkeypatch.setattr("gapscope.pools.processes.run_local", in_this_process)
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Pool:
     pool = Pool(tmp_path_factory.mktemp("pool"))
-    pool.run(some_grid(), workers=2)
+    pool.run(some_grid(), workers=1)
     return pool
 
 
@@ -194,3 +195,15 @@ def test_weights_are_measured_only_on_the_data_they_were_trained_on(tmp_path: Pa
     save_tensors(weights, tensors)
     with pytest.raises(UnreadableFile, match="must carry the spec of its network"):
         read_network(weights, RunOptions(measures=MEASURES))
+
+
+def test_networks_of_every_kind_are_put_into_one_pool(tmp_path: Path) -> None:
+    pool, right = Pool(tmp_path), {}
+    for name, case in CASES.items():
+        network, samples = case.make(9)
+        assert samples.targets is not None
+        pool.add(network, (samples.inputs, samples.targets), name=name, measures=["accuracy", "parameter_norm"])
+        right[name] = float((network(samples.inputs).argmax(1) == samples.targets).float().mean())
+    table = pool.to_pandas()
+    assert len(table) == len(CASES) and (table["parameter_norm"] > 0).all()
+    assert sorted(table["accuracy"].tolist()) == pytest.approx(sorted(right.values()))

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from cases import CASES, each
 from gapscope.base.errors import DamagedFileWarning, InvalidInput, UnreadableFile
 from gapscope.base.files import read_json_lines
 from gapscope.base.samples import Samples
@@ -82,6 +83,19 @@ def test_a_shuffling_loader_is_read_alike_for_the_same_seed(tmp_path: Path) -> N
     torch.rand(5)
     train(resumed, loader, settings, folder=tmp_path)
     assert equal(state(resumed), state(unbroken))
+
+
+@each()
+def test_every_network_is_trained_in_parts_as_in_one_go(name: str, tmp_path: Path) -> None:
+    (unbroken, samples), (resumed, _) = (CASES[name].make(12) for _ in range(2))
+    settings = TrainingSpec(learning_rate=0.05, momentum=0.9, batch_size=4, epochs=3)
+    start = state(unbroken)
+    history = train(unbroken, samples, settings).history
+    train(resumed, samples, dataclasses.replace(settings, epochs=1), folder=tmp_path)
+    train(resumed, samples, settings, folder=tmp_path)
+    assert equal(state(resumed), state(unbroken)) and len(history) == 3
+    frozen = {key for key, parameter in unbroken.named_parameters() if not parameter.requires_grad}
+    assert {key for key, _ in unbroken.named_parameters() if torch.equal(start[key], state(unbroken)[key])} == frozen
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -148,7 +148,8 @@ def _checked(content: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"status is {str(content['status'])[:60]!r}, none of {', '.join(get_args(Status))}")
     content["readings"] = Readings(Reading.from_dict(reading) for reading in content.get("readings", ()))
     content["scores"] = {key: float(value) for key, value in content.get("scores", {}).items()}
-    if ("train_accuracy" in content["scores"]) != ("test_accuracy" in content["scores"]):
+    both_scored = {"train_loss", "test_loss"} <= content["scores"].keys()
+    if both_scored and ("train_accuracy" in content["scores"]) != ("test_accuracy" in content["scores"]):
         raise ValueError("scores hold one accuracy without the other")
     if not all(isinstance(reason, str) for reason in content.get("unmeasured", {}).values()):
         raise ValueError("unmeasured holds what is no text")

@@ -1,0 +1,35 @@
+"""The networks that people have: ablated one unit after the other as the definition says, whatever the tail is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ablation.naive import naive_predictions
+from cases import CASES
+from gapscope.ablation.masked_tail import MaskedTail
+from gapscope.ablation.split import split_at
+from gapscope.ablation.summed_tail import tail_of
+from gapscope.ablation.unit_order import mean_absolute_activation, ranked
+
+LAYERS = {
+    "fully connected": "3",
+    "convolutional": "9",
+    "ResNet-18, narrow": "stage4_block2.relu",
+    "residual, group norm": "convolutions.1",
+    "encoder": "pooler",
+    "low-rank adapters": "3",
+    "LSTM": "head",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@torch.no_grad()
+def test_predictions_are_those_of_the_naive_loop(name: str) -> None:
+    network, samples = CASES[name].make(5, dtype=torch.float64)
+    split = split_at(network, samples.inputs, LAYERS[name], None)
+    ranking = ranked(mean_absolute_activation(split.units_first(split.activations(samples.inputs).values)))
+    expected = naive_predictions(network, LAYERS[name], samples.inputs, ranking)
+    source = split.all_activations(samples.inputs, 2)
+    assert torch.equal(tail_of(split, samples.inputs, None).predictions(source, ranking), expected)
+    assert torch.equal(MaskedTail(split, None).predictions(source, ranking), expected)
