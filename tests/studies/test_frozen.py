@@ -38,7 +38,7 @@ def slim(value: Any) -> Any:
 
 def _close(a: Any, b: Any) -> bool:
     if isinstance(a, int | float) and isinstance(b, int | float):
-        return math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-7)
+        return math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-7) or (math.isnan(a) and math.isnan(b))
     return a == b
 
 
@@ -95,4 +95,7 @@ def test_a_change_is_seen() -> None:
         "/a/0 is 1.001, was 1.0", "/a/1/b is 'y', was 'x'", "/c is missing",
     ]  # fmt: skip
     assert [*changed([1], [1, 2])] == [" has 2 items, had 1"]
+    claims = [{"ours": "NaN", "low": "-Infinity", "high": "Infinity", "seeds": 1}]
+    assert not [*changed({"claims": claims}, {"claims": claims})]
+    assert [*changed({"claims": claims}, {"claims": [claims[0] | {"ours": 0.5}]})]
     assert slim({"a_seconds": 1, "b": ["x" * 61, 2], "outcome": "held"}) == {"b": [2]}

@@ -50,7 +50,7 @@ def test_no_rule_is_tuned_among_more_settings_than_the_others(rule: Rule) -> Non
 
 
 def test_every_rule_is_frozen_in_one_of_its_settings() -> None:
-    default, chosen = study.frozen()
+    default, chosen = study.frozen(Setting(scale="smoke", work=Path()))
     assert set(chosen) == {rule.name for rule in RULES} and default in chosen
     for rule in RULES:
         assert chosen[rule.name] in rule.settings()
@@ -197,7 +197,7 @@ def test_late_joiners_stop_the_network_that_does_without_them() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_every_rule_plays_on_any_recording(rule: Rule) -> None:
-    found = rule.stops(made_up(RISES_AND_FALLS), **study.frozen()[1][rule.name])
+    found = rule.stops(made_up(RISES_AND_FALLS), **study.frozen(Setting(scale="smoke", work=Path()))[1][rule.name])
     assert found is None or 0 <= found.at < T
 
 
@@ -212,7 +212,7 @@ def test_rivals_by_hand() -> None:
 
 def test_runs_of_a_kind_are_one_unit_and_a_part_of_the_pool_is_judged_too(tmp_path: Path) -> None:
     found = [made_up(RISES_AND_FALLS, kind, noise) for kind in ("a", "b") for noise in (0.0, 0.1, 0.4)]
-    outcome = study.judged(cases(small(tmp_path), "judging"), found)
+    outcome = study.judged(small(tmp_path), cases(small(tmp_path), "judging"), found)
     assert outcome.numbers["counts"] == {"runs": 6, "overfit": 6, "stay": 0, "clean": 2, "planned": 84}
     assert outcome.numbers["kept"][END] == pytest.approx(0.4) and outcome.numbers["kept"][ORACLE] == 0.9
     assert all(one.ours and one.outcome == "open" and one.units <= 2 for one in outcome.claims)

@@ -74,10 +74,10 @@ class Setting:
         """Return the value for this scale."""
         return {"smoke": smoke, "small": small, "paper": paper}[self.scale]
 
-    def read(self, folder: Path | str) -> dict[str, Any]:
-        """The settings of this scale: the content of `<scale>.toml` beside a study's code (a file or its folder)."""
+    def read(self, folder: Path | str, name: str = "") -> dict[str, Any]:
+        """The content of `<name>.toml` (of this scale by default) beside a study's code (a file or its folder)."""
         folder = Path(folder)
-        path = (folder.parent if folder.is_file() else folder) / f"{self.scale}.toml"
+        path = (folder.parent if folder.is_file() else folder) / f"{name or self.scale}.toml"
         self.settings.append(path)
         return tomllib.loads(path.read_text(encoding="utf-8"))
 

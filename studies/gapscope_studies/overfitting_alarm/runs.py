@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -103,7 +102,7 @@ def _cases_of(kind: Mapping[str, Any]) -> list[Case]:
 
 def cases(setting: Setting, pool: str) -> list[Case]:
     """The networks on which rules are tuned ("tuning"), and the other ones on which they are judged ("judging")."""
-    kinds = tomllib.loads(Path(__file__).with_name("kinds.toml").read_text(encoding="utf-8"))[pool]
+    kinds = setting.read(__file__, "kinds")[pool]
     if setting.scale == "smoke":
         short = {"training": {"epochs": 6, "optimizer": "adam", "learning_rate": 0.01}, "n": 120, "test": 100}
         short |= {"noises": [[0.0, "symmetric"], [0.4, "pairwise"]]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import subprocess
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from matplotlib.figure import Figure
 
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import Claim, Compared
+from gapscope_studies.kit.pool import data_hashes
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, Part, Setting, Study
 from gapscope_studies.overfitting_alarm.judging import (
@@ -52,9 +52,9 @@ TIMED = {
 }
 
 
-def frozen() -> tuple[str, dict[str, Settings]]:
+def frozen(setting: Setting) -> tuple[str, dict[str, Settings]]:
     """The default rule, and the settings of every rule, as they were fixed before the judging pool was trained."""
-    content = tomllib.loads(FROZEN.read_text(encoding="utf-8"))
+    content = setting.read(FROZEN, "frozen")
     return content["default"], {name: dict(settings) for name, settings in content["rules"].items()}
 
 
@@ -74,7 +74,7 @@ def _counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
     return {"runs": len(verdicts), "overfit": overfit, "stay": stay, "clean": sum(v.noise == 0 for v in verdicts)}
 
 
-def _scale(wanted: Sequence[Case], found: Sequence[Run]) -> dict[str, Any]:
+def _scale(setting: Setting, wanted: Sequence[Case], found: Sequence[Run]) -> dict[str, Any]:
     specs = [run.case.spec for run in found]
     rows = {
         "data": ", ".join(dict.fromkeys(spec.data.name for spec in specs)),
@@ -86,6 +86,7 @@ def _scale(wanted: Sequence[Case], found: Sequence[Run]) -> dict[str, Any]:
     return {
         "stands_in_for": [{"what": what, "paper": "", "here": here} for what, here in rows.items()],
         "seeds": sorted({spec.seed for spec in specs}),
+        "data": data_hashes(setting, specs),
     }
 
 
@@ -121,7 +122,7 @@ def tuning(setting: Setting) -> Outcome:
             f"Cost: accuracy lost against the best, plus {100 * FALSE_ALARM_COST:g} points for each alarm on a run "
             f"that stays. {DEFINITIONS}"
         ),
-        **_scale(wanted, found),
+        **_scale(setting, wanted, found),
     )
 
 
@@ -250,17 +251,18 @@ def _rules_table(found: Sequence[Run], verdicts: Verdicts) -> tuple[pandas.DataF
     return pandas.DataFrame(rows), intervals
 
 
-def judged(wanted: Sequence[Case], found: Sequence[Run]) -> Outcome:
+def judged(setting: Setting, wanted: Sequence[Case], found: Sequence[Run]) -> Outcome:
     """Judge the frozen rules on watched runs.
 
     Args:
+        setting: Where their data lie.
         wanted: The cases that were planned.
         found: The runs of them that there are.
 
     Returns:
         Numbers, claims, tables and figures.
     """
-    default, chosen = frozen()
+    default, chosen = frozen(setting)
     rule = next(rule for rule in RULES if rule.name == default)
     verdicts = _judged(chosen, found)
     kept = _kept(found, chosen, verdicts)
@@ -301,14 +303,14 @@ def judged(wanted: Sequence[Case], found: Sequence[Run]) -> Outcome:
         },
         figures={"lost": figure, "examples": _examples(found, rule, chosen[default])},
         verdict=DEFINITIONS,
-        **_scale(wanted, found),
+        **_scale(setting, wanted, found),
     )  # fmt: skip
 
 
 def judging(setting: Setting) -> Outcome:
     """Judge the frozen rules on runs of other data sizes, architectures, optimisers, noise levels and seeds."""
     wanted = cases(setting, "judging")
-    return judged(wanted, runs(setting, wanted))
+    return judged(setting, wanted, runs(setting, wanted))
 
 
 STUDY = Study(
