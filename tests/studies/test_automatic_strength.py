@@ -60,5 +60,9 @@ def test_trainings_are_kept_and_incomplete_groups_left_out(tmp_path: Path) -> No
     automatic = [row for row in rows if row["way"].endswith("automatic")]
     assert len(rows) == 14 and len(rows[0]["accuracies"]) == 2 and not any("looks" in row for row in automatic)
     assert {row["way"] for row in rows} == {run.way.name for run in runs}
-    (tmp_path / f"{runs[-1].name}.json").unlink()
-    assert len(rows_of(given, tmp_path, None, train_missing=False)) == 7
+    last, other = runs[-1], runs[0]
+    assert last.way.name == given["last"][0]
+    (tmp_path / f"{last.name}.json").unlink()
+    assert len(rows_of(given, tmp_path, None, train_missing=False)) == 13
+    (tmp_path / f"{other.name}.json").unlink()
+    assert len(rows_of(given, tmp_path, None, train_missing=False)) == 6

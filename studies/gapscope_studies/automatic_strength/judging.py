@@ -39,29 +39,35 @@ def ways_of(given: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[Way]:
 
 
 def runs_of(given: Mapping[str, Any]) -> list[Run]:
-    """All trainings, seed by seed: every scenario has its first seeds early."""
+    """All trainings, seed by seed, so that every scenario has its first seeds early; then those of the `last` ways."""
     return [
         Run(
             scenario["name"], scenario["data"], scenario["network"], scenario["training"], given["samples"],
             given["test"], noise, seed, way,
         )
+        for late in (False, True)
         for seed in given["seeds"]
         for scenario in given["scenarios"]
         for noise in scenario["noises"]
         for way in ways_of(given, scenario)
+        if seed in scenario.get("seeds", given["seeds"]) and late == (way.name in given["last"])
     ]  # fmt: skip
 
 
 def rows_of(given: Mapping[str, Any], work: Path, root: str | None, *, train_missing: bool = True) -> list[Row]:
-    """What every training gave, from the work folder where it is kept; groups with all their ways alone."""
+    """What every training gave, from the work folder where it is kept; of groups that lack nothing but `last` ways."""
     runs = runs_of(given)
     if not train_missing:
         runs = [run for run in runs if (work / f"{run.name}.json").exists()]
     found = remembered({run.name: partial(trained, run, root) for run in runs}, work, workers=1)
     rows = list(found.values())
-    wanted = {scenario["name"]: len(ways_of(given, scenario)) for scenario in given["scenarios"]}
+    wanted = {
+        scenario["name"]: sum(way.name not in given["last"] for way in ways_of(given, scenario))
+        for scenario in given["scenarios"]
+    }
     table: Any = pandas.DataFrame(rows)
-    whole = table.groupby(KEY)["way"].transform("count") == table["scenario"].map(wanted)
+    table["needed"] = ~table["way"].isin(given["last"])
+    whole = table.groupby(KEY)["needed"].transform("sum") == table["scenario"].map(wanted)
     return [row for row, kept in zip(rows, whole, strict=True) if kept]
 
 
