@@ -10,6 +10,19 @@ and `mean`, `len`, `min` and `max` end a way through a list; `R2 of m.NAME` ends
 line to the gap of each from the others. A format ends with "%" for per cent, with "p" for points (hundredths) and with
 "d" for whole numbers; leading zeros are left out, as the docs do; "0" before it keeps them.
 
+A whole table is quoted by what stands above it: the file and the way to its rows (a list, or a dictionary, whose keys
+are their names), the headings of what is written by hand, a line for every column of numbers, and a line for every row:
+
+    <!--t overfitting_alarm/small/judging.json :: rules
+    # alarm | looks at
+    hit rate = hit rate [.2f]
+    > joint :: `joint` | the sum of three others
+    -->
+
+A way within a row is as above, and a form in brackets is that of a value with its interval. What a row lacks, or has no
+value for, is a dash, and a row named "-" has no numbers. Without lines for rows all of them are written, with their
+text columns (`heading = way`).
+
     python docs/quoted_numbers.py    # rewrites README.md and docs/
 """
 
@@ -28,6 +41,8 @@ from gapscope.estimation.held_out_line import held_out_line
 
 ROOT = Path(__file__).parents[1]
 QUOTED = re.compile(r"<!--n (?P<file>\S+) :: (?P<way>.+?) :: (?P<form>\S+?)-->(?P<text>.*?)<!--/n-->")
+TABLE = re.compile(r"<!--t (?P<file>\S+) :: (?P<way>[^\n]+)\n(?P<lines>.*?)\n-->.*?<!--/t-->", re.DOTALL)
+COLUMN = re.compile(r"(?P<heading>.+?) = (?P<way>.+?)(?: (?P<form>\[?[+0]*(?:\.\d+[fp%]|d)\]?))?")
 COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq}
 FILTER = re.compile(r"\[(?P<name>.+?) (?P<sign><=|>=|<|>|=) (?P<value>.+?)\]")
 ENDS: dict[str, Callable[[list[float]], float]] = {
@@ -101,6 +116,57 @@ def written(value: float, form: str) -> str:
     return text if form.startswith("0") else re.sub(r"^([+-]?)0\.", r"\1.", text)
 
 
+def _cell(row: Any, way: str, form: str | None) -> str:
+    """What a row has at the end of a way, as a table shows it."""
+    try:
+        for name in way.split(" > "):
+            row = _step(row, name)
+    except (KeyError, IndexError, TypeError):
+        return "-"
+    if form is None:
+        return str(row)
+    value, *ends = (row["value"], row["low"], row["high"]) if isinstance(row, dict) else row if "[" in form else (row,)
+    if float(value) != float(value):
+        return "-"
+    said = [written(item, form.strip("[]")) for item in (value, *ends)]
+    return f"{said[0]} [{', '.join(said[1:])}]" if ends else said[0]
+
+
+def table(found: Any, lines: list[str]) -> str:
+    """A quoted table without its comments.
+
+    >>> print(table({"a": {"rate": [0.5, 0.25, 0.75]}}, ["# rule", "hits = rate [.2f]", "> a :: first", "> - :: b"]))
+    | rule | hits |
+    |---|---|
+    | first | .50 [.25, .75] |
+    | b | - |
+
+    Args:
+        found: The rows: a list, or name -> row.
+        lines: Headings, columns and rows, as in the comment.
+
+    Returns:
+        The table in Markdown.
+
+    Raises:
+        KeyError: A row does not exist, or no row has a value for a column.
+    """
+    rows = found if isinstance(found, dict) else {str(number): row for number, row in enumerate(found)}
+    by_hand = [heading for line in lines if line.startswith("# ") for heading in line[2:].split(" | ")]
+    columns = [match for line in lines if line[:2] not in ("# ", "> ") and (match := COLUMN.fullmatch(line))]
+    named: list[tuple[Any, ...]] = [tuple(line[2:].split(" :: ", 1)) for line in lines if line.startswith("> ")]
+    content = [[*by_hand, *(column["heading"] for column in columns)]]
+    for key, cells in named or [(key, "") for key in rows]:
+        row = {} if key == "-" else rows[key]
+        numbers = [_cell(row, column["way"], column["form"]) for column in columns]
+        content.append([*(cells.split(" | ") if by_hand else []), *numbers])
+    for number, heading in enumerate(content[0]):
+        if all(line[number] == "-" for line in content[1:]):
+            raise KeyError(f"no row has a value for {heading!r}")
+    content.insert(1, ["---"] * len(content[0]))
+    return "\n".join(f"|{'|'.join(row)}|" if row[0] == "---" else f"| {' | '.join(row)} |" for row in content)
+
+
 def rewritten(text: str, root: Path = ROOT) -> str:
     """The page with every quotation as the results have it."""
 
@@ -108,7 +174,12 @@ def rewritten(text: str, root: Path = ROOT) -> str:
         head = f"<!--n {found['file']} :: {found['way']} :: {found['form']}-->"
         return head + written(value_at(found["file"], found["way"], root), found["form"]) + "<!--/n-->"
 
-    return QUOTED.sub(quote, text)
+    def quote_table(found: re.Match[str]) -> str:
+        head = f"<!--t {found['file']} :: {found['way']}\n{found['lines']}\n-->"
+        lines = table(value_at(found["file"], found["way"], root), found["lines"].split("\n"))
+        return f"{head}\n\n{lines}\n\n<!--/t-->"
+
+    return QUOTED.sub(quote, TABLE.sub(quote_table, text))
 
 
 def pages(root: Path = ROOT) -> Iterator[Path]:

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[1]
+ENDS = {"low": 0, "high": 1}
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,7 @@ def test_the_pages_say_what_the_results_hold(quoted: ModuleType) -> None:
     for page in quoted.pages():
         text = page.read_text(encoding="utf-8")
         assert quoted.rewritten(text) == text, f"{page.name} is stale: python docs/quoted_numbers.py"
+        assert text.count("<!--t ") == len(quoted.TABLE.findall(text)) == text.count("<!--/t-->"), page.name
         assert text.count("<!--n ") == len(quoted.QUOTED.findall(text)) == text.count("<!--/n-->"), page.name
 
 
@@ -52,3 +54,14 @@ def test_a_stale_number_is_seen_and_mended(quoted: ModuleType, tmp_path: Path) -
     assert "-->-.12<!--" in new and quoted.rewritten(new, tmp_path) == new
     with pytest.raises(KeyError):
         quoted.rewritten("<!--n toy/a.json :: gone :: .2f-->1<!--/n-->", tmp_path)
+
+
+def test_a_table_is_made_of_its_rows(quoted: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "toy"
+    folder.mkdir(parents=True)
+    rows = [{"set": "a", "rate": {"value": 0.5, "low": 0.25, "high": 1}}, {"set": "b", "rate": {"value": "NaN"} | ENDS}]
+    (folder / "a.json").write_text(json.dumps({"rows": rows}))
+    head = "<!--t toy/a.json :: rows\ndata = set\nerror = rate [.2f]\n-->"
+    expected = f"{head}\n\n| data | error |\n|---|---|\n| a | .50 [.25, 1.00] |\n| b | - |\n\n<!--/t-->"
+    assert quoted.rewritten(f"x {head} stale <!--/t--> y", tmp_path) == f"x {expected} y"
+    assert quoted.rewritten(expected, tmp_path) == expected
