@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import tempfile
 import time
 import warnings
@@ -35,6 +34,7 @@ import peft
 import torch
 import transformers
 
+from gapscope.base.environment import environment
 from gapscope.integrations.fine_tuning import FineTuningMeter, add_meter
 from gapscope.labels.paired_canaries import PairedCanaries
 
@@ -192,8 +192,7 @@ def main() -> None:
                 file.write(json.dumps([name, runs[name]]) + "\n")
     report = {
         "date": datetime.now(UTC).date().isoformat(),
-        "environment": {"torch": torch.__version__, "transformers": transformers.__version__,
-                        "python": platform.python_version(), "threads": 1},
+        "environment": environment("cpu") | {"transformers": transformers.__version__},
         "summary": summary(runs),
         "runs": runs,
     }  # fmt: skip

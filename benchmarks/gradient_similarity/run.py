@@ -15,7 +15,6 @@ import argparse
 import gc
 import importlib.util
 import json
-import platform
 import resource
 import statistics
 import subprocess
@@ -30,6 +29,7 @@ import torch
 from candidates import TASKS, Candidate, Work
 from torch import Tensor
 
+from gapscope.base.environment import environment
 from networks import SHAPES
 
 
@@ -167,17 +167,6 @@ def memory(options: argparse.Namespace) -> dict[str, Any]:
         rows[name] = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
         print(f"  {name:42s} {'failed' if rows[name] is None else f'{rows[name]:8.1f} MB'}", flush=True)
     return {"title": f"peak memory of {options.task}, {options.network}, {options.samples} samples", "rows": rows}
-
-
-def environment(device: str) -> dict[str, str]:
-    name = torch.cuda.get_device_name() if device != "cpu" else platform.processor() or platform.machine()
-    return {
-        "device": name,
-        "date": time.strftime("%Y-%m-%d"),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": "1",
-    }
 
 
 def main() -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import platform
 import statistics
 import time
 import warnings
@@ -31,6 +30,7 @@ from torch.nn import functional
 from trained import NETWORKS
 
 import gapscope as gs
+from gapscope.base.environment import environment
 
 CHOSEN = (
     "fully connected, 3 layers",
@@ -143,8 +143,7 @@ def main() -> None:
         if (name, optimizer, strength, seed) in done:
             continue
         runs.append(trained(name, optimizer, strength, seed, setting))
-        environment = {"torch": torch.__version__, "python": platform.python_version(), "threads": 1}
-        report = {"environment": environment, "setting": setting, "ranges": ranges(runs), "runs": runs}
+        report = {"environment": environment("cpu"), "setting": setting, "ranges": ranges(runs), "runs": runs}
         text = json.dumps(report, indent=1)
         if options.out:
             options.out.write_text(text + "\n")

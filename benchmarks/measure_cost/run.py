@@ -18,7 +18,6 @@ import importlib
 import json
 import multiprocessing
 import os
-import platform
 import resource
 import time
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import gapscope as gs
+from gapscope.base.environment import environment
 
 N, STEPS, BATCH = 2000, 100, 32
 Made = tuple[nn.Module, Any]
@@ -146,11 +146,8 @@ def main() -> None:
         if name in EXACT:
             found[name]["budget=None"] = in_a_process(name, n, True, options.busy)
         report = {
-            "environment": {
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-                "machine": platform.processor() or platform.machine(),
-                "threads": 1,
+            "environment": environment("cpu")
+            | {
                 "budget counts": "CPU time" if options.busy else "wall time",
                 "load": round(os.getloadavg()[0], 1),
             },

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.environment import environment
 from gapscope.batch_norm import (
     GhostBatchNorm2d,
     MeanOnlyBatchNorm2d,
@@ -94,15 +94,7 @@ def main() -> None:
     shapes, rounds = (((16, 8, 8, 8),), 1) if options.smallest else (SHAPES, options.rounds)
     device = torch.device(options.device)
     report = {
-        "environment": {
-            "date": time.strftime("%Y-%m-%d"),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "machine": torch.cuda.get_device_name()
-            if device.type == "cuda"
-            else platform.processor() or platform.machine(),
-            "threads": 1,
-        },
+        "environment": environment(str(device)),
         "rounds": rounds,
         "channels_last": options.channels_last,
         "forward_and_backward": run(shapes, rounds, device, options.channels_last),

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.environment import environment
 from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.output_sensitivity import output_sensitivity
@@ -89,13 +90,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     device = torch.cuda.get_device_name() if options.device != "cpu" else platform.processor() or platform.machine()
     return {
         "settings": vars(options) | {"out": str(options.out)},
-        "environment": {
-            "device": device,
-            "date": time.strftime("%Y-%m-%d"),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "threads": 1,
-        },
+        "environment": environment(device),
         "paper": PAPER,
         "networks": found,
     }

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gapscope.base.environment import environment
 from gapscope.base.specs import PenaltySpec, TrainingSpec
 from gapscope.networks import build
 from gapscope.training.loop import Training
@@ -103,12 +103,7 @@ def main() -> None:
     count, steps, rounds = (3, 2, 1) if options.smallest else (options.networks, options.steps, options.rounds)
     report = {
         "date": datetime.now(UTC).date().isoformat(),
-        "environment": {
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "machine": platform.processor() or platform.machine(),
-            "threads": 1,
-        },
+        "environment": environment("cpu"),
         "networks": count,
         "steps": steps,
         "rounds": rounds,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from collections import OrderedDict
@@ -26,6 +25,7 @@ import torch
 from loops import cached, naive
 from torch import Tensor, nn
 
+from gapscope.base.environment import environment
 from gapscope.measures.unit_sparsity import unit_sparsity
 from gapscope.networks import build
 
@@ -76,17 +76,6 @@ def timed(now: Callable[[], float], function: Callable[[], Tensor]) -> tuple[flo
     start = now()
     result = function()
     return now() - start, result
-
-
-def environment(device: str) -> dict[str, str]:
-    name = torch.cuda.get_device_name() if device != "cpu" else platform.processor() or platform.machine()
-    return {
-        "device": name,
-        "date": time.strftime("%Y-%m-%d"),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": "1",
-    }
 
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import platform
+from datetime import date
 from typing import Any
 
 from gapscope.base.version import version
 
 
-def environment() -> dict[str, Any]:
-    """Versions of gapscope, torch, numpy and Python, the machine, and the number of threads."""
+def _processor(device: str) -> str:
+    import torch
+
+    return platform.processor() or platform.machine() if device == "cpu" else torch.cuda.get_device_name(device)
+
+
+def environment(device: str = "") -> dict[str, Any]:
+    """Versions of gapscope, torch, numpy and Python, the machine, and the number of threads.
+
+    Args:
+        device: Torch device of a timing: the name of its processor and the day are then told too.
+
+    Returns:
+        Plain values.
+    """
     import numpy
     import torch
 
-    return {
+    timing = {"device": _processor(device), "date": date.today().isoformat()} if device else {}
+    return timing | {
         "gapscope": version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,

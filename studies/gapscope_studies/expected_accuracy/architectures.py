@@ -10,6 +10,7 @@ import torch
 
 import gapscope as gs
 from gapscope.base.randomness import stream_seed
+from gapscope.estimation.correlations import kendall_tau
 from gapscope_studies.expected_accuracy.pools import ADAM, Configuration, Recipe
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import data_of, score
@@ -75,11 +76,8 @@ def jobs(setting: Setting) -> list[Configuration]:
 
 def kendall(table: Table, way: str) -> float:
     """Kendall tau-b of what is known before training with the accuracy after it."""
-    from scipy.stats import kendalltau
-
     column, sign = WAYS[way]
-    found: Any = kendalltau(sign * table[column], table["test_score"])
-    return float(found.statistic)
+    return kendall_tau(sign * table[column].to_numpy(dtype=float), table["test_score"].to_numpy(dtype=float))
 
 
 def _interval(table: Table, statistic: Any) -> Interval:

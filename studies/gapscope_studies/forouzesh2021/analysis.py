@@ -14,7 +14,7 @@ from gapscope.theory.sensitivity import predicted_loss
 from gapscope_studies.forouzesh2021.networks import Configuration, Grids, by_draw, measured_samples, points, runs
 from gapscope_studies.kit.claims import Claim, Compared, claim, measured, short
 from gapscope_studies.kit.plots import named, panels, scatter
-from gapscope_studies.kit.pool import data_hashes, stands_in_for
+from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import Interval, bootstrap_both, log_log, pearson
 from gapscope_studies.kit.study import Outcome, Setting, Table
 
@@ -161,17 +161,16 @@ def part(setting: Setting, *, grid: str, find: Callable[[Measured], Answer], pap
     n_measured, left_out = len(measured_samples(setting, specs[0])[1]), int((~shown["fitted"].astype(bool)).sum())
     columns = dict.fromkeys(column for pair in answer.plots.values() for column in pair)
     facts = [name for name in ("train_accuracy", "test_accuracy", "parameters", "runs") if name in shown]
-    return Outcome(
+    return outcome(
+        setting, specs, paper,
         numbers={**answer.numbers, "points": shown.drop(columns="draws").to_dict("records")},
         claims=answer.claims,
-        stands_in_for=[*stands_in_for(setting, specs, paper),
-                       {"what": "measured on", "paper": "", "here": f"{n_measured:,} test samples"}],
+        also=[{"what": "measured on", "paper": "", "here": f"{n_measured:,} test samples"}],
         tables={"What was computed": pandas.DataFrame(answer.table or number_rows(answer.numbers)),
                 "Points (means over runs)": shown[["family", "name", *columns, *facts]]},
         figures={name: _scatter(shown, *pair, predicted=answer.predicted) for name, pair in answer.plots.items()},
         verdict=f"{left_out} of {len(shown)} configurations do not fit their training data." if left_out else "",
         seeds=range(int(shown["runs"].max())),
-        data=data_hashes(setting, specs),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from gapscope.base.records import Record, records_to_pandas
 from gapscope.base.specs import Spec
 from gapscope.pools import Pool
 from gapscope_studies.kit.claims import Compared, short
-from gapscope_studies.kit.study import Setting
+from gapscope_studies.kit.study import Outcome, Setting
 
 if TYPE_CHECKING:
     import pandas
@@ -154,3 +154,12 @@ def data_hashes(setting: Setting, specs: Sequence[Spec]) -> dict[str, str]:
         name = f"{spec.data.name} {len(problem.train)}+{len(problem.test)}"
         found[name] = digest.hexdigest()[:16]
     return found
+
+
+def outcome(
+    setting: Setting, specs: Sequence[Spec], paper: Mapping[str, str] | None = None, *,
+    also: Sequence[Mapping[str, str]] = (), **found: Any,
+) -> Outcome:  # fmt: skip
+    """An outcome with the networks behind it: what they stand in for (and `also`, rows of this), seeds, data."""
+    facts = {"seeds": sorted({spec.seed for spec in specs}), "data": data_hashes(setting, specs)}
+    return Outcome(stands_in_for=[*stands_in_for(setting, specs, paper), *also], **{**facts, **found})

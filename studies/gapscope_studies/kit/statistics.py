@@ -64,6 +64,13 @@ def mean(values: Values, clusters: Sequence[Hashable] | None = None) -> Interval
     return Interval(float(np.mean(means)), *t_interval(means), len(means))
 
 
+def _with_percentiles(value: float, drawn: np.ndarray, units: int) -> Interval:
+    """A value with the middle 95 % of what resamples gave; those without a value are left out."""
+    drawn = drawn[~np.isnan(drawn)]
+    low, high = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (-math.inf, math.inf)
+    return Interval(value, float(low), float(high), units)
+
+
 def bootstrap(
     statistic: Callable[[np.ndarray], float],
     n: int,
@@ -83,9 +90,7 @@ def bootstrap(
         return Interval(value, -math.inf, math.inf, len(rows))
     picks = np.random.default_rng(seed).integers(0, len(rows), (draws, len(rows)))
     found = np.array([statistic(np.concatenate([rows[i] for i in pick])) for pick in picks], dtype=float)
-    found = found[~np.isnan(found)]
-    low, high = np.quantile(found, [0.025, 0.975]) if len(found) else (-math.inf, math.inf)
-    return Interval(value, float(low), float(high), len(rows))
+    return _with_percentiles(value, found, len(rows))
 
 
 def bootstrap_both(
@@ -106,10 +111,7 @@ def bootstrap_both(
     value, units = float(statistic(values.mean(-1))), min(n_rows, n_repeats)
     if units < 2:
         return Interval(value, -math.inf, math.inf, units)
-    found = np.array([one() for _ in range(draws)])
-    found = found[~np.isnan(found)]
-    low, high = np.quantile(found, [0.025, 0.975]) if len(found) else (-math.inf, math.inf)
-    return Interval(value, float(low), float(high), units)
+    return _with_percentiles(value, np.array([one() for _ in range(draws)]), units)
 
 
 def pearson(x: Values, y: Values) -> float:
@@ -153,10 +155,4 @@ def log_log(x: Values, y: Values, clusters: Sequence[Hashable] | None = None, *,
     varies = (aa > 1e-12) & (bb > 1e-12)
     pearson = np.where(varies, ab / np.sqrt(np.where(varies, aa * bb, 1.0)), np.nan)
     slope = np.where(aa > 1e-12, ab / np.where(aa > 1e-12, aa, 1.0), np.nan)
-
-    def interval(drawn: np.ndarray) -> Interval:
-        rest = drawn[1:][np.isfinite(drawn[1:])]
-        low, high = np.quantile(rest, [0.025, 0.975]) if len(rest) else (-math.inf, math.inf)
-        return Interval(float(drawn[0]), float(low), float(high), units)
-
-    return LogLog(interval(pearson), interval(slope))
+    return LogLog(*(_with_percentiles(float(drawn[0]), drawn[1:], units) for drawn in (pearson, slope)))

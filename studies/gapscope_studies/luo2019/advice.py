@@ -31,7 +31,7 @@ from gapscope.pools.from_spec import build_network, prepared
 from gapscope.training.loop import train
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import Claim, Compared, claim, short
-from gapscope_studies.kit.pool import data_hashes, stands_in_for
+from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, Setting
 
@@ -262,7 +262,8 @@ def _tried_out(setting: Setting, name: str) -> Outcome:
         for found in methods if " with " in found.name
         for other in (f"batches of {world['large']}", f"batches of {world['normal']}")
     ]  # fmt: skip
-    return Outcome(
+    return outcome(
+        setting, specs,
         numbers={
             "methods": {
                 m.name: {"predicted": [m.predicted[seed] for seed in m.runs],
@@ -271,7 +272,6 @@ def _tried_out(setting: Setting, name: str) -> Outcome:
             }
         },
         claims=_claims(methods, world, 1 / prepared(_specs(world, world["normal"])[0], setting.data_root)[0].n_outputs),
-        stands_in_for=stands_in_for(setting, specs),
         tables={
             "Predicted by the networks of small batches, and measured (mean over seeds, 95 % t interval)": (
                 pandas.DataFrame([_row(found) for found in methods])
@@ -279,8 +279,6 @@ def _tried_out(setting: Setting, name: str) -> Outcome:
             "Differences, paired by seed": pandas.DataFrame(against),
         },
         figures={"advice": _figure(methods)},
-        seeds=range(world["seeds"]),
-        data=data_hashes(setting, specs),
     )  # fmt: skip
 
 

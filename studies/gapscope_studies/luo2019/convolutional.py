@@ -20,12 +20,13 @@ from gapscope_studies.luo2019.networks import (
     PLAIN,
     REACH,
     Method,
+    by_seed,
+    compared_methods,
     differences,
     epochs_of,
     gamma_squared,
     larger,
     method,
-    outcome,
     smaller,
     trained,
 )
@@ -72,7 +73,7 @@ def figure_2ab(setting: Setting) -> Outcome:
         for one in (pn, decayed)
         for found in [differences(one, ghost, "test_loss")]
     )
-    return outcome(setting, methods, claims, RESNET, tables={"Beyond ghost BN": beyond})
+    return compared_methods(setting, methods, RESNET, claims=claims, tables={"Beyond ghost BN": beyond})
 
 
 def figure_2cd(setting: Setting) -> Outcome:
@@ -96,7 +97,7 @@ def figure_2cd(setting: Setting) -> Outcome:
         smaller(source, "both statistics are better than the mean alone", bn, mean_only, "test_loss"),
         smaller(source, "both statistics are better than the variance alone", bn, variance_only, "test_loss"),
     ]
-    return outcome(setting, methods, claims, CNN | {"batch size": "128"})
+    return compared_methods(setting, methods, CNN | {"batch size": "128"}, claims=claims)
 
 
 def slope(sizes: Sequence[int], values: Sequence[float]) -> float:
@@ -110,10 +111,7 @@ def slope(sizes: Sequence[int], values: Sequence[float]) -> float:
 
 def _slopes(group: Sequence[Method], value: Any) -> list[float]:
     """Slope of a value over the batch sizes, seed by seed, where no run diverged."""
-    whole = [
-        runs for runs in zip(*(m.records for m in group), strict=True) if all(r.status == "finished" for r in runs)
-    ]
-    return [slope([m.batch_size for m in group], [value(record) for record in runs]) for runs in whole]
+    return [slope([m.batch_size for m in group], [value(record) for record in runs]) for runs in by_seed(*group)]
 
 
 def figure_2ef(setting: Setting) -> Outcome:
@@ -144,11 +142,11 @@ def figure_2ef(setting: Setting) -> Outcome:
             short = "the loss" if name == "validation loss" else name
             quantity = f"slope of {short} by log2 of the batch size"
             claims.append(claim(source, f"{says}, BN in {layer}", quantity, _slopes(group, function), **guard))
-            by_seed = [[function(record) for record in m.finished] for m in group]
-            values[name][layer] = np.array(by_seed).T if len({len(v) for v in by_seed}) == 1 else np.empty(0)
+            found = [[function(record) for record in m.finished] for m in group]
+            values[name][layer] = np.array(found).T if len({len(v) for v in found}) == 1 else np.empty(0)
             rows += [
-                {"BN in": layer, "batch": m.batch_size, "quantity": name, "mean": str(mean(found))}
-                for m, found in zip(group, by_seed, strict=True)
+                {"BN in": layer, "batch": m.batch_size, "quantity": name, "mean": str(mean(numbers))}
+                for m, numbers in zip(group, found, strict=True)
             ]
     figure, axes = plots.panels(3)
     for axis, (name, by_layer) in zip(axes, values.items(), strict=True):
@@ -158,7 +156,9 @@ def figure_2ef(setting: Setting) -> Outcome:
     plots.legend(figure, "BN in")
     table = pandas.DataFrame(rows).pivot(index=["BN in", "batch"], columns="quantity", values="mean").reset_index()
     paper = CNN | {"batch size": "16 to 1,024"}
-    return outcome(setting, methods, claims, paper, figure, {"By layer and batch size": table})
+    return compared_methods(
+        setting, methods, paper, claims=claims, figures={"curves": figure}, tables={"By layer and batch size": table}
+    )
 
 
 def figure_2gh(setting: Setting) -> Outcome:
@@ -181,7 +181,7 @@ def figure_2gh(setting: Setting) -> Outcome:
         larger(source, "dropout raises the accuracy of WN (0.90 to 0.93)", wn_dropped, wn, "test_accuracy", paper=0.03),
         smaller(source, "WN with dropout stays below BN", wn_dropped, bn, "test_accuracy"),
     ]
-    return outcome(setting, methods, claims, RESNET)
+    return compared_methods(setting, methods, RESNET, claims=claims)
 
 
 def _images(setting: Setting, name: str, most: int | None) -> str:
@@ -224,7 +224,8 @@ def figure_3(setting: Setting) -> Outcome:
         smaller("Fig. 3", "BN's accuracy falls with the batch size", bn_large, bn, "test_accuracy"),
         larger("Fig. 3", "PN + gamma decay is better than BN in large batches", decayed, bn_large, "test_accuracy"),
     ]
-    return outcome(setting, methods, claims, RESNET | {"data": "ImageNet of 32 x 32 pixels, 1,000 classes"})
+    paper = RESNET | {"data": "ImageNet of 32 x 32 pixels, 1,000 classes"}
+    return compared_methods(setting, methods, paper, claims=claims)
 
 
 PARTS = (

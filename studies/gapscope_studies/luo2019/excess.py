@@ -21,7 +21,7 @@ from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.inspection.losses import loss_of
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import NO_NETWORKS, Claim, claim
-from gapscope_studies.kit.pool import data_hashes, stands_in_for, trained
+from gapscope_studies.kit.pool import outcome, trained
 from gapscope_studies.kit.study import Outcome, Part, Setting
 
 UNIT, FULLY_CONNECTED, CONVOLUTION = "single-unit", "fully connected", "convolutional"
@@ -281,14 +281,14 @@ def excess(setting: Setting) -> Outcome:
     specs = [spec for found in by_kind.values() for spec in found]
     rows = measured_rows(setting, by_kind)
     groups = cells(rows)
-    return Outcome(
+    return outcome(
+        setting,
+        specs,
+        {"network": "one neuron in theory, VGG in figures"},
         numbers={"rows": rows},
         claims=_claims(rows),
-        stands_in_for=stands_in_for(setting, specs, {"network": "one neuron in theory, VGG in figures"}),
         tables={"Measured over predicted, by layer and batch size (sums over seeds)": _table(groups)},
         figures={"ratios": _figure(groups)},
-        seeds=sorted({spec.seed for spec in specs}),
-        data=data_hashes(setting, specs),
     )
 
 

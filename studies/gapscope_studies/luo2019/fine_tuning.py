@@ -16,7 +16,7 @@ from gapscope.inspection.losses import scores
 from gapscope.training.loop import train
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import Claim, claim
-from gapscope_studies.kit.pool import data_hashes, stands_in_for
+from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.pool import trained as trained_network
 from gapscope_studies.kit.study import Outcome, Part, Setting
 from gapscope_studies.luo2019.networks import PAPER, POOL, method, trained
@@ -126,7 +126,10 @@ def figure_4(setting: Setting) -> Outcome:
         tuned[kind] = list(setting.remembered("fine-tuning", jobs).values())
     paper = PAPER | {"network": "CNN of six layers", "batch size": "128", "epochs of fine-tuning": "500"}
     claims = _tuning_claims(tuned, {"compared": (found.learnt("train_accuracy"),)})
-    return Outcome(
+    return outcome(
+        setting,
+        specs,
+        paper,
         numbers={
             "growth": {k: {n: [growth(r, n) for r in rows] for n in TUNED_LAYERS} for k, rows in tuned.items()},
             "change": {
@@ -134,10 +137,7 @@ def figure_4(setting: Setting) -> Outcome:
             },
         },
         claims=claims,
-        stands_in_for=stands_in_for(setting, specs, paper),
         figures={"norms": _tuning_figure(tuned)},
-        seeds=[spec.seed for spec in specs],
-        data=data_hashes(setting, specs),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from gapscope.pools.from_spec import prepared
 from gapscope.training.checkpoints import load_tensors
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import Claim, Compared, claim
-from gapscope_studies.kit.pool import compared, data_hashes, stands_in_for, weights_of
+from gapscope_studies.kit.pool import compared, outcome, weights_of
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Setting
 
@@ -139,10 +140,15 @@ def gamma_squared(setting: Setting, record: Record, layer: str) -> float:
     return tensors[f"{layer}.weight"].square().mean().item()
 
 
+def by_seed(*methods: Method) -> list[tuple[Record, ...]]:
+    """The records of several methods, seed by seed, where none diverged."""
+    together = zip(*(method.records for method in methods), strict=True)
+    return [records for records in together if all(record.status == "finished" for record in records)]
+
+
 def differences(one: Method, other: Method, score: str) -> list[float]:
     """One minus the other, seed by seed, where neither diverged."""
-    pairs = zip(one.records, other.records, strict=True)
-    return [a.scores[score] - b.scores[score] for a, b in pairs if a.status == b.status == "finished"]
+    return [a.scores[score] - b.scores[score] for a, b in by_seed(one, other)]
 
 
 def larger(source: str, says: str, one: Method, other: Method, score: str, **more: Any) -> Claim:
@@ -185,31 +191,23 @@ def curves(methods: Mapping[str, Method]) -> Figure:
     return figure
 
 
-def outcome(
+def compared_methods(
     setting: Setting,
     methods: Mapping[str, Method],
-    claims: Sequence[Claim],
     paper: Mapping[str, str],
-    figure: Figure | None = None,
-    tables: Mapping[str, pandas.DataFrame] | None = None,
-    more_figures: Mapping[str, Figure] | None = None,
-    verdict: str = "",
+    *,
+    tables: Mapping[str, pandas.DataFrame] = MappingProxyType({}),
+    figures: Mapping[str, Figure] = MappingProxyType({}),
+    **found: Any,
 ) -> Outcome:
-    """What a comparison of methods found."""
-    specs = [Spec.from_dict(record.spec) for found in methods.values() for record in found.records]
-    return Outcome(
-        numbers={
-            "methods": {
-                name: {score: found.final(score) for score in SHOWN} | {"status": [r.status for r in found.records]}
-                for name, found in methods.items()
-            }
-        },
-        claims=claims,
-        stands_in_for=stands_in_for(setting, specs, {**PAPER, **paper}),
-        tables={"Methods at the end of training (mean over seeds, 95 % t interval)": method_table(methods)}
-        | dict(tables or {}),
-        figures={"curves": figure or curves(methods)} | dict(more_figures or {}),
-        verdict=verdict,
-        seeds=sorted({spec.seed for spec in specs}),
-        data=data_hashes(setting, specs),
-    )
+    """What a comparison of methods found; its curves are drawn unless other `figures` have that name."""
+    specs = [Spec.from_dict(record.spec) for method in methods.values() for record in method.records]
+    numbers = {
+        name: {score: method.final(score) for score in SHOWN} | {"status": [r.status for r in method.records]}
+        for name, method in methods.items()
+    }
+    table = {"Methods at the end of training (mean over seeds, 95 % t interval)": method_table(methods)}
+    return outcome(
+        setting, specs, {**PAPER, **paper}, numbers={"methods": numbers}, tables={**table, **tables},
+        figures=figures if "curves" in figures else {"curves": curves(methods), **figures}, **found,
+    )  # fmt: skip

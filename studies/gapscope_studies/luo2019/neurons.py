@@ -16,7 +16,7 @@ from gapscope_studies.kit.claims import claim
 from gapscope_studies.kit.pool import probed
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, Setting
-from gapscope_studies.luo2019.networks import POOL, REACH, method, outcome, trained
+from gapscope_studies.luo2019.networks import POOL, REACH, by_seed, compared_methods, method, trained
 
 METHODS: dict[str, dict[str, Any]] = {
     "WN": {"options": {"batch_norm": False}, "weight_norm": True},
@@ -120,9 +120,10 @@ def neurons(setting: Setting) -> Outcome:
     }
     claims = []
     for number, (name, says) in CLAIMS.items():
-        pairs = zip(methods[name].records, methods["WN"].records, strict=True)
-        both = [(a.id, b.id) for a, b in pairs if a.status == b.status == "finished"]
-        differences = [numbers[name].loc[a, number] - numbers["WN"].loc[b, number] for a, b in both]
+        differences = [
+            numbers[name].loc[a.id, number] - numbers["WN"].loc[b.id, number]
+            for a, b in by_seed(methods[name], methods["WN"])
+        ]
         claims.append(
             claim("Sec. 1.1", says, f"{QUANTITIES[number]}, {name} minus WN", differences, below=0.0, reach=REACH,
                   compared=[methods[each].learnt("test_accuracy") for each in (name, "WN")])
@@ -133,13 +134,13 @@ def neurons(setting: Setting) -> Outcome:
     for axis, key in zip(axes, CLAIMS, strict=True):
         plots.points(axis, {name: mean(table[key].to_list()) for name, table in numbers.items()})
         plots.named(axis, title=key)
-    return outcome(
+    return compared_methods(
         setting,
         methods,
-        claims,
         {"network": "a single neuron and a layer, in theory", "batch size": "not said"},
+        claims=claims,
         tables={"Neurons at the end of training": pandas.DataFrame(rows)},
-        more_figures={"neurons": figure},
+        figures={"neurons": figure},
         verdict=BEWARE,
     )
 

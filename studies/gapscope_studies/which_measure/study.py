@@ -26,7 +26,7 @@ from gapscope.estimation.leaderboard import leaderboard
 from gapscope.estimation.leaderboard_result import Leaderboard
 from gapscope.estimation.leaderboard_row import EVIDENCE, LeaderboardRow
 from gapscope_studies.kit.claims import Claim, Compared, claim, computed
-from gapscope_studies.kit.pool import compared, data_hashes, stands_in_for
+from gapscope_studies.kit.pool import compared, outcome
 from gapscope_studies.kit.study import Outcome, Part, Setting, Study
 from gapscope_studies.which_measure.pools import NOISE, SIZE, networks, specs_of, table_of
 
@@ -49,13 +49,6 @@ def _learnt(records: Sequence[Record], where: str) -> Compared:
     return compared(f"networks on {where} without wrong labels", records, CLASSES[name], stopped=True)
 
 
-def _outcome(setting: Setting, specs: Sequence[Spec], **found: Any) -> Outcome:
-    return Outcome(
-        stands_in_for=stands_in_for(setting, specs), seeds=sorted({spec.seed for spec in specs}),
-        data=data_hashes(setting, specs), **found,
-    )  # fmt: skip
-
-
 # --- one pool
 
 
@@ -66,7 +59,7 @@ def _pool(setting: Setting, pool: str) -> Outcome:
     board, together = _judged(table, setting), _judged(everything, setting)
     compared_with = (_learnt(clean, POOLS[pool]),)
     trusted = len(board.trusted)
-    return _outcome(
+    return outcome(
         setting, [*specs_of(setting, pool), *specs_of(setting, pool + NOISE)],
         numbers={
             "clean": board.to_dict(), "with_noise": together.to_dict(),
@@ -203,7 +196,7 @@ def both(setting: Setting) -> Outcome:
         _prediction(boards["cifar10"], second, learnt[1:]),
         *(each for each, _ in single),
     ]  # fmt: skip
-    return _outcome(
+    return outcome(
         setting, [spec for pool in POOLS for spec in specs_of(setting, pool)],
         numbers={
             "measures": rows, "single_settings": [row for _, row in single],
