@@ -103,6 +103,15 @@ STUDY = Study(
         Finding("mnist", "L rises with sensitivity S after training",
                 held="The test loss follows the output sensitivity: a correlation of the logarithms of {value:.3f} "
                 "[{low:.3f}, {high:.3f}] over {units} {unit} of fully connected networks on MNIST."),
+        Finding("fig2a", "at equal parameters a convolution instead of a layer lowers L",
+                held="At equal parameters a convolution in place of a fully connected layer lowers the test loss: its "
+                "log10 changes by {value:.2f} [{low:.2f}, {high:.2f}]."),
+        Finding("fig2c", "at equal parameters the deeper CNN has the lower L",
+                not_held="At equal parameters a CNN of three convolutions does not have a lower test loss than a CNN "
+                "of one: its log10 is larger by {value:.1f} [{low:.1f}, {high:.1f}], from standard normal weights."),
+        Finding("fig2b", "equal (H/2)^M give the same L",
+                not_held="Depth M and width H do not act through (H/2)^M alone: where it is equal, the log10 of the "
+                "deeper network's test loss differs by {value:.2f} [{low:.2f}, {high:.2f}]."),
         Finding("fig1", "L rises with S among the networks from Xavier uniform weights",
                 undecided="Among CNNs from Xavier weights, the paper's own, the correlation of {paper:.2f} is not "
                 "seen yet: {value:.2f} [{low:.2f}, {high:.2f}]."),
