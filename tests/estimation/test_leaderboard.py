@@ -146,3 +146,14 @@ def test_what_is_wrong_is_said(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
         gs.leaderboard(pgdl.assign(**{"m.wcv": "many"}), measures=["m.wcv"])
     with pytest.raises(DataNotFound, match="The networks of the 2020 competition must lie in"):
         gs.leaderboard(data_root=tmp_path)
+
+
+def test_of_many_networks_whole_recipes_are_judged(pgdl: pandas.DataFrame) -> None:
+    thrice = pandas.concat([pgdl] * 3, ignore_index=True)
+    thrice["gap"] += numpy.random.default_rng(0).normal(size=len(thrice)) / 1000
+    found = gs.leaderboard(thrice, measures=["m.rbf"], n_permutations=20, n_bootstrap=20, most_networks=100)
+    assert found.networks == 99 and found.recipes == 33 and found.drawn_from == 288
+    assert found.facts.startswith("99 networks drawn from 288, 33 recipes")
+    assert gs.Leaderboard.from_json(found.to_json()).drawn_from == 288
+    with pytest.raises(InvalidInput, match="most_networks"):
+        gs.leaderboard(thrice, most_networks=2)

@@ -7,11 +7,12 @@ import errno
 import json
 import math
 import os
+import stat
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from gapscope.base.errors import DamagedFile, NotWritten, UnreadableFile
 from gapscope.base.kinds import is_dict, is_list_or_tuple
@@ -148,6 +149,22 @@ def check_file(path: Path) -> None:
         )
 
 
+def _content(path: Path) -> bytes:
+    """All bytes of a file that is one; asked of the open file, so that a pipe in its place is never waited for."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            check_file(path)
+        return file.read()
+
+
+def _refuse(path: Path, error: OSError) -> NoReturn:
+    check_file(path)
+    raise UnreadableFile(
+        f"{path} must be a file that can be read; reading it failed: {error.strerror or error}. Correct its "
+        "permissions, or name another."
+    ) from None
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
@@ -161,18 +178,14 @@ def read_json(path: Path) -> Any:
         DamagedFile: It holds no JSON, for example because it is truncated.
         UnreadableFile: It is missing or cannot be read.
     """
-    check_file(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(_content(path))
     except FileNotFoundError:
         raise UnreadableFile(f"{path} must be a JSON file; there is no such file. Check the path.") from None
     except (ValueError, RecursionError) as error:
         raise DamagedFile(f"{path} must hold JSON; reading it failed: {error}. Delete it to make it anew.") from None
     except OSError as error:
-        raise UnreadableFile(
-            f"{path} must be a file that can be read; reading it failed: {error.strerror or error}. Correct its "
-            "permissions, or name another."
-        ) from None
+        _refuse(path, error)
 
 
 def _shown(line: bytes) -> str:
@@ -192,17 +205,19 @@ def read_json_lines(path: Path) -> Iterator[Any]:
         DamagedFile: A line holds no JSON object.
         UnreadableFile: The file cannot be read.
     """
-    if not path.exists():
-        return
-    check_file(path)
     try:
-        content = path.read_bytes()
+        content = _content(path)
+    except FileNotFoundError:
+        return
     except OSError as error:
-        raise UnreadableFile(
-            f"{path} must be a file that can be read; reading it failed: {error.strerror or error}. Correct its "
-            "permissions."
-        ) from None
-    for line in content.split(b"\n")[:-1]:
+        _refuse(path, error)
+    lines = content.split(b"\n")[:-1]
+    with contextlib.suppress(ValueError, RecursionError):
+        items = json.loads(b"[" + b",".join(lines) + b"]")  # all at once; a wrong line is looked for below
+        if len(items) == len(lines) and all(isinstance(item, dict) for item in items):
+            yield from items
+            return
+    for line in lines:
         try:
             item = json.loads(line)
         except (ValueError, RecursionError) as error:

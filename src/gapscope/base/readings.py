@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
@@ -22,6 +23,11 @@ SCHEMA = 1
 # The measure that stands beside all others: whoever predicts no better than the size tells nothing.
 BASELINE = "parameter_count"
 Direction = Literal["lower", "higher", "none"]
+
+
+@cache
+def _names(cls: Any) -> frozenset[str]:
+    return frozenset(item.name for item in fields(cls))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +68,7 @@ class Reading:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Reading:
         """Build from plain JSON (non-finite values arrive as strings)."""
-        known = {item.name for item in fields(cls)}
+        known = _names(cls)
         values: dict[str, Any] = {key: value for key, value in content.items() if key in known}
         error = values.get("standard_error")
         values |= {"value": float(values["value"]), "standard_error": None if error is None else float(error)}

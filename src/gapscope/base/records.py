@@ -99,27 +99,48 @@ class Record:
             DamagedFile: It is truncated or garbled, or no record at all.
             UnreadableFile: It was written by a newer gapscope, or cannot be read.
         """
-        path = folder / "record.json"
-        content = read_json(path)
-        schema = content.get("schema") if is_dict(content) else None
-        if not isinstance(schema, int):
-            raise DamagedFile(
-                f"{path} must be a gapscope record; it has no 'schema' that is a number. Is this a pool folder?"
-            )
-        if schema > SCHEMA:
-            raise UnreadableFile(
-                f"{path} must have schema {SCHEMA} or older; got {schema}, written by a newer gapscope. "
-                "Upgrade gapscope, or use another folder."
-            )
-        missing = {"id", "spec", "status"} - set(content)
-        if missing:
-            raise DamagedFile(f"{path} must name {', '.join(sorted(missing))}; the record is damaged. Delete it.")
-        try:
-            return cls(**_checked(content), history=_history(folder))
-        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
-            raise DamagedFile(
-                f"{path} must be a gapscope record; {error}. Delete it; the next run of the pool makes it anew."
-            ) from None
+        record, note = read_noted(folder)
+        if note:
+            warnings.warn(note, DamagedFileWarning, stacklevel=2)
+        return record
+
+
+def read_noted(folder: Path) -> tuple[Record, str]:
+    """Read the record of one run, and what is wrong with its epochs.
+
+    Args:
+        folder: As for `Record.read`.
+
+    Returns:
+        The record, and a sentence where its epochs are damaged ("" where they are not); it is whole without them.
+
+    Raises:
+        DamagedFile: As `Record.read` says.
+        UnreadableFile: As `Record.read` says.
+    """
+    path = folder / "record.json"
+    content = read_json(path)
+    schema = content.get("schema") if is_dict(content) else None
+    if not isinstance(schema, int):
+        raise DamagedFile(
+            f"{path} must be a gapscope record; it has no 'schema' that is a number. Is this a pool folder?"
+        )
+    if schema > SCHEMA:
+        raise UnreadableFile(
+            f"{path} must have schema {SCHEMA} or older; got {schema}, written by a newer gapscope. "
+            "Upgrade gapscope, or use another folder."
+        )
+    missing = {"id", "spec", "status"} - set(content)
+    if missing:
+        raise DamagedFile(f"{path} must name {', '.join(sorted(missing))}; the record is damaged. Delete it.")
+    try:
+        fields_read = _checked(content)
+        history, note = _history(folder)
+        return Record(**fields_read, history=history), note
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
+        raise DamagedFile(
+            f"{path} must be a gapscope record; {error}. Delete it; the next run of the pool makes it anew."
+        ) from None
 
 
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
@@ -166,24 +187,25 @@ def _is_whole(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     """Whether a value of an epoch is a number as `to_json` writes it: one that is not finite is a text."""
-    if isinstance(value, str):
-        return value in ("NaN", "Infinity", "-Infinity")
-    return isinstance(value, float) or _is_whole(value)
+    if isinstance(value, float):
+        return True
+    return value in ("NaN", "Infinity", "-Infinity") if isinstance(value, str) else _is_whole(value)
 
 
-def _history(folder: Path) -> tuple[Mapping[str, Any], ...]:
-    """The epochs; none where their file is damaged, for the record itself is whole without them."""
+def _history(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], str]:
+    """The epochs; none, and a sentence about it, where their file is damaged."""
     path = folder / "history.jsonl"
     try:
         rows = tuple(read_json_lines(path))
         for row in rows:
-            wrong = next((name for name, value in row.items() if not _is_number(value)), None)
+            wrong = next(
+                (name for name, value in row.items() if type(value) is not float and not _is_number(value)), None
+            )
             if not isinstance(row.get("epoch"), int) or wrong is not None:
                 raise DamagedFile(f"{path} must hold numbers for every epoch; '{wrong or 'epoch'}' is none.")
-        return rows
+        return rows, ""
     except UnreadableFile as error:
-        warnings.warn(f"{error} The record is read without its epochs.", DamagedFileWarning, stacklevel=3)
-        return ()
+        return (), f"{error} The record is read without its epochs."
 
 
 def _flattened(prefix: str, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,15 +232,18 @@ def records_to_pandas(records: Iterable[Record]) -> pandas.DataFrame:
     """
     import pandas
 
-    rows: list[dict[str, Any]] = []
-    for record in records:
-        row: dict[str, Any] = {"id": record.id, "status": record.status, **_flattened("", record.spec)}
-        row |= dict(record.scores) | {"gap": record.gap, "gap_kind": record.gap_kind}
-        for reading in record.readings:
-            row[reading.name] = reading.value
-            if reading.standard_error is not None:
-                row[f"{reading.name}.se"] = reading.standard_error
-        rows.append(row | {"epochs_trained": record.epochs_trained, "seconds": record.seconds})
+    rows = [row_of(record) for record in records]
     if not rows:
         return pandas.DataFrame(columns=["status", "gap"], index=pandas.Index([], name="id"))
     return pandas.DataFrame(rows).set_index("id")
+
+
+def row_of(record: Record) -> dict[str, Any]:
+    """One row of `records_to_pandas` as a mapping, with the run's id."""
+    row: dict[str, Any] = {"id": record.id, "status": record.status, **_flattened("", record.spec)}
+    row |= dict(record.scores) | {"gap": record.gap, "gap_kind": record.gap_kind}
+    for reading in record.readings:
+        row[reading.name] = reading.value
+        if reading.standard_error is not None:
+            row[f"{reading.name}.se"] = reading.standard_error
+    return row | {"epochs_trained": record.epochs_trained, "seconds": record.seconds}

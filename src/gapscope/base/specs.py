@@ -8,7 +8,7 @@ import json
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range, nearest
 from gapscope.base.kinds import is_list_or_tuple, is_mapping
@@ -48,6 +48,11 @@ class _CheckedSpec:
 
     def _check(self) -> None:
         """Raise InvalidInput for values out of range."""
+
+    @functools.cached_property
+    def differing(self) -> dict[str, Any]:
+        """Settings that differ from their defaults, nested, whole numbers as integers; made once."""
+        return _canonical(self.to_dict(omit_defaults=True))
 
     def to_dict(self, *, omit_defaults: bool = False) -> dict[str, Any]:
         """Return nested plain values; with `omit_defaults` only what differs from the defaults."""
@@ -307,30 +312,72 @@ class Spec(_CheckedSpec):
         check_range("seed", self.seed, -(2**63), 2**63 - 1)
         check_range("data.seed", self.data.seed, -(2**63), 2**63 - 1)
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """First 16 hexadecimal digits of the SHA-256 of the settings that differ from their defaults.
 
         Defaults are left out so that a new setting with a neutral default keeps the ids of older runs.
         """
-        content = json.dumps(_canonical(self.to_dict(omit_defaults=True)), sort_keys=True, allow_nan=False)
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
+        tables = {name: getattr(self, name).differing for name in _TABLES}
+        content = {name: table for name, table in tables.items() if table}
+        if self.seed:
+            content["seed"] = self.seed
+        text = json.dumps(content, sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def replace(self, changes: Mapping[str, Any]) -> Spec:
-        """Return a copy with some settings changed, each named by its dotted path ("data.label_noise")."""
-        content = self.to_dict()
+    def replace(self, changes: Mapping[str, Any], *, made: dict[Any, Any] | None = None) -> Spec:
+        """Return a copy with some settings changed, each named by its dotted path ("data.label_noise").
+
+        Args:
+            changes: Path -> value.
+            made: Tables that earlier calls on this spec made, which this one uses and adds to; for thousands of copies.
+
+        Returns:
+            The copy.
+
+        Raises:
+            InvalidInput: A path names no setting, or a value is out of range.
+        """
+        tables: dict[str, dict[str, Any]] = {}
         for path, value in changes.items():
-            *tables, key = path.split(".")
-            table = content
-            for name in tables:
-                if not isinstance(table.get(name), dict):
-                    raise InvalidInput(
-                        f"A setting must be named by its path, such as 'data.label_noise'; got {path!r}."
-                        f"{nearest(path, setting_paths())}"
-                    )
-                table = table[name]
-            table[key] = value
-        return Spec.from_dict(content)
+            table, _, rest = path.partition(".")
+            if rest and table not in _TABLES:
+                _refuse(path)
+            tables.setdefault(table, {})[rest] = value
+        parts = {name: self._changed(name, settings, made) for name, settings in tables.items()}
+        return from_mapping(Spec, {**{item.name: getattr(self, item.name) for item in fields(self)}, **parts}, "Spec")
+
+    def _changed(self, name: str, settings: Mapping[str, Any], made: dict[Any, Any] | None) -> Any:
+        """One table with some settings changed, or the seed."""
+        if "" in settings:
+            return settings[""]
+        made, key = {} if made is None else made, (name, repr(settings))
+        if key not in made:
+            table = getattr(self, name)
+            content = table.to_dict()
+            for path, value in settings.items():
+                _set(content, path, value, f"{name}.{path}")
+            made[key] = from_mapping(type(table), content, f"Spec.{name}")
+        return made[key]
+
+
+_TABLES = ("data", "network", "normalization", "training")
+
+
+def _set(content: dict[str, Any], path: str, value: Any, whole: str) -> None:
+    *tables, key = path.split(".")
+    for name in tables:
+        if not isinstance(content.get(name), dict):
+            _refuse(whole)
+        content = content[name]
+    content[key] = value
+
+
+def _refuse(path: str) -> NoReturn:
+    raise InvalidInput(
+        f"A setting must be named by its path, such as 'data.label_noise'; got {path!r}."
+        f"{nearest(path, setting_paths())}"
+    )
 
 
 def setting_paths() -> list[str]:

@@ -28,6 +28,9 @@ def leaderboard(
     ),
     target: str = typer.Option("gap", help="Column of the gap."),
     baseline: str | None = typer.Option(None, help="Column of the size; default parameter_count or m.vc_dim."),
+    networks: int = typer.Option(
+        300, help="Networks to judge by; from more, whole recipes are drawn. Time grows with their square."
+    ),
     permutations: int = typer.Option(1000, help="Permutations behind the p-values."),
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
     output: Path | None = typer.Option(None, help="Write everything to this JSON file."),
@@ -40,7 +43,7 @@ def leaderboard(
     with steps("judging measures") as show:
         found = judge(
             source, measures=measures or None, hyperparameters=hyperparameters or None, target=target,
-            baseline=baseline, n_permutations=permutations, data_root=data_root,
+            baseline=baseline, n_permutations=permutations, most_networks=networks, data_root=data_root,
             on_measure=lambda name, done, of: show(done, of),
         )  # fmt: skip
     if output is not None:

@@ -62,19 +62,21 @@ def report(
     """Write one HTML page about a pool: no network needed, readable on a phone and in the dark.
 
     From twelve finished networks on, it shows the gap of each as estimated from all others (from a hundred networks
-    on: from those of the other nineteen of twenty folds).
+    on: from those of the other nineteen of twenty folds). Of more than a thousand networks, statistics, estimates and
+    figures are of whole recipes drawn at random; counts, best networks and failures are of all.
     """
     from gapscope.base.files import to_json
     from gapscope.pools import open_pool
     from gapscope.report import summary, write_report
     from gapscope.report.numbers import counted
+    from gapscope.report.pool_view import view_of
 
-    records = open_pool(pool).records()
-    estimates, name = _estimates(records), title or pool.resolve().name
+    view = view_of(open_pool(pool))
+    estimates, name = _estimates(view.records), title or pool.resolve().name
     if json:
-        typer.echo(to_json({"title": name, **summary(records, estimates.get("held_out"))}, indent=1))
+        typer.echo(to_json({"title": name, **summary(view, estimates.get("held_out"))}, indent=1))
         return
     if suspects:
-        estimates |= _suspects(records, data_root)
-    path = write_report(records, output or pool / "report.html", title=name, **estimates)
-    typer.echo(f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {counted(len(records), 'network')})")
+        estimates |= _suspects(view.records, data_root)
+    path = write_report(view, output or pool / "report.html", title=name, **estimates)
+    typer.echo(f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {counted(len(view.everyone), 'network')})")

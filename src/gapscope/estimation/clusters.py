@@ -33,6 +33,21 @@ def members(clusters: Int[Array, " n"]) -> list[Int[Array, " m"]]:
     return [numpy.flatnonzero(clusters == number) for number in range(int(clusters.max(initial=-1)) + 1)]
 
 
+def drawn_recipes(clusters: Int[Array, " n"], most: int, seed: int = 0) -> Int[Array, " m"]:
+    """Return the rows of recipes drawn at random, each whole, as many as fit; of at most `most` rows all.
+
+    >>> drawn_recipes(numpy.array([0, 0, 1, 1, 2, 2]), 5).tolist()
+    [0, 1, 4, 5]
+    """
+    if len(clusters) <= most:
+        return numpy.arange(len(clusters))
+    sizes = numpy.bincount(clusters)
+    order = numpy.random.default_rng(seed).permutation(len(sizes))
+    # one recipe at least, however large
+    kept = max(1, int(numpy.searchsorted(numpy.cumsum(sizes[order]), most, side="right")))
+    return numpy.flatnonzero(numpy.isin(clusters, order[:kept]))
+
+
 def permutations(clusters: Int[Array, " n"], count: int, seed: int) -> Iterator[Int[Array, " n"]]:
     """Random exchanges of whole clusters: entry i is the row whose value row i gets.
 

@@ -110,7 +110,14 @@ def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
     ['network.name']
     """
     settings = [column for column in table.columns if column == "seed" or str(column).startswith(SETTINGS)]
-    return [column for column in settings if len({str(value) for value in table[column]}) > 1]
+    return [column for column in settings if takes_several(table[column])]
+
+
+def takes_several(column: Any) -> bool:
+    """Whether a column holds two different texts at least, a missing value counting as one."""
+    # numbers of one kind that are equal are written alike, and the different ones are few
+    values = column if column.dtype == object else column.unique()
+    return len({str(value) for value in values}) > 1
 
 
 def finite_rows(numbers: Float[Array, "n p"]) -> Bool[Array, " n"]:

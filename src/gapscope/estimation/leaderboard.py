@@ -196,6 +196,7 @@ def verdicts(
     n_permutations: int = 1000,
     n_bootstrap: int = 2000,
     seed: int = 0,
+    most_networks: int | None = None,
 ) -> dict[str, Verdict]:
     """Return the verdicts of `leaderboard` and the scores that they rest on, without the others: many times faster.
 
@@ -207,11 +208,13 @@ def verdicts(
         n_permutations: Permutations behind the p-values.
         n_bootstrap: Resamples of recipes behind the intervals, 200 at most of them for tau.
         seed: Seed of permutations, resamples and the random measure.
+        most_networks: As for `leaderboard`.
 
     Returns:
         Measure -> its verdict; the random measure, called as in `RANDOM`, is among them.
     """
     table = network_table(source, measures=measures, hyperparameters=hyperparameters, target=target)
+    table = table.drawn(most_networks, seed)
     judging = _Judging(table, target, n_permutations, n_bootstrap, seed)
     rows = _with_random(table, seed)
     names = [*table.measures, RANDOM]
@@ -250,6 +253,7 @@ def leaderboard(
     n_permutations: int = 1000,
     n_bootstrap: int = 2000,
     seed: int = 0,
+    most_networks: int | None = None,
     data_root: str | Path | None = None,
     on_measure: Callable[[str, int, int], None] | None = None,
 ) -> Leaderboard:
@@ -275,6 +279,8 @@ def leaderboard(
         n_permutations: Permutations behind the p-values, 200 at most of them for scores over pairs.
         n_bootstrap: Resamples of recipes behind the intervals, 200 at most of them for scores over pairs.
         seed: Seed of permutations, resamples and the random measure.
+        most_networks: From more networks than these, whole recipes are drawn at random; None takes all. Time and memory
+            grow with the square of the number of networks.
         data_root: Where the data lie; None looks in the usual places.
         on_measure: Called after each measure with its name, how many are done and of how many.
 
@@ -298,6 +304,8 @@ def leaderboard(
     """
     check_range("n_permutations", n_permutations, 20)
     check_range("n_bootstrap", n_bootstrap, 20)
+    if most_networks is not None:
+        check_range("most_networks", most_networks, 3)
     if source is None:
         from gapscope.data.pgdl import pgdl_networks
 
@@ -305,6 +313,7 @@ def leaderboard(
     table = network_table(source, measures=measures, hyperparameters=hyperparameters, target=target, baseline=baseline)
     if len(table.rows) < 3:
         raise InvalidInput(f"A leaderboard needs three networks at least; {table.source} has {len(table.rows)}.")
+    table = table.drawn(most_networks, seed)
     judging = _Judging(table, target, n_permutations, n_bootstrap, seed)
     rows = _with_random(table, seed)
     names = [*table.measures, RANDOM]
@@ -351,4 +360,5 @@ def leaderboard(
         hyperparameters=table.hyperparameters,
         left_out=table.left_out,
         dropped=table.dropped,
+        drawn_from=table.drawn_from,
     )

@@ -53,6 +53,7 @@ class Leaderboard(Rows[LeaderboardRow]):
         hyperparameters: Columns of the hyper-parameters.
         left_out: Measure -> why it has no row.
         dropped: Networks left out for a number that is not finite.
+        drawn_from: Networks that these were drawn from by whole recipes; 0 where they are all.
     """
 
     source: str
@@ -61,6 +62,7 @@ class Leaderboard(Rows[LeaderboardRow]):
     hyperparameters: tuple[str, ...]
     left_out: dict[str, str]
     dropped: int
+    drawn_from: int
 
     def __new__(
         cls,
@@ -72,10 +74,12 @@ class Leaderboard(Rows[LeaderboardRow]):
         hyperparameters: Sequence[str] = (),
         left_out: Mapping[str, str] | None = None,
         dropped: int = 0,
+        drawn_from: int = 0,
     ) -> Leaderboard:
         """Collect the rows."""
         found = super().__new__(cls, tuple(rows))
         found.source, found.networks, found.recipes, found.dropped = source, networks, recipes, dropped
+        found.drawn_from = drawn_from
         found.hyperparameters, found.left_out = tuple(hyperparameters), dict(left_out or {})
         return found
 
@@ -183,7 +187,8 @@ class Leaderboard(Rows[LeaderboardRow]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return rows, verdict and what the networks are as plain values."""
-        facts = {name: getattr(self, name) for name in ("source", "networks", "recipes", "dropped", "left_out")}
+        names = ("source", "networks", "recipes", "dropped", "drawn_from", "left_out")
+        facts = {name: getattr(self, name) for name in names}
         return {
             "verdict": list(self.verdict),
             **facts,
@@ -230,14 +235,15 @@ class Leaderboard(Rows[LeaderboardRow]):
             values: dict[str, Any] = {**row, **scores, **numbers}
             rows.append(LeaderboardRow(**values))
         names = ("source", "networks", "recipes", "hyperparameters", "left_out", "dropped")
-        return cls(rows, **{name: content[name] for name in names})
+        return cls(rows, **{name: content[name] for name in names}, drawn_from=content.get("drawn_from", 0))
 
     @property
     def facts(self) -> str:
         """What the networks are, in a line."""
         dropped = f", {self.dropped} more left out" if self.dropped else ""
         recipes = f"{self.recipes} recipes" if self.recipes < self.networks else "a recipe each"
-        return f"{self.networks} networks, {recipes}, {len(self.hyperparameters)} hyper-parameters{dropped}"
+        drawn = f" drawn from {self.drawn_from:,}" if self.drawn_from else ""
+        return f"{self.networks} networks{drawn}, {recipes}, {len(self.hyperparameters)} hyper-parameters{dropped}"
 
     def table(self, rows: int | None = None, columns: int = 80) -> str:
         """Return the summary as text; names are cut to fit.

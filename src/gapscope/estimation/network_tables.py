@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,8 @@ import numpy
 
 from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.base.readings import BASELINE
-from gapscope.estimation.columns import check_columns, hyperparameter_columns, reading_columns, usable_rows
+from gapscope.estimation.clusters import drawn_recipes, recipes
+from gapscope.estimation.columns import check_columns, hyperparameter_columns, takes_several, usable_rows
 
 if TYPE_CHECKING:
     import pandas
@@ -35,6 +36,7 @@ class NetworkTable:
         left_out: Measure -> why it is not among `measures`.
         dropped: Networks left out because a number of theirs is not finite.
         source: What the table is, in words.
+        drawn_from: Networks that the rows were drawn from; 0 where they are all.
     """
 
     rows: pandas.DataFrame
@@ -44,6 +46,25 @@ class NetworkTable:
     left_out: dict[str, str]
     dropped: int
     source: str
+    drawn_from: int = 0
+
+    def drawn(self, most: int | None, seed: int = 0) -> NetworkTable:
+        """Return whole recipes drawn at random, of so many networks in all.
+
+        Args:
+            most: Number of networks; None keeps all.
+            seed: Seed of the draw.
+
+        Returns:
+            The smaller table; itself where it is small enough.
+        """
+        if most is None or len(self.rows) <= most:
+            return self
+        rows = self.rows.iloc[drawn_recipes(recipes(self.rows, list(self.hyperparameters)), most, seed)]
+        settings = [name for name in self.hyperparameters if rows[name].nunique(dropna=False) > 1]
+        return replace(
+            self, rows=rows.reset_index(drop=True), hyperparameters=tuple(settings), drawn_from=len(self.rows)
+        )
 
 
 def read_csv_table(path: Path) -> pandas.DataFrame:
@@ -120,12 +141,11 @@ def network_table(
         InvalidInput: A column is missing, or holds something else than numbers.
     """
     if isinstance(source, str | Path) and Path(source).is_dir():
-        from gapscope.base.records import records_to_pandas
         from gapscope.pools import open_pool
 
-        records = open_pool(source).records()
-        table, where = records_to_pandas(records), f"pool {source}"
-        known = reading_columns(records)
+        records = open_pool(source).indexed()
+        table, where = records.table(), f"pool {source}"
+        known = [name for name in records.readings() if table[name].nunique() > 1]
     else:
         table = read_csv_table(Path(source)) if isinstance(source, str | Path) else source
         where = str(source) if isinstance(source, str | Path) else "the table"
@@ -147,7 +167,7 @@ def network_table(
     if not kept:
         raise InvalidInput(f"{where} must have a measure with finite values; it has none.")
     rows = usable_rows(table, kept, target=target)
-    settings = [name for name in settings if len({str(value) for value in rows[name]}) > 1]
+    settings = [name for name in settings if takes_several(rows[name])]
     return NetworkTable(
         rows.reset_index(drop=True), tuple(kept), tuple(settings), size, left_out, len(table) - len(rows), where
     )

@@ -7,7 +7,8 @@ either way the sums of all draws are a few products of matrices. The single valu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 Array = numpy.ndarray
 PAIRED = ("kendall", "granulated", "mutual_information")
 NOTHING = 1e-6
+# looking up n log n is four times as fast as a logarithm
+MOST_LOOKED_UP = 1_000_000
 
 
 def _ratio(numerator: Float[Array, "*g d"], first: Float[Array, "*g d"], second: Float[Array, "*g d"]) -> Array:
@@ -32,8 +35,16 @@ def _ratio(numerator: Float[Array, "*g d"], first: Float[Array, "*g d"], second:
         return numpy.where((first > 0) & (second > 0), numerator / numpy.sqrt(first * second), numpy.nan)
 
 
-def _nlogn(counts: Array) -> Array:
-    return counts * numpy.log2(numpy.where(counts > 0, counts, 1.0))
+@functools.cache
+def _small_nlogn() -> Float[Array, " m"]:
+    numbers = numpy.arange(MOST_LOOKED_UP, dtype=float)
+    return numbers * numpy.log2(numpy.maximum(numbers, 1.0))
+
+
+def _nlogn(counts: Int[Array, ...]) -> Float[Array, ...]:
+    if counts.max(initial=0) < MOST_LOOKED_UP:
+        return _small_nlogn()[counts]
+    return counts * numpy.log2(numpy.maximum(counts, 1))
 
 
 def _mean_of_known(values: Float[Array, "g d"]) -> Float[Array, " d"]:
@@ -47,41 +58,75 @@ def _product(matrix: csr_array, values: Float[Array, "p d"]) -> Float[Array, "c 
 
 
 @dataclass(frozen=True)
+class _Counts:
+    """Weights of pairs by kind of pair (its two recipes, and the sign of its gap) and draw.
+
+    Attributes:
+        above: Those in which the measure of the first network is larger.
+        below: Those in which it is smaller.
+        every: All of them; one column where all draws have the same.
+        sign: Sign of the difference in the gap of each kind.
+    """
+
+    above: Float[Array, "k d"]
+    below: Float[Array, "k d"]
+    every: Float[Array, "k e"]
+    sign: Float[Array, "k 1"]
+
+    def for_tau(self) -> tuple[Array, Array, Array]:
+        """Agreement, pairs that differ in the measure, pairs that differ in the gap."""
+        agree, untied = self.sign * (self.above - self.below), self.above + self.below
+        return agree, untied, numpy.broadcast_to(self.every * numpy.abs(self.sign), agree.shape)
+
+
+@dataclass(frozen=True)
 class _Groups:
-    """Pairs in which only one hyper-parameter (and the seed) may differ, sorted by what they share."""
+    """Pairs in which only one hyper-parameter (and the seed) may differ, by what they share.
 
-    pairs: Int[Array, " p"]
-    starts: Int[Array, " g"]
-    differ: Float[Array, "p 1"]
+    Attributes:
+        sums: The map from kinds of pairs to sums over each group.
+        count: Number of groups.
+        differ: In which kinds the hyper-parameter differs.
+    """
 
-    def sums(self, values: Float[Array, "p d"]) -> Float[Array, "g d"]:
-        return numpy.add.reduceat(values, self.starts, axis=0)
+    sums: csr_array
+    count: int
+    differ: Float[Array, "k 1"]
 
 
 @dataclass(frozen=True)
 class _Cells:
-    """Which cell, and which sign of the difference in the gap, each pair with different gaps belongs to."""
+    """Which cell, and which sign of the difference in the gap, each kind of pair with different gaps belongs to."""
 
     kept: csr_array
     turned: csr_array
     diagonal: Array  # cells in which both networks share all settings: each pair counts in both directions there
 
-    def counts(self, above: Float[Array, "p d"], below: Float[Array, "p d"], weights: Float[Array, "p e"]) -> Array:
+    def counts(self, pairs: _Counts) -> Array:
         """Pairs by cell, sign of the gap, sign of the measure (above, below, equal) and draw."""
-        over = _product(self.kept, above) + _product(self.turned, below)
-        under = _product(self.kept, below) + _product(self.turned, above)
-        same = _product(self.kept, weights) + _product(self.turned, weights)
-        same = same if same.shape[1] == over.shape[1] else numpy.broadcast_to(same, over.shape)
+        over = _product(self.kept, pairs.above) + _product(self.turned, pairs.below)
+        under = _product(self.kept, pairs.below) + _product(self.turned, pairs.above)
+        same = numpy.broadcast_to(_product(self.kept, pairs.every) + _product(self.turned, pairs.every), over.shape)
         found = numpy.stack([over, under, same - over - under], axis=1)
-        found = found.reshape(-1, 2, 3, found.shape[-1]).astype(float)
-        mirrored = found[self.diagonal][:, ::-1][:, :, [1, 0, 2]]
-        found *= 2.0
-        found[self.diagonal] = found[self.diagonal] / 2 + mirrored
+        # whole numbers: products of how often two networks were drawn
+        found = found.reshape(-1, 2, 3, found.shape[-1]).astype(numpy.int64)
+        own = found[self.diagonal]
+        found *= 2
+        found[self.diagonal] = own + own[:, ::-1][:, :, [1, 0, 2]]
         return found
+
+
+def _indicator(rows: Int[Array, " p"], columns: Int[Array, " p"], shape: tuple[int, int]) -> csr_array:
+    from scipy.sparse import csr_array  # pyright: ignore[reportMissingTypeStubs]
+
+    return csr_array((numpy.ones(len(rows), dtype=numpy.float32), (rows, columns)), shape=shape)
 
 
 class PairedScores:
     """Sums over pairs of the networks of one table.
+
+    All three scores depend on pairs only through sums over those of the same two recipes and the same sign of the gap,
+    which are far fewer where recipes have several seeds.
 
     Args:
         table: One row a network.
@@ -91,45 +136,49 @@ class PairedScores:
 
     def __init__(self, table: pandas.DataFrame, target: str, hyperparameters: Sequence[str]) -> None:
         gap = table[target].to_numpy(dtype=float)
-        self.first, self.second = numpy.triu_indices(len(table), 1)
-        self._gap = numpy.sign(gap[self.first] - gap[self.second])[:, None].astype(numpy.float32)
-        codes = {name: numpy.unique(as_texts(table[name]), return_inverse=True)[1] for name in hyperparameters}
-        self._groups = [
-            self._grouped(recipes(table, [other for other in hyperparameters if other != name]), codes[name])
-            if len(hyperparameters) > 1
-            else self._grouped(numpy.zeros(len(table), dtype=int), codes[name])
-            for name in hyperparameters
-        ]
+        recipe = recipes(table, hyperparameters) if hyperparameters else numpy.zeros(len(table), dtype=int)
+        first, second = numpy.triu_indices(len(table), 1)
+        ordered, count = recipe[first] <= recipe[second], int(recipe.max()) + 1
+        self.first, self.second = numpy.where(ordered, first, second), numpy.where(ordered, second, first)
+        sign = numpy.sign(gap[self.first] - gap[self.second]).astype(int)
+        keys = (recipe[self.first] * count + recipe[self.second]) * 3 + sign + 1
+        kinds, kind = numpy.unique(keys, return_inverse=True)
+        order = numpy.argsort(kind, kind="stable")
+        self.first, self.second, kind = self.first[order], self.second[order], kind[order]
+        pairs = numpy.arange(len(kind))
+        # where each pair is of its own kind there is nothing to sum
+        self._sums = None if len(kinds) == len(kind) else _indicator(kind, pairs, (len(kinds), len(kind)))
+        self._sign = (kinds % 3 - 1).astype(numpy.float32)[:, None]
+        # recipes of the first and the second network of each kind; what a recipe sets, any of its networks shows
+        self._one, self._other = numpy.divmod(kinds // 3, count)
+        shown = table.iloc[numpy.unique(recipe, return_index=True)[1]]
+        codes = {name: numpy.unique(as_texts(shown[name]), return_inverse=True)[1] for name in hyperparameters}
+        self._groups = [self._grouped(shown, name, hyperparameters, codes[name]) for name in hyperparameters]
         subsets = [subset for size in (0, 1, 2) for subset in combinations(hyperparameters, size)]
-        self._cells = [self._cell([codes[name] for name in subset], len(table)) for subset in subsets]
+        self._cells = [self._cell([codes[name] for name in subset], count) for subset in subsets]
 
-    def _grouped(self, shared: Int[Array, " n"], own: Int[Array, " n"]) -> _Groups:
-        inside = numpy.flatnonzero(shared[self.first] == shared[self.second])
-        inside = inside[numpy.argsort(shared[self.first[inside]], kind="stable")]
-        starts = numpy.flatnonzero(numpy.diff(shared[self.first[inside]], prepend=-1))
-        differ = own[self.first[inside]] != own[self.second[inside]]
-        return _Groups(inside, starts, differ[:, None].astype(numpy.float32))
+    def _grouped(
+        self, table: pandas.DataFrame, name: str, hyperparameters: Sequence[str], own: Int[Array, " c"]
+    ) -> _Groups:
+        others = [other for other in hyperparameters if other != name]
+        shared = recipes(table, others) if others else numpy.zeros(len(table), dtype=int)
+        inside = numpy.flatnonzero(shared[self._one] == shared[self._other])
+        group = numpy.unique(shared[self._one[inside]], return_inverse=True)[1]
+        differ = (own[self._one] != own[self._other]).astype(numpy.float32)[:, None]
+        count = int(group.max(initial=-1)) + 1
+        return _Groups(_indicator(group, inside, (count, len(self._one))), count, differ)
 
-    def _cell(self, codes: Sequence[Int[Array, " n"]], n: int) -> _Cells:
-        from scipy.sparse import csr_array  # pyright: ignore[reportMissingTypeStubs]
-
-        number = numpy.zeros(n, dtype=int)
+    def _cell(self, codes: Sequence[Int[Array, " c"]], count: int) -> _Cells:
+        number = numpy.zeros(count, dtype=int)
         for code in codes:
             number = number * (int(code.max()) + 1) + code
-        a, b = number[self.first], number[self.second]
-        turned = a > b
-        keys = numpy.minimum(a, b) * (int(number.max()) + 1) + numpy.maximum(a, b)
-        values, cell = numpy.unique(keys, return_inverse=True)
-        larger = (self._gap[:, 0] > 0) != turned
-        row, pairs = 2 * cell + larger, numpy.arange(len(cell))
-        untied = self._gap[:, 0] != 0
-
-        def indicator(chosen: Array) -> csr_array:
-            ones = numpy.ones(int(chosen.sum()), dtype=numpy.float32)
-            return csr_array((ones, (row[chosen], pairs[chosen])), shape=(2 * len(values), len(cell)))
-
-        diagonal = values // (int(number.max()) + 1) == values % (int(number.max()) + 1)
-        return _Cells(indicator(untied & ~turned), indicator(untied & turned), diagonal)
+        a, b, size = number[self._one], number[self._other], int(number.max()) + 1
+        turned, sign = a > b, self._sign[:, 0]
+        values, cell = numpy.unique(numpy.minimum(a, b) * size + numpy.maximum(a, b), return_inverse=True)
+        row, shape = 2 * cell + ((sign > 0) != turned), (2 * len(values), len(cell))
+        chosen = (numpy.flatnonzero((sign != 0) & part) for part in (~turned, turned))
+        kept, other = (_indicator(row[part], part, shape) for part in chosen)
+        return _Cells(kept, other, values // size == values % size)
 
     def of(
         self, values: Float[Array, "n d"], weights: Float[Array, "b n"] | None = None, *, only: Sequence[str] = PAIRED
@@ -144,41 +193,47 @@ class PairedScores:
         Returns:
             Name of the score -> one number a draw; NaN where it is not defined.
         """
-        signs = numpy.sign(values[self.first] - values[self.second]).astype(numpy.float32)
-        paired = numpy.ones((len(signs), 1), dtype=numpy.float32)
+        higher, lower = values[self.first], values[self.second]
+        above, below = (higher > lower).astype(numpy.float32), (higher < lower).astype(numpy.float32)
+        paired = numpy.ones((len(above), 1), dtype=numpy.float32)
         if weights is not None:
-            paired = (weights[:, self.first] * weights[:, self.second]).T.astype(numpy.float32)
-        above, below = paired * (signs > 0), paired * (signs < 0)
-        agree, untied, known = self._gap * (above - below), above + below, paired * numpy.abs(self._gap)
-        draws = agree.shape[1]
-        known = numpy.broadcast_to(known, (len(known), draws))
-        score = {
-            "kendall": lambda: _ratio(*(part.sum(0, dtype=float) for part in (agree, untied, known))),
-            "granulated": lambda: self._granulated(agree, untied, known, numpy.broadcast_to(paired, known.shape)),
-            "mutual_information": lambda: self._information(above, below, paired, draws),
+            columns = weights.T.astype(numpy.float32)
+            paired = columns[self.first] * columns[self.second]
+            above, below = above * paired, below * paired
+        if (sums := self._sums) is not None:
+            above, below, paired = (_product(sums, part) for part in (above, below, paired))
+        counts = _Counts(above, below, paired, self._sign)
+        score: dict[str, Callable[[_Counts], Array]] = {
+            "kendall": _kendall,
+            "granulated": self._granulated,
+            "mutual_information": self._information,
         }
-        return {name: score[name]() for name in only}
+        return {name: score[name](counts) for name in only}
 
-    def _granulated(self, agree: Array, untied: Array, known: Array, paired: Array) -> Float[Array, " d"]:
+    def _granulated(self, counts: _Counts) -> Float[Array, " d"]:
         by_name: list[Float[Array, " d"]] = []
+        parts: tuple[Array, Array, Array] = counts.for_tau()
         for groups in self._groups:
-            if not len(groups.pairs):
-                continue
-            taus = _ratio(*(groups.sums(part[groups.pairs]) for part in (agree, untied, known)))
-            varied = groups.sums(paired[groups.pairs] * groups.differ) > 0
-            by_name.append(_mean_of_known(numpy.where(varied, taus, numpy.nan)))
+            if groups.count:
+                taus = _ratio(*(_product(groups.sums, part) for part in parts))
+                varied = _product(groups.sums, counts.every * groups.differ) > 0
+                by_name.append(_mean_of_known(numpy.where(varied, taus, numpy.nan)))
         if not by_name:
-            return numpy.full(len(agree.T), numpy.nan)
+            return numpy.full(len(counts.above.T), numpy.nan)
         return _mean_of_known(numpy.stack(by_name))
 
-    def _information(self, above: Array, below: Array, paired: Array, draws: int) -> Float[Array, " d"]:
-        least = numpy.full(draws, numpy.inf)
+    def _information(self, counts: _Counts) -> Float[Array, " d"]:
+        least = numpy.full(counts.above.shape[1], numpy.inf)
         for cells in self._cells:
-            counts = cells.counts(above, below, paired)
-            rows, total = _nlogn(counts.sum(2)).sum((0, 1)), _nlogn(counts.sum((1, 2))).sum(0)
-            joint, columns = _nlogn(counts).sum((0, 1, 2)), _nlogn(counts.sum(1)).sum((0, 1))
+            found = cells.counts(counts)
+            rows, total = _nlogn(found.sum(2)).sum((0, 1)), _nlogn(found.sum((1, 2))).sum(0)
+            joint, columns = _nlogn(found).sum((0, 1, 2)), _nlogn(found.sum(1)).sum((0, 1))
             unknown, shared = total - rows, total - rows - columns + joint
             defined = unknown > NOTHING * numpy.maximum(total, 1.0)
             share = shared / numpy.where(defined, unknown, 1.0)
             least = numpy.minimum(least, numpy.where(defined, share, numpy.inf))
         return numpy.where(numpy.isfinite(least), numpy.clip(least, 0.0, 1.0), numpy.nan)
+
+
+def _kendall(counts: _Counts) -> Float[Array, " d"]:
+    return _ratio(*(part.sum(0, dtype=float) for part in counts.for_tau()))

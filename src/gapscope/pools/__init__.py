@@ -2,5 +2,5 @@
 
 from gapscope.pools.grid import Grid as Grid
 from gapscope.pools.pool import Pool as Pool
-from gapscope.pools.pool import PoolStatus as PoolStatus
 from gapscope.pools.pool import open_pool as open_pool
+from gapscope.pools.status import PoolStatus as PoolStatus

@@ -7,6 +7,7 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -79,16 +80,20 @@ class Grid:
 
     def __iter__(self) -> Iterator[Spec]:
         """Yield each spec once, in the order of cases and axes."""
-        seen = set()
-        for case in self.cases or ({},):
-            for values in itertools.product(*self.axes.values()):
-                spec = self.base.replace({**case, **dict(zip(self.axes, values, strict=True))})
-                if spec.id not in seen:
-                    seen.add(spec.id)
-                    yield spec
+        return iter(self._specs)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._specs)
+
+    @cached_property
+    def _specs(self) -> tuple[Spec, ...]:
+        tables: dict[Any, Any] = {}
+        specs = (
+            self.base.replace({**case, **dict(zip(self.axes, values, strict=True))}, made=tables)
+            for case in self.cases or ({},)
+            for values in itertools.product(*self.axes.values())
+        )
+        return tuple({spec.id: spec for spec in specs}.values())
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], where: str = "grid") -> Grid:

@@ -14,8 +14,8 @@ from gapscope.base.records import Record
 SECONDS_TO_WRITE = 60
 
 
-def _is_temporary_marker(name: str) -> bool:
-    return re.fullmatch(r"\.pool\.json\..*\.tmp", name) is not None
+def _is_temporary(name: str) -> bool:
+    return re.fullmatch(r"\.(pool|index)\.json\..*\.tmp", name) is not None
 
 
 def is_unmarked_pool(folder: Path) -> bool:
@@ -28,20 +28,20 @@ def is_unmarked_pool(folder: Path) -> bool:
         True also for an empty one.
     """
     return folder.is_dir() and all(
-        path.name in ("runs", "pool.lock", "pool.pid", "report.html", "estimator.json")
-        or _is_temporary_marker(path.name)
+        path.name in ("runs", "pool.lock", "pool.pid", "index.json", "report.html", "estimator.json")
+        or _is_temporary(path.name)
         for path in folder.iterdir()
     )
 
 
-def remove_temporary_markers(folder: Path) -> None:
-    """Remove what a run that was killed while it wrote `pool.json` left; the file of one that writes now stays.
+def remove_temporary_files(folder: Path) -> None:
+    """Remove what one that was killed left while it wrote marker or index; the file of one that writes now stays.
 
     Args:
         folder: The pool's folder.
     """
     for path in folder.iterdir():
-        if _is_temporary_marker(path.name) and time.time() - path.stat().st_mtime > SECONDS_TO_WRITE:
+        if _is_temporary(path.name) and time.time() - path.stat().st_mtime > SECONDS_TO_WRITE:
             path.unlink(missing_ok=True)
 
 

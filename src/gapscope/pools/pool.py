@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +22,12 @@ from gapscope.base.errors import (
 )
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.readings import SCHEMA
-from gapscope.base.records import Record, records_to_pandas
+from gapscope.base.records import Record
 from gapscope.base.specs import Spec
 from gapscope.pools.batches import Batch, batches, dead_worker_record, run_batch
-from gapscope.pools.leftovers import is_unmarked_pool, remove_temporary_markers, superseded_checkpoints
+from gapscope.pools.index import IndexedRecords, indexed, left_out, misnamed
+from gapscope.pools.leftovers import is_unmarked_pool, remove_temporary_files, superseded_checkpoints
+from gapscope.pools.status import PoolStatus, missing_of, status_of
 
 if TYPE_CHECKING:
     import pandas
@@ -36,23 +37,6 @@ if TYPE_CHECKING:
     from gapscope.pools.readings import RunOptions
 
 ENGINES = ("local", "ray")
-
-
-@dataclass(frozen=True)
-class PoolStatus:
-    """How far the runs of a grid are: counts of specs by state."""
-
-    finished: int
-    diverged: int
-    failed: int
-    started: int
-    waiting: int
-    unreadable: int = 0
-
-    @property
-    def total(self) -> int:
-        """Number of specs."""
-        return self.finished + self.diverged + self.failed + self.started + self.waiting + self.unreadable
 
 
 def _absolute(path: str | Path | None) -> str | None:
@@ -115,40 +99,38 @@ class Pool:
                 if record.id == path.parent.name:
                     records.append(record)
                 else:
-                    wrong.append(f"{path.parent} is named otherwise than its network, {record.id}; is it a copy?")
+                    wrong.append(misnamed(path.parent, record))
             except UnreadableFile as error:
                 wrong.append(str(error))
         if wrong:
-            warnings.warn(
-                f"{len(wrong)} of {len(records) + len(wrong)} records of {self.folder} were left out; the first: "
-                f"{wrong[0]}",
-                DamagedFileWarning,
-                stacklevel=2,
-            )
+            first = left_out(len(wrong), len(records) + len(wrong), self.folder, wrong[0])
+            warnings.warn(first, DamagedFileWarning, stacklevel=2)
         return records
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records())
 
+    def __len__(self) -> int:
+        """Number of runs that have a record, or are under way."""
+        return sum(1 for _ in self.folder.glob("runs/*"))
+
+    def indexed(self) -> IndexedRecords:
+        """What all records say, from the index of the pool; files that are new or have changed are read.
+
+        Returns:
+            One row a record; warnings (`DamagedFileWarning`) say what was left out and why.
+        """
+        found = indexed(self.folder)
+        found.warn(self.folder, stacklevel=2)
+        return found
+
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a network, see `records_to_pandas`."""
-        return records_to_pandas(self.records())
+        """One row a network, see `records_to_pandas`; of a large pool without opening every file."""
+        return self.indexed().table()
 
     def status(self, specs: Iterable[Spec]) -> PoolStatus:
         """How far the runs of `specs` are."""
-        counts = dict.fromkeys(("finished", "diverged", "failed", "started", "waiting", "unreadable"), 0)
-        for spec in specs:
-            try:
-                record = self.record(spec.id)
-            except UnreadableFile:
-                counts["unreadable"] += 1
-                continue
-            if record is not None:
-                counts[record.status] += 1
-            else:
-                started = (self.run_folder(spec.id) / "checkpoint.safetensors").exists()
-                counts["started" if started else "waiting"] += 1
-        return PoolStatus(**counts)
+        return status_of(self.folder, specs)
 
     def missing(
         self, specs: Iterable[Spec], *, measures: Sequence[str] | None = None, retry_failed: bool = False
@@ -166,21 +148,7 @@ class Pool:
         Returns:
             Those of the specs that a run would work on.
         """
-        missing = []
-        for spec in specs:
-            try:
-                record = self.record(spec.id)
-            except DamagedFile:
-                record = None
-            except UnreadableFile:
-                continue
-            if (
-                record is None
-                or (record.status == "failed" and retry_failed)
-                or (record.status == "finished" and record.missing_measures(measures or ()))
-            ):
-                missing.append(spec)
-        return missing
+        return missing_of(self.folder, specs, measures=measures or (), retry_failed=retry_failed)
 
     def run(
         self,
@@ -250,11 +218,12 @@ class Pool:
             self._make()
             with self._locked():
                 self._run_missing(missing, options, workers, stack, engine, on_record or (lambda record: None))
+            indexed(self.folder)  # so that whoever asks next need not open every file
         self._remove_superseded()
         return [record for spec in specs if (record := self._readable(spec.id)) is not None]
 
     def add(self, network: Record | nn.Module, data: Any = None, **about: Any) -> Record:
-        """Put a network that was trained elsewhere into the pool; one of the same name and settings takes its place.
+        """Put a network that was trained elsewhere into the pool; one of the same name and settings is replaced.
 
         Args:
             network: A record (from `gapscope.record`), or the network itself.
@@ -286,7 +255,7 @@ class Pool:
         marker = self.folder / "pool.json"
         if not marker.exists():
             write_atomically(marker, to_json({"schema": SCHEMA}) + "\n")
-        remove_temporary_markers(self.folder)
+        remove_temporary_files(self.folder)
 
     def _run_missing(
         self,

@@ -79,16 +79,18 @@ def judged_readings(view: PoolView) -> dict[str, Verdict]:
         view: The pool.
 
     Returns:
-        Reading -> its verdict; empty where too few recipes, too many networks or no settings are there to judge by.
+        Reading -> its verdict; empty where too few recipes or no settings are there to judge by. Of more than 300
+        networks whole recipes are drawn.
     """
     names = [name for name, readings in view.readings.items() if _known_in_all(view, readings)]
     settings = _settings(view)
-    if not names or not settings or len(view.finished) > MOST_JUDGED:
+    if not names or not settings:
         return {}
     table = _table(view)
     if len(set(recipes(table, settings).tolist())) < FEWEST_RECIPES:
         return {}
-    return verdicts(table, measures=names, hyperparameters=settings, n_permutations=JUDGING_PERMUTATIONS)
+    return verdicts(table, measures=names, hyperparameters=settings, n_permutations=JUDGING_PERMUTATIONS,
+                    most_networks=MOST_JUDGED)  # fmt: skip
 
 
 def _known_in_all(view: PoolView, readings: Sequence[Reading]) -> bool:

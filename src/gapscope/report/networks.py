@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gapscope.base.records import Record
@@ -29,12 +30,15 @@ class _Column:
 def _setting_columns(view: PoolView) -> list[_Column]:
     columns: list[_Column] = []
     for name in view.varied:
-        values = dict(zip(view.table.index.astype(str), view.table[name].tolist(), strict=True))
-        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values.values())
-        columns.append(
-            _Column(setting_name(name), numeric, lambda record, values=values: values[record.id], setting_value)
+        numeric = all(
+            isinstance(value, int | float) and not isinstance(value, bool) for value in view.whole[name].tolist()
         )
+        columns.append(_Column(setting_name(name), numeric, partial(_setting, view, name), setting_value))
     return columns
+
+
+def _setting(view: PoolView, name: str, record: Record) -> Any:
+    return view.setting(record.id, name)
 
 
 def _columns(view: PoolView) -> list[_Column]:
@@ -76,11 +80,11 @@ def networks(view: PoolView) -> dict[str, Any]:
         The heads and rows of the table, and how many rows there would be (very large pools are cut off).
     """
     columns = _columns(view)
-    ordered = sorted(view.records, key=lambda record: (math.isnan(record.gap), record.gap))
+    ordered = sorted(view.everyone, key=lambda record: (math.isnan(record.gap), record.gap))
     most = max(20, MOST_CELLS // len(columns))
-    widest = max((abs(record.gap) for record in view.finished), default=1.0) or 1.0
+    widest = max((abs(record.gap) for record in view.everyone_finished), default=1.0) or 1.0
     rows: list[dict[str, Any]] = []
-    for record in ordered[:most]:
+    for record in map(view.complete, ordered[:most]):
         share = 0.0 if math.isnan(record.gap) else max(0.0, record.gap) / widest
         cells = [_cell(column, record) for column in columns]
         rows.append(

@@ -21,10 +21,15 @@ FEWEST_BARS = 4
 
 
 def _varied(view: PoolView) -> list[dict[str, Any]]:
-    table = view.table.loc[[record.id for record in view.finished]]
+    table = view.whole.loc[[record.id for record in view.everyone_finished]]
     rows: list[dict[str, Any]] = []
     for column in view.varied:
-        counts = Counter(setting_value(value) for value in table[column])
+        # each different value is put into words once; True is not 1
+        values: list[Any] = table[column].tolist()
+        found: Counter[tuple[str, Any]] = Counter((str(type(value)), value) for value in values)
+        counts: Counter[str] = Counter()
+        for (_, value), count in found.items():
+            counts[setting_value(value)] += count
         ordered = sorted(counts.items(), key=lambda item: _order(item[0]))
         values = [{"value": value, "count": count} for value, count in ordered[:MOST_VALUES]]
         rows.append(
@@ -43,7 +48,7 @@ def _order(text: str) -> tuple[bool, float, str]:
 def _troubles(view: PoolView) -> list[dict[str, Any]]:
     """Networks that did not finish, those with the same message together."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for record in view.records:
+    for record in view.everyone:
         if record.status != "finished":
             message = record.message or record.stopped or "no message"
             groups.setdefault((record.status, message[:LONGEST_MESSAGE]), []).append(record.id)
@@ -56,7 +61,7 @@ def _troubles(view: PoolView) -> list[dict[str, Any]]:
 
 def _unmeasured(view: PoolView) -> list[dict[str, Any]]:
     reasons: Counter[tuple[str, str]] = Counter()
-    for record in view.records:
+    for record in view.everyone:
         reasons.update((name, reason[:LONGEST_MESSAGE]) for name, reason in record.unmeasured.items())
     return [{"measure": name, "reason": reason, "count": count} for (name, reason), count in reasons.most_common(50)]
 
@@ -70,14 +75,15 @@ def overview(view: PoolView) -> dict[str, Any]:
     Returns:
         What the template shows.
     """
-    gaps, troubles = [record.gap for record in view.finished], _troubles(view)
-    states = Counter(record.status for record in view.records)
+    gaps, troubles = [record.gap for record in view.everyone_finished], _troubles(view)
+    states = Counter(record.status for record in view.everyone)
     parts = [f"{states[name]} {name}" for name in ("finished", "diverged", "failed") if states[name]]
     quartiles = numpy.quantile(gaps, [0.25, 0.5, 0.75]).tolist() if gaps else [numpy.nan] * 3
     return {
-        "counts": f"{counted(len(view.records), 'network')}: {', '.join(parts)}" if parts else "no networks",
-        "n": len(view.records),
-        "finished": len(view.finished),
+        "counts": f"{counted(len(view.everyone), 'network')}: {', '.join(parts)}" if parts else "no networks",
+        "n": len(view.everyone),
+        "drawn": len(view.records) if len(view.records) < len(view.everyone) else 0,
+        "finished": len(view.everyone_finished),
         "gap_low": fixed(min(gaps, default=numpy.nan)),
         "gap_high": fixed(max(gaps, default=numpy.nan)),
         "gap_median": fixed(quartiles[1]),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,19 @@ import numpy
 
 from gapscope.base.readings import Reading
 from gapscope.base.records import Record, records_to_pandas
+from gapscope.estimation.clusters import drawn_recipes, recipes
 from gapscope.estimation.columns import hyperparameter_columns
+from gapscope.estimation.network_tables import SEEDS
 from gapscope.estimation.suggestion import spans_widely
+from gapscope.pools import Pool
 from gapscope.report.numbers import setting_name, setting_value
 
 if TYPE_CHECKING:
     import pandas
 
 LONGEST_NAME = 160
+# correlations and figures grow with networks, some with their square
+MOST_DRAWN = 1000
 GAP_WORDS = {"accuracy": "train minus test accuracy", "loss": "test minus train loss"}
 
 
@@ -27,23 +33,48 @@ class PoolView:
     """Records and what follows from them.
 
     Attributes:
-        records: All records.
+        records: The networks that statistics and figures are made of: all, or those drawn from a large pool.
         logarithm: Names of readings to draw on a logarithmic axis; None chooses positive ones that span a factor
             of more than 10 and whose logarithm is less skewed.
     """
 
     records: Sequence[Record]
     logarithm: frozenset[str] | None = None
+    pool: LargePool | None = None
+
+    @property
+    def everyone(self) -> Sequence[Record]:
+        """All networks; those that were not drawn without settings, readings and epochs."""
+        return self.records if self.pool is None else self.pool.summaries
+
+    @cached_property
+    def whole(self) -> pandas.DataFrame:
+        """One row a network of `everyone`, as `records_to_pandas` makes it."""
+        return records_to_pandas(self.records) if self.pool is None else self.pool.table
+
+    def setting(self, run: str, name: str) -> Any:
+        """Value of one column of `whole` for one network, as a plain value."""
+        value = self.whole.at[run, name]
+        return value.tolist() if isinstance(value, numpy.generic) else value  # pyright: ignore[reportUnknownVariableType]
+
+    def complete(self, record: Record) -> Record:
+        """One of `everyone` with all that is known of it."""
+        return record if self.pool is None else self.pool.read(record)
 
     @cached_property
     def table(self) -> pandas.DataFrame:
         """One row a record, as `records_to_pandas` makes it."""
-        return records_to_pandas(self.records)
+        return self.whole if self.pool is None else self.whole.loc[[record.id for record in self.records]]
 
     @cached_property
     def finished(self) -> list[Record]:
-        """Finished networks with a finite gap."""
-        return [record for record in self.records if record.status == "finished" and numpy.isfinite(record.gap)]
+        """Those of `records` that are finished, with a finite gap."""
+        return finished(self.records)
+
+    @cached_property
+    def everyone_finished(self) -> list[Record]:
+        """Those of `everyone` that are finished, with a finite gap."""
+        return self.finished if self.pool is None else finished(self.everyone)
 
     @cached_property
     def gap_kind(self) -> str:
@@ -63,7 +94,7 @@ class PoolView:
     @cached_property
     def varied(self) -> list[str]:
         """Settings that differ between finished networks."""
-        return hyperparameter_columns(self.table.loc[[record.id for record in self.finished]])
+        return hyperparameter_columns(self.whole.loc[[record.id for record in self.everyone_finished]])
 
     @cached_property
     def readings(self) -> dict[str, list[Reading]]:
@@ -90,16 +121,73 @@ class PoolView:
         return spans_widely(values) and bool(abs(skew(numpy.log(plain))) < abs(skew(plain)))
 
     @cached_property
-    def descriptions(self) -> dict[str, str]:
+    def descriptions(self) -> Mapping[str, str]:
         """Run id -> the network in a few words: the settings in which it differs from others."""
-        every = hyperparameter_columns(self.table)
-        found: dict[str, str] = {}
-        for record, (_, row) in zip(self.records, self.table.iterrows(), strict=True):
-            columns = self.varied if record.status == "finished" else every
-            settings = _description({name: row[name] for name in columns}) or record.id[:8]
-            # a network that was trained elsewhere has a name
-            found[record.id] = str(record.spec.get("name") or settings)
-        return found
+        return _Descriptions(self)
+
+
+class _Descriptions(dict[str, str]):
+    """Words about networks, found when they are asked for."""
+
+    def __init__(self, view: PoolView) -> None:
+        super().__init__()
+        self._view, self._whole = view, view.whole
+        self._varied, self._every = view.varied, hyperparameter_columns(view.whole)
+
+    def __missing__(self, key: str) -> str:
+        columns = self._varied if self._whole.at[key, "status"] == "finished" else self._every
+        # a network that was trained elsewhere has a name
+        name = self._whole.at[key, "name"] if "name" in self._whole else None
+        settings = {name: self._view.setting(key, name) for name in columns}
+        self[key] = name if isinstance(name, str) and name else _description(settings) or key[:8]
+        return self[key]
+
+
+def finished(records: Iterable[Record]) -> list[Record]:
+    """Finished networks with a finite gap."""
+    return [record for record in records if record.status == "finished" and math.isfinite(record.gap)]
+
+
+@dataclass(frozen=True)
+class LargePool:
+    """Of a pool with more networks than figures can show: what its index says of all, and its records on demand.
+
+    Attributes:
+        pool: The pool.
+        table: One row a network, as `records_to_pandas` makes it.
+        summaries: Its records without settings, readings and epochs, in the same order.
+    """
+
+    pool: Pool
+    table: pandas.DataFrame
+    summaries: Sequence[Record]
+
+    def read(self, record: Record) -> Record:
+        """The record with all that the pool knows; as it is where its file is gone meanwhile."""
+        return self.pool.record(record.id) or record
+
+
+def view_of(records: Iterable[Record] | Pool, logarithm: frozenset[str] | None = None) -> PoolView:
+    """Look at records, or at a pool; of a large pool only some records are read, whole recipes drawn at random.
+
+    Args:
+        records: The networks, or the pool that holds them.
+        logarithm: As for `PoolView`.
+
+    Returns:
+        The view.
+    """
+    if not isinstance(records, Pool):
+        return PoolView(list(records), logarithm)
+    pool = records
+    if len(pool) <= MOST_DRAWN:
+        return PoolView(pool.records(), logarithm)
+    found = pool.indexed()
+    table = found.table()
+    settings = [name for name in hyperparameter_columns(table) if name not in SEEDS]
+    rows = drawn_recipes(recipes(table, settings), MOST_DRAWN)
+    drawn = [record for name in table.index[rows] if (record := pool.record(str(name))) is not None]
+    return PoolView(drawn, logarithm, LargePool(pool, table, found.summaries()))
 
 
 def _description(settings: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +14,20 @@ from gapscope.base.records import Record
 from gapscope.estimation.leaderboard import RANDOM
 from gapscope.estimation.leaderboard_row import Verdict
 from gapscope.report.measures import judged_readings, ranked_correlations
-from gapscope.report.pool_view import PoolView
+from gapscope.report.pool_view import PoolView, view_of
 from gapscope.report.verdict import verdict
 
 if TYPE_CHECKING:
     import pandas
 
+    from gapscope.pools import Pool
 
-def summary(records: Sequence[Record], held_out: pandas.DataFrame | None = None) -> dict[str, Any]:
+
+def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFrame | None = None) -> dict[str, Any]:
     """Return what `write_report` shows, with all digits.
 
     Args:
-        records: The networks, those that failed too.
+        records: The networks, those that failed too, or the pool that holds them.
         held_out: As for `write_report`.
 
     Returns:
@@ -40,16 +42,16 @@ def summary(records: Sequence[Record], held_out: pandas.DataFrame | None = None)
     >>> summary([Record(id="a", spec={}, status="failed", message="out of memory")])["status"]
     {'failed': 1}
     """
-    if not records:
+    view = records if isinstance(records, PoolView) else view_of(records)
+    if not view.records:
         raise InvalidInput("A report needs at least one record; got none. Run the pool first.")
     with numpy.errstate(over="ignore", invalid="ignore"):
-        view = PoolView(records)
         found = ranked_correlations(view)
         measures = [] if found is None else found.rename_axis("measure").reset_index().to_dict("records")
         judged = judged_readings(view)
         best = next((row["measure"] for row in measures if not row["is_baseline"]), None)
         return {
-            "status": dict(Counter(record.status for record in records)),
+            "status": dict(Counter(record.status for record in view.everyone)),
             "gap": view.gap_words,
             "verdict": verdict(view, held_out, best, judged),
             "measures": [
@@ -57,7 +59,7 @@ def summary(records: Sequence[Record], held_out: pandas.DataFrame | None = None)
                 for row in measures
             ],
             "random_measure": _judged(judged.get(RANDOM)),
-            "networks": [_network(record, view, held_out) for record in records],
+            "networks": [_network(record, view, held_out) for record in view.everyone],
         }
 
 

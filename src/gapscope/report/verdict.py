@@ -28,7 +28,7 @@ def _named(records: Sequence[Record], view: PoolView) -> str:
 
 def _alone(view: PoolView) -> str:
     """What is known of the only network."""
-    (record,), kind = view.finished, view.gap_kind
+    (record,), kind = view.everyone_finished, view.gap_kind
     train, test = (fixed(record.scores[f"{part}_{kind}"]) for part in ("train", "test"))
     return (
         f"One network is finished, {_named([record], view)}: {kind} {train} on training data, {test} on test data, a "
@@ -38,12 +38,12 @@ def _alone(view: PoolView) -> str:
 
 def _best(view: PoolView) -> str:
     """Which network has the best test score, and who is within a point of it."""
-    if len(view.finished) == 1:
+    if len(view.everyone_finished) == 1:
         return _alone(view)
     if view.gap_kind == "loss":
-        best = min(view.finished, key=lambda record: record.scores["test_loss"])
+        best = min(view.everyone_finished, key=lambda record: record.scores["test_loss"])
         return f"The smallest test loss, {fixed(best.scores['test_loss'])}, has {_named([best], view)}."
-    ordered = sorted(view.finished, key=lambda record: -record.scores["test_accuracy"])
+    ordered = sorted(view.everyone_finished, key=lambda record: -record.scores["test_accuracy"])
     top = ordered[0].scores["test_accuracy"]
     tied = [record for record in ordered if top - record.scores["test_accuracy"] < POINT]
     if len(tied) == 1:
@@ -55,7 +55,7 @@ def _memorising(view: PoolView) -> str:
     if view.gap_kind == "loss":
         return ""
     by_heart = [
-        record for record in view.finished if record.scores["train_accuracy"] >= FITS and record.gap >= LOSES
+        record for record in view.everyone_finished if record.scores["train_accuracy"] >= FITS and record.gap >= LOSES
     ]  # fmt: skip
     if not by_heart:
         return ""
@@ -64,17 +64,18 @@ def _memorising(view: PoolView) -> str:
     worst = by_heart[0]
     share = f"{fixed(worst.scores['train_accuracy'])} on them, {fixed(worst.scores['test_accuracy'])} on test data"
     whom = f", most of all {_named([worst], view)}" if len(by_heart) > 1 else f": {_named([worst], view)}"
-    return f"{len(by_heart)} of {len(view.finished)} {verb} training data{whom} ({share})."
+    return f"{len(by_heart)} of {len(view.everyone_finished)} {verb} training data{whom} ({share})."
 
 
 def _estimated(view: PoolView, held_out: pandas.DataFrame | None) -> str:
     """Whether gaps can be told from training data alone, in this pool."""
     if held_out is None:
-        if len(view.finished) >= ENOUGH:
+        if len(view.everyone_finished) >= ENOUGH:
             return ""
-        few = counted(len(view.finished), "finished network")
-        return f"{few} {'is' if len(view.finished) == 1 else 'are'} too few to estimate gaps from: {ENOUGH} are needed."
-    gaps = {record.id: record.gap for record in view.finished}
+        count = len(view.everyone_finished)
+        few, verb = counted(count, "finished network"), "is" if count == 1 else "are"
+        return f"{few} {verb} too few to estimate gaps from: {ENOUGH} are needed."
+    gaps = {record.id: record.gap for record in view.everyone_finished}
     estimates = zip(held_out.index, held_out["prediction"].tolist(), strict=True)
     pairs = [(gaps[str(key)], float(value)) for key, value in estimates if not math.isnan(value)]
     if len(pairs) < 2:
@@ -94,7 +95,7 @@ def _estimated(view: PoolView, held_out: pandas.DataFrame | None) -> str:
 def _expectation(view: PoolView, held_out: pandas.DataFrame) -> str:
     """What that means for the best of them, in percent."""
     predictions = dict(zip(map(str, held_out.index), held_out["prediction"].to_numpy(dtype=float), strict=True))
-    answered = [record for record in view.finished if not math.isnan(predictions.get(record.id, math.nan))]
+    answered = [record for record in view.everyone_finished if not math.isnan(predictions.get(record.id, math.nan))]
     if view.gap_kind == "loss" or not answered or not {"low", "high"} <= set(held_out.columns):
         return ""
 
@@ -142,11 +143,11 @@ def verdict(
     Returns:
         Sentences; none where no network is finished.
     """
-    if not view.finished:
+    if not view.everyone_finished:
         return []
     sentences = [_best(view), _memorising(view)]
     # what is known of new data leads where there is an estimate
     sentences.insert(0 if held_out is not None else len(sentences), _estimated(view, held_out))
-    if best_measure is not None and len(view.finished) >= ENOUGH:
+    if best_measure is not None and len(view.everyone_finished) >= ENOUGH:
         sentences += _goes_with_the_gap(view, best_measure, judged or {})
     return [sentence for sentence in sentences if sentence]

@@ -21,7 +21,7 @@ from gapscope.report.held_out import held_out_section
 from gapscope.report.measures import cards, folded, guide, judged_readings, ranked_measures
 from gapscope.report.networks import networks
 from gapscope.report.overview import overview
-from gapscope.report.pool_view import PoolView
+from gapscope.report.pool_view import PoolView, view_of
 from gapscope.report.suspects import suspects_section
 from gapscope.report.verdict import verdict
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from gapscope.estimation.gap_estimator import GapEstimator
     from gapscope.labels.results import SuspectLabels
+    from gapscope.pools import Pool
 
 
 @lru_cache(maxsize=1)
@@ -55,7 +56,7 @@ def _breakable(name: str) -> Markup:
 
 
 def write_report(
-    records: Iterable[Record],
+    records: Iterable[Record] | Pool | PoolView,
     path: str | Path,
     *,
     title: str,
@@ -76,7 +77,8 @@ def write_report(
     is (then it shows fewer dots and rows, and says so).
 
     Args:
-        records: The networks, those that failed too.
+        records: The networks, those that failed too; or the pool that holds them, or a view of it. Of a pool of more
+            than 1,000 networks, statistics and figures are of whole recipes drawn at random; the page says so.
         path: The file to write; its folder must exist.
         title: Heading of the page.
         estimator: The fitted estimator, to show its formula.
@@ -102,12 +104,12 @@ def write_report(
     ...     "out of memory" in write_report([record], Path(folder) / "report.html", title="One").read_text()
     True
     """
-    records = list(records)
-    if not records:
+    shown = None if logarithm is None else frozenset(logarithm)
+    view = records if isinstance(records, PoolView) else view_of(records, shown)
+    if not view.records:
         raise InvalidInput("A report needs at least one record; got none. Run the pool first.")
     # readings near the end of the floats overflow in sums and squares; such a cell shows a dash
     with numpy.errstate(over="ignore", invalid="ignore"):
-        view = PoolView(records, None if logarithm is None else frozenset(logarithm))
         judged = judged_readings(view)
         ranked = ranked_measures(view, judged)
         page = (

@@ -1,0 +1,205 @@
+"""Rows of plain values kept column by column: small on disk, quick to read, exact (never torch, numpy on demand)."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import pandas
+
+ABSENT = -1
+NAN = float("nan")
+
+
+def _packed(numbers: array[Any]) -> str:
+    return base64.b64encode(numbers.tobytes()).decode()
+
+
+def _unpacked(code: Literal["d", "i"], text: str) -> array[Any]:
+    numbers: array[Any] = array(code)
+    numbers.frombytes(base64.b64decode(text, validate=True))
+    return numbers
+
+
+class _Column:
+    """One column: floats as they are, anything else as a number in the list of the different values."""
+
+    def __init__(self) -> None:
+        self.floats: array[float] | None = array("d")
+        self.values: list[Any] = []
+        self.codes: array[int] = array("i")
+        self._code_of: dict[tuple[type, Any], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.codes) if self.floats is None else len(self.floats)
+
+    def put(self, row: int, value: Any) -> None:
+        """Set the value of a row behind all others; rows between them have none."""
+        if len(self) < row:
+            self.pad(row)
+        if self.floats is not None:
+            if value.__class__ is float:
+                self.floats.append(value)
+                return
+            self._to_codes()
+        # 1, 1.0 and True are equal, and three values
+        key = (value.__class__, value)
+        code = self._code_of.get(key)
+        if code is None:
+            code = self._code_of[key] = len(self.values)
+            self.values.append(value)
+        self.codes.append(code)
+
+    def pad(self, length: int) -> None:
+        """Add rows without a value."""
+        if self.floats is not None:
+            self.floats.extend([NAN] * (length - len(self.floats)))
+        else:
+            self.codes.extend([ABSENT] * (length - len(self.codes)))
+
+    def _to_codes(self) -> None:
+        floats, self.floats = self.floats or array("d"), None
+        for row, value in enumerate(floats):
+            if value == value:  # a row that had no value is NaN, and has none again
+                self.put(row, value)
+        self.pad(len(floats))
+
+    def taken(self, rows: Sequence[int]) -> _Column:
+        found = _Column()
+        found.values, found._code_of = self.values, self._code_of
+        found.floats = None if self.floats is None else array("d", map(self.floats.__getitem__, rows))
+        found.codes = array("i", map(self.codes.__getitem__, rows) if self.floats is None else ())
+        return found
+
+    def plain(self) -> dict[str, Any]:
+        if self.floats is not None:
+            return {"floats": _packed(self.floats)}
+        return {"values": self.values, "codes": _packed(self.codes)}
+
+    @classmethod
+    def from_plain(cls, content: Mapping[str, Any]) -> _Column:
+        found = cls()
+        if "floats" in content:
+            found.floats = _unpacked("d", content["floats"])
+            return found
+        found.floats, found.values, found.codes = None, content["values"], _unpacked("i", content["codes"])
+        found._code_of = {(value.__class__, value): code for code, value in enumerate(found.values)}
+        return found
+
+    def series(self) -> Any:
+        """What pandas makes of the values of the rows."""
+        import numpy
+        import pandas
+
+        if self.floats is not None:
+            return numpy.array(self.floats, dtype=float)
+        values = numpy.empty(len(self.values) + 1, dtype=object)
+        values[:-1], values[-1] = self.values, numpy.nan
+        return pandas.Series(values[numpy.frombuffer(self.codes, dtype=numpy.intc)]).infer_objects().to_numpy()
+
+
+class ColumnStore:
+    """A table of plain values (numbers, texts, true, false, None) with rows that may lack any column.
+
+    >>> store = ColumnStore([{"id": "a", "rate": 0.1}, {"id": "b", "depth": 3}])
+    >>> store.column("rate"), store.column("depth")
+    ([0.1, nan], [None, 3])
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._columns: dict[str, _Column] = {}
+        self._length = 0
+        self.extend(rows)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns, in the order in which rows brought them."""
+        return list(self._columns)
+
+    def extend(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows.
+
+        Args:
+            rows: Name -> value of each.
+        """
+        columns = self._columns
+        for row in rows:
+            for name, value in row.items():
+                if name not in columns:
+                    columns[name] = _Column()
+                columns[name].put(self._length, value)
+            self._length += 1
+        for column in columns.values():
+            column.pad(self._length)
+
+    def taken(self, rows: Sequence[int]) -> ColumnStore:
+        """Some of the rows, in the order given.
+
+        Args:
+            rows: Their positions.
+
+        Returns:
+            A store of its own.
+        """
+        found = ColumnStore()
+        found._columns = {name: column.taken(rows) for name, column in self._columns.items()}
+        found._length = len(rows)
+        return found
+
+    def column(self, name: str) -> list[Any]:
+        """Values of one column; a number that is absent is NaN, another value None."""
+        column = self._columns.get(name)
+        if column is None:
+            return [None] * self._length
+        if column.floats is not None:
+            return column.floats.tolist()
+        values = [*column.values, None]
+        return [values[code] for code in column.codes]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return everything as values that JSON knows; floats keep all their bits."""
+        columns = {name: column.plain() for name, column in self._columns.items()}
+        return {"byteorder": sys.byteorder, "length": self._length, "columns": columns}
+
+    @classmethod
+    def from_plain(cls, content: Mapping[str, Any]) -> ColumnStore:
+        """Build from what `to_plain` returned.
+
+        Args:
+            content: The same, from JSON.
+
+        Returns:
+            The store.
+
+        Raises:
+            ValueError: It was written on a machine of another byte order, or its columns differ in length.
+        """
+        found = cls()
+        found._length = content["length"]
+        found._columns = {name: _Column.from_plain(column) for name, column in content["columns"].items()}
+        if content["byteorder"] != sys.byteorder or any(len(c) != found._length for c in found._columns.values()):
+            raise ValueError("the columns are not as this machine writes them")
+        return found
+
+    def to_pandas(self, names: Sequence[str], index: str) -> pandas.DataFrame:
+        """Return some columns as `pandas.DataFrame(rows)` would.
+
+        Args:
+            names: Which, in this order; a column that no row has is left out.
+            index: The column that names the rows.
+
+        Returns:
+            The table.
+        """
+        import pandas
+
+        known = [name for name in names if name in self._columns and name != index]
+        rows = pandas.Index(self.column(index), name=index, dtype=None if self._length else object)
+        return pandas.DataFrame({name: self._columns[name].series() for name in known}, index=rows, copy=False)
