@@ -21,7 +21,7 @@ def slow_blur(image: torch.Tensor, radius: int, sigma: float, angle: float) -> t
     height, width = image.shape
     steps = range(2 * radius + 1)
     weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in steps]
-    total = torch.zeros(height, width, dtype=torch.float64)
+    pixels, total = image.tolist(), [[0.0] * width for _ in range(height)]
     for i in steps:
         dy = -math.ceil(i * math.sin(angle) - 0.5)
         dx = -math.ceil(i * math.cos(angle) - 0.5)
@@ -29,9 +29,9 @@ def slow_blur(image: torch.Tensor, radius: int, sigma: float, angle: float) -> t
             break
         for y in range(height):
             for x in range(width):
-                source = image[min(max(y - dy, 0), height - 1), min(max(x - dx, 0), width - 1)]
-                total[y, x] += weights[i] / sum(weights) * float(source)
-    return total.clamp(0, 1)
+                source = pixels[min(max(y - dy, 0), height - 1)][min(max(x - dx, 0), width - 1)]
+                total[y][x] += weights[i] / sum(weights) * source
+    return torch.tensor(total, dtype=torch.float64).clamp(0, 1)
 
 
 @pytest.mark.parametrize("severity", [1, 2, 3, 4, 5])

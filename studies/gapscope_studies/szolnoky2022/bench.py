@@ -11,7 +11,7 @@ from gapscope_studies.kit.statistics import Interval
 from gapscope_studies.kit.study import Outcome, Setting, Table
 from gapscope_studies.szolnoky2022 import protocol
 from gapscope_studies.szolnoky2022.setups import Setup, make, sizes
-from gapscope_studies.szolnoky2022.tables import compared_methods, means, outcome, with_interval
+from gapscope_studies.szolnoky2022.tables import compared_methods, means, with_interval, with_tuning
 
 QUANTILES = (0.1, 0.5, 0.9)
 
@@ -71,7 +71,7 @@ def bench(setting: Setting, *, name: str) -> Outcome:
               compared=compared_methods(setup, table, "MGS", other.name))
         for other in setup.methods if other.name != "MGS"
     ]  # fmt: skip
-    return outcome(
+    return with_tuning(
         setting, setup, tuned, specs, {"data": "MNIST", "networks": "143 scenarios of noise and training size"},
         numbers={"means": found.to_dict("records"), "first_places": first_places(found),
                  "mean_ranks": mean_ranks(found), "gains": {key: with_interval(each) for key, each in beyond.items()}},
@@ -124,7 +124,7 @@ def robustness(setting: Setting) -> Outcome:
         named(axis, title=f"{variable} changed", xlabel="accuracy (%): median, 10 to 90 %", xlim=(0, 100))
     columns = ["noise", "size", "batch size", "learning rate", "epochs", "method", "seed", "final"]
     runs = [row for table in tables.values() for row in table[columns].to_dict("records")]
-    return outcome(
+    return with_tuning(
         setting, setup, tuned, specs, {"data": "MNIST, 3,000 training images", "network": "LeNet-5"},
         numbers={"quantiles": found.to_dict("records"), "runs": runs},
         claims=[each for variable, table in tables.items() for each in _robust(setup, variable, table)],

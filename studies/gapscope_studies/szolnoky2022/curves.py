@@ -16,7 +16,7 @@ from gapscope_studies.kit.study import Outcome, Setting, Table
 from gapscope_studies.szolnoky2022 import protocol
 from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS
 from gapscope_studies.szolnoky2022.setups import Setup, make
-from gapscope_studies.szolnoky2022.tables import DROP, outcome, with_interval
+from gapscope_studies.szolnoky2022.tables import DROP, with_interval, with_tuning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -207,7 +207,7 @@ def metrics_along_training(setting: Setting, *, name: str, source: str, paper: d
     claims = [*growth_claims(source, setup, table, found), rank_claim(source, setup, table, found),
               kept_claim(source, setup, table, found), gaps_claim(source, setup, table),
               *plateau_claims(source, setup, table)]  # fmt: skip
-    return outcome(
+    return with_tuning(
         setting, setup, tuned, specs, paper,
         numbers={"ends": found.to_dict("records"), "rank_correlation": rank_correlation(found),
                  "slower_growth": slower_growth(found), "recordings": table.to_dict("records")},
@@ -265,7 +265,7 @@ def figure_2(setting: Setting) -> Outcome:
               "growth of log tr K under the penalty on the determinant minus on the trace", between,
               above=-math.log(2), below=math.log(2), compared=reached(setup, table, "MGS (log det)", "MGS")),
     ]  # fmt: skip
-    return outcome(
+    return with_tuning(
         setting, setup, tuned, specs, {"data": "two noisy circles", "network": "fully connected, tanh"},
         numbers={"ends": found.to_dict("records"), "rank_correlation": rank_correlation(found),
                  "beyond_unregularised": {name: with_interval(values.to_list()) for name, values in beyond.items()},

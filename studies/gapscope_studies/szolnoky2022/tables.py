@@ -13,7 +13,7 @@ import numpy
 from gapscope.base.specs import Spec
 from gapscope_studies.kit.claims import Claim, Compared, claim, short
 from gapscope_studies.kit.plots import legend, lines, named, panels
-from gapscope_studies.kit.pool import data_hashes, stands_in_for
+from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import t_interval
 from gapscope_studies.kit.study import Outcome, Setting, Table
 from gapscope_studies.szolnoky2022 import protocol
@@ -195,17 +195,15 @@ def _tuning_words(setup: Setup, tuned: Table) -> str:
     )
 
 
-def outcome(
-    setting: Setting, setup: Setup, tuned: Table, specs: Sequence[Spec], paper: Mapping[str, str], **others: Any
-) -> Outcome:
-    """What the parts share: strengths, scale, tuning."""
-    tables = others.pop("tables") | {"Strengths tried": tuned}
-    numbers = others.pop("numbers") | {"strengths": protocol.chosen_strengths(tuned)}
-    seeds = sorted({spec.seed for spec in specs})
+def with_tuning(
+    setting: Setting, setup: Setup, tuned: Table, specs: Sequence[Spec], paper: Mapping[str, str], *,
+    numbers: Mapping[str, Any], tables: Mapping[str, Table], **found: Any,
+) -> Outcome:  # fmt: skip
+    """An outcome of tuned methods: with the strengths that were tried and those that were chosen."""
     known = {"epochs": "not known (supplement lost)", "batch size": "not known", "seeds": "not known", **paper}
-    return Outcome(
-        numbers=numbers, tables=tables, verdict=_tuning_words(setup, tuned), seeds=seeds,
-        stands_in_for=stands_in_for(setting, specs, known), data=data_hashes(setting, specs), **others,
+    return outcome(
+        setting, specs, known, numbers={**numbers, "strengths": protocol.chosen_strengths(tuned)},
+        tables={**tables, "Strengths tried": tuned}, verdict=_tuning_words(setup, tuned), **found,
     )  # fmt: skip
 
 
@@ -268,7 +266,7 @@ def paper_table(
         numbers["constant_prediction"] = constant = protocol.constant_prediction_loss(setting, setup)
     else:
         numbers |= {"acceptance": acceptance(table), "beyond_early_stopping": beyond_early_stopping(found)}
-    return outcome(
+    return with_tuning(
         setting, setup, tuned, specs, paper, numbers=numbers,
         claims=table_claims(setup, source, table, theirs, unit, constant),
         tables={f"Test {setup.metric} in {unit}: final ± standard deviation (best epoch)":
@@ -293,7 +291,7 @@ def tuning_part(setting: Setting) -> Outcome:
         named(axis, title=method.name, xlabel="strength", xscale="log" if method.logarithmic else "linear")
     named(axes[0], ylabel=column)
     base = setup.with_seed(protocol.TUNING_SEED)
-    found = outcome(
+    found = with_tuning(
         setting, setup, table, [base], {}, numbers={"table": table.to_dict("records")}, tables={},
         figures={"strengths": figure},
     )  # fmt: skip

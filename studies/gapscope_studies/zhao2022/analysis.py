@@ -15,9 +15,8 @@ from gapscope.measures.unit_sparsity import FITTED_FROM
 from gapscope.pools.from_spec import prepared
 from gapscope_studies.kit.claims import Claim, Compared, claim, relation, short
 from gapscope_studies.kit.plots import named, panels, scatter
-from gapscope_studies.kit.pool import data_hashes, stands_in_for
 from gapscope_studies.kit.statistics import pearson
-from gapscope_studies.kit.study import Outcome, Setting, Table
+from gapscope_studies.kit.study import Setting, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,6 +119,11 @@ def chance_of(setting: Setting, specs: Sequence[Spec]) -> float:
     return 1 / prepared(specs[0], setting.data_root)[0].n_outputs
 
 
+def of_sign(sign: int) -> dict[str, Any]:
+    """What a claim says of a number that is to have this sign."""
+    return {"above": 0.0} if sign > 0 else {"below": 0.0}
+
+
 def sign_claims(
     source: str, table: Table, chance: float, *, cluster: str = "corruption", unit: str = "noise levels", **more: Any
 ) -> list[Claim]:
@@ -128,8 +132,7 @@ def sign_claims(
     return [
         relation(source, f"the gap {'rises' if sign > 0 else 'falls'} with {NAMES[name]}",
                  f"Pearson of the gap and {NAMES[name]}", pearson, table[name], table["gap"], clusters=clusters,
-                 unit=unit, above=0.0 if sign > 0 else -math.inf, below=0.0 if sign < 0 else math.inf,
-                 compared=compared, **more)
+                 unit=unit, **of_sign(sign), compared=compared, **more)
         for name, sign in SIGNS.items()
     ]  # fmt: skip
 
@@ -149,17 +152,7 @@ def mean_gap() -> GapEstimator:
     return GapEstimator(features=[])
 
 
-# --- what parts return
-
-
-def outcome(
-    setting: Setting, specs: Sequence[Spec], paper: Mapping[str, str], *, numbers: Mapping[str, Any], **others: Any
-) -> Outcome:
-    """An outcome with what it stands in for and which data it used."""
-    return Outcome(
-        numbers=numbers, stands_in_for=stands_in_for(setting, specs, paper), data=data_hashes(setting, specs),
-        seeds=sorted({spec.seed for spec in specs}), **others,
-    )  # fmt: skip
+# --- plots
 
 
 def by_corruption(table: Table, x: str, y: str) -> dict[str, tuple[Any, Any]]:

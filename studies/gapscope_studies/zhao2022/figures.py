@@ -15,7 +15,7 @@ from gapscope.estimation import GapEstimator
 from gapscope.measures.unit_sparsity import FITTED_FROM, UnitSparsity
 from gapscope_studies.kit.claims import Claim, Compared, claim, computed, measured, relation, short
 from gapscope_studies.kit.plots import legend, named, panels, scatter
-from gapscope_studies.kit.pool import compared
+from gapscope_studies.kit.pool import compared, outcome
 from gapscope_studies.kit.statistics import bootstrap, pearson
 from gapscope_studies.kit.study import Outcome, Setting, Table
 from gapscope_studies.zhao2022 import networks as grids
@@ -28,7 +28,7 @@ from gapscope_studies.zhao2022.analysis import (
     learnt,
     margin_model,
     mean_gap,
-    outcome,
+    of_sign,
     related,
     repeated_splits,
     scatters,
@@ -185,8 +185,7 @@ def _trend_claims(source: str, repeats: Sequence[Sparsities], records: Sequence[
     return [
         claim(source, f"{name} {'rises' if sign > 0 else 'falls'} with corruption",
               f"Pearson of {name} and the fraction of corrupted labels", [_trend(found, name) for found in repeats],
-              unit="draws of networks", compared=_learnt(records, repeats[0]),
-              above=0.0 if sign > 0 else -math.inf, below=0.0 if sign < 0 else math.inf)
+              unit="draws of networks", compared=_learnt(records, repeats[0]), **of_sign(sign))
         for name, sign in TRENDS.items()
     ]  # fmt: skip
 

@@ -12,6 +12,7 @@ from gapscope.estimation import GapEstimator, baselines, held_out_predictions
 from gapscope.estimation.suggestion import FIT, SENSITIVITIES, preferred_readings, wide_columns
 from gapscope_studies.kit.claims import Claim, Compared, claim
 from gapscope_studies.kit.plots import named, panels, points
+from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, Setting, Table
 from gapscope_studies.zhao2022 import networks as grids
@@ -26,7 +27,6 @@ from gapscope_studies.zhao2022.analysis import (
     chance_of,
     errs_less,
     learnt,
-    outcome,
     related,
     scatters,
     sign_claims,
