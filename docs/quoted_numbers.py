@@ -8,7 +8,8 @@ A way begins at the file's "numbers", where it has any, or at its "claims", and 
 `[noise <= 0.15]` keeps the items of a list that fulfil it, `kept - final` is the difference of two fields of all items,
 and `mean`, `len`, `min` and `max` end a way through a list; `R2 of m.NAME` ends one through networks, by the straight
 line to the gap of each from the others. A format ends with "%" for per cent, with "p" for points (hundredths) and with
-"d" for whole numbers; leading zeros are left out, as the docs do; "0" before it keeps them.
+"d" for whole numbers; leading zeros are left out, as the docs do; "0" before it keeps them. In brackets it is that of a
+value with its interval.
 
 A whole table is quoted by what stands above it: the file and the way to its rows (a list, or a dictionary, whose keys
 are their names), the headings of what is written by hand, a line for every column of numbers, and a line for every row:
@@ -19,9 +20,8 @@ are their names), the headings of what is written by hand, a line for every colu
     > joint :: `joint` | the sum of three others
     -->
 
-A way within a row is as above, and a form in brackets is that of a value with its interval. What a row lacks, or has no
-value for, is a dash, and a row named "-" has no numbers. Without lines for rows all of them are written, with their
-text columns (`heading = way`).
+A way within a row is as above. What a row lacks, or has no value for, is a dash, and a row named "-" has no numbers.
+Without lines for rows all of them are written, with their text columns (`heading = way`).
 
     python docs/quoted_numbers.py    # rewrites README.md and docs/
 """
@@ -116,6 +116,28 @@ def written(value: float, form: str) -> str:
     return text if form.startswith("0") else re.sub(r"^([+-]?)0\.", r"\1.", text)
 
 
+def said(value: Any, form: str) -> str:
+    """A number, or one with its interval, as the docs write it.
+
+    >>> said(0.5, ".2f"), said([0.5, 0.25, 0.75], "[.2f]"), said({"value": 0.5, "low": 0, "high": 1}, "[+.0p]")
+    ('.50', '.50 [.25, .75]', '+50 [+0, +100]')
+
+    Args:
+        value: The number, or three of them.
+        form: As in a quotation; in brackets with an interval.
+
+    Returns:
+        Its text; a dash where there is no number.
+    """
+    parts: Any = [value[name] for name in ("value", "low", "high")] if isinstance(value, dict) else value
+    numbers: list[Any] = list(parts) if form.startswith("[") else [value]
+    first, *ends = numbers
+    if float(first) != float(first):
+        return "-"
+    texts = [written(item, form.strip("[]")) for item in (first, *ends)]
+    return f"{texts[0]} [{', '.join(texts[1:])}]" if ends else texts[0]
+
+
 def _cell(row: Any, way: str, form: str | None) -> str:
     """What a row has at the end of a way, as a table shows it."""
     try:
@@ -123,13 +145,7 @@ def _cell(row: Any, way: str, form: str | None) -> str:
             row = _step(row, name)
     except (KeyError, IndexError, TypeError):
         return "-"
-    if form is None:
-        return str(row)
-    value, *ends = (row["value"], row["low"], row["high"]) if isinstance(row, dict) else row if "[" in form else (row,)
-    if float(value) != float(value):
-        return "-"
-    said = [written(item, form.strip("[]")) for item in (value, *ends)]
-    return f"{said[0]} [{', '.join(said[1:])}]" if ends else said[0]
+    return str(row) if form is None else said(row, form)
 
 
 def table(found: Any, lines: list[str]) -> str:
@@ -172,7 +188,7 @@ def rewritten(text: str, root: Path = ROOT) -> str:
 
     def quote(found: re.Match[str]) -> str:
         head = f"<!--n {found['file']} :: {found['way']} :: {found['form']}-->"
-        return head + written(value_at(found["file"], found["way"], root), found["form"]) + "<!--/n-->"
+        return head + said(value_at(found["file"], found["way"], root), found["form"]) + "<!--/n-->"
 
     def quote_table(found: re.Match[str]) -> str:
         head = f"<!--t {found['file']} :: {found['way']}\n{found['lines']}\n-->"

@@ -423,6 +423,13 @@ def test_recordings_are_kept_and_drawn(tmp_path: Any) -> None:
     assert loaded.to_pandas().equals(monitor.to_pandas()) and loaded.to_json() == monitor.to_json() and len(loaded) == 2
     for drawn in (monitor, loaded):
         assert [axes.get_ylabel() for axes in drawn.plot()] == ["loss", "accuracy"]
+    watched = Monitor(make_samples(), ["loss"], alarm="evidence")
+    watched.record(make_network(), 1)
+    assert watched.alarm is not None
+    watched.alarm.raised_at = 1
+    axes = watched.plot()
+    assert [each.get_ylabel() for each in axes] == ["loss", "alarm.evidence"]
+    assert any(line.get_label() == "alarm raised" for line in axes[0].get_lines())
     plt.close("all")
     (tmp_path / "other.json").write_text("[1]")
     with pytest.raises(UnreadableFile, match="must hold recordings"):

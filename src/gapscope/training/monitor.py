@@ -362,7 +362,9 @@ class Monitor(Result):
             raise InvalidInput("A plot needs one recording or more; the monitor has none yet. Call it after an epoch.")
         alarm = self.alarm
         marked = {} if alarm is None else {"alarm raised": alarm.raised_at, "best epoch by the alarm": alarm.peak}
-        columns = {name: [row[name] for row in self.rows] for name in self.rows[0]}
+        # a step from 0 to 1 says less than the mark
+        shown = [name for name in self.rows[0] if name != "alarm.raised"] or list(self.rows[0])
+        columns = {name: [row[name] for row in self.rows] for name in shown}
         known = {name: epoch for name, epoch in marked.items() if epoch is not None}
         return plot_lines(self.epochs, columns, marked=known)
 
