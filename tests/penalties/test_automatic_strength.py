@@ -14,7 +14,9 @@ from torch import Tensor, nn
 import gapscope as gs
 from cases import CASES
 from gapscope.base.errors import InvalidInput
+from gapscope.base.input_form import packed
 from gapscope.data import label_noise
+from gapscope.inspection.adapted import Adapted
 from gapscope.penalties.automatic_strength import FALL, LIMITS, RISE, AutomaticStrength, memorised
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import make_penalty
@@ -177,6 +179,14 @@ def test_messages() -> None:
     penalty(net, x, y)
     with pytest.raises(InvalidInput, match="needs 100 different samples or more; the training has 60"):
         penalty(net, x, y)
+    unequal = AutomaticStrength()
+    gs.WeightPenalty(unequal)(net, x, y)
+    with pytest.raises(InvalidInput, match=r"needs samples of one shape; got \[5\] after \[4\]"):
+        gs.WeightPenalty(unequal)(nn.Linear(5, 3), torch.randn(60, 5), y)
+    columns = (torch.zeros(60, 7, dtype=torch.int64), torch.ones(60, 7, dtype=torch.int64))
+    rows, form = packed({"input_ids": columns[0], "attention_mask": columns[1]})
+    with pytest.raises(InvalidInput, match=r"a network with one input.*this one has 2, such as tokens and a mask"):
+        gs.WeightPenalty("auto")(Adapted(nn.Linear(7, 3), form), rows, y)
     with pytest.raises(InvalidInput, match=r"by the inputs must be a number.*got 'auto', which GradientSimilarity"):
         gs.LossGradientPenalty("auto", wrt="inputs")
     for name, options in (("input_jacobian", {}), ("gamma_decay", {"batch_size": 10})):

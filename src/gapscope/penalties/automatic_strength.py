@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.inspection.adapted import Adapted
 from gapscope.inspection.outputs import checked_outputs, inspecting, network_outputs, unwrapped
 from gapscope.inspection.usable import check_module
 from gapscope.labels.suspects import FEWEST_SAMPLES, judged_before_training
@@ -75,10 +76,11 @@ class AutomaticStrength:
     r"""Sets a penalty's strength while the network trains; the rule is that of this file.
 
     `GradientSimilarityPenalty("auto")` has one with these settings; weight and loss gradient penalties have one with
-    limits of their own. It must see class labels, 100 samples or more, and one process. Where inputs are augmented at
-    random an epoch must have `watched` samples or more, else one sample would be met twice and speak for itself. It
-    costs one kernel of the watched samples, then a forward pass of these at every `every`-th call. Its state
-    (`state_dict` of the penalty) holds the watched samples, so that a resumed training goes on as if unbroken.
+    limits of their own. It must see class labels, 100 samples or more of one shape, one input, and one process. Where
+    inputs are augmented at random an epoch must have `watched` samples or more, else one sample would be met twice and
+    speak for itself. It costs one kernel of the watched samples, then a forward pass of these at every `every`-th call.
+    Its state (`state_dict` of the penalty) holds the watched samples, so that a resumed training goes on as if
+    unbroken.
 
     Args:
         watched: Samples that are watched.
@@ -132,12 +134,18 @@ class AutomaticStrength:
             The strength of this pass.
 
         Raises:
-            InvalidInput: The network is trained by several processes, or is not one that this strength is for.
+            InvalidInput: The network is trained by several processes, has several inputs, or is not one that this
+                strength is for.
         """
         if isinstance(network, DistributedDataParallel):
             raise InvalidInput(
                 "An automatic strength must be that of one process; got DistributedDataParallel, where each would find "
                 "its own. Pass a number."
+            )
+        if isinstance(network, Adapted) and network.form is not None and network.form.columns:
+            raise InvalidInput(
+                "An automatic strength must be that of a network with one input, whose samples can be kept; this one "
+                f"has {len(network.form.columns)}, such as tokens and a mask. Pass a number."
             )
         if self._predicted is None:
             if self._untrained is None:
@@ -175,6 +183,11 @@ class AutomaticStrength:
 
     def _keep(self, inputs: Tensor, labels: Tensor) -> None:
         """Samples that were not met before; the copies do not share the batch's memory."""
+        if self._inputs and self._inputs[0].shape != inputs.shape[1:]:
+            raise InvalidInput(
+                f"strength 'auto' needs samples of one shape; got {list(inputs.shape[1:])} after "
+                f"{list(self._inputs[0].shape)}. Pass a number."
+            )
         for sample, label in zip(inputs, labels, strict=True):
             mark = hash(sample.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
             if mark not in self._seen and len(self._labels) < self.watched:
