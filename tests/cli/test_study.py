@@ -45,8 +45,8 @@ def test_claims_of_one_study_alone() -> None:
 
 
 def test_claims_speak_json() -> None:
-    output = CliRunner().invoke(app, ["claims", "overfitting_alarm", "--results", "nowhere", "--json"]).output
-    first = json.loads(output)["overfitting_alarm"][0]
+    output = CliRunner().invoke(app, ["claims", "luo2019", "--results", "nowhere", "--json"]).output
+    first = json.loads(output)["luo2019"][0]
     assert set(first) == {"outcome", "claim", "ours"} and first["outcome"] == "not run"
 
 

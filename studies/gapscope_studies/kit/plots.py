@@ -100,15 +100,6 @@ def points(
     axis.grid(axis="y", alpha=0.3)
 
 
-def bars(axis: Axes, heights: Mapping[str, Interval]) -> None:
-    """Bars with their intervals."""
-    for number, found in enumerate(heights.values()):
-        axis.bar(number, found.value, color=f"C{number % 10}")
-        if np.isfinite([found.low, found.high]).all():
-            axis.plot([number, number], [found.low, found.high], color="black", lw=1.2)
-    axis.set_xticks(range(len(heights)), list(heights), rotation=30, ha="right", fontsize=8)
-
-
 def heat_map(axis: Axes, values: Any, rows: Sequence[str], columns: Sequence[str], *, digits: int = 2) -> None:
     """A table of numbers as colours, with the numbers in it."""
     grid = np.asarray(values, dtype=float)

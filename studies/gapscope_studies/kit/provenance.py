@@ -27,14 +27,14 @@ def commit() -> str:
     return found + ("+" if found and _git(folder, "status", "--porcelain", "-uno", "--", ".", "../../src") else "")
 
 
-def settings_history(paths: Iterable[Path], until: str = "HEAD") -> list[dict[str, Any]]:
+def settings_history(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """Of every file of settings its commits with dates, oldest first, and what was changed after test results.
 
     The latter cannot be read off the commits: the file declares it as `changed_after_test_results`.
     """
     rows = []
     for path in dict.fromkeys(path.resolve() for path in paths):
-        log = _git(path.parent, "log", "--follow", "--format=%h %as", until, "--", path.name)
+        log = _git(path.parent, "log", "--follow", "--format=%h %as", "--", path.name)
         content = tomllib.loads(path.read_text("utf-8"))
         commits = [line.split() for line in reversed(log.splitlines())]
         rows.append(
