@@ -26,7 +26,7 @@ def _varied(view: PoolView) -> list[dict[str, Any]]:
     for column in view.varied:
         # each different value is put into words once; True is not 1
         values: list[Any] = table[column].tolist()
-        found: Counter[tuple[str, Any]] = Counter((str(type(value)), value) for value in values)
+        found: Counter[tuple[str, Any]] = Counter((type(value).__name__, value) for value in values)
         counts: Counter[str] = Counter()
         for (_, value), count in found.items():
             counts[setting_value(value)] += count

@@ -149,3 +149,23 @@ def test_what_curvature_needs() -> None:
     dead = nn.Linear(2, 1, bias=False)
     with pytest.raises(NotMeasurable, match="needs a loss that is curved"):
         hessian_density(dead, torch.zeros(4, 2), torch.ones(4, 1))
+
+
+def test_fisher_trace_of_sampled_labels_is_that_of_the_prediction() -> None:
+    network, x, _, _ = tiny()
+    parameters = list(network.parameters())
+    expected = 0.0
+    for sample in x:
+        outputs = network(sample[None])
+        probabilities = outputs.softmax(1)[0].detach()
+        for label, probability in enumerate(probabilities):
+            loss = F.cross_entropy(outputs, torch.tensor([label]))
+            gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
+            expected += float(probability * torch.stack([g.square().sum() for g in gradients]).sum()) / len(x)
+    many = x.repeat(400, 1)
+    found = fisher_trace(network, many, None, labels="sampled", generator=torch.Generator().manual_seed(0))
+    error = found.standard_error or 0.0
+    assert abs(found - expected) < 4 * error and error < 0.05 * expected
+    assert fisher_trace(network, x, None, labels="sampled") == fisher_trace(network, x, None, labels="sampled")
+    with pytest.raises(InvalidInput, match="needs targets y"):
+        fisher_trace(network, x, None)

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from jaxtyping import Shaped
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from gapscope.base.errors import InvalidInput, check_choice
 from gapscope.base.estimate import Estimate
+from gapscope.base.random_streams import given_or_repeatable
+from gapscope.inspection.outputs import measuring, network_outputs, ready_inputs
 from gapscope.measures._gradients import sample_square_norms
 from gapscope.measures.registry import Sampling, register_measure
+
+
+def _sampled(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[Tensor, " n"]:
+    """One class a sample, drawn from its softmax (by the largest of outputs with Gumbel noise)."""
+    uniform = torch.rand(outputs.shape, generator=generator, device=generator.device, dtype=torch.float64)
+    noise = -torch.log(-torch.log(uniform.clamp(min=1e-300)))
+    return (outputs.double() + noise.to(outputs.device)).argmax(1)
 
 
 @register_measure(
@@ -28,25 +41,35 @@ from gapscope.measures.registry import Sampling, register_measure
 def fisher_trace(
     network: nn.Module,
     x: Shaped[Tensor, "n ..."],
-    y: Shaped[Tensor, "n ..."],
+    y: Shaped[Tensor, "n ..."] | None,
     *,
+    labels: Literal["given", "sampled"] = "given",
+    generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
     r"""Trace of the empirical Fisher information, $\frac1n \sum_i \lVert \nabla_\theta \ell_i \rVert^2$; exact.
 
-    Over all trainable weights, with the targets given (not drawn from the prediction), in evaluation mode. No gradient
-    of a single sample is formed.
+    Over all trainable weights, with the targets given, in evaluation mode. No gradient of a single sample is formed,
+    and no Jacobian: the cost does not grow with the number of outputs, be they a vocabulary.
+
+    With `labels="sampled"` each sample's class is drawn once from what the network predicts, which makes an unbiased
+    estimate of the trace of the Fisher information itself,
+    $\frac1n \sum_i E_{y \sim p(y|x_i)} \lVert \nabla_\theta \log p(y|x_i) \rVert^2$ (Kunstner et al. 2019, eq. 3).
 
     Args:
         network: The network.
         x: Inputs, the training data.
-        y: Class labels or regression targets.
+        y: Class labels or regression targets; not looked at where labels are sampled.
+        labels: "given", or "sampled" for classes drawn from the prediction.
+        generator: Source of sampled classes; None for the same ones at every call.
         chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
-        The trace.
+        The trace; with sampled labels its standard error is the spread among the samples, which is too large rather
+        than too small (NaN for one sample).
 
     Raises:
+        InvalidInput: An option is unknown, or there are no targets.
         NotMeasurable: The network has no trainable parameters.
 
     >>> import torch
@@ -55,4 +78,12 @@ def fisher_trace(
     >>> fisher_trace(network, torch.tensor([[1.0], [2.0]]), torch.ones(2, 1))  # (4 + 16) / 2
     10
     """
-    return Estimate(sample_square_norms(network, x, y, chunk_size=chunk_size).mean().item())
+    check_choice("labels", labels, ("given", "sampled"))
+    if labels == "given":
+        if y is None:
+            raise InvalidInput("fisher_trace needs targets y; got None. Pass them, or labels='sampled'.")
+        return Estimate(sample_square_norms(network, x, y, chunk_size=chunk_size).mean().item())
+    with measuring(network) as measured:
+        outputs = network_outputs(measured, ready_inputs(measured, x), chunk_size=chunk_size)
+    norms = sample_square_norms(network, x, _sampled(outputs, given_or_repeatable(generator)), chunk_size=chunk_size)
+    return Estimate(float(norms.mean()), float(norms.std()) / len(norms) ** 0.5)

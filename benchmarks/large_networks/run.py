@@ -1,0 +1,210 @@
+"""Large networks with random weights: what measures and one step of the penalty cost, and how sure the probes are.
+
+    python benchmarks/large_networks/run.py --out benchmarks/results/large_networks.json
+    python benchmarks/large_networks/run.py --smallest --out small.json
+
+ResNet-50 and ViT-B/16 at 224 pixels with 1,000 classes, BERT-base with 1,000 classes and GPT-2 with its vocabulary of
+50,257 outputs (64 tokens each), built by transformers from a config; nothing is downloaded. Each cell, a network and a
+measure, runs in a process of its own, one thread, and is one entry of the file: a run that was stopped goes on,
+and tries cells again that were too long.
+Seconds are of the processor (and of the clock); memory is the peak of the whole process above that of the loaded
+network. A cell that takes longer than --limit seconds of the clock, or more than --memory GiB, is stopped, and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+SAMPLES, TOKENS, CLASSES = 4, 64, 1000
+NETWORKS = ("ResNet-50", "ViT-B/16", "BERT-base", "GPT-2")
+
+
+def network_and_inputs(name: str, small: bool) -> tuple[Any, Any]:
+    """The network and inputs for it."""
+    import torch
+    import transformers
+
+    t: Any = transformers
+
+    torch.manual_seed(0)
+    if name in ("ResNet-50", "ViT-B/16"):
+        side = 32 if small else 224
+        if name == "ResNet-50":
+            sizes = {"hidden_sizes": [8, 16], "depths": [1, 1], "embedding_size": 8} if small else {}
+            network = t.ResNetForImageClassification(t.ResNetConfig(num_labels=CLASSES, **sizes))
+        else:
+            sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2} if small else {}
+            network = t.ViTForImageClassification(t.ViTConfig(image_size=side, num_labels=CLASSES, **sizes))
+        return network.eval(), torch.rand(SAMPLES, 3, side, side)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2} if small else {}
+    if name == "BERT-base":
+        network = t.BertForSequenceClassification(t.BertConfig(num_labels=CLASSES, **sizes))
+        return network.eval(), torch.randint(1000, 20_000, (SAMPLES, TOKENS))
+    small_gpt = {"n_embd": 16, "n_layer": 1, "n_head": 2} if small else {}
+
+    class NextToken(torch.nn.Module):
+        """The outputs for the token after the last one."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = t.GPT2LMHeadModel(t.GPT2Config(use_cache=False, **small_gpt))
+
+        def forward(self, ids: Any) -> Any:
+            return self.model(ids, logits_to_keep=1).logits[:, -1]
+
+    return NextToken().eval(), torch.randint(1000, 20_000, (SAMPLES, TOKENS))
+
+
+def outputs_of(network: Any, x: Any) -> Any:
+    found = network(x)
+    return found if hasattr(found, "shape") else found.logits
+
+
+def _plain_step(network: Any, x: Any) -> dict[str, float]:
+    import torch
+
+    loss = torch.nn.functional.cross_entropy(outputs_of(network, x), torch.arange(len(x)))
+    loss.backward()
+    return {"value": float(loss)}
+
+
+def _penalty_step(network: Any, x: Any) -> dict[str, float]:
+    import torch
+
+    from gapscope import GradientSimilarityPenalty
+
+    penalty = GradientSimilarityPenalty(0.001)
+    y = torch.arange(len(x))
+    returned, value = penalty.with_outputs(network, x, y)
+    outputs: Any = returned if hasattr(returned, "shape") else getattr(returned, "logits")  # noqa: B009
+    (torch.nn.functional.cross_entropy(outputs, y) + value).backward()
+    return {"value": float(value.detach())}
+
+
+def _estimate(found: Any) -> dict[str, float]:
+    error = getattr(found, "standard_error", None)
+    value = float(found)
+    return {"value": value} | ({} if error is None else {"relative_error": abs(error / value)})
+
+
+def _trace(network: Any, x: Any, **options: Any) -> dict[str, float]:
+    from gapscope.measures.ntk_trace import ntk_trace
+
+    return _estimate(ntk_trace(network, x, method="probe", **options))
+
+
+def _read(name: str, network: Any, x: Any, **options: Any) -> dict[str, float]:
+    import torch
+
+    import gapscope as gs
+
+    with torch.no_grad():
+        y = outputs_of(network, x).argmax(1)
+    found = gs.measure(network, (x, y), [name], options={name: options} if options else None)
+    values = {reading.name: reading for reading in found}
+    first = next(iter(values.values()), None)
+    if first is None:
+        return {"why": found.unmeasured[name]}  # pyright: ignore[reportReturnType]
+    error = first.standard_error
+    return {"value": first.value, "numbers": len(values)} | (
+        {} if not error else {"relative_error": error / first.value}
+    )
+
+
+def _sampled_labels(network: Any, x: Any) -> dict[str, float]:
+    from gapscope.measures.curvature.fisher_trace import fisher_trace
+
+    return _estimate(fisher_trace(network, x, None, labels="sampled"))
+
+
+CELLS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
+    "forward and backward pass": _plain_step,
+    "trace, class probe": lambda network, x: _trace(network, x),
+    "trace with sampled labels": _sampled_labels,
+    "training step with the trace penalty": _penalty_step,
+    "output sensitivity": lambda network, x: _read("output_sensitivity", network, x),
+    "margins": lambda network, x: _read("margin_signature", network, x),
+    "trace, 8 Rademacher probes": lambda network, x: _trace(network, x, probe="rademacher", draws=8),
+    "trace, Rademacher probe": lambda network, x: _trace(network, x, probe="rademacher"),
+    "unit sparsity": lambda network, x: _read("unit_sparsity", network, x),
+}
+
+
+def peak() -> float:
+    """Largest memory of this process so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def cell(network_name: str, work: str, small: bool) -> dict[str, Any]:
+    """Run one cell in this process."""
+    import torch
+
+    torch.set_num_threads(1)
+    network, x = network_and_inputs(network_name, small)
+    with torch.no_grad():
+        outputs_of(network, x[:1])
+    before, started, clock = peak(), time.process_time(), time.perf_counter()
+    found = CELLS[work](network, x)
+    return {
+        **found, "seconds": time.process_time() - started, "clock_seconds": time.perf_counter() - clock,
+        "megabytes": peak() - before, "loaded_megabytes": before,
+    }  # fmt: skip
+
+
+def run(network: str, work: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run one cell in a process of its own."""
+    limit = f'ulimit -v {int(arguments.memory * 2**20)}; exec "$@"'
+    command = [sys.executable, __file__, "--cell", network, work, *(["--smallest"] if arguments.smallest else [])]
+    try:
+        done = subprocess.run(
+            ["bash", "-c", limit, "cell", *command],
+            capture_output=True,
+            text=True,
+            timeout=arguments.limit,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"stopped": f"longer than {arguments.limit:g} s of the clock"}
+    if done.returncode:
+        return {"stopped": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300]}
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("large_networks.json"))
+    parser.add_argument("--smallest", action="store_true", help="small networks, to see that it runs")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds of the clock a cell")
+    parser.add_argument("--memory", type=float, default=8.0, help="GiB of address space a cell")
+    parser.add_argument("--networks", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.cell:
+        network, work = arguments.cell
+        print(json.dumps(cell(network, work, arguments.smallest)))
+        return
+    found: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"cells": {}}
+    for work in CELLS:
+        for network in arguments.networks:
+            cells = found["cells"].setdefault(network, {})
+            if "seconds" not in cells.get(work, {}):  # one that was stopped is tried again
+                cells[work] = run(network, work, arguments)
+                print(network, work, cells[work], flush=True)
+                from gapscope.base.environment import environment
+
+                found |= {"title": "large networks", "samples": SAMPLES, "tokens": TOKENS, "classes": CLASSES,
+                          "date": datetime.now(UTC).date().isoformat(), "environment": environment()}  # fmt: skip
+                arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
