@@ -301,7 +301,9 @@ def test_a_record_that_is_written_elsewhere_is_noticed(tmp_path: Path, monkeypat
             yield job, [(Record(id=job[0][0].id, spec={}, status="finished"), [])], None
 
     monkeypatch.setattr("gapscope.pools.processes.run_local", elsewhere)
-    with pytest.raises(GapscopeError, match="must be one folder for all machines"):
+    with pytest.raises(
+        GapscopeError, match=r"must be one folder for all machines .*Use a folder that they share, or `copies`"
+    ):
         Pool(tmp_path / "pool").run(specs())
 
 

@@ -6,8 +6,10 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,3 +95,57 @@ def test_a_running_cluster_is_used(cluster: str, tmp_path: Path, monkeypatch: py
     records = Pool("pool").run([SPEC, SPEC.replace({"seed": 1})], engine="ray", measures=())
     assert [record.status for record in records] == ["finished", "finished"]
     assert len(list(tmp_path.glob("pool/runs/*/record.json"))) == 2
+
+
+def test_a_cluster_that_is_asked_for_and_gone_gets_one_sentence() -> None:
+    with pytest.raises(GapscopeError, match=r"address must be that of a running Ray cluster.*nothing answers at"):
+        list(run_ray(work, [("a", "")], 1, address=f"127.0.0.1:{free_port()}"))
+
+
+def waited(job: tuple[str, str]) -> tuple[str, list[Any]]:
+    """Say on which node it began, wait as long as the job says, and return its node and its GPUs."""
+    seconds, folder = job
+    node = ray.get_runtime_context().get_node_id()
+    (Path(folder) / f"{node}-{time.monotonic_ns()}").touch()
+    time.sleep(float(seconds))
+    return node, ray.get_gpu_ids()
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[tuple[Any, Any]]:
+    """A cluster of two machines with two processors and one GPU each (which Ray counts, and nobody uses)."""
+    settings: dict[str, Any] = {"num_cpus": 2, "num_gpus": 1}
+    cluster = pytest.importorskip("ray.cluster_utils").Cluster(
+        initialize_head=True, head_node_args=settings | {"include_dashboard": False}
+    )
+    second = cluster.add_node(**settings)
+    cluster.wait_for_nodes()
+    yield cluster, second
+    cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_a_node_that_is_lost_takes_no_job_with_it(two_nodes: tuple[Any, Any], tmp_path: Path) -> None:
+    cluster, second = two_nodes
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    nodes, jobs = set(), [("2", str(tmp_path))] * 6
+    for number, (_, result, error) in enumerate(run_ray(waited, jobs, 4, address=cluster.address)):
+        assert error is None
+        nodes.add(result[0])
+        if number == 0:  # three others are running, at least one of them there
+            begun = {path.name.split("-")[0] for path in tmp_path.iterdir()}
+            cluster.remove_node(second, allow_graceful=False)
+    assert len(begun) == 2 and number == 5, "both machines had work, and every job came to its end"
+
+
+@pytest.mark.slow
+def test_networks_share_a_gpu_by_fractions(two_nodes: tuple[Any, Any], tmp_path: Path) -> None:
+    cluster, _ = two_nodes
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    jobs = [("0.5", str(tmp_path))] * 4
+    found = [result for _, result, _ in run_ray(waited, jobs, 4, address=cluster.address, gpus=0.5)]
+    assert all(len(gpus) == 1 for _, gpus in found), "each sees its own GPU alone"
+    with pytest.raises(
+        GapscopeError, match="gpus must be what a machine of the cluster has; got 3, and all of it has 2"
+    ):
+        list(run_ray(waited, jobs, 4, address=cluster.address, gpus=3))

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from gapscope.base.errors import (
     NotWritten,
     UnreadableFile,
     WorkerDied,
-    check_choice,
     check_range,
 )
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
@@ -25,6 +25,8 @@ from gapscope.base.readings import SCHEMA
 from gapscope.base.records import Record
 from gapscope.base.specs import Spec
 from gapscope.pools.batches import Batch, batches, dead_worker_record, run_batch
+from gapscope.pools.copies import RECORD, Copies, run_and_copy
+from gapscope.pools.engines import Engine, chosen_engine
 from gapscope.pools.index import IndexedRecords, indexed, left_out, misnamed
 from gapscope.pools.leftovers import is_unmarked_pool, remove_temporary_files, superseded_checkpoints
 from gapscope.pools.status import PoolStatus, missing_of, status_of
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 
     from gapscope.data import Problem
     from gapscope.pools.readings import RunOptions
-
-ENGINES = ("local", "ray")
 
 
 def _absolute(path: str | Path | None) -> str | None:
@@ -157,6 +157,9 @@ class Pool:
         workers: int = 2,
         stack: int = 1,
         engine: str = "local",
+        address: str | None = None,
+        gpus: float = 0.0,
+        copies: str | None = None,
         measures: Sequence[str] | None = None,
         measure_options: Mapping[str, Mapping[str, Any]] | None = None,
         measure_samples: int | None = None,
@@ -174,7 +177,14 @@ class Pool:
             stack: Networks that a worker trains together, at most. Above 1 those of one architecture are trained in
                 one stack (see `train_together`) where a short timing says that it is faster: small networks, small
                 batches. Records have the same form; their numbers differ by rounding, which may depend on the timing.
-            engine: "local" (processes on this machine) or "ray" (an extra).
+            engine: "local" (processes on this machine) or "ray" (an extra), over all machines of a cluster.
+            address: Of a running Ray cluster; None uses the one that RAY_ADDRESS names, that runs here, or one of its
+                own.
+            gpus: GPUs that each network has to itself on a Ray cluster, with `device="cuda"`; a fraction shares one
+                among several networks.
+            copies: Address that every machine reaches and fsspec knows (`"s3://bucket/pool"`), where finished runs are
+                copied to, and fetched from if they are not here: then the machines need not share the pool's folder,
+                and whoever runs the pool next has all that is finished. None keeps them in the folder alone.
             measures: Names of measures; None takes the grid's, or all that apply.
             measure_options: Measure name -> its keyword options.
             measure_samples: Number of training samples that are measured; None takes all.
@@ -200,7 +210,8 @@ class Pool:
 
         check_range("workers", workers, 1)
         check_range("stack", stack, 1)
-        check_choice("engine", engine, ENGINES)
+        run_jobs = chosen_engine(engine, address, gpus)
+        copied = None if copies is None else Copies(copies)
         measures = measures if measures is not None else getattr(grid, "measures", None)
         specs = list(grid)
         options = RunOptions(
@@ -214,10 +225,14 @@ class Pool:
         check_specs(specs, options)
         if engine == "local":
             check_device(device)
+        if copied is not None:
+            self._fetch(copied, specs)
         if missing := self.missing(specs, measures=options.measures, retry_failed=retry_failed):
             self._make()
             with self._locked():
-                self._run_missing(missing, options, workers, stack, engine, on_record or (lambda record: None))
+                self._run_missing(
+                    missing, options, workers, stack, run_jobs, copied, on_record or (lambda record: None)
+                )
             indexed(self.folder)  # so that whoever asks next need not open every file
         self._remove_superseded()
         return [record for spec in specs if (record := self._readable(spec.id)) is not None]
@@ -257,19 +272,26 @@ class Pool:
             write_atomically(marker, to_json({"schema": SCHEMA}) + "\n")
         remove_temporary_files(self.folder)
 
+    def _fetch(self, copied: Copies, specs: Sequence[Spec]) -> None:
+        """Fetch what is finished there and not here."""
+        there = copied.known()
+        absent = [spec.id for spec in specs if spec.id in there and not (self.run_folder(spec.id) / RECORD).exists()]
+        if absent:
+            self._make()
+        for spec_id in absent:
+            copied.get(spec_id, self.run_folder(spec_id))
+
     def _run_missing(
         self,
         missing: Sequence[Spec],
         options: RunOptions,
         workers: int,
         stack: int,
-        engine: str,
+        run_jobs: Engine,
+        copied: Copies | None,
         on_record: Callable[[Record], None],
     ) -> None:
-        if engine == "ray":
-            from gapscope.pools.ray_engine import run_ray as run_jobs
-        else:
-            from gapscope.pools.processes import run_local as run_jobs
+        work = run_batch if copied is None else partial(run_and_copy, copied)
         not_run: list[GapscopeError] = []
         waiting = batches(missing, stack, workers)
         while waiting:
@@ -277,7 +299,7 @@ class Pool:
                 (specs, [self.run_folder(spec.id).absolute() for spec in specs], options) for specs in waiting
             ]
             killed: list[Spec] = []
-            for (specs, folders, _), outcomes, error in run_jobs(run_batch, jobs, min(workers, len(jobs))):
+            for (specs, folders, _), outcomes, error in run_jobs(work, jobs, min(workers, len(jobs))):
                 if isinstance(error, WorkerDied) and len(specs) > 1:
                     killed += specs  # each by itself, so that the one which kills its worker is found
                 elif isinstance(error, WorkerDied):
@@ -288,7 +310,7 @@ class Pool:
                     for spec, (outcome, notes) in zip(specs, outcomes, strict=True):
                         for note in notes:
                             warnings.warn(note, DamagedFileWarning, stacklevel=3)
-                        self._announce(spec, outcome, on_record, not_run)
+                        self._announce(spec, outcome, copied, on_record, not_run)
             waiting = [[spec] for spec in self.missing(killed, measures=options.measures)]
         if not_run:
             raise type(not_run[0])(
@@ -300,6 +322,7 @@ class Pool:
         self,
         spec: Spec,
         outcome: Record | Exception,
+        copied: Copies | None,
         on_record: Callable[[Record], None],
         not_run: list[GapscopeError],
     ) -> None:
@@ -307,10 +330,12 @@ class Pool:
             not_run.append(outcome)
         elif isinstance(outcome, Exception):
             raise outcome
-        elif not (self.run_folder(spec.id) / "record.json").exists():
+        elif not (self.run_folder(spec.id) / RECORD).exists() and not (
+            copied is not None and copied.get(spec.id, self.run_folder(spec.id))
+        ):
             raise GapscopeError(
                 f"{self.folder} must be one folder for all machines that run it; the record of {spec.id} was "
-                "written, but it is not here. Use a folder that they share."
+                "written, but it is not here. Use a folder that they share, or `copies` at an address that all reach."
             )
         else:
             on_record(outcome)

@@ -1,4 +1,4 @@
-"""The Ray engine: the same runs as plain tasks over a cluster whose nodes share the pool's folder."""
+"""The Ray engine: the same runs as plain tasks over a cluster."""
 
 from __future__ import annotations
 
@@ -54,16 +54,26 @@ def running_cluster() -> str | None:
     return None
 
 
+def _named_cluster(address: str) -> str:
+    """The address of a cluster that is asked for, once something answers there."""
+    if not _answers(address):
+        raise GapscopeError(
+            f"address must be that of a running Ray cluster, such as '10.0.0.1:6379' or 'ray://10.0.0.1:10001'; "
+            f"nothing answers at {address!r}. Start the cluster with: ray start --head."
+        )
+    return address
+
+
 @contextmanager
-def _connected(workers: int) -> Iterator[Any]:
-    """Ray, connected to the cluster that is there, or to one of this process's own with `workers` processors."""
+def _connected(workers: int, address: str | None) -> Iterator[Any]:
+    """Ray, connected to the cluster that is asked for or there, or to one of our own with `workers` processors."""
     require_extra("ray", "ray")
     import ray  # pyright: ignore[reportMissingImports]
 
     if ray.is_initialized():
         yield ray
         return
-    address = running_cluster()
+    address = _named_cluster(address) if address else running_cluster()
     own = {"address": "local", "num_cpus": workers, "include_dashboard": False}
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
@@ -90,44 +100,56 @@ def _in_folder(function: Callable[[Any], Any], folder: str, job: Any) -> Any:
 
 
 def run_ray(
-    function: Callable[[Job], Any], jobs: Iterable[Job], workers: int
+    function: Callable[[Job], Any],
+    jobs: Iterable[Job],
+    workers: int,
+    *,
+    address: str | None = None,
+    gpus: float = 0.0,
 ) -> Iterator[tuple[Job, Any, BaseException | None]]:
     """Run `function` on every job as a Ray task and yield (job, result, error) as they end.
 
-    A cluster that is connected already is used, else the one that RAY_ADDRESS names, else one that runs on this
-    machine; otherwise a local one with `workers` processors is started and stopped at the end. A task whose worker
-    dies runs again, alone; after `MAX_DEATHS` deaths alone it is yielded with its error.
+    A cluster that is connected already is used, else the one at `address` or that RAY_ADDRESS names, else one that runs
+    on this machine; otherwise a local one with `workers` processors is started and stopped at the end. A task whose
+    worker or node dies runs again, alone; after `MAX_DEATHS` deaths alone it is yielded with its error.
 
     Args:
         function: A picklable function.
         jobs: Picklable arguments.
         workers: Largest number of tasks at a time.
+        address: Of a running cluster.
+        gpus: GPUs that a task has to itself; a fraction shares one among several.
 
     Yields:
         The job, what the function returned, and None or what it raised.
 
     Raises:
-        GapscopeError: Nothing answers at RAY_ADDRESS, or the cluster was lost.
+        GapscopeError: Nothing answers at the address, the cluster has no such share of a GPU, or it was lost.
     """
-    with _connected(workers) as ray:
+    with _connected(workers, address) as ray:
         from ray import exceptions  # pyright: ignore[reportMissingImports]
 
-        task = ray.remote(num_cpus=1, max_retries=0)(_in_folder)
-        waiting, suspects, running = deque(jobs), deque(), {}
+        if gpus and ray.cluster_resources().get("GPU", 0.0) < gpus:
+            raise GapscopeError(
+                f"gpus must be what a machine of the cluster has; got {gpus:g}, and all of it has "
+                f"{ray.cluster_resources().get('GPU', 0.0):g}. Ask for fewer, or add machines with GPUs."
+            )
+        task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_in_folder)
+        waiting, suspects = deque(jobs), deque()
+        running: dict[Any, tuple[Job, bool]] = {}  # task -> its job, and whether it began with no other beside it
         deaths: Counter[int] = Counter()
         while waiting or suspects or running:
             queue, most = (suspects, 1) if suspects else (waiting, workers)
             while queue and len(running) < most:
                 job = queue.popleft()
-                running[task.remote(function, str(Path.cwd()), job)] = job
-            alone = len(running) == 1
+                running[task.remote(function, str(Path.cwd()), job)] = job, most == 1
             try:
                 (done,), _ = ray.wait(list(running), num_returns=1)
                 result = ray.get(done)
             except exceptions.RayTaskError as error:
-                yield running.pop(done), None, error.as_instanceof_cause()
+                yield running.pop(done)[0], None, error.as_instanceof_cause()
             except (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.OutOfMemoryError) as error:
-                job = running.pop(done)
+                job, alone = running.pop(done)
                 deaths[id(job)] += alone
                 if deaths[id(job)] >= MAX_DEATHS:
                     yield job, None, WorkerDied(str(error))
@@ -139,4 +161,4 @@ def run_ray(
                     "What is finished is kept; run the same command again."
                 ) from None
             else:
-                yield running.pop(done), result, None
+                yield running.pop(done)[0], result, None
