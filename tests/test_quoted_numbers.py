@@ -30,6 +30,12 @@ def test_the_pages_say_what_the_results_hold(quoted: ModuleType) -> None:
         assert text.count("<!--n ") == len(quoted.QUOTED.findall(text)) == text.count("<!--/n-->"), page.name
 
 
+def test_no_line_begins_with_a_comment_which_would_end_its_paragraph(quoted: ModuleType) -> None:
+    for page in quoted.pages():
+        lines = page.read_text(encoding="utf-8").splitlines()
+        assert not [line[:60] for line in lines if line.startswith("<!--n ")], page.name
+
+
 @pytest.mark.parametrize("page", ["estimating-the-gap.md", "which-measure.md"])
 def test_pages_that_tell_what_something_is_worth_quote(quoted: ModuleType, page: str) -> None:
     assert len(quoted.QUOTED.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))) >= 10
