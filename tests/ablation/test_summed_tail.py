@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ablation.naive import naive_predictions
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialised, noise
 from gapscope.ablation.masked_tail import MaskedTail
-from gapscope.ablation.split import Split, split_at
+from gapscope.ablation.split import SplitNetwork, split_at
 from gapscope.ablation.summed_tail import SummedTail, linear_cut, separates_units, tail_of
 from gapscope.ablation.unit_order import mean_absolute_activation, ranked
 
@@ -61,7 +61,7 @@ CASES = {
 }
 
 
-def prepared(case: str, dtype: torch.dtype, samples: int = 6) -> tuple[Any, Split, Tensor, Tensor]:
+def prepared(case: str, dtype: torch.dtype, samples: int = 6) -> tuple[Any, SplitNetwork, Tensor, Tensor]:
     network, layer, shape, _, _ = CASES[case]
     network, x = network.to(dtype), noise(samples, *shape, seed=5, dtype=dtype)
     split = split_at(network, x, layer, None)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.ablation.split import Activations, Split, split_at
+from gapscope.ablation.split import Activations, SplitNetwork, split_at
 from gapscope.ablation.summed_tail import tail_of
 from gapscope.ablation.unit_order import Attribute, class_selectivity, mean_absolute_activation, ranked, weight_norm
 from gapscope.base.errors import InvalidInput
@@ -33,7 +33,11 @@ class _Ranking:
     """Ranks the units of one layer for one class after the other."""
 
     def __init__(
-        self, split: Split, attribute: Attribute, generator: torch.Generator | None, per_class: Iterable[Activations]
+        self,
+        split: SplitNetwork,
+        attribute: Attribute,
+        generator: torch.Generator | None,
+        per_class: Iterable[Activations],
     ) -> None:
         self.split, self.attribute = split, attribute
         self.generator = given_or_repeatable(generator, "unit ablation")

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gapscope.ablation.split import Activations, Split
+from gapscope.ablation.split import Activations, SplitNetwork
 from gapscope.ablation.states import States
 from gapscope.base.samples import slices, slices_of
 from gapscope.inspection.chunking import rows_per_pass
@@ -49,7 +49,7 @@ class Tail(ABC):
         chunk_size: Rows a pass, each a sample with some units masked; None for as many as memory allows.
     """
 
-    def __init__(self, split: Split, chunk_size: int | None) -> None:
+    def __init__(self, split: SplitNetwork, chunk_size: int | None) -> None:
         self.split, self.chunk_size = split, chunk_size
 
     def rows_of(self, one_row: Callable[[], Any], device: torch.device) -> int:

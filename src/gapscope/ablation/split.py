@@ -89,7 +89,7 @@ def _checked_axis(label: str, values: Tensor, axis: int | None) -> int:
     return axis
 
 
-class Split(ABC):
+class SplitNetwork(ABC):
     """A network cut at one layer.
 
     Attributes:
@@ -132,7 +132,7 @@ class Split(ABC):
         return values * kept.view(shape).to(values.dtype)
 
 
-class HookedSplit(Split):
+class HookedSplit(SplitNetwork):
     """A cut by replacing a module's output: the whole network runs for every changed version. Fits every network."""
 
     def __init__(self, network: nn.Module, layer: str, unit_axis: int) -> None:
@@ -160,7 +160,7 @@ class HookedSplit(Split):
         return None
 
 
-class TracedSplit(Split):
+class TracedSplit(SplitNetwork):
     """A cut of the traced operations: only what lies behind the layer runs again."""
 
     def __init__(self, traced: Traced, site: fx.Node, label: str, unit_axis: int | None, x: Tensor) -> None:
@@ -189,7 +189,7 @@ class TracedSplit(Split):
         return checked_outputs(outputs, len(samples))
 
 
-def _same_outputs(network: nn.Module, split: Split, x: Tensor) -> bool:
+def _same_outputs(network: nn.Module, split: SplitNetwork, x: Tensor) -> bool:
     """Compare the split's outputs with the network's own: with half of the units masked if a hook can do that."""
     source, samples = split.activations(x), torch.tensor([0, 0, len(x) - 1], device=x.device)
     if split.label in dict(network.named_modules()):
@@ -212,7 +212,7 @@ def _hooked_split(network: nn.Module, label: str, unit_axis: int | None, x: Tens
     return split
 
 
-def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | None) -> Split:
+def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | None) -> SplitNetwork:
     """Cut a network at a layer.
 
     Args:

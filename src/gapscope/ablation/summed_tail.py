@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gapscope.ablation.graph import Piece, ancestors, descendants, piece
 from gapscope.ablation.masked_tail import PASS_BYTES, MaskedTail, Tail, doubtful, judged
-from gapscope.ablation.split import Activations, Split, TracedSplit
+from gapscope.ablation.split import Activations, SplitNetwork, TracedSplit
 from gapscope.ablation.states import States
 from gapscope.base.samples import slices, slices_of
 from gapscope.inspection.chunking import memory_budget
@@ -73,7 +73,7 @@ def linear_cut(split: TracedSplit) -> LinearCut | None:
     return LinearCut(features, uses, linear, rest, rest_uses)
 
 
-def separates_units(split: Split, cut: LinearCut, source: Activations) -> bool:
+def separates_units(split: SplitNetwork, cut: LinearCut, source: Activations) -> bool:
     r"""Whether the linear layer's inputs $h$ treat each unit by itself: $h(m z)_u = m_u h(z)_u + (1 - m_u) h(0)_u$.
 
     Every entry must belong to one unit, the units one after another, and masking units must leave the entries of the
@@ -120,7 +120,7 @@ class SummedTail(Tail):
         chunk_size: Rows a pass, each a sample with some units masked; None for as many as memory allows.
     """
 
-    def __init__(self, split: Split, cut: LinearCut, chunk_size: int | None) -> None:
+    def __init__(self, split: SplitNetwork, cut: LinearCut, chunk_size: int | None) -> None:
         super().__init__(split, chunk_size)
         self.cut = cut
         self.weights = cut.linear.weight.T.contiguous()  # (f, h)
@@ -233,7 +233,7 @@ class _Ablation:
         return judged(self.cut.outputs_of(self.cut.linear(features), self.source, samples))
 
 
-def tail_of(split: Split, x: Tensor, chunk_size: int | None) -> Tail:
+def tail_of(split: SplitNetwork, x: Tensor, chunk_size: int | None) -> Tail:
     """Return the fastest exact way to evaluate the ablations of a layer.
 
     Args:

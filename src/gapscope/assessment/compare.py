@@ -12,7 +12,7 @@ from torch import nn
 from gapscope.assessment.budget import DEFAULT_SECONDS, Plan, Share, planned, reason
 from gapscope.assessment.comparison import ComparedReading, Comparison
 from gapscope.assessment.door import Ready, in_eager_mode, ready
-from gapscope.assessment.evidence import Evidence
+from gapscope.assessment.evidence import LeaderboardEvidence
 from gapscope.assessment.measure import Budget, check_options, chosen_measures
 from gapscope.assessment.sampled import parts_of, taken
 from gapscope.base.errors import InvalidInput, check_range
@@ -204,7 +204,7 @@ def compare(
     names = measures if measures is None or BASELINE in measures else [*measures, BASELINE]
     seconds = (DEFAULT_SECONDS if measures is None else None) if budget == "auto" else budget
     comparing = _Comparing(options or {}, n_groups, seed)
-    evidence = None if judged_by is None else Evidence.of(judged_by)
+    evidence = None if judged_by is None else LeaderboardEvidence.of(judged_by)
     with in_eager_mode():
         doors = {name: ready(network, samples) for name, network in networks.items()}
         first = next(iter(doors.values()))

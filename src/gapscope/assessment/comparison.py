@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gapscope.assessment.evidence import Evidence, Judgement
+from gapscope.assessment.evidence import Judgement, LeaderboardEvidence
 from gapscope.base.errors import UnreadableFile
 from gapscope.base.files import read_json, write_atomically
 from gapscope.base.kinds import is_dict
@@ -102,14 +102,14 @@ class Comparison(Rows[ComparedReading]):
 
     level: float
     unmeasured: dict[str, dict[str, str]]
-    evidence: Evidence | None
+    evidence: LeaderboardEvidence | None
 
     def __new__(
         cls,
         rows: Iterable[ComparedReading] = (),
         level: float = 0.95,
         unmeasured: Mapping[str, Mapping[str, str]] | None = None,
-        evidence: Evidence | None = None,
+        evidence: LeaderboardEvidence | None = None,
     ) -> Comparison:
         """Collect the rows."""
         found = super().__new__(cls, tuple(rows))
@@ -270,7 +270,7 @@ class Comparison(Rows[ComparedReading]):
             return ComparedReading(**values)
 
         rows = [read(row) for row in content["rows"]]
-        evidence = Evidence.from_dict(content["evidence"]) if content.get("evidence") else None
+        evidence = LeaderboardEvidence.from_dict(content["evidence"]) if content.get("evidence") else None
         return cls(rows, content["level"], content["unmeasured"], evidence)
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -45,7 +45,7 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class LeaderboardEvidence:
     """All that a leaderboard says of measures.
 
     Attributes:
@@ -59,7 +59,7 @@ class Evidence:
     by_measure: Mapping[str, Judgement] = field(default_factory=dict[str, Judgement])
 
     @classmethod
-    def of(cls, board: Any) -> Evidence:
+    def of(cls, board: Any) -> LeaderboardEvidence:
         """Read a leaderboard.
 
         Args:
@@ -104,7 +104,7 @@ class Evidence:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Evidence:
+    def from_dict(cls, content: Mapping[str, Any]) -> LeaderboardEvidence:
         """Build from what `to_dict` returned (numbers that are not finite arrive as strings)."""
         numbers = ("r", "low", "high", "p")
         values: dict[str, dict[str, Any]] = {

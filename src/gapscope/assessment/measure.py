@@ -14,7 +14,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.progress import PATIENCE, progress, say
 from gapscope.base.readings import Readings
 from gapscope.base.samples import Samples, as_samples
-from gapscope.inspection.processes import joined
+from gapscope.inspection.processes import processes_joined
 from gapscope.inspection.sharing import sharing
 from gapscope.measures.registry import Measure, get_measure, measures
 
@@ -136,7 +136,7 @@ def measure(
     check_options(options, chosen, unmeasured)
     seconds = (DEFAULT_SECONDS if measures is None or _are_all(measures) else None) if budget == "auto" else budget
 
-    if joined():  # what each process finds dear on its own would part their ways
+    if processes_joined():  # what each process finds dear on its own would part their ways
         seconds = None
 
     def trial(item: Measure, part: Ready, given: Mapping[str, Any]) -> Readings:

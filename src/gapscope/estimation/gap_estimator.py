@@ -22,7 +22,7 @@ from gapscope.estimation.columns import check_numbers, finite_rows
 from gapscope.estimation.conformal import jackknife_plus, split_conformal
 from gapscope.estimation.fits import KINDS, fit_coefficients
 from gapscope.estimation.gaussian_process import chosen_kernel
-from gapscope.estimation.region import FittedRegion, joined
+from gapscope.estimation.region import FittedRegion, listed_reasons
 from gapscope.estimation.roles import Roles, with_logarithms
 from gapscope.estimation.stored import restored, stored
 
@@ -303,7 +303,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
         check_is_fitted(self)
         x, shown = self._readings(X, finite=False)
-        reasons = [joined(each) for each in self.region_.objections(x, shown, self._roles.families_of(X))]
+        reasons = [listed_reasons(each) for each in self.region_.objections(x, shown, self._roles.families_of(X))]
         verdicts = ["outside" if reason else "inside" for reason in reasons]
         return pandas.DataFrame({"verdict": verdicts, "reason": reasons}, index=getattr(X, "index", None))
 

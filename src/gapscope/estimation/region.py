@@ -22,7 +22,7 @@ def family_name(value: Any) -> str:
     return "absent" if value is None or value != value else str(value)
 
 
-def joined(reasons: Sequence[str]) -> str:
+def listed_reasons(reasons: Sequence[str]) -> str:
     """The first two reasons, and how many more there are."""
     more = len(reasons) - 2
     return "; ".join(reasons[:2]) + (f"; and {more} more reason{'s' if more > 1 else ''}" if more > 0 else "")

@@ -52,7 +52,7 @@ class Processes:
 _PROCESSES: ContextVar[Processes | None] = ContextVar("processes", default=None)
 
 
-def joined() -> bool:
+def processes_joined() -> bool:
     """Whether several processes measure together."""
     return _PROCESSES.get() is not None
 

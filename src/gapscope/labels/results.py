@@ -108,7 +108,7 @@ class SuspectLabels(Result):
         return "\n".join([*lines, "", table])
 
 
-def ranked(
+def ranked_suspects(
     positions: Int[Tensor, " n"],
     given: Int[Tensor, " n"],
     likelier: Int[Tensor, " n"],

@@ -17,7 +17,7 @@ from gapscope.gradients.kernel_ridge import best_left_out
 from gapscope.labels.estimated_noise import estimated_noise
 from gapscope.labels.left_out_canaries import canary_margins
 from gapscope.labels.noise_rate import margins_of
-from gapscope.labels.results import RECALL, LabelNoise, SuspectLabels, ranked
+from gapscope.labels.results import RECALL, LabelNoise, SuspectLabels, ranked_suspects
 from gapscope.labels.watched import watched_labels
 from gapscope.measures.kernel_leave_one_out import RIDGES, kernel_columns
 
@@ -89,7 +89,7 @@ def judged_before_training(
     )
     cut = float(changed.canaries.flatten().quantile(RECALL))
     positions = torch.arange(len(labels))
-    return Judged(ranked(positions, labels.cpu(), predicted.cpu(), margins.cpu(), cut, noise), noise)
+    return Judged(ranked_suspects(positions, labels.cpu(), predicted.cpu(), margins.cpu(), cut, noise), noise)
 
 
 def _judged(source: Any, data: Any, max_exact: int, landmarks: int, chunk_size: int | None, seed: int) -> Judged:

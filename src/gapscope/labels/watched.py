@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gapscope.base.errors import InvalidInput
 from gapscope.labels.estimated_noise import CanaryMargins, estimated_noise
-from gapscope.labels.results import RECALL, LabelNoise, SuspectLabels, ranked
+from gapscope.labels.results import RECALL, LabelNoise, SuspectLabels, ranked_suspects
 
 # the rate is the smallest ratio over the upper part of the canaries: they are few, and the smallest of many is too low
 QUANTILE = 0.7
@@ -82,7 +82,7 @@ class WatchedLabels:
         cut = float(self.margins[self.is_canary].quantile(RECALL))
         agreed = (self.margins > 0) & (self.margins > cut)
         likelier = torch.where(agreed, self.given, self.rivals)
-        return ranked(self.positions[kept], self.given[kept], likelier[kept], self.margins[kept], cut, noise)
+        return ranked_suspects(self.positions[kept], self.given[kept], likelier[kept], self.margins[kept], cut, noise)
 
 
 @runtime_checkable

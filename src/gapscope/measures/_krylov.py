@@ -81,7 +81,7 @@ def _derivative(
     return torch.cat([as_real(g).flatten() for g in found])
 
 
-class Run:
+class LanczosRun:
     """One Lanczos run from a vector of random signs, which can go on where it ended.
 
     Every new vector is made orthogonal to all before it, twice.
@@ -136,15 +136,15 @@ class Krylov:
         self.hessian = hessian
         seeds = torch.randint(2**62, (1024,), generator=generator, device=generator.device)
         self._seeds: Sequence[int] = seeds.tolist()
-        self._runs: list[Run] = []
+        self._runs: list[LanczosRun] = []
 
-    def runs(self, count: int, steps: int) -> list[Run]:
+    def runs(self, count: int, steps: int) -> list[LanczosRun]:
         """Return the first runs, at most 1024, each with so many steps at least, or as many as its space has.
 
         All that go on do so together: a step of ten runs costs less than half of ten steps of one.
         """
         for number in range(len(self._runs), count):
-            self._runs.append(Run(self.hessian, self._seeds[number]))
+            self._runs.append(LanczosRun(self.hessian, self._seeds[number]))
         while waiting := [run for run in self._runs[:count] if run.goes_on(steps)]:
             products = self.hessian.times(torch.stack([run.basis[-1] for run in waiting]))
             for run, product in zip(waiting, products, strict=True):

@@ -17,7 +17,7 @@ MOST_GROUPS = 8
 MOST_NETWORKS = 120
 
 
-def explained(groups: Sequence[str], gaps: Sequence[float]) -> float:
+def share_explained(groups: Sequence[str], gaps: Sequence[float]) -> float:
     """Share of the variance of the gap that lies between groups (the correlation ratio), 0 to 1.
 
     Args:
@@ -27,7 +27,8 @@ def explained(groups: Sequence[str], gaps: Sequence[float]) -> float:
     Returns:
         Sum of squares between the groups over the whole sum of squares; 0 where all gaps are equal.
 
-    >>> explained(["a", "a", "b", "b"], [1.0, 1.0, 2.0, 2.0]), explained(["a", "b", "a", "b"], [1.0, 1.0, 2.0, 2.0])
+    >>> gaps = [1.0, 1.0, 2.0, 2.0]
+    >>> share_explained(["a", "a", "b", "b"], gaps), share_explained(["a", "b", "a", "b"], gaps)
     (1.0, 0.0)
     """
     values, labels = numpy.array(gaps), numpy.array(groups)
@@ -44,8 +45,8 @@ def _grouping(view: PoolView, records: Sequence[Record]) -> str | None:
     gaps = [record.gap for record in records]
     for column in view.varied:
         groups = [setting_value(view.table.at[record.id, column]) for record in records]
-        if column != "seed" and 2 <= len(set(groups)) <= MOST_GROUPS and explained(groups, gaps) > most:
-            best, most = column, explained(groups, gaps)
+        if column != "seed" and 2 <= len(set(groups)) <= MOST_GROUPS and share_explained(groups, gaps) > most:
+            best, most = column, share_explained(groups, gaps)
     return best
 
 

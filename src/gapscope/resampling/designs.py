@@ -63,7 +63,7 @@ DESIGNS = {design.name: design for design in (*LADDER, HOLD_OUT)}
 
 
 @dataclass(frozen=True)
-class Score:
+class SizedScore:
     """Mean score of unseen samples after training on so many.
 
     Attributes:
@@ -124,7 +124,7 @@ def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
     return variance
 
 
-def expectation(large: Score, small: Score | None, samples: int) -> Expectation:
+def expectation(large: SizedScore, small: SizedScore | None, samples: int) -> Expectation:
     """Return the score of the recipe on all samples, from trainings on parts of two sizes (the formula of this file).
 
     Args:
@@ -135,7 +135,7 @@ def expectation(large: Score, small: Score | None, samples: int) -> Expectation:
     Returns:
         Score and standard error.
 
-    >>> expectation(Score(300, 0.70, 0.0), Score(150, 0.60, 0.0), 600).value
+    >>> expectation(SizedScore(300, 0.70, 0.0), SizedScore(150, 0.60, 0.0), 600).value
     0.75
     """
     if small is None:
@@ -151,7 +151,7 @@ def expectation(large: Score, small: Score | None, samples: int) -> Expectation:
     return Expectation(large.mean + weight * growth, math.sqrt(variance))
 
 
-def predicted_width(design: Design, quarter: Score, growth_a_doubling: float, samples: int) -> float:
+def predicted_width(design: Design, quarter: SizedScore, growth_a_doubling: float, samples: int) -> float:
     """Width of the interval that a design will have, as far as the training on a quarter tells.
 
     Args:
@@ -166,10 +166,10 @@ def predicted_width(design: Design, quarter: Score, growth_a_doubling: float, sa
     trained_on = round(design.trained_share * samples)
     variance = quarter.variance * 0.75 / design.scored_share
     mean = quarter.mean + growth_a_doubling * math.log2(trained_on / quarter.trained_on)
-    return expectation(Score(trained_on, mean, variance), quarter, samples).width
+    return expectation(SizedScore(trained_on, mean, variance), quarter, samples).width
 
 
-def cheapest(width: float, quarter: Score, growth_a_doubling: float, samples: int) -> Design | None:
+def cheapest(width: float, quarter: SizedScore, growth_a_doubling: float, samples: int) -> Design | None:
     """Return the cheapest design whose interval is expected to be at most so wide; None where none is."""
     reach = (item for item in LADDER if predicted_width(item, quarter, growth_a_doubling, samples) <= width)
     return next(reach, None)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Training:
+class TwinTraining:
     """One training of a twin.
 
     Attributes:
@@ -53,7 +53,7 @@ class Twin(Result):
     samples: int
     design: str
     cost: float
-    trainings: tuple[Training, ...]
+    trainings: tuple[TwinTraining, ...]
     note: str = ""
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -29,13 +29,13 @@ from gapscope.resampling.designs import (
     NORMAL_QUANTILE,
     Design,
     Expectation,
-    Score,
+    SizedScore,
     cheapest,
     expectation,
     predicted_width,
     variance_of_mean,
 )
-from gapscope.resampling.result import Training, Twin
+from gapscope.resampling.result import Twin, TwinTraining
 from gapscope.resampling.splits import Split, folds, group_numbers, hold_out, quarter_and_halves
 from gapscope.resampling.trainings import Recipe, scored, scored_together
 from gapscope.training.together import Choice
@@ -53,9 +53,9 @@ class _Trainings:
     ) -> None:
         self.job, self.groups, self.folder, self.workers, self.steps = job, groups, folder, workers, steps
         self.together = together
-        self.done: dict[str, Training] = {}
+        self.done: dict[str, TwinTraining] = {}
 
-    def run(self, splits: Sequence[Split]) -> Score:
+    def run(self, splits: Sequence[Split]) -> SizedScore:
         """Train what is missing; the mean score over all samples that these splits score."""
         sizes = {split.name: len(split.trained) for split in splits}
         self.steps.step(", ".join(sizes) if len(sizes) < 3 else f"{len(sizes)} folds")
@@ -67,11 +67,11 @@ class _Trainings:
         )  # fmt: skip
         for split in splits:
             scores = np.asarray(answers[split.name], dtype=float)
-            self.done[split.name] = Training(split.name, len(split.trained), len(scores), float(scores.mean()))
+            self.done[split.name] = TwinTraining(split.name, len(split.trained), len(scores), float(scores.mean()))
         scores = np.concatenate([np.asarray(answers[split.name], dtype=float) for split in splits])
         groups = np.concatenate([self.groups[split.scored] for split in splits])
         trained_on = round(sum(sizes.values()) / len(sizes))
-        return Score(trained_on, float(scores.mean()), variance_of_mean(scores, groups))
+        return SizedScore(trained_on, float(scores.mean()), variance_of_mean(scores, groups))
 
     def _run_together(self, splits: Sequence[Split]) -> None:
         """Train those that are missing side by side in this process, and keep their answers."""
@@ -161,7 +161,7 @@ def _random(seed: int, purpose: str) -> np.random.Generator:
     return np.random.default_rng(stream_seed(seed, purpose))
 
 
-def _of_design(design: Design, trainings: _Trainings, splits: tuple[Split, Split, Split], seed: int) -> Score:
+def _of_design(design: Design, trainings: _Trainings, splits: tuple[Split, Split, Split], seed: int) -> SizedScore:
     """Score of the larger trainings of a design."""
     if design.folds:
         return trainings.run(folds(trainings.groups, design.folds, _random(seed, f"{design.folds} folds")))
@@ -169,11 +169,11 @@ def _of_design(design: Design, trainings: _Trainings, splits: tuple[Split, Split
     return trainings.run([half] if design.scored_share == 0.5 else [half, other_half])
 
 
-def _growth_a_doubling(large: Score, quarter: Score) -> float:
+def _growth_a_doubling(large: SizedScore, quarter: SizedScore) -> float:
     return (large.mean - quarter.mean) / math.log2(large.trained_on / quarter.trained_on)
 
 
-def _unreached(width: float, quarter: Score, growth: float, samples: int) -> str:
+def _unreached(width: float, quarter: SizedScore, growth: float, samples: int) -> str:
     widths = {item: predicted_width(item, quarter, growth, samples) for item in LADDER}
     best = min(widths, key=lambda item: widths[item])
     return (

@@ -10,7 +10,7 @@ from batch_norm.some_networks import images, plain, warmed_up
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.estimate import Estimate
 from gapscope.base.samples import Samples
-from gapscope.batch_norm.advice.dropout import DropoutLoss, last_linear_layer
+from gapscope.batch_norm.advice.dropout import DropoutLoss, name_of_last_linear_layer
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def test_the_matching_rate_is_that_of_the_closed_form(signs: Samples) -> None:
 
 
 def test_the_last_layer_is_the_one_that_runs_last(signs: Samples) -> None:
-    assert last_linear_layer(warmed_up(plain()), images(2)) == "10"
+    assert name_of_last_linear_layer(warmed_up(plain()), images(2)) == "10"
     with pytest.raises(NotMeasurable, match="linear or convolutional layer"):
-        last_linear_layer(nn.BatchNorm1d(1).double(), signs)
+        name_of_last_linear_layer(nn.BatchNorm1d(1).double(), signs)
 
 
 def test_wrong_use_is_explained(signs: Samples) -> None:

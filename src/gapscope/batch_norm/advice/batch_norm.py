@@ -12,7 +12,7 @@ from torch import nn
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.estimate import Estimate
 from gapscope.base.samples import Samples
-from gapscope.batch_norm.advice.dropout import DropoutLoss, last_linear_layer
+from gapscope.batch_norm.advice.dropout import DropoutLoss, name_of_last_linear_layer
 from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularization, clearly_positive
 from gapscope.batch_norm.gamma_decay.measured_excess import ALL_LAYERS, BatchNormExcess, batch_norm_excess
 from gapscope.batch_norm.gamma_decay.subject import with_targets
@@ -135,7 +135,7 @@ def advise_batch_norm(
     total = layers[-1]
     missing = _difference(total.excess, total.new_excess)
     wanted = clearly_positive(missing)
-    before = tuple(dropout_before or (last_linear_layer(exact, samples),))
+    before = tuple(dropout_before or (name_of_last_linear_layer(exact, samples),))
     dropout = DropoutLoss(exact, samples, before, draws=draws, seed=seed, chunk_size=chunk_size)
     return BatchNormAdvice(
         batch_size=batch_size,

@@ -20,7 +20,7 @@ LARGEST_RATE = 0.9
 """Rates above this are not looked at."""
 
 
-def last_linear_layer(network: nn.Module, samples: Samples) -> str:
+def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
     """Name of the linear or convolutional layer that runs last, whose inputs are where dropout goes by default.
 
     Args:
