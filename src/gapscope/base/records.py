@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas
 
 Status = Literal["finished", "diverged", "failed"]
+RECORD = "record.json"  # a run is finished when its folder has it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ class Record:
             if item.name not in ("history", "readings"):
                 content[item.name] = getattr(self, item.name)
         content["readings"] = [asdict(reading) for reading in self.readings]
-        write_atomically(folder / "record.json", to_json(content, indent=1) + "\n")
+        write_atomically(folder / RECORD, to_json(content, indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> Record:
@@ -118,7 +119,7 @@ def read_noted(folder: Path) -> tuple[Record, str]:
         DamagedFile: As `Record.read` says.
         UnreadableFile: As `Record.read` says.
     """
-    path = folder / "record.json"
+    path = folder / RECORD
     content = read_json(path)
     schema = content.get("schema") if is_dict(content) else None
     if not isinstance(schema, int):

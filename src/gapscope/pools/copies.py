@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gapscope.base.errors import InvalidInput, NotWritten
-from gapscope.base.files import make_folder
-from gapscope.base.records import Record
+from gapscope.base.files import make_folder, written_whole
+from gapscope.base.records import RECORD, Record
 from gapscope.pools.batches import Batch, run_batch
-
-RECORD = "record.json"
 
 
 class Copies:
@@ -88,8 +87,8 @@ class Copies:
         names = sorted((Path(path).name for path in files.ls(there, detail=False)), key=lambda name: name == RECORD)
         for name in names:
             if not name.endswith(".part"):
-                files.get_file(f"{there}/{name}", str(folder / f"{name}.tmp"))
-                (folder / f"{name}.tmp").replace(folder / name)
+                with files.open(f"{there}/{name}", "rb") as source, written_whole(folder / name) as target:
+                    shutil.copyfileobj(source, target)
         return True
 
     def known(self) -> set[str]:

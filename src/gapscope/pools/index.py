@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from gapscope.base.column_store import ColumnStore
 from gapscope.base.errors import DamagedFile, DamagedFileWarning, GapscopeError, UnreadableFile
 from gapscope.base.files import written_whole
-from gapscope.base.records import Record, read_noted, row_of
+from gapscope.base.records import RECORD, Record, read_noted, row_of
 
 if TYPE_CHECKING:
     import pandas
@@ -153,7 +153,7 @@ def _stamps(folder: Path) -> Iterator[tuple[str, Stamp]]:
     runs = str(folder / "runs")
     with suppress(OSError):
         for name in sorted(os.listdir(runs)):  # noqa: PTH208 - as above
-            own = _stamp(f"{runs}/{name}/record.json")
+            own = _stamp(f"{runs}/{name}/{RECORD}")
             if own != _NO_FILE:
                 yield name, own + _stamp(f"{runs}/{name}/history.jsonl")
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gapscope.base.errors import UnreadableFile
-from gapscope.base.records import Record
+from gapscope.base.records import RECORD, Record
 
 SECONDS_TO_WRITE = 60
 
@@ -58,5 +58,5 @@ def superseded_checkpoints(folder: Path) -> Iterator[Path]:
     """
     for path in sorted(folder.glob("runs/*/checkpoint.safetensors")):
         with suppress(UnreadableFile):
-            if (path.parent / "record.json").exists() and Record.read(path.parent).status != "failed":
+            if (path.parent / RECORD).exists() and Record.read(path.parent).status != "failed":
                 yield path

@@ -22,10 +22,10 @@ from gapscope.base.errors import (
 )
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.readings import SCHEMA
-from gapscope.base.records import Record
+from gapscope.base.records import RECORD, Record
 from gapscope.base.specs import Spec
 from gapscope.pools.batches import Batch, batches, dead_worker_record, run_batch
-from gapscope.pools.copies import RECORD, Copies, run_and_copy
+from gapscope.pools.copies import Copies, run_and_copy
 from gapscope.pools.engines import Engine, chosen_engine
 from gapscope.pools.index import IndexedRecords, indexed, left_out, misnamed
 from gapscope.pools.leftovers import is_unmarked_pool, remove_temporary_files, superseded_checkpoints
@@ -83,7 +83,7 @@ class Pool:
     def record(self, spec_id: str) -> Record | None:
         """Record of one run, None while there is none."""
         folder = self.run_folder(spec_id)
-        return Record.read(folder) if (folder / "record.json").exists() else None
+        return Record.read(folder) if (folder / RECORD).exists() else None
 
     def records(self) -> list[Record]:
         """All records that can be read, sorted by id.

@@ -129,10 +129,10 @@ def run_ray(
     with _connected(workers, address) as ray:
         from ray import exceptions  # pyright: ignore[reportMissingImports]
 
-        if gpus and ray.cluster_resources().get("GPU", 0.0) < gpus:
+        if gpus and (there := ray.cluster_resources().get("GPU", 0.0)) < gpus:
             raise GapscopeError(
-                f"gpus must be what a machine of the cluster has; got {gpus:g}, and all of it has "
-                f"{ray.cluster_resources().get('GPU', 0.0):g}. Ask for fewer, or add machines with GPUs."
+                f"gpus must be what a machine of the cluster has; got {gpus:g}, and all of it has {there:g}. "
+                "Ask for fewer, or add machines with GPUs."
             )
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_in_folder)
         waiting, suspects = deque(jobs), deque()

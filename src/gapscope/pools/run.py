@@ -27,7 +27,7 @@ from gapscope.base.errors import (
     UnreadableFile,
 )
 from gapscope.base.files import remove_file
-from gapscope.base.records import Record
+from gapscope.base.records import RECORD, Record
 from gapscope.base.specs import Spec
 from gapscope.data import Problem, check_dataset_options
 from gapscope.inspection.losses import scores
@@ -168,7 +168,7 @@ def _failed_record(record: Record | None, spec: Spec, options: RunOptions, messa
 def _known_record(folder: Path) -> Record | None:
     """The record that is there; a damaged one counts as none."""
     try:
-        return Record.read(folder) if (folder / "record.json").exists() else None
+        return Record.read(folder) if (folder / RECORD).exists() else None
     except DamagedFile:
         return None
 
