@@ -6,6 +6,7 @@ import subprocess
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import NetworkSpec, Spec, TrainingSpec
 from gapscope.cli.study import available, load_study
+from gapscope.pools import Pool
 from gapscope_studies.kit.claims import NO_NETWORKS, claim
 from gapscope_studies.kit.page import BODY, MADE
 from gapscope_studies.kit.provenance import history_in_words, settings_history
@@ -56,6 +58,18 @@ def study(calls: list[str]) -> Study:
 
 def setting(work: Path, said: list[str]) -> Setting:
     return Setting(scale="smoke", work=work, workers=1, say=said.append)
+
+
+def test_networks_of_a_pool_are_trained_where_and_how_the_setting_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr(Pool, "run", lambda pool, specs, **options: seen.append(options) or [])
+    where = replace(setting(tmp_path, []), workers=3, device="cuda", stack=20, data_root="/data")
+    assert pickle.loads(pickle.dumps(where)).stack == 20
+    where.train("pool", [], workers=1, measures=())
+    told = {name: seen[0][name] for name in ("workers", "device", "stack", "data_root", "measures")}
+    assert told == {"workers": 1, "device": "cuda", "stack": 20, "data_root": "/data", "measures": ()}
 
 
 def test_writes_json_page_figure_and_index(tmp_path: Path) -> None:

@@ -130,14 +130,20 @@ def test_the_folds_hold_out_every_sample_once(setting: Setting, monkeypatch: pyt
 def test_the_same_networks_stand_in_table_and_bench() -> None:
     there = at("small")
     setup = make(there, "lenet5")
-    in_bench = {setup.base.replace(scenario).id for scenario in bench.bench_scenarios(there, setup)}
+    in_bench = {setup.base.replace(scenario).id for scenario in bench.bench_scenarios(setup)}
     in_table = {setup.base.replace({"data.label_noise": noise}).id for noise in tables.printed(1)["noise"].unique()}
     assert in_table <= in_bench
 
 
+def test_the_share_of_scenarios_in_which_mgs_is_best_is_counted_for_each_seed() -> None:
+    columns = ["noise", "size", "seed", "Dropout", "MGS"]
+    rows = pandas.DataFrame([(0, 9, 0, 1, 2), (1, 9, 0, 1, 2), (0, 9, 1, 3, 2), (1, 9, 1, 1, 2)], columns=columns)
+    assert bench.best_share(rows.set_index(columns[:3])) == [1.0, 0.5]
+
+
 def test_the_paper_has_143_scenarios() -> None:
     there = at("paper")
-    found = bench.bench_scenarios(there, make(there, "lenet5"))
+    found = bench.bench_scenarios(make(there, "lenet5"))
     assert len(found) == 143
     assert {"data.label_noise": 0.6, "data.train_size": 3000} in found
 

@@ -83,6 +83,7 @@ def run(
     workers: int = typer.Option(2, help="Processes, one thread each."),
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
     device: str = typer.Option("cpu", help="Where networks of pools are trained: 'cpu', 'cuda', 'mps'."),
+    stack: int = typer.Option(1, help="Networks of a pool that a process trains together, at most; 1: one by one."),
     again: bool = typer.Option(False, help="Make tables and figures again; trained networks are kept."),
     json: bool = JSON,
 ) -> None:
@@ -102,6 +103,7 @@ def run(
             again=again,
             workers=workers,
             device=device,
+            stack=stack,
             data_root=None if data_root is None else str(data_root),
             say=partial(typer.echo, err=json),
         )

@@ -52,6 +52,7 @@ class Setting:
         workers: Number of processes.
         data_root: Where the data lie; None looks in the usual places.
         device: Torch device of the networks that pools train.
+        stack: Networks of a pool that a worker trains together, at most, where that is faster; see `Pool.run`.
         say: Called with one line about each finished step.
         spent: Seconds of every network and job that a part asked for, by name, whenever it was made.
         settings: Files of settings that were read.
@@ -62,13 +63,14 @@ class Setting:
     workers: int = 2
     data_root: str | None = None
     device: str = "cpu"
+    stack: int = 1
     say: Callable[[str], None] = print
     spent: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
     settings: list[Path] = field(default_factory=list, compare=False, repr=False)
 
     def __reduce__(self) -> Any:
         quiet = {"scale": self.scale, "work": self.work, "workers": 1, "data_root": self.data_root, "say": silent}
-        return partial(Setting, **quiet, device=self.device), ()
+        return partial(Setting, **quiet, device=self.device, stack=self.stack), ()
 
     def choose(self, *, smoke: Any, small: Any, paper: Any) -> Any:
         """Return the value for this scale."""
@@ -97,8 +99,8 @@ class Setting:
             gap = f"gap {record.gap:.3f}" if record.status == "finished" else record.message
             self.say(f"  {pool}: {done} more networks trained ({record.id}: {record.status}, {gap})")
 
-        options = {"workers": self.workers, "data_root": self.data_root, "device": self.device} | options
-        records = Pool(self.work / pool).run(specs, on_record=tell, **options)
+        where = {"workers": self.workers, "stack": self.stack, "data_root": self.data_root, "device": self.device}
+        records = Pool(self.work / pool).run(specs, on_record=tell, **where | options)
         self.spent.update({f"{pool}/{record.id}": record.seconds for record in records})
         return records
 
@@ -235,6 +237,7 @@ def _facts(study: Study, part: Part, setting: Setting, outcome: Outcome, seconds
         "seconds_of_runs": round(sum(setting.spent.values()), 1),
         "workers": setting.workers,
         "device": setting.device,
+        "stack": setting.stack,
         "data": dict(outcome.data),
         "settings": settings_history(setting.settings),
         "environment": environment(),

@@ -100,6 +100,7 @@ class Setup:
         chance: Metric that a diverged network is given: that of guessing, in per cent; NaN for losses.
         watched: Epochs between recordings of the kernel ("every"), and its samples ("n_samples").
         bench_sizes: Training sizes of the test bench.
+        bench_noises: Its levels of noise.
         printed_noises: Levels of noise of the paper's tables that are run.
         long: Those that are trained for longer ("noises"), and how many times as long ("times").
     """
@@ -114,6 +115,7 @@ class Setup:
     chance: float = 10.0
     watched: Mapping[str, int] = field(default_factory=dict)
     bench_sizes: Sequence[int] = ()
+    bench_noises: Sequence[float] = ()
     printed_noises: Sequence[float] = ()
     long: Mapping[str, Any] = field(default_factory=dict)
 
@@ -156,5 +158,6 @@ def make(setting: Setting, name: str, *more: str) -> Setup:
     tuned = [replace(item, low=ranges[item.name][0], high=ranges[item.name][1]) if item.name in ranges else item
              for item in methods]  # fmt: skip
     common = sizes(setting)["common"]
-    shared = {**common["effort"], "printed_noises": common["printed_noises"], **content.pop("effort", {})}
+    shared = {name: common[name] for name in ("printed_noises", "bench_noises")}
+    shared |= common["effort"] | content.pop("effort", {})
     return Setup(base=base, methods=tuple(tuned), **{**shared, **content})
