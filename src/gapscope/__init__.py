@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from gapscope.measures.unit_sparsity import unit_sparsity as unit_sparsity
     from gapscope.networks.building import build as build
     from gapscope.penalties.automatic_strength import AutomaticStrength as AutomaticStrength
+    from gapscope.penalties.dropout import AutomaticDropout as AutomaticDropout
     from gapscope.penalties.gamma_decay import GammaDecayPenalty as GammaDecayPenalty
     from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty as GradientSimilarityPenalty
     from gapscope.penalties.input_jacobian import InputJacobianPenalty as InputJacobianPenalty
@@ -113,6 +114,7 @@ _PUBLIC = {
     "CanaryAlarm": "training.alarms.canaries",
     "build": "networks.building",
     "AutomaticStrength": "penalties.automatic_strength",
+    "AutomaticDropout": "penalties.dropout",
     "GammaDecayPenalty": "penalties.gamma_decay",
     "GradientSimilarityPenalty": "penalties.gradient_similarity",
     "InputJacobianPenalty": "penalties.input_jacobian",

@@ -82,13 +82,14 @@ def same(a: nn.Module, b: nn.Module) -> bool:
         ("GradientSimilarityPenalty", gs.GradientSimilarityPenalty),
         ("WeightPenalty", gs.WeightPenalty),
         ("LossGradientPenalty", gs.LossGradientPenalty),
+        ("AutomaticDropout", gs.AutomaticDropout),
     ],
 )
 def test_it_falls_while_nothing_is_memorised_then_rises(name: str, make: Any) -> None:
     penalty = make("auto")
     start, least, most = LIMITS[name]
     assert penalty.automatic is not None and penalty.strength == start
-    trained(0.5, [penalty], network())
+    trained(0.5, [penalty], network(nn.Dropout()))
     shares, allowed, strengths = (np.array(column) for column in list(zip(*penalty.automatic.history, strict=True))[1:])
     assert strengths.min() < start < strengths.max() <= most and strengths.min() >= least
     # up at the very looks at which more is known by heart than is allowed
@@ -129,15 +130,16 @@ def test_a_strength_without_room_is_a_fixed_one() -> None:
         (gs.GradientSimilarityPenalty, 9),
         (gs.WeightPenalty, 9),
         (gs.LossGradientPenalty, 9),
+        (gs.AutomaticDropout, 9),
     ],
 )
 def test_a_resumed_training_ends_as_the_unbroken_one(tmp_path: Path, make: Any, epochs: int) -> None:
     whole = make("auto")
-    unbroken = trained(0.5, [whole], network(), epochs=12)
+    unbroken = trained(0.5, [whole], network(nn.Dropout()), epochs=12)
     # after one epoch samples are still collected, for there are fewer than are watched
-    trained(0.5, [make("auto")], network(), tmp_path, epochs=epochs)
+    trained(0.5, [make("auto")], network(nn.Dropout()), tmp_path, epochs=epochs)
     penalty = make("auto")
-    resumed = trained(0.5, [penalty], network(), tmp_path, epochs=12)
+    resumed = trained(0.5, [penalty], network(nn.Dropout()), tmp_path, epochs=12)
     assert same(unbroken, resumed) and penalty.strength == whole.strength != LIMITS[type(penalty).__name__][0]
 
 

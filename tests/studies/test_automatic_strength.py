@@ -54,15 +54,15 @@ def test_what_a_training_keeps() -> None:
 def test_trainings_are_kept_and_incomplete_groups_left_out(tmp_path: Path) -> None:
     given = settings("smoke") | {"seeds": [1]}
     runs = runs_of(given)
-    assert len({run.name for run in runs}) == len(runs) == 14
+    assert len({run.name for run in runs}) == len(runs) == 16
     assert not any(run.way.loss for run in runs)
     rows = rows_of(given, tmp_path, None)
     automatic = [row for row in rows if row["way"].endswith("automatic")]
-    assert len(rows) == 14 and len(rows[0]["accuracies"]) == 2 and not any("looks" in row for row in automatic)
+    assert len(rows) == 16 and len(rows[0]["accuracies"]) == 2 and not any("looks" in row for row in automatic)
     assert {row["way"] for row in rows} == {run.way.name for run in runs}
     last, other = runs[-1], runs[0]
     assert last.way.name == given["last"][0]
     (tmp_path / f"{last.name}.json").unlink()
-    assert len(rows_of(given, tmp_path, None, train_missing=False)) == 13
+    assert len(rows_of(given, tmp_path, None, train_missing=False)) == 15
     (tmp_path / f"{other.name}.json").unlink()
-    assert len(rows_of(given, tmp_path, None, train_missing=False)) == 6
+    assert len(rows_of(given, tmp_path, None, train_missing=False)) == 7

@@ -49,6 +49,7 @@ LIMITS = {
     "GradientSimilarityPenalty": (0.003, 0.0005, 0.0125),
     "WeightPenalty": (0.003, 0.0005, 0.0125),
     "LossGradientPenalty": (0.1, 0.01, 0.5),
+    "AutomaticDropout": (0.3, 0.05, 0.7),
 }
 
 

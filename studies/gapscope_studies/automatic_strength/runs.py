@@ -32,7 +32,7 @@ class Way:
 
     Attributes:
         name: What it is called in the tables.
-        penalty: Name and options of a penalty; empty for none.
+        penalty: Name and options of a penalty; None for none.
         loss: Name and options of a loss in place of the cross-entropy.
         dropout: Probability of dropout, where the network has it.
         held_out: Share of the training samples that chooses the epoch whose weights are kept, and is not trained on.
@@ -140,7 +140,7 @@ def trained(run: Run, root: str | None) -> dict[str, Any]:
 
     penalties: list[Penalty] = []
     if run.way.penalty is not None:
-        penalties = [make_penalty(run.way.penalty["name"], run.way.penalty["options"])]
+        penalties = [make_penalty(run.way.penalty["name"], run.way.penalty.get("options", {}))]
     start = time.process_time()
     result = train(network, part, _settings(run), seed=run.seed, test=test, penalties=penalties, on_epoch=on_epoch)
     seconds = time.process_time() - start

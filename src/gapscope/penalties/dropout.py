@@ -1,0 +1,74 @@
+"""Dropout whose probability sets itself: no term of the loss, but one more knob that the same rule turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.penalties.automatic_strength import AutomaticStrength, strength_of
+from gapscope.penalties.base import Penalty
+from gapscope.penalties.registry import register_penalty
+
+KINDS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+@register_penalty("automatic_dropout")
+class AutomaticDropout(Penalty):
+    """Sets the probability of all dropout layers while the network trains; it adds 0 to the loss.
+
+    The rule is that of `AutomaticStrength`: the probability falls while nothing is learnt by heart, and rises once
+    labels that contradict all others are. It stands in the list of penalties, so that training loops, checkpoints and
+    Lightning treat it like one. The layers keep the last probability. Attention's own dropout, which is no layer,
+    stays as it is.
+
+    Args:
+        strength: "auto" (from 0.3, between 0.05 and 0.7), or an `AutomaticStrength` with limits of its own.
+
+    Attributes:
+        strength: The probability now.
+
+    Raises:
+        InvalidInput: `strength` is a number, or its `most` is 1 or more; or, at the first call, the
+            network has no dropout layer.
+
+    >>> network = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    >>> _, added = AutomaticDropout().with_outputs(network, torch.rand(4, 2), torch.tensor([0, 1, 0, 1]))
+    >>> added.item(), network[1].p
+    (0.0, 0.3)
+    """
+
+    def __init__(self, strength: Literal["auto"] | AutomaticStrength = "auto") -> None:
+        self.strength, self.automatic = strength_of(strength, "AutomaticDropout")
+        if self.automatic is None:
+            raise InvalidInput(
+                f"strength of AutomaticDropout must be 'auto' or an AutomaticStrength; got {strength}. For a fixed "
+                "probability give the layers theirs, torch.nn.Dropout(p)."
+            )
+        if self.automatic.most >= 1:
+            raise InvalidInput(
+                f"most of AutomaticDropout's rule must be a probability below 1; got {self.automatic.most:g}. "
+                "Pass AutomaticStrength(start=0.3, least=0.05, most=0.7), for example."
+            )
+
+    @contextmanager
+    def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
+        """Give all dropout layers the probability of this pass."""
+        layers = [module for module in network.modules() if isinstance(module, KINDS)]
+        if not layers:
+            raise InvalidInput(
+                "AutomaticDropout must be given a network with dropout layers (torch.nn.Dropout); this one has none. "
+                "Add them, or use gs.WeightPenalty('auto')."
+            )
+        for layer in layers:
+            layer.p = self.strength
+        yield inputs, None
+
+    def value(
+        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
+    ) -> Tensor:
+        """Return 0: the layers do the work."""
+        return outputs.new_zeros(())

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import gapscope as gs
+from cases import CASES
+from gapscope.base.errors import InvalidInput
+from gapscope.penalties.registry import make_penalty
+
+
+def rule(strength: float) -> gs.AutomaticStrength:
+    return gs.AutomaticStrength(start=strength, least=strength, most=strength)
+
+
+def problem() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(120, 6, generator=generator), torch.arange(120) % 3
+
+
+def network() -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.9), nn.ReLU(), nn.AlphaDropout(0.9), nn.Linear(16, 3))
+
+
+def test_a_probability_without_room_trains_as_layers_that_have_it() -> None:
+    settings = gs.TrainingSpec(learning_rate=0.1, batch_size=40, epochs=4)
+    automatic, fixed = network(), network()
+    for layer in (fixed[1], fixed[3]):
+        assert isinstance(layer, nn.Dropout | nn.AlphaDropout)
+        layer.p = 0.25
+    penalty = gs.AutomaticDropout(rule(0.25))
+    gs.train(automatic, problem(), settings, penalties=[penalty])
+    gs.train(fixed, problem(), settings)
+    assert all(torch.equal(a, b) for a, b in zip(automatic.parameters(), fixed.parameters(), strict=True))
+    assert [automatic[1].p, automatic[3].p, penalty.strength] == [0.25] * 3
+
+
+def test_it_adds_nothing_and_gives_every_dropout_layer_its_probability() -> None:
+    net, samples = CASES["encoder"].make(104)
+    net.train()
+    penalty = make_penalty("automatic_dropout", {})
+    outputs, added = penalty.with_outputs(net, samples.inputs, samples.targets)
+    assert added.item() == 0 and outputs.requires_grad
+    layers = [module for module in net.modules() if isinstance(module, nn.Dropout)]
+    assert layers and all(layer.p == 0.3 for layer in layers)
+
+
+def test_messages() -> None:
+    resnet, samples = CASES["ResNet-18, narrow"].make(4)
+    with pytest.raises(InvalidInput, match=r"must be given a network with dropout layers.*this one has none"):
+        gs.AutomaticDropout()(resnet, samples.inputs, samples.targets)
+    with pytest.raises(InvalidInput, match=r"must be 'auto' or an AutomaticStrength; got 0\.5\. For a fixed"):
+        make_penalty("automatic_dropout", {"strength": 0.5})
+    with pytest.raises(InvalidInput, match=r"must be a probability below 1; got 1\. Pass AutomaticStrength\(start=0.3"):
+        gs.AutomaticDropout(gs.AutomaticStrength(most=1))
