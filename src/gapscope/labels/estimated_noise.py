@@ -28,17 +28,23 @@ class CanaryMargins:
 
 
 def _interval(
-    margins: CanaryMargins, n_classes: int, quantile: float, generator: torch.Generator
+    rate: float, margins: CanaryMargins, n_classes: int, quantile: float, generator: torch.Generator
 ) -> tuple[float, float]:
-    """Resampled rates; rounds share their samples, so that one round's worth of samples is drawn of them."""
+    """What the rate may be by resampled rates; rounds share their samples, of which one round's worth is drawn.
+
+    The rate errs to both sides: it is the smallest of many noisy ratios, which lies too low (and a resampled one lower
+    again, by about as much), and a bound, which lies too high where it is loose. So each end is the wider one of the
+    resampled rates' quantiles and of these reflected at the rate (the percentile and the basic bootstrap).
+    """
     ordinary, canaries, drawn = margins.ordinary, margins.canaries.flatten(), []
     for _ in range(RESAMPLED):
         number = int(torch.randint(len(ordinary), (), generator=generator))
         rows = torch.randint(ordinary.shape[1], (ordinary.shape[1],), generator=generator)
         columns = torch.randint(len(canaries), (len(canaries),), generator=generator)
         drawn.append(noise_rate_bound(ordinary[number][rows], canaries[columns], n_classes, quantile=quantile))
-    low, high = torch.tensor(drawn).quantile(torch.tensor([0.05, 0.95])).tolist()
-    return low, high
+    lowest, highest = torch.tensor(drawn).quantile(torch.tensor([0.05, 0.95])).tolist()
+    low, high = min(lowest, 2 * rate - highest, rate), max(highest, 2 * rate - lowest, rate)
+    return max(low, 0.0), min(high, 1.0)
 
 
 def estimated_noise(
@@ -66,6 +72,6 @@ def estimated_noise(
     rate = min(
         noise_rate_bound(margins.ordinary.flatten(), margins.canaries.flatten(), n_classes, quantile=quantile), 1.0
     )
-    low, high = _interval(margins, n_classes, quantile, generator)
+    low, high = _interval(rate, margins, n_classes, quantile, generator)
     clean = clean_accuracy(accuracy, rate, n_classes)
-    return LabelNoise(rate, min(low, rate), max(high, rate), min(clean, 1.0), samples)
+    return LabelNoise(rate, low, high, min(clean, 1.0), samples)
