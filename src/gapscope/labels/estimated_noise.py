@@ -35,6 +35,9 @@ def _interval(
     The rate errs to both sides: it is the smallest of many noisy ratios, which lies too low (and a resampled one lower
     again, by about as much), and a bound, which lies too high where it is loose. So each end is the wider one of the
     resampled rates' quantiles and of these reflected at the rate (the percentile and the basic bootstrap).
+
+    Returns:
+        Lower and upper end.
     """
     ordinary, canaries, drawn = margins.ordinary, margins.canaries.flatten(), []
     for _ in range(RESAMPLED):
