@@ -89,6 +89,11 @@ def _connected(workers: int, address: str | None) -> Iterator[Any]:
             signal.signal(signal.SIGTERM, handler)
 
 
+def _gpus_of_largest_machine(ray: Any) -> float:
+    """A task runs on one machine, and Ray waits for ever for one that is large enough."""
+    return max((node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]), default=0.0)
+
+
 def _in_folder(function: Callable[[Any], Any], folder: str, job: Any) -> Any:
     """What a worker does: as here, relative paths start at the driver's folder, and one thread is used."""
     import torch
@@ -124,15 +129,15 @@ def run_ray(
         The job, what the function returned, and None or what it raised.
 
     Raises:
-        GapscopeError: Nothing answers at the address, the cluster has no such share of a GPU, or it was lost.
+        GapscopeError: Nothing answers at the address, no machine of the cluster has so many GPUs, or it was lost.
     """
     with _connected(workers, address) as ray:
         from ray import exceptions  # pyright: ignore[reportMissingImports]
 
-        if gpus and (there := ray.cluster_resources().get("GPU", 0.0)) < gpus:
+        if gpus and (largest := _gpus_of_largest_machine(ray)) < gpus:
             raise GapscopeError(
-                f"gpus must be what a machine of the cluster has; got {gpus:g}, and all of it has {there:g}. "
-                "Ask for fewer, or add machines with GPUs."
+                f"gpus must be what one machine of the cluster has; got {gpus:g}, and the largest has {largest:g}. "
+                "Ask for fewer, or add a machine with more GPUs."
             )
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_in_folder)
         waiting, suspects = deque(jobs), deque()
