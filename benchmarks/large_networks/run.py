@@ -4,7 +4,8 @@
     python benchmarks/large_networks/run.py --smallest --out small.json
 
 ResNet-50 and ViT-B/16 at 224 pixels with 1,000 classes, BERT-base with 1,000 classes and GPT-2 with its vocabulary of
-50,257 outputs (64 tokens each), built by transformers from a config; nothing is downloaded. Each cell, a network and a
+50,257 outputs (64 tokens each), built by transformers from a config; nothing is downloaded. Sensitivity, margins and
+sparsity of the latter two are those of the part behind the embedding of tokens. Each cell, a network and a
 measure, runs in a process of its own, one thread, and is one entry of the file: a run that was stopped goes on,
 and tries cells again that were too long.
 Seconds are of the processor (and of the clock); memory is the peak of the whole process above that of the loaded
@@ -28,51 +29,71 @@ SAMPLES, TOKENS, CLASSES = 4, 64, 1000
 NETWORKS = ("ResNet-50", "ViT-B/16", "BERT-base", "GPT-2")
 
 
-def network_and_inputs(name: str, small: bool) -> tuple[Any, Any]:
-    """The network and inputs for it."""
-    import torch
+# how names end of the layer whose units are ablated: the activation of the last block
+ACTIVATIONS = (".activation", ".mlp.activation_fn", ".intermediate", ".mlp.act")
+
+
+def _images(name: str, small: bool) -> tuple[Any, int]:
     import transformers
 
     t: Any = transformers
+    if name == "ResNet-50":
+        sizes = {"hidden_sizes": [8, 16], "depths": [1, 1], "embedding_size": 8} if small else {}
+        return t.ResNetForImageClassification(t.ResNetConfig(num_labels=CLASSES, **sizes)), 32 if small else 224
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2} if small else {}
+    side = 32 if small else 224
+    return t.ViTForImageClassification(t.ViTConfig(image_size=side, num_labels=CLASSES, **sizes)), side
+
+
+def _tokens(name: str, small: bool) -> Any:
+    import transformers
+
+    t: Any = transformers
+    if name == "BERT-base":
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2} if small else {}
+        return t.BertForSequenceClassification(t.BertConfig(num_labels=CLASSES, **sizes))
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2} if small else {}
+    return t.GPT2LMHeadModel(t.GPT2Config(use_cache=False, **sizes))
+
+
+def network_and_inputs(name: str, small: bool) -> tuple[Any, Any]:
+    """The network, which returns logits, and inputs for it: images, or ids of tokens (also taken as embeddings)."""
+    import torch
+
+    class Logits(torch.nn.Module):
+        """A network of transformers that returns a tensor; of a language model the outputs for the next token."""
+
+        def __init__(self, model: torch.nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Any) -> Any:
+            given = {"inputs_embeds": x} if x.ndim == 3 else {"pixel_values" if x.ndim == 4 else "input_ids": x}
+            if name != "GPT-2":
+                return self.model(**given).logits
+            return self.model(**given, logits_to_keep=1).logits[:, -1]
 
     torch.manual_seed(0)
-    if name in ("ResNet-50", "ViT-B/16"):
-        side = 32 if small else 224
-        if name == "ResNet-50":
-            sizes = {"hidden_sizes": [8, 16], "depths": [1, 1], "embedding_size": 8} if small else {}
-            network = t.ResNetForImageClassification(t.ResNetConfig(num_labels=CLASSES, **sizes))
-        else:
-            sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2} if small else {}
-            network = t.ViTForImageClassification(t.ViTConfig(image_size=side, num_labels=CLASSES, **sizes))
-        return network.eval(), torch.rand(SAMPLES, 3, side, side)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2} if small else {}
-    if name == "BERT-base":
-        network = t.BertForSequenceClassification(t.BertConfig(num_labels=CLASSES, **sizes))
-        return network.eval(), torch.randint(1000, 20_000, (SAMPLES, TOKENS))
-    small_gpt = {"n_embd": 16, "n_layer": 1, "n_head": 2} if small else {}
-
-    class NextToken(torch.nn.Module):
-        """The outputs for the token after the last one."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = t.GPT2LMHeadModel(t.GPT2Config(use_cache=False, **small_gpt))
-
-        def forward(self, ids: Any) -> Any:
-            return self.model(ids, logits_to_keep=1).logits[:, -1]
-
-    return NextToken().eval(), torch.randint(1000, 20_000, (SAMPLES, TOKENS))
+    if name in ("BERT-base", "GPT-2"):
+        model, inputs = _tokens(name, small), torch.randint(1000, 20_000, (SAMPLES, TOKENS))
+    else:
+        model, side = _images(name, small)
+        inputs = torch.rand(SAMPLES, 3, side, side)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):  # zero where a residual branch ends: it would be a dead layer
+            torch.nn.init.ones_(module.weight)
+    return Logits(model).eval(), inputs
 
 
-def outputs_of(network: Any, x: Any) -> Any:
-    found = network(x)
-    return found if hasattr(found, "shape") else found.logits
+def continuous(network: Any, x: Any) -> Any:
+    """Inputs that can be shifted and differentiated: of tokens, their embeddings."""
+    return x if x.is_floating_point() else network.model.get_input_embeddings()(x).detach()
 
 
 def _plain_step(network: Any, x: Any) -> dict[str, float]:
     import torch
 
-    loss = torch.nn.functional.cross_entropy(outputs_of(network, x), torch.arange(len(x)))
+    loss = torch.nn.functional.cross_entropy(network(x), torch.arange(len(x)))
     loss.backward()
     return {"value": float(loss)}
 
@@ -84,8 +105,7 @@ def _penalty_step(network: Any, x: Any) -> dict[str, float]:
 
     penalty = GradientSimilarityPenalty(0.001)
     y = torch.arange(len(x))
-    returned, value = penalty.with_outputs(network, x, y)
-    outputs: Any = returned if hasattr(returned, "shape") else getattr(returned, "logits")  # noqa: B009
+    outputs, value = penalty.with_outputs(network, x, y)
     (torch.nn.functional.cross_entropy(outputs, y) + value).backward()
     return {"value": float(value.detach())}
 
@@ -107,8 +127,9 @@ def _read(name: str, network: Any, x: Any, **options: Any) -> dict[str, float]:
 
     import gapscope as gs
 
+    x = continuous(network, x)
     with torch.no_grad():
-        y = outputs_of(network, x).argmax(1)
+        y = network(x).argmax(1)
     found = gs.measure(network, (x, y), [name], options={name: options} if options else None)
     values = {reading.name: reading for reading in found}
     first = next(iter(values.values()), None)
@@ -116,8 +137,14 @@ def _read(name: str, network: Any, x: Any, **options: Any) -> dict[str, float]:
         return {"why": found.unmeasured[name]}  # pyright: ignore[reportReturnType]
     error = first.standard_error
     return {"value": first.value, "numbers": len(values)} | (
-        {} if not error else {"relative_error": error / first.value}
+        {} if not error else {"relative_error": abs(error / first.value)}
     )
+
+
+def _sparsity(network: Any, x: Any) -> dict[str, float]:
+    names = [name for name, _ in network.named_modules()]
+    last = next(name for name in reversed(names) if name.endswith(ACTIVATIONS))
+    return _read("unit_sparsity", network, x, layers=last, unit_axis=1 if last.endswith(ACTIVATIONS[0]) else -1)
 
 
 def _sampled_labels(network: Any, x: Any) -> dict[str, float]:
@@ -133,9 +160,9 @@ CELLS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     "training step with the trace penalty": _penalty_step,
     "output sensitivity": lambda network, x: _read("output_sensitivity", network, x),
     "margins": lambda network, x: _read("margin_signature", network, x),
-    "trace, 8 Rademacher probes": lambda network, x: _trace(network, x, probe="rademacher", draws=8),
     "trace, Rademacher probe": lambda network, x: _trace(network, x, probe="rademacher"),
-    "unit sparsity": lambda network, x: _read("unit_sparsity", network, x),
+    "unit sparsity": _sparsity,
+    "trace, 8 Rademacher probes": lambda network, x: _trace(network, x, probe="rademacher", draws=8),
 }
 
 
@@ -151,7 +178,7 @@ def cell(network_name: str, work: str, small: bool) -> dict[str, Any]:
     torch.set_num_threads(1)
     network, x = network_and_inputs(network_name, small)
     with torch.no_grad():
-        outputs_of(network, x[:1])
+        network(x[:1])
     before, started, clock = peak(), time.process_time(), time.perf_counter()
     found = CELLS[work](network, x)
     return {

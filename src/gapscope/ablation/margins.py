@@ -123,14 +123,17 @@ def _difference(outputs: Float[Tensor, "n k"], targets: Int[Tensor, " n"]) -> Fl
 
 def _gradients(difference: Float[Tensor, " n"], taps: dict[str, Tensor | None]) -> list[Tensor]:
     differentiable = {name: tap for name, tap in taps.items() if tap is not None and tap.requires_grad}
-    found = torch.autograd.grad(difference.sum(), list(differentiable.values()), allow_unused=True)
+    found: dict[str, Tensor | None] = {}
+    if differentiable:
+        gradients = torch.autograd.grad(difference.sum(), list(differentiable.values()), allow_unused=True)
+        found = dict(zip(differentiable, gradients, strict=True))
     for name in taps:
-        if name not in differentiable or found[list(differentiable).index(name)] is None:
+        if found.get(name) is None:
             raise NotMeasurable(
                 f"A margin at layer '{name}' needs outputs that depend on that layer differentiably; they do not. "
                 "Name other layers (token ids as inputs need layers= without 'input')."
             )
-    return list(found)
+    return [gradient for gradient in found.values() if gradient is not None]
 
 
 def quartile_features(margins: Float[Tensor, "l c"]) -> Float[Tensor, "l 5"]:
