@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from gapscope.base.files import read_json_lines
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.penalties.weight import WeightPenalty
+from gapscope.training import loop
 from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.loop import train
 from gapscope.training.run import learning_rate_at
@@ -209,6 +211,16 @@ def test_a_history_line_without_its_checkpoint_is_dropped(tmp_path: Path) -> Non
     result = train(some_network(), some_samples(), TrainingSpec(epochs=3), folder=tmp_path)
     assert [row["epoch"] for row in result.history] == [1, 2, 3]
     assert result.history[2]["train_loss"] > 0
+
+
+def test_only_a_training_of_some_seconds_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    train(some_network(), some_samples(), TrainingSpec(epochs=1), folder=tmp_path)
+    assert not synced
+    monkeypatch.setattr(loop, "SYNCED_FROM", 0.0)
+    train(some_network(), some_samples(), TrainingSpec(epochs=3), folder=tmp_path)
+    assert len(synced) == 4, "history and checkpoint of two epochs"
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_a_clear_result() -> None:

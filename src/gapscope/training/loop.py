@@ -27,6 +27,9 @@ from gapscope.training.randomness import reproducible
 from gapscope.training.run import OnBatch, Run
 
 CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.jsonl"
+# seconds of training from which on a power cut, too, leaves something to go on from; syncing takes longer than a short
+# epoch, and what is done in less is sooner done again
+SYNCED_FROM = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +94,11 @@ def _resume(run: Run, folder: Path | None) -> list[dict[str, Any]]:
         return []
 
 
-def _write_history(folder: Path | None, history: Sequence[dict[str, Any]]) -> None:
-    if folder is not None:
-        write_atomically(folder / HISTORY, "".join(to_json(row) + "\n" for row in history))
+def _keep(folder: Path, run: Run, history: Sequence[dict[str, Any]]) -> None:
+    """Write history and checkpoint; a kill leaves the old files or the new."""
+    durable = sum(row.get("seconds", 0.0) for row in history) >= SYNCED_FROM
+    write_atomically(folder / HISTORY, "".join(to_json(row) + "\n" for row in history), durable=durable)
+    save_tensors(folder / CHECKPOINT, *run.state(), durable=durable)
 
 
 def _stop_reason(settings: TrainingSpec, history: Sequence[dict[str, Any]]) -> str:
@@ -173,9 +178,8 @@ class Training:
             self.on_epoch(network, row)
         row["seconds"] = round(time.perf_counter() - start, 4)
         history.append(row)
-        _write_history(self.folder, history)
         if self.folder is not None:
-            save_tensors(self.folder / CHECKPOINT, *self.run.state())
+            _keep(self.folder, self.run, history)
         self._end_if_enough()
 
     def _end_if_enough(self) -> None:
