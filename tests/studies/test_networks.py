@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,9 @@ def test_how_well_networks_learnt_is_read_from_their_records(setting: Setting) -
     assert found.train_accuracy == pytest.approx(sum(r.scores["train_accuracy"] for r in records) / 2)
     assert (found.chance, found.done) == (0.1, False)  # one of them trained for a single epoch
     assert compared("stopped", records, 10, stopped=True).done
+    guessing = [replace(records[0], scores={"train_accuracy": 0.1}) for _ in range(2)]
+    # one network that learnt does not speak for two at chance
+    assert compared("mixed", [*guessing, records[1]], 10).train_accuracy == 0.1
 
 
 def test_no_network_that_finished_is_an_error(setting: Setting) -> None:

@@ -29,7 +29,8 @@ class Compared:
 
     Attributes:
         name: As in the claim.
-        train_accuracy: Mean over its networks at the end (for regression R^2, whose chance is 0); None: not kept.
+        train_accuracy: Median over its networks at the end, so that one which learnt does not speak for others at
+            chance (for regression R^2, whose chance is 0); None: not kept.
         chance: What a network reaches that learnt nothing.
         curve: The compared score along training, mean over its networks, in a few dozen steps (see `short`).
         falling: Whether a good score is a small one.

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import GapscopeError
@@ -68,7 +69,7 @@ def compared(
     curves = [[float(row[score]) for row in record.history] for record in records if record.status == "finished"]
     return Compared(
         name=name,
-        train_accuracy=sum(accuracies) / len(accuracies) if accuracies else float("nan"),
+        train_accuracy=median(accuracies) if accuracies else float("nan"),
         chance=1 / n_classes,
         curve=short(curves),
         falling=score.endswith("loss"),

@@ -159,7 +159,7 @@ class Followed:
     def learnt(self, chance: float) -> Compared:
         """How well its networks learnt, for the guard."""
         return Compared(
-            name=self.name, train_accuracy=float(np.mean([*self.score("train_accuracy").values()])), chance=chance,
+            name=self.name, train_accuracy=float(np.median([*self.score("train_accuracy").values()])), chance=chance,
             curve=short([run.get("curve", ()) for run in self.runs.values()]), falling=True,
         )  # fmt: skip
 

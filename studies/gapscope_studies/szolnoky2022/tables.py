@@ -119,7 +119,7 @@ def beside_the_paper(ours: Table, paper: Table | None) -> Table:
 def compared(setup: Setup, rows: Table, constant: float = math.nan) -> Compared:
     """How well the networks of one method learnt: training accuracy, for losses the share of `constant` they save."""
     curves = rows[~rows["diverged"]]["curve"].to_list()
-    learnt = 1 - rows["final"].mean() / constant if setup.lower_is_better else rows["train_accuracy"].mean()
+    learnt = 1 - rows["final"].median() / constant if setup.lower_is_better else rows["train_accuracy"].median()
     return Compared(
         name=str(rows["method"].iloc[0]),
         train_accuracy=float(learnt),
