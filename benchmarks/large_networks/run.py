@@ -213,6 +213,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of the clock a cell")
     parser.add_argument("--memory", type=float, default=8.0, help="GiB of address space a cell")
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--works", nargs="*", choices=list(CELLS), default=list(CELLS))
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cell:
@@ -220,7 +221,7 @@ def main() -> None:
         print(json.dumps(cell(network, work, arguments.smallest)))
         return
     found: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"cells": {}}
-    for work in CELLS:
+    for work in arguments.works:
         for network in arguments.networks:
             cells = found["cells"].setdefault(network, {})
             if "seconds" not in cells.get(work, {}):  # one that was stopped is tried again

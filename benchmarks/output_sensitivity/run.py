@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -87,10 +86,9 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         }
         found[name] = {"seconds": seconds, "ratios": ratios}
         print(f"{name:16}" + "".join(f"  {key} {value:.2f}" for key, value in ratios.items()), flush=True)
-    device = torch.cuda.get_device_name() if options.device != "cpu" else platform.processor() or platform.machine()
     return {
         "settings": vars(options) | {"out": str(options.out)},
-        "environment": environment(device),
+        "environment": environment(options.device),
         "paper": PAPER,
         "networks": found,
     }

@@ -11,13 +11,17 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.random_streams import given_or_repeatable
-from gapscope.base.samples import as_samples
-from gapscope.inspection.outputs import network_outputs, ready_inputs, samples_per_pass
+from gapscope.base.samples import as_samples, slices_of
+from gapscope.inspection.outputs import checked_outputs, ready_inputs, samples_per_pass
+from gapscope.inspection.processes import divided
 
 Space = Literal["logits", "probabilities"]
 SPACES = ("logits", "probabilities")
 # Purpose of the draws. Inputs are hardly ever drawn from this stream: noise that repeats them would only rescale them.
 NOISE = "input noise"
+# So many samples share the sizes of their noise, where a sample has at least so many entries: see `InputNoise`.
+_SHARED, _ENTRIES = 8, 256
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def continuous_inputs(network: nn.Module, x: Tensor) -> Tensor:
@@ -47,6 +51,47 @@ def in_space(outputs: Tensor, space: Space) -> Tensor:
     return outputs.softmax(1) if space == "probabilities" else outputs
 
 
+class InputNoise:
+    r"""Standard normal noise of the shape and type of inputs, the signs of all its entries independent.
+
+    Normal numbers take longer to draw than a small network to see them, signs next to nothing. So eight samples in a
+    row share the sizes |z| of their noise, where they have 256 entries or more, and each has its own signs: alone,
+    every sample's noise is normal, with independent entries, and between samples entries are uncorrelated. So is what
+    a linear map w makes of them; squares of that have the correlation $\sum_j w_j^4 / (\sum_j w_j^2)^2$ between the
+    eight, the inverse of the number of entries by which the output moves. It enlarges the variance of a mean of squares
+    over samples by 7 times as much: by 3 % for 256 equal weights.
+
+    Args:
+        x: Inputs.
+        source: Where the noise is drawn.
+    """
+
+    def __init__(self, x: Float[Tensor, "n ..."], source: torch.Generator) -> None:
+        self._shape, entries, device = x.shape, x[0].numel(), source.device
+        self._shared = _SHARED if entries >= _ENTRIES else 1
+        groups = -(-len(x) // self._shared)
+        self._sizes = torch.randn(groups, 1, entries, generator=source, device=device, dtype=x.dtype)
+        if self._shared > 1:
+            whole = -(-entries * x.element_size() // 8)
+            words = torch.empty(groups, 1, whole, dtype=torch.int64, device=device).random_(
+                -(2**63), None, generator=source
+            )
+            self._bits = words.view(_WORDS[x.element_size()])[..., :entries]
+
+    def __getitem__(self, part: slice) -> Float[Tensor, "m ..."]:
+        """Return the noise of some samples in a row, in memory of its own."""
+        first, last = part.start // self._shared, -(-part.stop // self._shared)
+        sizes = self._sizes[first:last]
+        if self._shared > 1:
+            shifts = torch.arange(self._shared, dtype=self._bits.dtype, device=sizes.device)[:, None]
+            signs = (self._bits[first:last] << shifts).view(sizes.dtype)  # (groups, shared, entries)
+            sizes = torch.copysign(sizes, signs)
+        else:
+            sizes = sizes.clone()
+        rows = sizes.flatten(0, 1)[part.start - first * self._shared :][: part.stop - part.start]
+        return rows.view(-1, *self._shape[1:])
+
+
 def output_shifts(
     network: nn.Module,
     x: Float[Tensor, "n ..."],
@@ -59,7 +104,7 @@ def output_shifts(
 ) -> Iterator[Float[Tensor, "n k"]]:
     """Yield f(x + noise) - f(x) for one draw of noise after the other, in float64 on the CPU.
 
-    The noise of a draw is made at once for all samples, so that it does not depend on `chunk_size`.
+    The noise of a draw does not depend on `chunk_size`; see `InputNoise`.
 
     Args:
         network: The network, in evaluation mode.
@@ -75,11 +120,18 @@ def output_shifts(
     """
     chunk_size = samples_per_pass(network, x, chunk_size, at_most=256)
 
-    def outputs(inputs: Tensor) -> Tensor:
-        return in_space(network_outputs(network, inputs, chunk_size=chunk_size).cpu().double(), space)
+    def outputs(noise: InputNoise | None = None) -> Tensor:
+        def of(stretch: slice) -> Tensor:
+            return torch.cat([network_outputs_of(part, noise) for part in slices_of(stretch, chunk_size)])
+
+        return in_space(divided(len(x), of).cpu().double(), space)
+
+    @torch.no_grad()
+    def network_outputs_of(part: slice, noise: InputNoise | None) -> Tensor:
+        rows = x[part] if noise is None else x[part].add(noise[part].to(x.device), alpha=noise_std)
+        return checked_outputs(network(rows), len(rows))
 
     source = given_or_repeatable(generator, NOISE, x.device)
-    clean = outputs(x)
+    clean = outputs()
     for _ in range(draws):
-        noise = torch.randn(x.shape, generator=source, device=source.device, dtype=x.dtype)
-        yield outputs(noise.to(x.device).mul_(noise_std).add_(x)) - clean
+        yield outputs(InputNoise(x, source)) - clean
