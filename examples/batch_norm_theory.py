@@ -82,7 +82,7 @@ def simulate(
 def draw_panel(axes: Axes, student: Student, batch_size: int, n_inputs: int, students: int, epochs: int) -> None:
     """Draw theory and simulations of one kind of student."""
     draw_theory(axes, student, batch_size)
-    loads = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
+    loads = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
     points = [simulate(load, student, batch_size, n_inputs, students, epochs) for load in loads]
     styles = (("o", "tab:blue"), ("^", "tab:green"), ("s", "grey"), ("s", "black"))
     for name, (marker, colour) in zip(points[0], styles, strict=True):

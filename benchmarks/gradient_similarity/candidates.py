@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, grad, jacrev, vmap
 
 from gapscope.measures.empirical_ntk import empirical_ntk
@@ -28,14 +28,14 @@ class Work:
 
     def __init__(self, name: str, n: int, device: str) -> None:
         self.network, (self.x, self.y) = make(name, device), batch(name, n, device)
-        self.parameters = list(self.network.parameters())
-        self.named = dict(self.network.named_parameters())
+        self.parameters: list[Tensor] = list(self.network.parameters())
+        self.named: dict[str, Tensor] = dict(self.network.named_parameters())
 
     def step(self, loss: Tensor) -> None:
         """One step of gradient descent, so small that every candidate sees the same weights."""
         gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
         with torch.no_grad():
-            torch._foreach_add_(self.parameters, list(gradients), alpha=-RATE)
+            torch._foreach_add_(self.parameters, list(gradients), alpha=-RATE)  # type: ignore[reportPrivateImportUsage]
 
     def plain(self) -> None:
         """A training step."""
@@ -47,10 +47,10 @@ class Work:
             outputs, value = penalty.with_outputs(self.network, self.x, self.y)
             self.step(F.cross_entropy(outputs, self.y) + value)
 
-    def jacobian(self, parameters: dict[str, nn.Parameter]) -> Tensor:
+    def jacobian(self, parameters: dict[str, Tensor]) -> Tensor:
         """[N, C, P] by torch.func, the tutorial's way."""
 
-        def one(p: dict[str, nn.Parameter], x: Tensor) -> Tensor:
+        def one(p: dict[str, Tensor], x: Tensor) -> Tensor:
             return functional_call(self.network, p, (x[None],))[0]
 
         jacobians = vmap(jacrev(one), (None, 0))(parameters, self.x)
@@ -59,13 +59,14 @@ class Work:
     def step_by_torch_func(self, value: Callable[[Tensor], Tensor]) -> None:
         """A training step with a function of the whole Jacobian as its penalty."""
 
-        def loss(parameters: dict[str, nn.Parameter]) -> Tensor:
+        def loss(parameters: dict[str, Tensor]) -> Tensor:
             outputs = functional_call(self.network, parameters, (self.x,))
             return F.cross_entropy(outputs, self.y) + STRENGTH * value(self.jacobian(parameters))
 
         gradients = grad(loss)(self.named)
         with torch.no_grad():
-            torch._foreach_add_(self.parameters, list(gradients.values()), alpha=-RATE)
+            steps = list(gradients.values())
+            torch._foreach_add_(self.parameters, steps, alpha=-RATE)  # type: ignore[reportPrivateImportUsage]
 
     def backward(self) -> None:
         """A forward and a backward pass."""

@@ -77,8 +77,8 @@ def batch(name: str, n: int, device: str) -> tuple[Tensor, Tensor]:
 
 def jax_twin(name: str, network: nn.Sequential) -> tuple[Any, Any]:
     """The same function in JAX with the same weights, channels last as XLA prefers: `(apply(params, x), params)`."""
-    import jax.numpy as jnp
-    from jax import lax
+    import jax.numpy as jnp  # type: ignore[import-not-found]
+    from jax import lax  # type: ignore[import-not-found]
 
     def convolve(p: Any, x: Any, stride: int = 1, padding: int | None = None) -> Any:
         pad = p["w"].shape[0] // 2 if padding is None else padding

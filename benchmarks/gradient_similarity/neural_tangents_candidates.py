@@ -20,7 +20,7 @@ def _import() -> tuple[Any, Any]:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     sys.modules.setdefault("neural_tangents.experimental", MagicMock())
     warnings.filterwarnings("ignore")
-    import jax
+    import jax  # type: ignore[import-not-found]
 
     for name in ("interpreters.ad", "interpreters.partial_eval", "interpreters.xla", "core", "api_util", "linear_util"):
         try:
@@ -38,7 +38,7 @@ def _import() -> tuple[Any, Any]:
 def candidates(task: str, name: str, work: Work) -> dict[str, Candidate]:
     """Kernels, traces and penalty steps; it has no log determinant."""
     jax, nt = _import()
-    import jax.numpy as jnp
+    import jax.numpy as jnp  # type: ignore[import-not-found]
 
     apply, parameters = jax_twin(name, work.network)
     x, y = jnp.array(work.x.permute(0, 2, 3, 1).cpu().numpy()), jnp.array(work.y.cpu().numpy())

@@ -56,7 +56,7 @@ def copied() -> tuple[Any, Any]:
     import tensorflow as tf  # type: ignore[import-not-found]
 
     network, x, y = subject()
-    layers = tf.keras.layers
+    layers: Any = tf.keras.layers
     model = tf.keras.Sequential(
         [
             layers.Conv2D(16, 3, padding="same", input_shape=(16, 16, 3)), layers.ReLU(),
@@ -67,6 +67,7 @@ def copied() -> tuple[Any, Any]:
     for layer, module in zip([layer for layer in model.layers if layer.weights], weighted, strict=True):
         kernel = module.weight.detach()
         kernel = kernel.permute(2, 3, 1, 0) if kernel.ndim == 4 else kernel.T
+        assert module.bias is not None
         layer.set_weights([kernel.numpy(), module.bias.detach().numpy()])
     images = x.permute(0, 2, 3, 1).contiguous().numpy()
     assert np.abs(model(images).numpy() - network(x).detach().numpy()).max() < 1e-3
@@ -107,7 +108,7 @@ def pgdl_first_place() -> list[dict[str, Any]]:
 
 def pgdl_second_place() -> list[dict[str, Any]]:
     """Predictions on changed images."""
-    import tensorflow as tf
+    import tensorflow as tf  # type: ignore[import-not-found]
     from pgdl_second.complexity import complexity  # type: ignore[import-not-found]
 
     (network, x, _), (model, data) = subject(), copied()
@@ -124,7 +125,7 @@ def pgdl_second_place() -> list[dict[str, Any]]:
 
 def pgdl_third_place() -> list[dict[str, Any]]:
     """Labels of near neighbours."""
-    import tensorflow as tf
+    import tensorflow as tf  # type: ignore[import-not-found]
     from pgdl_third.complexity import generate_laplacian, smoothness  # type: ignore[import-not-found]
 
     network, x, y = subject()

@@ -259,13 +259,14 @@ def _bounds(
 def gwa() -> list[dict[str, Any]]:
     """Alignment of the samples' gradients with the weights of the last layer."""
     from gwa_src.alignment import gwa as quotient  # type: ignore[import-not-found]
-    from gwa_src.alignment import head_alignment
+    from gwa_src.alignment import head_alignment  # type: ignore[import-not-found]
 
     network, x, y = subject()
     found = gradient_weight_alignment(network, x, y)
     with torch.no_grad():
         features, logits = network[:-1](x).numpy(), network(x).numpy()
-    labels, weight = nn.functional.one_hot(y).numpy(), network[-1].weight.detach().numpy().T
+    head: Any = network[-1]
+    labels, weight = nn.functional.one_hot(y).numpy(), head.weight.detach().numpy().T
     cosines = np.array(head_alignment(weight, logits, features, labels))
     pairs = {"alignment": float(quotient(cosines[None])[0]), "mean": float(cosines.mean())}
     note = "the authors' program in jax, float32"

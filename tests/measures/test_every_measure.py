@@ -174,21 +174,29 @@ def _taken(item: Measure, network: nn.Module, samples: Samples, **given: Any) ->
         return str(error)
 
 
+@cache
+def _made(name: str) -> tuple[nn.Module, Samples]:
+    return CASES[name].make(FEW, dtype=torch.float64)
+
+
 # every measure is taken of a ResNet-18 once more behind the front door, in test_front_door_networks
 _DEAR = ("many", "superlinear")
+# six bounds from one search for a deviation: one of them is taken of every network, the others of two
+_ONE_SEARCH = {name for name in MEASURES if name.startswith("pacbayes_")} - {"pacbayes_magnitude_flatness"}
 _PAIRS = [
     pytest.param(
         item, name, id=f"{item.name}-{name}",
         marks=[pytest.mark.slow] if item.cost_class in _DEAR and name == "ResNet-18, narrow" else [],
     )
     for item in MEASURES.values() for name in CASES
+    if item.name not in _ONE_SEARCH or name in ("fully connected", "convolutional")
 ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("item", "name"), _PAIRS)
 def test_every_network_is_measured_alike_in_any_chunks_or_refused_in_a_sentence(item: Measure, name: str) -> None:
-    network, samples = CASES[name].make(FEW, dtype=torch.float64)
+    network, samples = copy.deepcopy(_made(name))
     state = {key: tensor.clone() for key, tensor in network.state_dict().items()}
     found = _taken(item, network, samples)
     assert all(torch.equal(state[key], tensor) for key, tensor in network.state_dict().items())

@@ -145,7 +145,7 @@ def test_ties_count_half_and_standard_errors_are_those_of_the_bootstrap():
     assert found.max_probability == pytest.approx(roc_auc_score(labels, -margins), rel=1e-12)
     variance = output_variance(nn.Identity(), x).numpy()
     areas = []
-    for _ in range(400):
+    for _ in range(200):
         pick = rng.integers(0, 400, 400)
         areas.append([roc_auc_score(labels[pick], -margins[pick]), roc_auc_score(labels[pick], variance[pick])])
     by_margin, by_variance = np.array(areas).T

@@ -73,6 +73,7 @@ def test_rivals_train_the_same_recipe() -> None:
     assert found["test_score_like_training"] == found["test_score"] > 0.3
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_first_pool_at_smoke_scale(tmp_path: Path) -> None:
     setting = Setting(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
     outcome = STUDY.part("first_pool").run(setting)
@@ -83,6 +84,7 @@ def test_first_pool_at_smoke_scale(tmp_path: Path) -> None:
     assert low <= value <= high
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_twins_at_smoke_scale(tmp_path: Path) -> None:
     part = next(part for part in STUDY.parts if part.name == "twins")
     outcome = part.run(Setting(scale="smoke", work=tmp_path, workers=1, say=lambda line: None))
@@ -94,6 +96,7 @@ def test_twins_at_smoke_scale(tmp_path: Path) -> None:
     assert rows["hold-out"]["RMSE"][0] == pytest.approx((sum(error**2 for error in errors) / len(errors)) ** 0.5)
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_architectures_at_smoke_scale(tmp_path: Path) -> None:
     setting = Setting(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
     numbers = STUDY.part("architectures").run(setting).numbers
@@ -137,6 +140,7 @@ def test_of_candidates_that_err_alike_the_plainest_is_taken() -> None:
     assert plainest(squares) == Candidate("ridge", ("left_out",))
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_the_judgement_of_what_is_kept(tmp_path: Path) -> None:
     setting = Setting(scale="small", work=tmp_path, workers=1, say=lambda line: None)
     numbers = STUDY.part("judged").run(setting).numbers
