@@ -41,7 +41,7 @@ def test_a_part_of_the_samples_estimates_the_number_of_all(name: str) -> None:
     item, found = get_measure(name), ready(network(), as_samples((X, Y)))
     exact = taken(item, found, Share(2000), initial=None, options={}, seed=0).values()
     off = []
-    for seed in range(6):
+    for seed in range(12):
         share = Share(500, SAMPLINGS[name].probe)
         for reading in taken(item, found, share, initial=None, options={}, seed=seed):
             if reading.number.endswith("fence"):  # extremes of a part lie inside those of the whole
