@@ -35,6 +35,7 @@ class AutomaticDropout(Penalty):
         InvalidInput: `strength` is a number, or its `most` is 1 or more; or, at the first call, the
             network has no dropout layer.
 
+    >>> import torch
     >>> network = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 2))
     >>> _, added = AutomaticDropout().with_outputs(network, torch.rand(4, 2), torch.tensor([0, 1, 0, 1]))
     >>> added.item(), network[1].p
