@@ -39,6 +39,8 @@ def test_chunks_and_cross_kernel_agree_with_the_whole(name: str) -> None:
     torch.testing.assert_close(cross, whole[:3, :, 3:], rtol=0, atol=tolerance)
     traced = torch.einsum("ncmc->nm", whole)
     torch.testing.assert_close(kernel_of(network, x, traced=True, chunk_size=2), traced, rtol=0, atol=tolerance)
+    cross = kernel_of(network, x[:3], x[3:], traced=True, max_bytes=1)
+    torch.testing.assert_close(cross, traced[:3, 3:], rtol=0, atol=tolerance)
 
 
 def test_budget_decides_the_number_of_passes() -> None:

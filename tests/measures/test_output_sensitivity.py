@@ -131,7 +131,8 @@ def test_the_noise_is_not_the_inputs_that_the_same_small_seed_draws(seed):
     assert abs(measured - expected) < 4 * (measured.standard_error or 0)
 
 
-@pytest.mark.parametrize(("draws", "per_output"), [(1, True), (8, False)])
+@pytest.mark.parametrize("draws", [1, 8])
+@pytest.mark.parametrize("per_output", [False, True])
 def test_the_standard_error_is_the_spread_over_new_samples_and_noise(draws, per_output):
     values, errors = [], []
     for seed in range(150):
@@ -140,7 +141,7 @@ def test_the_standard_error_is_the_spread_over_new_samples_and_noise(draws, per_
         s = output_sensitivity(Bowl(), x, draws=draws, per_output=per_output, generator=generator)
         values.append(float(s))
         errors.append(s.standard_error)
-    assert np.mean(errors) == pytest.approx(np.std(values), rel=0.25)
+    assert np.mean(errors) == pytest.approx(np.std(values), rel=0.15)
 
 
 def test_the_standard_error_covers_the_spread_under_new_noise_alone():

@@ -127,7 +127,9 @@ def test_a_strength_without_room_is_a_fixed_one() -> None:
     ("make", "epochs"),
     [
         (gs.GradientSimilarityPenalty, 1),
+        (gs.GradientSimilarityPenalty, 5),
         (gs.WeightPenalty, 5),
+        (gs.LossGradientPenalty, 5),
         (gs.AutomaticDropout, 5),
     ],
 )

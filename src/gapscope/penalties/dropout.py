@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from gapscope.base.errors import InvalidInput
 from gapscope.penalties.automatic_strength import AutomaticStrength, strength_of
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
-
-KINDS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 @register_penalty("automatic_dropout")
@@ -58,7 +57,7 @@ class AutomaticDropout(Penalty):
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
         """Give all dropout layers the probability of this pass."""
-        layers = [module for module in network.modules() if isinstance(module, KINDS)]
+        layers = [module for module in network.modules() if isinstance(module, _DropoutNd)]
         if not layers:
             raise InvalidInput(
                 "AutomaticDropout must be given a network with dropout layers (torch.nn.Dropout); this one has none. "
