@@ -100,12 +100,13 @@ def test_gaussian_at_the_optimum(model: str) -> None:
     check(measured(model, "gaussian", 32), 0.04)
 
 
-@pytest.mark.parametrize("model", ["logistic", "linear", "relu"])
+@pytest.mark.parametrize("model", MODELS)
 def test_gaussian_at_the_optimum_in_large_batches(model: str) -> None:
     check(measured(model, "gaussian", 128), 0.02)
 
 
-@pytest.mark.parametrize(("model", "off"), [("logistic", 0.6), ("softplus", 1.5), ("linear", 1.5)])
+@pytest.mark.parametrize("model", ["logistic", "softplus", "linear"])
+@pytest.mark.parametrize("off", [0.6, 1.5])
 def test_off_the_optimum_the_in_batch_form_holds(model: str, off: float) -> None:
     check(measured(model, "gaussian", 32, off=off), 0.04)
     check(measured(model, "gaussian", 128, off=off), 0.02)
