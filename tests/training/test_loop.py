@@ -19,11 +19,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from cases import CASES, each
 from gapscope.base.errors import DamagedFileWarning, InvalidInput, UnreadableFile
-from gapscope.base.files import read_json_lines
+from gapscope.base.files import read_json_lines, write_atomically
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.penalties.weight import WeightPenalty
-from gapscope.training import loop
+from gapscope.training import kept
 from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.loop import train
 from gapscope.training.run import learning_rate_at
@@ -218,9 +218,52 @@ def test_only_a_training_of_some_seconds_waits_for_the_disk(tmp_path: Path, monk
     monkeypatch.setattr(os, "fsync", synced.append)
     train(some_network(), some_samples(), TrainingSpec(epochs=1), folder=tmp_path)
     assert not synced
-    monkeypatch.setattr(loop, "SYNCED_FROM", 0.0)
+    monkeypatch.setattr(kept, "SYNCED_FROM", 0.0)
+    monkeypatch.setattr(kept, "WRITTEN_EVERY", 0.0)
     train(some_network(), some_samples(), TrainingSpec(epochs=3), folder=tmp_path)
     assert len(synced) == 4, "history and checkpoint of two epochs"
+
+
+def writes_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that the training writes from now on."""
+    written: list[str] = []
+
+    def noted(path: Path, content: str | bytes, *, durable: bool = True) -> None:
+        written.append(path.name)
+        write_atomically(path, content, durable=durable)
+
+    monkeypatch.setattr(kept, "write_atomically", noted)
+    return written
+
+
+def test_short_epochs_are_written_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = writes_of(monkeypatch)
+    now = [100.0]
+    monkeypatch.setattr(kept.time, "monotonic", lambda: now[0])
+    seen: list[int] = []
+
+    def look(network: nn.Module, row: dict[str, Any]) -> None:
+        seen.append(written.count("checkpoint.safetensors"))
+        now[0] += 0.4
+
+    train(some_network(), some_samples(), TrainingSpec(epochs=8), folder=tmp_path, on_epoch=look)
+    assert seen == [0, 1, 1, 1, 2, 2, 2, 3], "the first, then every third"
+    assert written == ["history.jsonl", "checkpoint.safetensors"] * 4, "and the last, when training ends"
+    assert load_tensors(tmp_path / "checkpoint.safetensors")[1]["epoch"] == 8
+
+
+def test_a_diverged_training_leaves_its_last_whole_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept.time, "monotonic", lambda: 100.0)
+    network = some_network(noisy=False)
+
+    def spoil(network: nn.Module, row: dict[str, Any]) -> None:
+        if row["epoch"] == 3:
+            with torch.no_grad():
+                next(network.parameters()).fill_(float("nan"))
+
+    result = train(network, some_samples(), TrainingSpec(epochs=6), folder=tmp_path, on_epoch=spoil)
+    assert result.status == "diverged" and len(result.history) == 3
+    assert load_tensors(tmp_path / "checkpoint.safetensors")[1]["epoch"] == 3
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_a_clear_result() -> None:

@@ -39,7 +39,8 @@ from gapscope.pools.normalization import PopulationStatistics, penalties_of
 from gapscope.pools.readings import RunOptions, failure_message, with_readings
 from gapscope.pools.stored import read_network
 from gapscope.training.checkpoints import save_tensors
-from gapscope.training.loop import CHECKPOINT, Training
+from gapscope.training.kept import CHECKPOINT
+from gapscope.training.loop import Training
 from gapscope.training.together import Choice, train_all
 
 

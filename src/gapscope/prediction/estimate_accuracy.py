@@ -16,6 +16,7 @@ from gapscope.base.results import Result
 from gapscope.base.samples import Samples, as_samples
 from gapscope.estimation.accuracy_estimator import AccuracyEstimator, Answer, shipped
 from gapscope.inspection.losses import scores
+from gapscope.inspection.restoring import random_states_restored
 from gapscope.inspection.usable import check_module
 from gapscope.labels.noise_rate import clean_accuracy
 
@@ -231,7 +232,7 @@ def _drawn_anew(network: nn.Module) -> dict[str, Tensor]:
     """State dictionary of a copy whose layers have drawn their weights again, always the same."""
     with torch.inference_mode(False):
         fresh = copy.deepcopy(network)
-    with torch.random.fork_rng(devices=[]):
+    with random_states_restored():
         torch.manual_seed(0)
         for name, module in fresh.named_modules():
             draw = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)

@@ -19,23 +19,33 @@ from gapscope.base.files import check_file, write_atomically
 CHECKSUM = "crc32"
 
 
-def save_tensors(
-    path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None, *, durable: bool = True
-) -> None:
-    """Write tensors (shared ones once for each name) and JSON facts to one safetensors file, atomically.
+def as_safetensors(tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> bytes:
+    """Return tensors (shared ones once for each name) and JSON facts as the content of one safetensors file.
 
     A checksum of the tensors goes with them, so that a file garbled by a power cut or a bad disk is noticed.
+
+    Args:
+        tensors: Name -> tensor.
+        facts: What JSON can hold.
+
+    Returns:
+        The bytes, which do not change with the tensors.
+    """
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    # one key alone: safetensors writes several in an order of its own, and equal networks shall give equal files
+    content = json.dumps({**(facts or {}), CHECKSUM: _checksum(copies)}, sort_keys=True)
+    return save(copies, metadata={"facts": content})
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> None:
+    """Write what `as_safetensors` makes of tensors and facts, atomically.
 
     Args:
         path: The file.
         tensors: Name -> tensor.
         facts: What JSON can hold.
-        durable: Whether to flush to the disk first, see `written_whole`.
     """
-    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    # one key alone: safetensors writes several in an order of its own, and equal networks shall give equal files
-    content = json.dumps({**(facts or {}), CHECKSUM: _checksum(copies)}, sort_keys=True)
-    write_atomically(path, save(copies, metadata={"facts": content}), durable=durable)
+    write_atomically(path, as_safetensors(tensors, facts))
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> int:

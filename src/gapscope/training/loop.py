@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gapscope.base.errors import DamagedFile, DamagedFileWarning, InvalidInput, UnreadableFile
-from gapscope.base.files import read_json_lines, to_json, write_atomically
+from gapscope.base.errors import InvalidInput, NotWritten
 from gapscope.base.randomness import stream_seed
 from gapscope.base.records import Status
 from gapscope.base.samples import Samples, as_samples
@@ -22,14 +21,9 @@ from gapscope.inspection.losses import scores
 from gapscope.inspection.outputs import check_labels, checked_outputs, device_of
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import make_penalty
-from gapscope.training.checkpoints import load_tensors, save_tensors
+from gapscope.training.kept import Kept, take_up
 from gapscope.training.randomness import reproducible
 from gapscope.training.run import OnBatch, Run
-
-CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.jsonl"
-# seconds of training from which on a power cut, too, leaves something to go on from; syncing takes longer than a short
-# epoch, and what is done in less is sooner done again
-SYNCED_FROM = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,44 +55,6 @@ def _check_samples(network: nn.Module, samples: Samples) -> None:
             outputs = checked_outputs(network.eval()(x), len(x))
         network.train(training)
         check_labels(samples.targets, outputs.shape[1])
-
-
-def _stored(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[str, Any]]]:
-    """Checkpoint and history of an interrupted training; the history holds exactly the finished epochs."""
-    tensors, facts = load_tensors(folder / CHECKPOINT)
-    history = list(read_json_lines(folder / HISTORY))
-    epoch = facts.get("epoch")
-    if not isinstance(epoch, int) or len(history) < epoch:
-        raise DamagedFile(
-            f"{folder / HISTORY} must hold the {epoch} epochs of the checkpoint; it holds {len(history)}."
-        )
-    return tensors, facts, history[:epoch]
-
-
-def _resume(run: Run, folder: Path | None) -> list[dict[str, Any]]:
-    """Take up an interrupted training; one whose files are damaged begins anew, with a warning."""
-    if folder is None or not (folder / CHECKPOINT).exists():
-        return []
-    tensors, facts = run.state()
-    untouched = {name: tensor.detach().clone() for name, tensor in tensors.items()}, facts
-    try:
-        tensors, facts, history = _stored(folder)
-        run.take_up(tensors, facts, str(folder / CHECKPOINT))
-        return history
-    except (DamagedFile, KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
-        run.take_up(*untouched, "the state before")
-        if isinstance(error, UnreadableFile) and not isinstance(error, DamagedFile):
-            raise
-        reason = error if isinstance(error, DamagedFile) else f"{folder / CHECKPOINT} lacks what training needs."
-        warnings.warn(f"{reason} The training in {folder} begins anew.", DamagedFileWarning, stacklevel=3)
-        return []
-
-
-def _keep(folder: Path, run: Run, history: Sequence[dict[str, Any]]) -> None:
-    """Write history and checkpoint; a kill leaves the old files or the new."""
-    durable = sum(row.get("seconds", 0.0) for row in history) >= SYNCED_FROM
-    write_atomically(folder / HISTORY, "".join(to_json(row) + "\n" for row in history), durable=durable)
-    save_tensors(folder / CHECKPOINT, *run.state(), durable=durable)
 
 
 def _stop_reason(settings: TrainingSpec, history: Sequence[dict[str, Any]]) -> str:
@@ -145,13 +101,14 @@ class Training:
             penalties = [make_penalty(item.name, item.options) for item in settings.penalties]
         self.run = Run(network, settings, penalties, seed, on_epoch)
         self.seed, self.folder, self.on_epoch, self.on_batch = seed, folder, on_epoch, on_batch
+        self._kept = None if folder is None else Kept(folder)
         self.history: list[dict[str, Any]] = []
         self.result: TrainingResult | None = None
         self.manner = ""
 
     def begin(self) -> None:
         """Take up what an interrupted training left, or let a monitor look at the untrained network."""
-        self.history = _resume(self.run, self.folder)
+        self.history = [] if self.folder is None else take_up(self.run, self.folder)
         if not self.history and hasattr(self.on_epoch, "begin"):
             self.on_epoch.begin(self.run.network)  # type: ignore[union-attr]
         self._end_if_enough()
@@ -178,8 +135,8 @@ class Training:
             self.on_epoch(network, row)
         row["seconds"] = round(time.perf_counter() - start, 4)
         history.append(row)
-        if self.folder is not None:
-            _keep(self.folder, self.run, history)
+        if self._kept is not None:
+            self._kept.keep(self.run, history)
         self._end_if_enough()
 
     def _end_if_enough(self) -> None:
@@ -193,8 +150,26 @@ class Training:
         else:
             self._end("finished", stopped)
 
+    def write(self) -> None:
+        """Write the last finished epoch to the folder, if it is not there yet."""
+        if self._kept is not None:
+            self._kept.write()
+
     def _end(self, status: Status, stopped: str) -> None:
+        self.write()
         self.result = TrainingResult(status=status, stopped=stopped, history=self.history, manner=self.manner)
+
+
+@contextmanager
+def written_at_last(trainings: Sequence[Training]) -> Iterator[None]:
+    """Write the last finished epochs of trainings that are broken off in the body, as by an interrupt."""
+    try:
+        yield
+    except BaseException:
+        for training in trainings:
+            with suppress(NotWritten):  # what broke off matters more
+                training.write()
+        raise
 
 
 def train(
@@ -212,7 +187,8 @@ def train(
     """Train `network` in place and return how it went; the same seed and machine give bit-identical weights.
 
     The loss is `inspection.losses.loss_of` (or what `settings.loss` names) plus the penalties. With `folder` the state
-    is kept there after every epoch (`checkpoint.safetensors`, `history.jsonl`): calling `train` again with the same
+    is kept there after every epoch, short epochs once a second and when training ends or is interrupted
+    (`checkpoint.safetensors`, `history.jsonl`): calling `train` again with the same
     arguments goes on from the last finished epoch and ends with the weights that the unbroken run has; buffers that are
     not part of the state dictionary, and the random streams of torch, NumPy and Python, are kept too. Where these files
     are damaged the training begins anew, with a `DamagedFileWarning`. Global random states are left as they were.
@@ -244,7 +220,7 @@ def train(
         network, data, settings, seed=seed, test=test, penalties=penalties, folder=folder, on_epoch=on_epoch,
         on_batch=on_batch,
     )  # fmt: skip
-    with reproducible(training.run.device, stream_seed(seed, "training")):
+    with reproducible(training.run.device, stream_seed(seed, "training")), written_at_last([training]):
         training.begin()
         while training.result is None:
             training.train_epoch()

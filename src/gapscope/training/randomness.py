@@ -11,24 +11,23 @@ import numpy
 import torch
 from torch import Tensor
 
+from gapscope.inspection.restoring import random_states_restored
+
 
 @contextmanager
 def reproducible(device: torch.device, seed: int) -> Iterator[None]:
     """Own random streams (torch's, NumPy's and Python's global ones) and deterministic kernels; all restored after."""
     deterministic, benchmark = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
-    devices = [device] if device.type == "cuda" else []
-    python_state, numpy_state = random.getstate(), numpy.random.get_state()
     try:
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-        with torch.random.fork_rng(devices=devices), torch.inference_mode(False), torch.enable_grad():
-            torch.manual_seed(seed)
+        with random_states_restored(), torch.inference_mode(False), torch.enable_grad():
+            # torch.manual_seed keeps the caller's stack for devices that have not started: a millisecond a call
+            (torch.default_generator if device.type == "cpu" else torch).manual_seed(seed)
             random.seed(seed)
             numpy.random.seed(seed % 2**32)
             yield
     finally:
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = deterministic, benchmark
-        random.setstate(python_state)
-        numpy.random.set_state(numpy_state)
 
 
 def host_random_states() -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range, check_
 from gapscope.base.randomness import stream_seed
 from gapscope.base.specs import TrainingSpec
 from gapscope.penalties.base import Penalty
-from gapscope.training.loop import Training, TrainingResult
+from gapscope.training.loop import Training, TrainingResult, written_at_last
 from gapscope.training.randomness import OwnStreams
 from gapscope.training.stack import Stack
 from gapscope.training.stacked_penalties import penalty_likeness, penalty_obstacle
@@ -81,7 +81,7 @@ class _Turn:
     def take(self, part: Callable[..., None], *given: Any) -> None:
         """Do a part of the training in its own streams; what goes wrong is kept, and the others go on."""
         try:
-            with self.streams.turn():
+            with self.streams.turn(), written_at_last([self.training]):
                 part(*given)
         except Exception as error:
             self.error = error
@@ -220,14 +220,15 @@ def train_all(trainings: Sequence[Training], *, stack: Choice, largest: int) -> 
         For each what it raised, or None.
     """
     turns = [_Turn(training) for training in trainings]
-    for item in turns:
-        item.take(item.training.begin)
-    free = [item for item in turns if item.waits and stack != "never" and not item.obstacle]
-    for group in _stacks(free, largest):
-        _finish_together(group, stack)
-    for item in turns:
-        if item.waits:
-            _finish_alone(item, item.obstacle)
+    with written_at_last(trainings):
+        for item in turns:
+            item.take(item.training.begin)
+        free = [item for item in turns if item.waits and stack != "never" and not item.obstacle]
+        for group in _stacks(free, largest):
+            _finish_together(group, stack)
+        for item in turns:
+            if item.waits:
+                _finish_alone(item, item.obstacle)
     return [item.error for item in turns]
 
 

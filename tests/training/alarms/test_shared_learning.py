@@ -150,6 +150,7 @@ def test_wrong_data_are_named() -> None:
         alarm.observe(nn.Linear(3, 2), Samples(torch.randn(9, 3), torch.randn(9, 2)), 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise", [0.0, 0.4])
 def test_stopping_at_the_alarm_keeps_the_accuracy_on_digits(noise: float) -> None:
     problem, _ = prepare(DataSpec(train_size=600, label_noise=noise, seed=1))

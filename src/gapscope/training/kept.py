@@ -1,0 +1,101 @@
+"""What an interrupted training leaves in its folder, history and checkpoint, and how it is taken up again."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gapscope.base.errors import DamagedFile, DamagedFileWarning, UnreadableFile
+from gapscope.base.files import read_json_lines, to_json, write_atomically
+from gapscope.training.checkpoints import as_safetensors, load_tensors
+from gapscope.training.run import Run
+
+CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.jsonl"
+# seconds of training from which on a power cut, too, leaves something to go on from; syncing takes longer than a short
+# epoch, and what is done in less is sooner done again
+SYNCED_FROM = 10.0
+# seconds between two writes: renaming two files takes longer than an epoch of a small network
+WRITTEN_EVERY = 1.0
+
+
+def _stored(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[str, Any]]]:
+    """Checkpoint and history of an interrupted training; the history holds exactly the finished epochs."""
+    tensors, facts = load_tensors(folder / CHECKPOINT)
+    history = list(read_json_lines(folder / HISTORY))
+    epoch = facts.get("epoch")
+    if not isinstance(epoch, int) or len(history) < epoch:
+        raise DamagedFile(
+            f"{folder / HISTORY} must hold the {epoch} epochs of the checkpoint; it holds {len(history)}."
+        )
+    return tensors, facts, history[:epoch]
+
+
+def _taken_up(run: Run, folder: Path) -> list[dict[str, Any]]:
+    tensors, facts = run.state()
+    untouched = {name: tensor.detach().clone() for name, tensor in tensors.items()}, facts
+    try:
+        tensors, facts, history = _stored(folder)
+        run.take_up(tensors, facts, str(folder / CHECKPOINT))
+        return history
+    except (DamagedFile, KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+        run.take_up(*untouched, "the state before")
+        if isinstance(error, UnreadableFile) and not isinstance(error, DamagedFile):
+            raise
+        reason = error if isinstance(error, DamagedFile) else f"{folder / CHECKPOINT} lacks what training needs."
+        warnings.warn(f"{reason} The training in {folder} begins anew.", DamagedFileWarning, stacklevel=4)
+        return []
+
+
+def take_up(run: Run, folder: Path) -> list[dict[str, Any]]:
+    """Take up an interrupted training; one whose files are damaged begins anew, with a warning.
+
+    A checkpoint of another network, or one that cannot be read, is an `UnreadableFile`.
+
+    Args:
+        run: Gets the state.
+        folder: Where history and checkpoint may lie.
+
+    Returns:
+        The rows of the finished epochs; none where there is nothing to take up.
+    """
+    return _taken_up(run, folder) if (folder / CHECKPOINT).exists() else []
+
+
+class Kept:
+    """The finished epochs of a training on their way to its folder: written at most once a second.
+
+    The first epoch is written at once; a later one is held, as the bytes that its files will have, until the next write
+    is due or until `write` is called when training ends or breaks off.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: tuple[str, bytes, bool] | None = None
+        self._written = -WRITTEN_EVERY
+
+    def keep(self, run: Run, history: Sequence[dict[str, Any]]) -> None:
+        """Hold the state after an epoch, and write it where a write is due.
+
+        Args:
+            run: The training.
+            history: One row a finished epoch.
+        """
+        durable = sum(row.get("seconds", 0.0) for row in history) >= SYNCED_FROM
+        lines = "".join(to_json(row) + "\n" for row in history)
+        self._held = lines, as_safetensors(*run.state()), durable
+        if time.monotonic() - self._written >= WRITTEN_EVERY:
+            self.write()
+
+    def write(self) -> None:
+        """Write what is held; a kill leaves the old files or the new."""
+        if self._held is None:
+            return
+        lines, checkpoint, durable = self._held
+        write_atomically(self._folder / HISTORY, lines, durable=durable)
+        write_atomically(self._folder / CHECKPOINT, checkpoint, durable=durable)
+        self._held, self._written = None, time.monotonic()
