@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapscope_studies.kit.claims import cannot_run, not_run
+from gapscope_studies.kit.claims import cannot_run
 from gapscope_studies.kit.study import Study
 from gapscope_studies.kit.summary import Finding
-from gapscope_studies.luo2019 import advice, convolutional, excess, fine_tuning, neurons, theory
+from gapscope_studies.luo2019 import advice, constant_decay, convolutional, excess, fine_tuning, neurons, theory
 
 STUDY = Study(
     name="luo2019",
@@ -18,10 +18,9 @@ STUDY = Study(
         *convolutional.PARTS,
         fine_tuning.PART,
         neurons.PART,
+        constant_decay.PART,
     ),
     untested=(
-        not_run("App. B.3", "a constant decay does not help large batches", "no part"),
-        not_run("App. B.3", "dropout before BN harms", "no part"),
         cannot_run("Fig. 3", "on down-sampled ImageNet itself", "the data are not on this machine"),
     ),
     findings=(
