@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 BENCH := benchmarks/results
+TESTS := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: help setup demo test slow check format bench docs clean
+.PHONY: help setup demo test thorough slow check format bench docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -24,10 +25,13 @@ demo: $(READY) ## train, measure, estimate and report on real data (under 2 minu
 	$(BIN)/gapscope demo
 
 test: $(READY) ## run the tests
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not gpu"
+	$(TESTS) -m "not thorough and not slow and not gpu"
+
+thorough: $(READY) ## run the tests that draw and train for seconds
+	$(TESTS) -m "thorough and not slow and not gpu"
 
 slow: $(READY) ## run the tests that take minutes
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "slow and not gpu"
+	$(TESTS) -m "slow and not gpu"
 
 check: $(READY) ## linters, types and the examples in docstrings
 	$(BIN)/ruff format --check .

@@ -40,7 +40,7 @@ def _data_root() -> Path:
 @pytest.fixture(autouse=True)
 def _same_random_state() -> None:
     """Every test draws the same numbers, whichever tests ran before it in the same process."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     np.random.seed(0)
 
 

@@ -36,6 +36,7 @@ def test_holds_the_package_its_types_and_its_templates_but_no_studies(wheel: Pat
     assert not [name for name in names if "studies" in name or name.startswith("tests")]
 
 
+@pytest.mark.thorough
 def test_works_where_it_is_installed(wheel: Path, tmp_path: Path) -> None:
     pip("install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel))
     code = "import gapscope as gs; print(gs.__version__, gs.__file__, gs.load('digits').n_outputs)"

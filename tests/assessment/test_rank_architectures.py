@@ -61,6 +61,7 @@ def test_depth_beats_width_at_equal_products_and_size_disagrees() -> None:
     assert "wide" in repr(ranking) and "<table" in ranking._repr_html_()
 
 
+@pytest.mark.thorough
 def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
     theory = expected_sensitivity(fully_connected_layers(12, [30]), 4, noise_std=1e-2)
     inside = 0

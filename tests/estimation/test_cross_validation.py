@@ -118,6 +118,7 @@ def test_a_family_never_seen_is_refused() -> None:
     assert _value(cross_validate(estimator, FEW, scheme="leave_one_out"), "estimator", "refused") < 0.1
 
 
+@pytest.mark.thorough
 def test_intervals_of_held_out_networks_cover() -> None:
     coverage = [
         _value(cross_validate(ESTIMATOR, pool(60, seed), scheme="splits", n_splits=8), "estimator", "coverage")
@@ -126,6 +127,7 @@ def test_intervals_of_held_out_networks_cover() -> None:
     assert 0.84 <= numpy.mean(coverage) <= 0.97
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["linear", "ridge"])
 def test_intervals_cover_on_real_networks(pgdl: pandas.DataFrame, kind: str) -> None:
     features = ["m.wcv", "m.smoothness_gap", "m.vr"]

@@ -13,6 +13,7 @@ from gapscope.theory import student_generalization
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "batch_norm_theory.py"
 
 
+@pytest.mark.thorough
 def test_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     figure = tmp_path / "figure.svg"
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), "--output", str(figure)])

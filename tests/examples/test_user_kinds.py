@@ -15,6 +15,7 @@ NEEDS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     ("name", "word"),

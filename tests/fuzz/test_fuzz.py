@@ -24,9 +24,8 @@ from gapscope.base.errors import SlowGradients
 from gradients.reference import Wrapped
 
 SEEDS = range(120)
-# networks a test, so that the tests can be spread over processes; the first two tests are quick
+# networks a test, so that the tests can be spread over processes
 _TOGETHER = 15
-_GROUPS = [pytest.param(first, marks=() if first < 2 * _TOGETHER else pytest.mark.slow) for first in SEEDS[::_TOGETHER]]
 
 
 def _report(case: Sentence, *, moved: bool = True) -> str:
@@ -43,7 +42,8 @@ def _check(cases: list[Sentence]) -> None:
     assert not reports, "\n".join(reports)
 
 
-@pytest.mark.parametrize("first", _GROUPS)
+@pytest.mark.thorough
+@pytest.mark.parametrize("first", SEEDS[::_TOGETHER])
 def test_random_networks(first: int) -> None:
     _check([sentence(seed) for seed in range(first, first + _TOGETHER)])
 
@@ -82,18 +82,8 @@ def test_a_mend_that_is_taken_out_is_missed_by_random_networks(name: str, monkey
     assert found is not None
 
 
-# those that a quick test of random networks measures in double precision are tested alone by `make slow` only
-_MEASURED = {
-    word
-    for seed in range(2 * _TOGETHER)
-    if not (case := sentence(seed)).refused and case.second_order and case.dtype == torch.float64
-    for word in case.words
-}
-
-
-@pytest.mark.parametrize(
-    "word", [pytest.param(word, marks=pytest.mark.slow if word in _MEASURED else ()) for word in CONSTRUCTS]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("word", CONSTRUCTS)
 def test_every_construct_alone(word: str) -> None:
     case = sentence(0, words=("linear", word), head="mean of the places", dtype=torch.float64, alias=False)
     report = _report(case, moved=False)

@@ -46,6 +46,7 @@ def test_closed_form_of_a_relu_network() -> None:
     assert math.isclose(ntk_trace(network, x, reduction="mean"), trace / 60, rel_tol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("probe", ["class", "rademacher", "batch_sum"])
 def test_probes_converge_to_the_trace_as_their_standard_error_says(probe: str) -> None:
     network, x = _network(), _inputs()

@@ -131,6 +131,7 @@ def test_the_noise_is_not_the_inputs_that_the_same_small_seed_draws(seed):
     assert abs(measured - expected) < 4 * (measured.standard_error or 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("draws", [1, 8])
 @pytest.mark.parametrize("per_output", [False, True])
 def test_the_standard_error_is_the_spread_over_new_samples_and_noise(draws, per_output):

@@ -115,6 +115,7 @@ def convolutional() -> nn.Module:
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_on_mnist_raw_outputs_tell_next_to_nothing_and_probabilities_do(real_data_root):
     network, test = trained_on_images("mnist", real_data_root, fully_connected())
     assert test.targets is not None

@@ -40,6 +40,7 @@ def test_extreme_gaps_are_drawn(tmp_path: Path, size: float) -> None:
     assert math.isfinite(records[0].gap)
 
 
+@pytest.mark.thorough
 def test_pages_stay_small(tmp_path: Path) -> None:
     records = synthetic_records(6)
     message = [Record(id=f"{k:016x}", spec={}, status="failed", message=f"{k} " + "x" * 390) for k in range(2000)]

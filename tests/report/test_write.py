@@ -148,6 +148,7 @@ def test_tiny_pools_have_a_report(tmp_path: Path, n: int) -> None:
     assert "out of memory" in text
 
 
+@pytest.mark.thorough
 def test_a_large_pool_stays_small(tmp_path: Path) -> None:
     records = synthetic_records(700)
     path = write_report(records, tmp_path / "report.html", title="Large")

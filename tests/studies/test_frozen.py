@@ -77,6 +77,7 @@ def numbers_of(content: Any) -> Any:
     return slim({"claims": rows, **content["numbers"]})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("study", "part"), [each for study in FROZEN for each in parts(study, FROZEN[study])])
 def test_a_part_gives_the_frozen_numbers(study: str, part: str, smoke: Callable[[str], SmokeStudy]) -> None:
     found = numbers_of(smoke(study).content(part))

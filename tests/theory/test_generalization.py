@@ -98,6 +98,7 @@ def test_shortest_least_squares_lies_on_the_sgd_curve(alpha: float) -> None:
     assert _drawn(alpha, 8, 400) == pytest.approx(float(student_generalization(alpha)), rel=0.075)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [0.95, 1.05])
 def test_near_the_peak_the_curve_holds_roughly(alpha: float) -> None:
     """At N = 200 the mean lies 10 % above the curve, and that of 200 tasks is known to 5 %."""
@@ -119,6 +120,7 @@ def test_fit_of_the_positive_targets_lies_on_the_relu_curve(alpha: float, noise:
     assert found == pytest.approx(expected, abs=tolerance)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [1.4, 3.0])
 def test_fit_of_the_positive_targets_beyond_one(alpha: float) -> None:
     expected = float(student_generalization(alpha, student="relu"))

@@ -21,6 +21,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize(
     "size", [500, pytest.param(1000, marks=pytest.mark.slow), pytest.param(2000, marks=pytest.mark.slow)]

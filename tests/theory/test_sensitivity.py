@@ -53,6 +53,7 @@ def assert_mean_is(expected: float, values: list[float], at_most: float) -> None
     assert abs(np.mean(values) - expected) < 3 * error
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("depth", "n_outputs", "n_inputs", "width"), [(0, 10, 64, 1), (1, 1, 64, 100), (2, 10, 64, 100), (4, 5, 64, 60)]
 )
@@ -66,6 +67,7 @@ def test_eq_10_at_small_noise_whatever_the_biases(depth, n_outputs, n_inputs, wi
     assert_mean_is(expected_sensitivity(layers, n_outputs, noise_std=1e-3), measured, at_most=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("slopes", [(1.0, 0.2), (1.0, 1.0), (0.7, -1.0)])
 def test_other_homogeneous_activations_and_other_weights(slopes):
     x = torch.randn(60, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -90,6 +92,7 @@ def test_convolutions_count_by_their_fan_in():
     assert_mean_is(expected_sensitivity(layers, 5), measured, at_most=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("width", "depth", "low", "high"), [(300, 2, 0.1, 0.2), (30, 4, 0.4, 0.65)])
 def test_single_networks_scatter_around_it_as_documented(width, depth, low, high):
     x = torch.randn(100, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -195,6 +198,7 @@ def test_sigma_counts_the_output_bias_and_weights_inner_ones_by_what_follows():
     assert bias_contribution(layers, 10) == pytest.approx(expected)
 
 
+@pytest.mark.thorough
 def test_eq_9_is_a_scaling_law_for_networks_trained_on_digits():
     features, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(features))

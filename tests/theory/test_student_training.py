@@ -57,6 +57,7 @@ def test_a_random_start_keeps_what_the_data_do_not_see() -> None:
     assert np.all(np.linalg.norm(trained - exact, axis=1) > 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("student", ["linear", "relu"])
 def test_batch_norm_shrinks_its_outputs_by_the_expected_batch_deviation(student: Student) -> None:
     """Plentiful noise-free samples: the direction is the teacher's, and the gain falls to E[sigma_B]."""

@@ -54,6 +54,7 @@ def check(value: tuple[float, float, float], expected: float, tolerance: float) 
     assert value[1] / abs(expected) < 0.02
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "tolerances"),
     [

@@ -166,6 +166,7 @@ def test_automatic_mixed_precision(kind: str) -> None:
         assert buffer is None or buffer.dtype == torch.float32
 
 
+@pytest.mark.thorough
 @EVERY_KIND
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler, of its own
 def test_compilation_without_a_graph_break(kind: str) -> None:
