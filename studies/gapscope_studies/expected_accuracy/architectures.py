@@ -14,6 +14,7 @@ from gapscope.estimation.correlations import kendall_tau
 from gapscope_studies.expected_accuracy.pools import ADAM, Configuration, Recipe
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import data_of, score
+from gapscope_studies.expected_accuracy.scale import behind
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
@@ -120,7 +121,7 @@ def architectures(setting: Setting) -> Outcome:
         tables={"Kendall's tau": pandas.DataFrame(map(shown, rows))},
         figures={"scatter": _figure(means)},
         verdict="Architectures are the units; those of a data set share their samples.",
-        seeds=sorted({item.seed for item in drawn}),
+        **behind(setting, [item.facts() for item in drawn]),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from gapscope_studies.expected_accuracy.pools import REGRESSION, Configuration, 
 from gapscope_studies.expected_accuracy.rivals import TARGET, Rival, refused, rivals
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import probed
+from gapscope_studies.expected_accuracy.scale import behind
 from gapscope_studies.kit.claims import Claim, measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, Setting, Table
@@ -123,7 +124,7 @@ def judged(setting: Setting) -> Outcome:
         claims=_claims(table[~said_no], ways),
         tables=tables,
         verdict=_verdict(found, len(rows), len(order), int(said_no.sum())),
-        seeds=sorted({int(row["seed"]) for row in rows}),
+        **behind(setting, rows),
     )
 
 

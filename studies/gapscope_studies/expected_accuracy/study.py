@@ -14,6 +14,7 @@ from gapscope_studies.expected_accuracy.kept import job_name, kept
 from gapscope_studies.expected_accuracy.pools import FITTED, Configuration, in_random_order
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import probed
+from gapscope_studies.expected_accuracy.scale import behind
 from gapscope_studies.expected_accuracy.twin import twins
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import measured
@@ -121,7 +122,7 @@ def first_pool(setting: Setting) -> Outcome:
             "(ridges, kernel, intercept) had been chosen on earlier networks of the same data sets. Hollow points "
             "stopped after 5 or 8 epochs, before they had learnt what the data allow."
         ),
-        seeds=sorted({item.seed for item in configurations}),
+        **behind(setting, [item.facts() for item in configurations]),
     )  # fmt: skip
 
 

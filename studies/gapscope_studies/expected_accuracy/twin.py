@@ -16,6 +16,7 @@ from gapscope.base.randomness import stream_seed
 from gapscope_studies.expected_accuracy.pools import FLAT, TABLE, Configuration, Plan, Recipe, in_random_order
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import data_of, on_equally_noisy, score
+from gapscope_studies.expected_accuracy.scale import behind
 from gapscope_studies.kit.claims import measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, Setting, Table
@@ -119,5 +120,5 @@ def twins(setting: Setting) -> Outcome:
             "The truth is the accuracy of one network trained on everything, on up to 2,000 test samples as noisy as "
             "the training labels: it has an error of about .01 of its own, which every row carries."
         ),
-        seeds=sorted({item.seed for item in drawn}),
+        **behind(setting, [item.facts() for item in drawn]),
     )  # fmt: skip

@@ -87,7 +87,7 @@ def _distinct(specs: Iterable[Spec]) -> list[Spec]:
     return list(seen.values())
 
 
-def _values(values: Iterable[Any]) -> str:
+def in_words(values: Iterable[Any]) -> str:
     """Distinct values, the range of many numbers."""
     found = sorted(set(values), key=lambda value: (str(type(value)), value))
     if len(found) > 4 and all(isinstance(value, int | float) for value in found):
@@ -109,7 +109,7 @@ def _networks_in_words(specs: Sequence[Spec]) -> str:
         for name, value in spec.network.options.items():
             there.setdefault(name, []).append(value)
     return "; ".join(
-        name + (f" ({', '.join(f'{key} {_values(values)}' for key, values in there.items())})" if there else "")
+        name + (f" ({', '.join(f'{key} {in_words(values)}' for key, values in there.items())})" if there else "")
         for name, there in options.items()
     )
 
@@ -131,13 +131,22 @@ def stands_in_for(
     here = {
         "data": "; ".join(_data_in_words(prepared(spec, setting.data_root)[0]) for spec in _distinct(specs)),
         "network": _networks_in_words(specs),
-        "batch size": _values(spec.training.batch_size for spec in specs),
-        "epochs": _values(spec.training.epochs for spec in specs),
+        "batch size": in_words(spec.training.batch_size for spec in specs),
+        "epochs": in_words(spec.training.epochs for spec in specs),
         "networks": str(len({spec.id for spec in specs})),
         "seeds": str(len({spec.seed for spec in specs})),
     }
     rows = [{"what": what, "paper": paper.pop(what, ""), "here": value} for what, value in here.items()]
     return [*rows, *({"what": what, "paper": value, "here": ""} for what, value in paper.items())]
+
+
+def digest(problem: Problem) -> str:
+    """First 16 digits of the SHA-256 of a problem's training and test samples."""
+    found = hashlib.sha256()
+    for tensor in (problem.train.inputs, problem.train.targets, problem.test.inputs, problem.test.targets):
+        if tensor is not None:
+            found.update(tensor.contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def data_hashes(setting: Setting, specs: Sequence[Spec]) -> dict[str, str]:
@@ -148,12 +157,7 @@ def data_hashes(setting: Setting, specs: Sequence[Spec]) -> dict[str, str]:
     for spec in _distinct(specs):
         clean = spec.replace({"data.label_noise": 0.0, "data.blur_severity": 0, "data.target_noise": 0.0}).data
         problem, _ = prepare(clean, root=setting.data_root)
-        digest = hashlib.sha256()
-        for tensor in (problem.train.inputs, problem.train.targets, problem.test.inputs, problem.test.targets):
-            if tensor is not None:
-                digest.update(tensor.contiguous().numpy().tobytes())
-        name = f"{spec.data.name} {len(problem.train)}+{len(problem.test)}"
-        found[name] = digest.hexdigest()[:16]
+        found[f"{spec.data.name} {len(problem.train)}+{len(problem.test)}"] = digest(problem)
     return found
 
 
