@@ -29,7 +29,8 @@ class GammaDecayPenalty(Penalty):
 
     Cost: a measurement is a forward and (1 + K) or (1 + draws) backward passes; all other calls cost nothing.
 
-    Reference: Luo et al. 2019, eq. 3 and section 5 ("PN + gamma decay"); a constant zeta hardly helps (appendix B.3).
+    Reference: Luo et al. 2019, eq. 3 and section 5 ("PN + gamma decay"). Appendix B.3 finds that a constant zeta hardly
+    helps; one that was chosen on data kept back did help in our run (results/luo2019/small/constant_decay.md).
 
     Args:
         strength: alpha; 1 is batch norm's own.

@@ -169,6 +169,7 @@ def constant_decay(setting: Setting) -> Outcome:
         {"method": name} | {title: str(mean([run[score] for run in runs])) for score, title in shown.items()}
         for name, runs in found.items()
     ]
+    tried = len(tuning) * setting.read(__file__)["constant_decay"]["tuning_seeds"]
     by_method = {name: {score: [run[score] for run in runs] for score in shown} for name, runs in found.items()}
     figure, axes = plots.panels(2)
     for axis, score in zip(axes, ("test_loss", "test_accuracy"), strict=True):
@@ -179,6 +180,7 @@ def constant_decay(setting: Setting) -> Outcome:
         setting,
         [spec for size in (False, True) for spec in _specs(setting, large=size)],
         paper,
+        also=[{"what": "trainings", "paper": "", "here": f"{len(ways)} methods a seed; {tried} to choose the constant"}],
         numbers={"methods": by_method, "constant": constant, "tuning": tuning.to_dict("list")},
         claims=_claims(found, list(ways)),
         tables={"Methods at the end of training (mean over seeds, 95 % t interval)": pandas.DataFrame(rows),
