@@ -180,7 +180,7 @@ def constant_decay(setting: Setting) -> Outcome:
         setting,
         [spec for size in (False, True) for spec in _specs(setting, large=size)],
         paper,
-        also=[{"what": "trainings", "paper": "", "here": f"{len(ways)} methods a seed; {tried} to choose the constant"}],
+        also=[{"what": "trainings", "paper": "", "here": f"{len(ways)} a seed; {tried} to choose the constant"}],
         numbers={"methods": by_method, "constant": constant, "tuning": tuning.to_dict("list")},
         claims=_claims(found, list(ways)),
         tables={"Methods at the end of training (mean over seeds, 95 % t interval)": pandas.DataFrame(rows),
