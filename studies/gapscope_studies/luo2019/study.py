@@ -41,7 +41,7 @@ STUDY = Study(
                 "{value:.2f} of the rate."),
         Finding("constant_decay", "a constant decay does not help large batches",
                 not_held="A constant decay of gamma does help large batches, if chosen on images kept back: the "
-                "validation loss falls by {value:.3f} [{low:.3f}, {high:.3f}] more than half of what batch norm loses."),
+                "validation loss falls by half of what batch norm loses and {value:.3f} [{low:.3f}, {high:.3f}] more."),
         Finding("fig1b", "they lie on it after long training",
                 not_held="Batch norm's students lie on the curve of gamma decay for a while, not in the end: after "
                 "long training they are off by {value:.0%} [{low:.0%}, {high:.0%}]."),
