@@ -75,6 +75,7 @@ class Kept:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._lines: list[str] = []
         self._held: tuple[str, bytes, bool] | None = None
         self._written = -WRITTEN_EVERY
 
@@ -83,11 +84,11 @@ class Kept:
 
         Args:
             run: The training.
-            history: One row a finished epoch.
+            history: One row a finished epoch; those of earlier calls stand.
         """
         durable = sum(row.get("seconds", 0.0) for row in history) >= SYNCED_FROM
-        lines = "".join(to_json(row) + "\n" for row in history)
-        self._held = lines, as_safetensors(*run.state()), durable
+        self._lines += [to_json(row) + "\n" for row in history[len(self._lines) :]]
+        self._held = "".join(self._lines), as_safetensors(*run.state()), durable
         if time.monotonic() - self._written >= WRITTEN_EVERY:
             self.write()
 
