@@ -53,6 +53,17 @@ def _mean_of_known(values: Float[Array, "g d"]) -> Float[Array, " d"]:
     return numpy.where(known.any(0), total / numpy.maximum(known.sum(0), 1), numpy.nan)
 
 
+def _ranks(values: Float[Array, "n d"]) -> Array:
+    """Dense ranks of each column, which compare as its values do; values where some are NaN, which never compare.
+
+    All pairs of networks are read from them, and two bytes a number are read several times as fast as eight.
+    """
+    if numpy.isnan(values).any():
+        return values
+    found = [numpy.unique(column, return_inverse=True)[1] for column in values.T]
+    return numpy.stack(found, axis=1).astype(numpy.int16 if len(values) < 2**15 else numpy.int32)
+
+
 def _product(matrix: csr_array, values: Float[Array, "p d"]) -> Float[Array, "c d"]:
     return matrix @ values  # pyright: ignore[reportUnknownVariableType]
 
@@ -193,7 +204,8 @@ class PairedScores:
         Returns:
             Name of the score -> one number a draw; NaN where it is not defined.
         """
-        higher, lower = values[self.first], values[self.second]
+        ranks = _ranks(values)
+        higher, lower = ranks[self.first], ranks[self.second]
         above, below = (higher > lower).astype(numpy.float32), (higher < lower).astype(numpy.float32)
         paired = numpy.ones((len(above), 1), dtype=numpy.float32)
         if weights is not None:
