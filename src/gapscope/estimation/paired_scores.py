@@ -54,7 +54,7 @@ def _mean_of_known(values: Float[Array, "g d"]) -> Float[Array, " d"]:
 
 
 def _ranks(values: Float[Array, "n d"]) -> Array:
-    """Dense ranks of each column, which compare as its values do; values where some are NaN, which never compare.
+    """Return dense ranks of each column, which compare as its values do; the values where some are NaN.
 
     All pairs of networks are read from them, and two bytes a number are read several times as fast as eight.
     """
