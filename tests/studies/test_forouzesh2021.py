@@ -40,6 +40,7 @@ def setting(study: SmokeStudy) -> Setting:
     return study.setting
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "part"), parts("forouzesh2021"))
 def test_every_part_leaves_claims_scale_and_figures(study: SmokeStudy, name: str, part: str) -> None:
     found, page = study.content(part), study.page(part)
