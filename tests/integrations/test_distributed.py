@@ -15,6 +15,7 @@ from torch.utils.data import SequentialSampler, TensorDataset
 from door_networks import bert_classifier
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.training.monitor import Monitor
+from quiet_trainer import training_arguments
 from two_processes import together
 
 STEPS, BATCH = 3, 8
@@ -62,15 +63,14 @@ def _trained_by_transformers(folder: str, strength: float, *, lora: bool = False
     from gapscope.integrations.transformers import MonitorCallback, add_penalty
 
     settings: Any = {
-        "output_dir": folder, "per_device_train_batch_size": BATCH, "accelerator_config": {"split_batches": True},
-        "num_train_epochs": 1, "learning_rate": 0.1, "optim": "sgd", "max_grad_norm": 0.0, "report_to": [],
-        "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "seed": 3,
+        "per_device_train_batch_size": BATCH, "accelerator_config": {"split_batches": True},
+        "num_train_epochs": 1, "learning_rate": 0.1, "optim": "sgd", "max_grad_norm": 0.0,
         # else the Trainer multiplies this model's loss, which is a mean already, by the number of processes
         "average_tokens_across_devices": False,
     }  # fmt: skip
     model: Any = bert_classifier(hidden_dropout_prob=0, attention_probs_dropout_prob=0)
     model = _with_lora(model) if lora else model
-    trainer: Any = transformers.Trainer(model, transformers.TrainingArguments(**settings), train_dataset=SENTENCES)  # type: ignore[arg-type]
+    trainer: Any = transformers.Trainer(model, training_arguments(folder, **settings), train_dataset=SENTENCES)  # type: ignore[arg-type]
     trainer._get_train_sampler = lambda *_: SequentialSampler(SENTENCES)
     monitor = Monitor({name: torch.stack([row[name] for row in SENTENCES]) for name in SENTENCES[0]}, ["ntk_trace"])
     if lora:

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import SequentialSampler
 
 from door_networks import bert_classifier
+from quiet_trainer import training_arguments
 from two_processes import together
 
 transformers = pytest.importorskip("transformers")
@@ -33,12 +34,8 @@ CANARIES = PairedCanaries.of_labels(SENTENCES, n_classes=2, number=6)
 
 
 def trainer_of(folder: Path | str, model: Any, data: Any, **options: Any) -> Any:
-    settings: dict[str, Any] = {
-        "output_dir": str(folder), "per_device_train_batch_size": 8, "per_device_eval_batch_size": 4,
-        "num_train_epochs": 2, "learning_rate": 0.01, "report_to": [], "save_strategy": "no", "disable_tqdm": True,
-        "use_cpu": True, "seed": 3,
-    } | options  # fmt: skip
-    return transformers.Trainer(model=model, args=transformers.TrainingArguments(**settings), train_dataset=data)
+    arguments = training_arguments(folder, **{"per_device_eval_batch_size": 4, "num_train_epochs": 2} | options)
+    return transformers.Trainer(model=model, args=arguments, train_dataset=data)
 
 
 def test_the_rows_are_those_by_hand_and_training_is_untouched(tmp_path: Path) -> None:

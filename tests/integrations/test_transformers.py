@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from door_networks import bert_classifier
+from quiet_trainer import training_arguments
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -45,20 +46,6 @@ class Sentences(Dataset):
     def __getitem__(self, index: int) -> dict[str, Any]:
         mask = (TOKENS[index] != 0).long()
         return {"input_ids": TOKENS[index], "attention_mask": mask, "labels": LABELS[index]}
-
-
-def training_arguments(folder: Path, **options: Any) -> Any:
-    return transformers.TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=8,
-        learning_rate=1e-2,
-        report_to=[],
-        save_strategy="no",
-        disable_tqdm=True,
-        use_cpu=True,
-        seed=3,
-        **options,
-    )
 
 
 def fit(folder: Path, *callbacks: Any) -> tuple[Any, Any]:
