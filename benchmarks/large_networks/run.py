@@ -122,6 +122,11 @@ def _trace(network: Any, x: Any, **options: Any) -> dict[str, float]:
     return _estimate(ntk_trace(network, x, method="probe", **options))
 
 
+def _half(network: Any, x: Any) -> dict[str, float]:
+
+    return _trace(network.bfloat16(), x.bfloat16() if x.is_floating_point() else x)
+
+
 def _read(name: str, network: Any, x: Any, **options: Any) -> dict[str, float]:
     import torch
 
@@ -162,6 +167,7 @@ CELLS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     "margins": lambda network, x: _read("margin_signature", network, x),
     "trace, Rademacher probe": lambda network, x: _trace(network, x, probe="rademacher"),
     "unit sparsity": _sparsity,
+    "trace, class probe, bfloat16": _half,
     "trace, 8 Rademacher probes": lambda network, x: _trace(network, x, probe="rademacher", draws=8),
 }
 
