@@ -20,7 +20,7 @@ def test_claims_are_told_and_their_page_is_written(tmp_path: Path) -> None:
     page = (tmp_path / "README.md").read_text()
     assert page.startswith("# What holds, and what does not\n")
     assert "## Towards Understanding Regularization in Batch Normalization" in page
-    assert "| App. B.3: dropout before BN harms |  |  | **not run**: no part |  |" in page
+    assert "| Fig. 3: on down-sampled ImageNet itself |  |  | **cannot be run here**: the data are not" in page
 
 
 def test_the_page_opens_with_findings_by_outcome_and_counts_with_links() -> None:
