@@ -130,7 +130,6 @@ def _trace(network: Any, x: Any, **options: Any) -> dict[str, float]:
 
 
 def _half(network: Any, x: Any) -> dict[str, float]:
-
     return _trace(network.bfloat16(), x.bfloat16() if x.is_floating_point() else x)
 
 

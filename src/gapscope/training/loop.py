@@ -162,14 +162,13 @@ class Training:
 
 @contextmanager
 def written_at_last(trainings: Sequence[Training]) -> Iterator[None]:
-    """Write the last finished epochs of trainings that are broken off in the body, as by an interrupt."""
+    """Write the last finished epochs of trainings that were broken off in the body, by an error or an interrupt."""
     try:
         yield
-    except BaseException:
+    finally:
         for training in trainings:
             with suppress(NotWritten):  # what broke off matters more
                 training.write()
-        raise
 
 
 def train(
@@ -188,10 +187,10 @@ def train(
 
     The loss is `inspection.losses.loss_of` (or what `settings.loss` names) plus the penalties. With `folder` the state
     is kept there after every epoch, short epochs once a second and when training ends or is interrupted
-    (`checkpoint.safetensors`, `history.jsonl`): calling `train` again with the same
-    arguments goes on from the last finished epoch and ends with the weights that the unbroken run has; buffers that are
-    not part of the state dictionary, and the random streams of torch, NumPy and Python, are kept too. Where these files
-    are damaged the training begins anew, with a `DamagedFileWarning`. Global random states are left as they were.
+    (`checkpoint.safetensors`, `history.jsonl`): calling `train` again with the same arguments goes on from the last
+    finished epoch and ends with the weights that the unbroken run has; buffers that are not part of the state
+    dictionary, and the random streams of torch, NumPy and Python, are kept too. Where these files are damaged the
+    training begins anew, with a `DamagedFileWarning`. Global random states are left as they were.
 
     Args:
         network: Trained in place, on the device it is on; left in evaluation mode.

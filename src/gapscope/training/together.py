@@ -81,7 +81,7 @@ class _Turn:
     def take(self, part: Callable[..., None], *given: Any) -> None:
         """Do a part of the training in its own streams; what goes wrong is kept, and the others go on."""
         try:
-            with self.streams.turn(), written_at_last([self.training]):
+            with self.streams.turn():
                 part(*given)
         except Exception as error:
             self.error = error

@@ -27,7 +27,7 @@ from gapscope_studies.kit.claims import Claim, Compared, claim, short
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, Setting
-from gapscope_studies.luo2019.networks import PAPER, REACH, method
+from gapscope_studies.luo2019.networks import PAPER, REACH, SHOWN, method
 
 SOURCE = "App. B.3"
 
@@ -76,15 +76,14 @@ def one_training(setting: Setting, way: Way, seed: int) -> dict[str, Any]:
     """Train one network; its scores on training images, on those kept back, and on test images, and its curve."""
     scale = setting.read(__file__)["constant_decay"]
     spec = _specs(setting, large=way.large)[0].replace({"seed": seed, "data.seed": seed})
-    size = spec.data.train_size
-    assert size is not None
-    problem, _ = prepared(spec.replace({"data.train_size": 2 * size}), setting.data_root)
-    samples, kept_back = (problem.train.subset(part) for part in torch.arange(2 * size).split(size))
-    rates = {f"fc{layer}_dropout": scale["dropout"] if layer == way.dropped else 0.0 for layer in (1, 2)}
+    if spec.data.train_size is not None:  # else half of all that there are is kept back
+        spec = spec.replace({"data.train_size": 2 * spec.data.train_size})
+    problem, _ = prepared(spec, setting.data_root)
+    samples, kept_back = (problem.train.subset(half) for half in torch.arange(len(problem.train)).chunk(2))
     network = build_network(spec.replace({"network.options.dropout": scale["dropout"]}), problem)
-    for name, rate in rates.items():
-        layer: Any = network.get_submodule(name)
-        layer.p = rate
+    for number in (1, 2):
+        layer: Any = network.get_submodule(f"fc{number}_dropout")
+        layer.p = scale["dropout"] if number == way.dropped else 0.0
     normal, large = _batch_sizes(setting)
     penalties: list[Penalty] = [ConstantDecay(way.constant)] if way.constant else []
     if way.measured:
@@ -163,18 +162,16 @@ def constant_decay(setting: Setting) -> Outcome:
         f"BN {normal}, dropout behind BN": Way(dropped=2),
     }
     found = _trained(setting, ways, range(setting.read(__file__)["seeds"]))
-    shown = {"train_loss": "train loss", "test_loss": "validation loss", "train_accuracy": "train accuracy",
-             "test_accuracy": "validation accuracy"}  # fmt: skip
     rows = [
-        {"method": name} | {title: str(mean([run[score] for run in runs])) for score, title in shown.items()}
+        {"method": name} | {title: str(mean([run[score] for run in runs])) for score, title in SHOWN.items()}
         for name, runs in found.items()
     ]
     tried = len(tuning) * setting.read(__file__)["constant_decay"]["tuning_seeds"]
-    by_method = {name: {score: [run[score] for run in runs] for score in shown} for name, runs in found.items()}
+    by_method = {name: {score: [run[score] for run in runs] for score in SHOWN} for name, runs in found.items()}
     figure, axes = plots.panels(2)
     for axis, score in zip(axes, ("test_loss", "test_accuracy"), strict=True):
         plots.points(axis, {name: mean([run[score] for run in runs]) for name, runs in found.items()})
-        plots.named(axis, title=shown[score])
+        plots.named(axis, title=SHOWN[score])
     paper = PAPER | {"network": "ResNet-18", "batch size": "1,024; 32 of other authors", "dropout": "not said"}
     return outcome(
         setting,
