@@ -60,11 +60,11 @@ CASES = {
     "logits": (built("fully_connected", input_shape=(9,), width=9), "output", (9,), 1, False),
 }
 
-# one of each way to sum in double precision too: maps, masked maps, a block, features, tokens
+# one of each way to sum in double precision too: maps, masked maps, a block, features, tokens; the others thoroughly
 DOUBLE = ("VGG, linear tail", "LeNet, flattened maps", "functional, first", "gated block", "fully connected", "tokens")
 
 
-def prepared(case: str, dtype: torch.dtype, samples: int = 5) -> tuple[Any, SplitNetwork, Tensor, Tensor]:
+def prepared(case: str, dtype: torch.dtype, samples: int = 6) -> tuple[Any, SplitNetwork, Tensor, Tensor]:
     network, layer, shape, _, _ = CASES[case]
     network, x = network.to(dtype), noise(samples, *shape, seed=5, dtype=dtype)
     split = split_at(network, x, layer, None)
@@ -74,7 +74,10 @@ def prepared(case: str, dtype: torch.dtype, samples: int = 5) -> tuple[Any, Spli
 
 @pytest.mark.parametrize(
     ("case", "dtype"),
-    [*((case, torch.float32) for case in CASES), *((case, torch.float64) for case in DOUBLE)],
+    [
+        *((case, torch.float32) for case in CASES),
+        *(pytest.param(case, torch.float64, marks=() if case in DOUBLE else pytest.mark.thorough) for case in CASES),
+    ],
     ids=str,
 )
 @torch.no_grad()

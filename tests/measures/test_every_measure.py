@@ -181,15 +181,21 @@ def _made(name: str) -> tuple[nn.Module, Samples]:
 
 # every measure is taken of a ResNet-18 once more behind the front door, in test_front_door_networks
 _DEAR = ("many", "superlinear")
-# six bounds from one search for a deviation: one of them is taken of every network, the others of two
+# six bounds from one search for a deviation: one is quickly taken of every network, the others of two
 _ONE_SEARCH = {name for name in MEASURES if name.startswith("pacbayes_")} - {"pacbayes_magnitude_flatness"}
+
+
+def _marks(item: Measure, name: str) -> list[Any]:
+    if item.cost_class in _DEAR and name == "ResNet-18, narrow":
+        return [pytest.mark.slow]
+    if item.name in _ONE_SEARCH and name not in ("fully connected", "convolutional"):
+        return [pytest.mark.thorough]
+    return []
+
+
 _PAIRS = [
-    pytest.param(
-        item, name, id=f"{item.name}-{name}",
-        marks=[pytest.mark.slow] if item.cost_class in _DEAR and name == "ResNet-18, narrow" else [],
-    )
+    pytest.param(item, name, id=f"{item.name}-{name}", marks=_marks(item, name))
     for item in MEASURES.values() for name in CASES
-    if item.name not in _ONE_SEARCH or name in ("fully connected", "convolutional")
 ]  # fmt: skip
 
 

@@ -83,10 +83,10 @@ def test_probes_are_unbiased_and_their_standard_error_is_their_spread(network, x
             draws=4,
             generator=torch.Generator().manual_seed(seed),
         )
-        for seed in range(120)
+        for seed in range(200)
     ]
     spread = np.std([float(value) for value in probed])
-    assert abs(np.mean(probed) - exact) < 4 * spread / np.sqrt(120)
+    assert abs(np.mean(probed) - exact) < 4 * spread / np.sqrt(200)
     assert np.sqrt(np.mean(np.square([value.standard_error or 0 for value in probed]))) == pytest.approx(
         spread, rel=0.2
     )

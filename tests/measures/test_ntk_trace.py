@@ -57,7 +57,7 @@ def test_probes_converge_to_the_trace_as_their_standard_error_says(probe: str) -
     assert estimate.standard_error < 0.05 * exact
     draws = [
         ntk_trace(network, x, method="probe", probe=probe, draws=4, generator=torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
-        for seed in range(120)
+        for seed in range(200)
     ]
     spread = torch.tensor(draws).std()
     typical = torch.tensor([draw.standard_error for draw in draws]).square().mean().sqrt()

@@ -127,19 +127,19 @@ def test_a_strength_without_room_is_a_fixed_one() -> None:
     ("make", "epochs"),
     [
         (gs.GradientSimilarityPenalty, 1),
-        (gs.GradientSimilarityPenalty, 5),
-        (gs.WeightPenalty, 5),
-        (gs.LossGradientPenalty, 5),
-        (gs.AutomaticDropout, 5),
+        (gs.GradientSimilarityPenalty, 9),
+        (gs.WeightPenalty, 9),
+        (gs.LossGradientPenalty, 9),
+        (gs.AutomaticDropout, 9),
     ],
 )
 def test_a_resumed_training_ends_as_the_unbroken_one(tmp_path: Path, make: Any, epochs: int) -> None:
     whole = make("auto")
-    unbroken = trained(0.5, [whole], network(nn.Dropout()), epochs=7)
+    unbroken = trained(0.5, [whole], network(nn.Dropout()), epochs=12)
     # after one epoch samples are still collected, for there are fewer than are watched
     trained(0.5, [make("auto")], network(nn.Dropout()), tmp_path, epochs=epochs)
     penalty = make("auto")
-    resumed = trained(0.5, [penalty], network(nn.Dropout()), tmp_path, epochs=7)
+    resumed = trained(0.5, [penalty], network(nn.Dropout()), tmp_path, epochs=12)
     assert same(unbroken, resumed) and penalty.strength == whole.strength != LIMITS[type(penalty).__name__][0]
 
 

@@ -65,7 +65,7 @@ def test_convolutions_within_a_factor_at_every_batch_size() -> None:
     check_convolutions((16, 32, 64, 128), ["1", "4"], passes=600)
 
 
-@pytest.mark.parametrize("epochs", [3, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("epochs", [3, pytest.param(12, marks=pytest.mark.thorough)])
 def test_fully_connected_layers(epochs: int) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -67,7 +67,7 @@ def test_first_and_second_derivatives(kind: str, affine: bool) -> None:
     options = {} if affine else {"affine": False}
     layer = made(kind, **options)
     function, parameters = function_of(layer)
-    h = inputs(5, 3, 2, 1).requires_grad_()
+    h = inputs(5, 3, 2, 2).requires_grad_()
     assert torch.autograd.gradcheck(function, (h, *parameters))
     assert torch.autograd.gradgradcheck(function, (h, *parameters))
 
@@ -167,11 +167,12 @@ def test_automatic_mixed_precision(kind: str) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @EVERY_KIND
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler, of its own
-def test_compilation_without_a_graph_break(kind: str) -> None:
+def test_compilation_without_a_graph_break(kind: str, backend: str) -> None:
     plain = made(kind).float()
-    compiled = torch.compile(copy.deepcopy(plain), backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(copy.deepcopy(plain), backend=backend, fullgraph=True)
     results = []
     for layer in (plain, compiled):
         h = inputs(6, 3, 2, 2).float().requires_grad_()
