@@ -73,10 +73,15 @@ def _check_inputs(inputs: Any) -> None:
     _check_values(inputs)
 
 
+def sums_up(tensor: Tensor) -> bool:
+    """Whether the sum is finite, which costs a pass over the numbers and no memory; it may overflow, too."""
+    return not (tensor.is_floating_point() or tensor.is_complex()) or bool(tensor.detach().sum().isfinite())
+
+
 def _check_values(inputs: Tensor) -> None:
     if inputs.is_meta:
         raise InvalidInput("inputs must hold numbers; got tensors on the meta device, which have none. Load the data.")
-    if inputs.is_floating_point() and not bool(inputs.detach().sum().isfinite()):  # one quick pass; it may overflow
+    if inputs.is_floating_point() and not sums_up(inputs):
         bad = int((~torch.isfinite(inputs)).reshape(len(inputs), -1).any(1).sum())
         if bad:
             raise InvalidInput(

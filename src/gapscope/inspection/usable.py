@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.samples import sums_up
 
 # How torch says that a layer was given numbers of another type than its weights.
 _OTHER_TYPE = re.compile(
@@ -56,15 +57,10 @@ def check_layers_can_be_watched(network: nn.Module) -> None:
         )
 
 
-def _sums_up(tensor: Tensor) -> bool:
-    """Whether the sum is finite, which costs a pass over the numbers and no memory; it may overflow, too."""
-    return not (tensor.is_floating_point() or tensor.is_complex()) or bool(tensor.detach().sum().isfinite())
-
-
 def check_finite(network: nn.Module) -> None:
     """Raise InvalidInput where a weight is not finite; buffers may be infinite on purpose, as attention masks are."""
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
-        if _sums_up(tensor):
+        if sums_up(tensor):
             continue
         wrong = ~torch.isfinite(tensor) if isinstance(tensor, nn.Parameter) else tensor.isnan()
         if bool(wrong.any()):
