@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gapscope.base.errors import DataNotFound
 from gapscope.data import load
 from gapscope_studies.expected_accuracy.runs import QUARTILES
 from gapscope_studies.kit.pool import digest, in_words
@@ -19,8 +20,7 @@ def behind(setting: Setting, networks: Sequence[Mapping[str, Any]]) -> dict[str,
         networks: Facts of every network: data, samples, noise, recipe and seed.
 
     Returns:
-        Its stands_in_for, seeds and data; each hash is of a whole data set, of which every network has samples of its
-        own.
+        Its stands_in_for, seeds and data, see `hash_of`.
     """
     columns = {name: [network[name] for network in networks] for name in ("data", "samples", "noise", "recipe", "seed")}
     here = {
@@ -35,5 +35,16 @@ def behind(setting: Setting, networks: Sequence[Mapping[str, Any]]) -> dict[str,
     return {
         "stands_in_for": [{"what": what, "paper": "", "here": value} for what, value in here.items()],
         "seeds": sorted(set(columns["seed"])),
-        "data": {name: digest(load(name, root=setting.data_root)) for name in names},
+        "data": {name: hash_of(name, setting) for name in names},
     }
+
+
+def hash_of(name: str, setting: Setting) -> str:
+    """The hash of a whole data set, of which every network has samples of its own.
+
+    A part that judges networks that are kept looks at no sample: it goes on where the data are not, and says so.
+    """
+    try:
+        return digest(load(name, root=setting.data_root))
+    except DataNotFound:
+        return "not on this machine"
