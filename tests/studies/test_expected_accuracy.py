@@ -142,7 +142,7 @@ def test_of_candidates_that_err_alike_the_plainest_is_taken() -> None:
 
 @pytest.mark.usefixtures("few_resamples")
 def test_the_judgement_of_what_is_kept_needs_no_data(tmp_path: Path) -> None:
-    setting = Setting(scale="small", work=tmp_path, data_root=tmp_path, workers=1, say=lambda line: None)
+    setting = Setting(scale="small", work=tmp_path, data_root=str(tmp_path), workers=1, say=lambda line: None)
     numbers = (outcome := STUDY.part("judged").run(setting)).numbers
     assert outcome.data["boston_housing"] == "not on this machine"
     assert sum(numbers["trained"].values()) == len(numbers["networks"]) <= numbers["drawn"]
