@@ -32,6 +32,7 @@ import json
 import operator
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +82,15 @@ def _step(found: Any, name: str) -> Any:
     return [item[first] - item[second[0]] if second else item[first] for item in found]
 
 
+@cache
+def _content(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def value_at(file: str, way: str, root: Path = ROOT) -> Any:
     """The value that a quotation names, in a file below results/ or from the repository's folder."""
     path = next(path for path in (root / "results" / file, root / file) if path.exists())
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = _content(path)
     found = found if way.startswith("claims > ") else found.get("numbers", found)
     for name in re.split(r" > (?![^\[]*\])", way):  # not within a filter
         found = _step(found, name)

@@ -110,6 +110,7 @@ def test_the_start_test_can_fail() -> None:
     assert "torch" in loaded_after("import gapscope; gapscope.measure")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", ["import gapscope.estimation", "import gapscope.report"])
 def test_reading_records_never_loads_torch(code: str) -> None:
     assert "torch" not in loaded_after(code)

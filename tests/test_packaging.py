@@ -27,6 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.thorough
 def test_holds_the_package_its_types_and_its_templates_but_no_studies(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "gapscope/py.typed" in names and "gapscope/cli/demo.toml" in names

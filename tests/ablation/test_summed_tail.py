@@ -121,6 +121,7 @@ def test_rows_that_tie_are_those_of_the_masked_forward_pass() -> None:
     assert torch.equal(MaskedTail(split, None).predictions(source, ranking), found)
 
 
+@pytest.mark.thorough
 @torch.no_grad()
 def test_near_ties_are_settled_by_the_masked_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     # the second class repeats the first but for 1e-6 of its size: sums in another order cannot be trusted with that

@@ -36,6 +36,7 @@ def network() -> nn.Module:
     return built
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(SAMPLINGS))
 def test_a_part_of_the_samples_estimates_the_number_of_all(name: str) -> None:
     item, found = get_measure(name), ready(network(), as_samples((X, Y)))

@@ -84,6 +84,7 @@ def test_metrics_are_their_formulas(one_left_out: pandas.DataFrame) -> None:
         assert low <= _value(found, "estimator", metric) <= high
 
 
+@pytest.mark.thorough
 def test_the_papers_protocol_gives_the_sum_over_the_held_out_tenth() -> None:
     table = pool()
     predictions = held_out_predictions(ESTIMATOR, table, scheme="splits", n_splits=30)

@@ -60,6 +60,7 @@ def test_given_seed() -> None:
     _check([sentence(int(os.environ["GAPSCOPE_FUZZ_SEED"]))])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FINDINGS)
 def test_what_the_review_found(name: str) -> None:
     _check(FINDINGS[name].sentences())

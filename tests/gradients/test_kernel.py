@@ -104,6 +104,7 @@ def test_a_network_that_sends_all_samples_where_the_first_one_belongs_is_refused
         empirical_ntk(network, x)
 
 
+@pytest.mark.thorough
 def test_the_whole_jacobian_is_never_formed() -> None:
     """Its 64 x 10 x 670,000 numbers would take 1.7 GB."""
     program = """

@@ -63,6 +63,7 @@ def _process(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.thorough
 def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     together(_process, tmp_path)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))

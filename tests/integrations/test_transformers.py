@@ -178,6 +178,7 @@ def test_a_resumed_training_resumes_the_monitor_and_its_alarm(tmp_path: Path) ->
     assert resumed.state_dict()["alarm"] == unbroken.state_dict()["alarm"]
 
 
+@pytest.mark.thorough
 def test_wrong_labels_are_told_after_a_training_and_after_a_resumed_one(tmp_path: Path) -> None:
     tokens = torch.randint(1, 20, (120, 5), generator=torch.Generator().manual_seed(0))
     tokens[:, 0] = 2 + torch.arange(120) % 2
@@ -206,6 +207,7 @@ def test_wrong_labels_are_told_after_a_training_and_after_a_resumed_one(tmp_path
     assert again.order[: int(wrong.sum())].tolist() == found.order[: int(wrong.sum())].tolist()
 
 
+@pytest.mark.thorough
 def test_a_resumed_training_goes_on_with_the_state_of_its_penalties(tmp_path: Path) -> None:
     def trained(folder: Path, **resume: Any) -> list[GradientSimilarityPenalty]:
         arguments = training_arguments(folder, num_train_epochs=2)

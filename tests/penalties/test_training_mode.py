@@ -267,6 +267,7 @@ def _local_gradient(network: Any, x: Tensor, y: Tensor) -> Tensor:
     return _gathered(network)
 
 
+@pytest.mark.thorough
 def test_two_processes_average_what_each_gives_with_its_own_statistics(tmp_path: Path) -> None:
     together(_process, tmp_path)
     parts = zip(*(part.chunk(2) for part in _batch(12)), strict=True)

@@ -49,6 +49,7 @@ def test_whoever_names_the_address_has_all_that_is_finished(tmp_path: Path, monk
     check_copied(str(tmp_path / "there"), tmp_path, monkeypatch)
 
 
+@pytest.mark.thorough
 def test_an_s3_server_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = pytest.importorskip("moto.server")
     pytest.importorskip("s3fs")

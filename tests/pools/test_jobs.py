@@ -34,7 +34,7 @@ def made(folder: Path, *names: str) -> dict[str, partial[dict[str, object]]]:
     return {name: partial(answer, str(folder), name) for name in names}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_every_job_is_computed_once_and_kept(tmp_path: Path, workers: int) -> None:
     said: list[tuple[str, int, int]] = []
 

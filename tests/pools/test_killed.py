@@ -116,6 +116,7 @@ def lose_nothing(tmp_path: Path, content: str, kills_wanted: int, seed: int, *op
     return kills
 
 
+@pytest.mark.thorough
 def test_a_kill_between_two_networks_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "grid.toml").write_text(GRID.replace("[0, 1, 2, 3]", "[0]"))
     process = start(tmp_path / "grid.toml", tmp_path / "broken", "--workers", "1")

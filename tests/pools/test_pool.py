@@ -132,6 +132,7 @@ def test_foreign_and_newer_folders_are_refused(tmp_path: Path) -> None:
         Pool(tmp_path)
 
 
+@pytest.mark.thorough
 def test_the_ray_engine_gives_the_same_records(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     (mine,), (theirs,) = (
@@ -161,6 +162,7 @@ except NotWritten as error:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_no_failure_of_the_network(tmp_path: Path) -> None:
     pool, spec = Pool(tmp_path / "full"), Spec.from_dict(BASE)
     (tmp_path / "full" / "runs").mkdir(parents=True)

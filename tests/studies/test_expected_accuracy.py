@@ -140,6 +140,7 @@ def test_of_candidates_that_err_alike_the_plainest_is_taken() -> None:
     assert plainest(squares) == Candidate("ridge", ("left_out",))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_resamples")
 def test_the_judgement_of_what_is_kept_needs_no_data(tmp_path: Path) -> None:
     setting = Setting(scale="small", work=tmp_path, data_root=str(tmp_path), workers=1, say=lambda line: None)

@@ -52,6 +52,7 @@ def test_every_part_leaves_claims_scale_and_figures(study: SmokeStudy, name: str
     assert page.count("![") == len(drawn) >= 1 and all(path.stat().st_size < 200_000 for path in drawn)
 
 
+@pytest.mark.thorough
 def test_no_network_is_trained_twice(study: SmokeStudy) -> None:
     for part in ("fig2b", "mnist", "cifar100"):
         study.content(part)

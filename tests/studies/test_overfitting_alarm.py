@@ -210,6 +210,7 @@ def test_rivals_by_hand() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_runs_of_a_kind_are_one_unit_and_a_part_of_the_pool_is_judged_too(tmp_path: Path) -> None:
     found = [made_up(RISES_AND_FALLS, kind, noise) for kind in ("a", "b") for noise in (0.0, 0.1, 0.4)]
     outcome = study.judged(small(tmp_path), cases(small(tmp_path), "judging"), found)

@@ -63,6 +63,7 @@ def test_taus_are_taken_within_groups_that_differ_in_one_setting() -> None:
     assert taus_within(table, "m.norm", "hp.depth") == pytest.approx([-1.0, -1.0, -1.0])
 
 
+@pytest.mark.thorough
 def test_a_pool_at_smoke_scale(part: Callable[[str], dict[str, Any]]) -> None:
     content = part("cifar10")
     rows = content["numbers"]["clean"]["rows"]

@@ -34,6 +34,7 @@ def test_mean_of_six_students_follows_the_equations(settings: dict[str, Any], si
         np.testing.assert_allclose(getattr(simulated, name).mean(axis=1), getattr(solved, name), atol=0.03)
 
 
+@pytest.mark.thorough
 def test_single_students_spread_less_in_more_inputs() -> None:
     times = np.arange(1, 9)
     solved = learning_dynamics(times, learning_rate=0.5, zeta=0.25)

@@ -70,6 +70,7 @@ def test_batch_norm_shrinks_its_outputs_by_the_expected_batch_deviation(student:
     assert scale.mean() == pytest.approx(float(batch_norm_gamma(16)), abs=4e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [0.5, 1.25])
 def test_converged_batch_norm_is_least_squares_not_ridge(alpha: float) -> None:
     """Against the paper's Fig. 1a: with few noisy samples real batch norm ends at shrunk least squares."""

@@ -174,6 +174,7 @@ def test_all_commands_work_where_nothing_is_damaged(whole: Path, tmp_path: Path)
     assert set(outcomes.values()) == {"works"}, outcomes
 
 
+@pytest.mark.thorough
 def test_a_share_of_the_damages_ends_well(whole: Path, table: list[tuple[str, str]], tmp_path: Path) -> None:
     share = random.Random(0).sample(table, SHARE)
     counts, wrong = tortured(whole, tmp_path, share)

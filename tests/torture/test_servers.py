@@ -291,6 +291,7 @@ def check(name: str, behave: Behaviour, expected: str, folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"file.bin"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_server_that_misbehaves(name: str, tmp_path: Path) -> None:
     check(name, *SERVERS[name], tmp_path)

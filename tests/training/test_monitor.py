@@ -143,6 +143,7 @@ def test_of_a_dataset_only_the_chosen_samples_are_read_and_no_random_state_is_to
     assert torch.equal(torch.get_rng_state(), before[0])
 
 
+@pytest.mark.thorough
 def test_dropout_masks_open_gaps_in_the_log_determinant_that_evaluation_mode_does_not_have() -> None:
     monitors = [Monitor(make_samples(), ["ntk_logdet"], n_samples=10, mode=mode) for mode in ("eval", "train")]
 
