@@ -350,3 +350,11 @@ def test_weights_before_training_go_by_the_names_of_the_network_that_is_measured
     assert found.initial_for(of_inputs, None) is None
     assert list(found.initial_for(of_inputs, initial) or ()) == list(found.network.state_dict())
     assert list(found.initial_for(of_weights, initial) or ()) == list(one_number.state_dict())
+
+
+def test_layers_of_a_bert_go_by_its_own_names() -> None:
+    network, data = bert()
+    names = [name for name, _ in network.named_modules() if name.endswith("intermediate")]
+    options = {"unit_sparsity": {"layers": names[-1], "unit_axis": -1}, "margin_signature": {"layers": names[-1:]}}
+    readings = gs.measure(network, data, list(options), options=options)
+    assert not readings.unmeasured and f"{names[-1]}.median" in "".join(reading.name for reading in readings)

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import fx, nn
 
+from gapscope.inspection.hooks import named_modules
+
 
 class _Root(nn.Module):
     """Calls the network with its inputs alone, so that other arguments of its forward keep their defaults."""
@@ -112,7 +114,7 @@ def trace(network: nn.Module) -> Traced | None:
     output = next(node for node in graph.nodes if node.op == "output").args[0]
     if not isinstance(output, fx.Node):
         return None
-    names = {module: name for name, module in network.named_modules()}
+    names = {module: name for name, module in named_modules(network).items()}
     return Traced(root, graph, output, tracer.returned, names)
 
 

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gapscope.ablation.graph import Traced, ancestors, crossing, piece, trace
 from gapscope.ablation.layers import default_site, producing_layer, unit_axis_behind
+from gapscope.ablation.replay import Reads, forwards, handing_back, passed_calls
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.samples import slices
-from gapscope.inspection.hooks import module_named, tapped
+from gapscope.inspection.hooks import module_named, named_modules, tapped
 from gapscope.inspection.outputs import checked_outputs
 
 
@@ -26,8 +28,8 @@ class Activations:
     Attributes:
         values: The layer's output, one row a sample.
         context: Further values that reach the network's outputs past the layer.
-        kinds: For each: "rows" (one row a sample), "count" or "size" (the number of samples, alone or leading a shape),
-            or "constant".
+        kinds: For each: "rows" (one row a sample), "unread" (likewise, but nothing looks at more than its shape; it is
+            kept for one sample), "count" or "size" (the number of samples, alone or leading a shape), or "constant".
     """
 
     values: Float[Tensor, "s ..."]
@@ -46,6 +48,8 @@ class Activations:
 def _rows(value: Any, kind: str, samples: Tensor) -> Any:
     if kind == "rows":
         return value.index_select(0, samples)
+    if kind == "unread":
+        return value.expand(len(samples), *value.shape[1:])
     if kind == "count":
         return len(samples)
     return torch.Size((len(samples), *value[1:])) if kind == "size" else value
@@ -160,6 +164,52 @@ class HookedSplit(SplitNetwork):
         return None
 
 
+class ReplayedSplit(HookedSplit):
+    """A cut that hands back what modules returned before the layer. Fits most networks that cannot be traced."""
+
+    def __init__(self, network: nn.Module, layer: str, unit_axis: int, x: Tensor) -> None:
+        super().__init__(network, layer, unit_axis)
+        _, one, self.modules, self.structure = self._passed(x[:1])
+        values, two, *_ = self._passed(x[:1].expand(2, *x.shape[1:]).clone())
+        with Reads() as read:
+            self._outputs(values, two)
+
+        def kind(a: Any, b: Any) -> str:
+            found = _kind(a, b)
+            return "unread" if found == "rows" and b not in read else found
+
+        self.kinds = tuple(kind(a, b) for a, b in zip(one, two, strict=True))
+
+    def _passed(self, x: Tensor) -> tuple[Tensor, list[Any], Any, Any]:
+        """Return the layer's output, the inputs with all values that modules returned before, and how these belong."""
+        with passed_calls(self.network, self.module[self.label]) as calls:
+            source = super().activations(x)
+        values, structure = tree_flatten([output for _, output in calls])
+        return source.values, [x, *values], [module for module, _ in calls], structure
+
+    def activations(self, x: Tensor) -> Activations:
+        """Return what the module returns, from a whole forward pass, with what modules returned before it."""
+        values, context, modules, structure = self._passed(x)
+        if modules != self.modules or structure != self.structure:
+            raise NotMeasurable(
+                f"A network must call the same modules before layer '{self.label}' for all samples, for ablation "
+                "groups them anew; it does not."
+            )
+        kept = [v[:1].clone() if kind == "unread" else v for v, kind in zip(context, self.kinds, strict=True)]
+        return Activations(values, tuple(kept), self.kinds)
+
+    def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
+        """Return the outputs if the layer returns `values`, without what modules did before it."""
+        return self._outputs(values, source.context_rows(samples, [True] * len(self.kinds)))
+
+    def _outputs(self, values: Tensor, context: list[Any]) -> Float[Tensor, "r k"]:
+        x, *before = context
+        calls = zip(self.modules, tree_unflatten(before, self.structure), strict=True)
+        functions = handing_back(list(calls)) | {self.module[self.label]: lambda *_, **__: values}
+        with forwards(functions), tapped(self.module, replacement=values):
+            return checked_outputs(self.network(x), len(values))
+
+
 class TracedSplit(SplitNetwork):
     """A cut of the traced operations: only what lies behind the layer runs again."""
 
@@ -192,24 +242,30 @@ class TracedSplit(SplitNetwork):
 def _same_outputs(network: nn.Module, split: SplitNetwork, x: Tensor) -> bool:
     """Compare the split's outputs with the network's own: with half of the units masked if a hook can do that."""
     source, samples = split.activations(x), torch.tensor([0, 0, len(x) - 1], device=x.device)
-    if split.label in dict(network.named_modules()):
-        kept = torch.ones(3, source.values.shape[split.unit_axis], dtype=torch.bool, device=x.device)
+    values, whole = source.values[samples], None
+    if split.label in named_modules(network):
+        kept = torch.ones(3, values.shape[split.unit_axis], dtype=torch.bool, device=x.device)
         kept[1:, ::2] = False
-        values = split.masked(source.values[samples], kept)
-        hooked = HookedSplit(network, split.label, split.unit_axis)
-        # the network may change the values in place
-        expected = hooked.outputs(values.clone(), Activations(source.values, (x,), ("rows",)), samples)
-    else:
-        values, expected = source.values[samples], network(x[samples])
+        values = split.masked(values, kept)
+        whole = HookedSplit(network, split.label, split.unit_axis)
+    # before a whole pass, which would leave in the modules what the split may wrongly rely on; of copies, for the
+    # network may change the values in place
+    ours = split.outputs(values.clone(), source, samples)
+    given = Activations(source.values, (x,), ("rows",))
+    expected = network(x[samples]) if whole is None else whole.outputs(values, given, samples)
     tolerance = torch.finfo(expected.dtype).eps ** 0.5 * expected.abs().max()
-    return bool(((split.outputs(values, source, samples) - expected).abs() <= tolerance).all())
+    return bool(((ours - expected).abs() <= tolerance).all())
 
 
 def _hooked_split(network: nn.Module, label: str, unit_axis: int | None, x: Tensor) -> HookedSplit:
     split = HookedSplit(network, label, 1 if unit_axis is None else unit_axis)
     values = split.activations(x).values
     _checked_axis(label, values, None if unit_axis is None and values.ndim == 3 else split.unit_axis)
-    return split
+    try:
+        replayed = ReplayedSplit(network, label, split.unit_axis, x)
+        return replayed if _same_outputs(network, replayed, x) else split
+    except (RuntimeError, GapscopeError):  # modules that keep a state, or return what is of no sample
+        return split
 
 
 def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | None) -> SplitNetwork:
@@ -222,7 +278,8 @@ def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | 
         unit_axis: Axis of the layer's output that counts its units; None finds it.
 
     Returns:
-        The cut: of the traced operations where they give what the network gives, else by replacing the module's output.
+        The cut: of the traced operations where they give what the network gives, else by handing back what modules
+        returned before the layer where this gives the same, else by replacing the module's output in a whole pass.
 
     Raises:
         InvalidInput: There is no such layer, or no such axis.

@@ -71,6 +71,11 @@ class Adapted(nn.Module):
         self.class_axis, self.two_columns = class_axis, two_columns
         self.training = network.training
 
+    @property
+    def adapted_from(self) -> nn.Module:
+        """The network as its owner knows it."""
+        return self.network
+
     def forward(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
         """Return the raw outputs of the inputs that `x` stands for."""
         outputs = raw_outputs(self.network(x) if self.form is None else call(self.network, self.form, x))

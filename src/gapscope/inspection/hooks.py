@@ -32,6 +32,11 @@ def kind(name: str) -> str:
     return name.lower().replace("_", "")
 
 
+def named_modules(network: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules by the names that the owner of a network knows, also where it was adapted for measures."""
+    return dict(getattr(network, "adapted_from", network).named_modules())
+
+
 def module_named(network: nn.Module, name: str) -> nn.Module:
     """Return the module of a network called `name`.
 
@@ -45,7 +50,7 @@ def module_named(network: nn.Module, name: str) -> nn.Module:
     Raises:
         InvalidInput: There is none of this name; the nearest is named.
     """
-    known = dict(network.named_modules())
+    known = named_modules(network)
     if name not in known or not name:
         names = [key for key in known if key]
         raise InvalidInput(
@@ -106,7 +111,7 @@ def calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
 
     innermost = {
         name: module
-        for name, module in network.named_modules()
+        for name, module in named_modules(network).items()
         if isinstance(module, Weighted) or next(module.children(), None) is None
     }
     with hooked(innermost, record), torch.no_grad():
