@@ -223,8 +223,10 @@ def unit_sparsity(
     for a sample are skipped. Where the rest begins with pooling or other maps of single units and then a linear layer,
     that layer's outputs are running sums in float64, and rows whose two largest outputs are close are computed again
     by the masked forward pass. The last bits of outputs depend on the size of the batch; where the two largest agree up
-    to 64 units of rounding, the loop itself decides. The rest of a network that cannot be traced is the whole network,
-    with the layer's output replaced.
+    to 64 units of rounding, the loop itself decides. In a network that cannot be traced, as those of transformers, what
+    its modules returned before the layer is handed back to the code around them, and what follows runs again; where
+    that gives something else, as where modules leave values behind, the whole network runs with the layer's output
+    replaced.
 
     Args:
         network: Network that returns logits [n, K].
