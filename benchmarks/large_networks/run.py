@@ -164,11 +164,17 @@ def _sampled_labels(network: Any, x: Any) -> dict[str, float]:
     return _estimate(fisher_trace(network, x, None, labels="sampled"))
 
 
+def _penalty_by_sample(network: Any, x: Any) -> dict[str, float]:
+    """What a loop over batches of one sample, whose gradients add up, takes for one of them."""
+    return _penalty_step(network, x[:1])
+
+
 CELLS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     "forward and backward pass": _plain_step,
     "trace, class probe": lambda network, x: _trace(network, x),
     "trace with sampled labels": _sampled_labels,
     "training step with the trace penalty": _penalty_step,
+    "training step with the trace penalty, one sample at a time": _penalty_by_sample,
     "output sensitivity": lambda network, x: _read("output_sensitivity", network, x),
     "margins": lambda network, x: _read("margin_signature", network, x),
     "trace, Rademacher probe": lambda network, x: _trace(network, x, probe="rademacher"),

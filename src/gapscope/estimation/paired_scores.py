@@ -159,6 +159,7 @@ class PairedScores:
         pairs = numpy.arange(len(kind))
         # where each pair is of its own kind there is nothing to sum
         self._sums = None if len(kinds) == len(kind) else _indicator(kind, pairs, (len(kinds), len(kind)))
+        self._resampled: tuple[Array, Array, Array] | None = None
         self._sign = (kinds % 3 - 1).astype(numpy.float32)[:, None]
         # recipes of the first and the second network of each kind; what a recipe sets, any of its networks shows
         self._one, self._other = numpy.divmod(kinds // 3, count)
@@ -207,20 +208,30 @@ class PairedScores:
         ranks = _ranks(values)
         higher, lower = ranks[self.first], ranks[self.second]
         above, below = (higher > lower).astype(numpy.float32), (higher < lower).astype(numpy.float32)
-        paired = numpy.ones((len(above), 1), dtype=numpy.float32)
+        paired, every = self._weighted(weights)
         if weights is not None:
-            columns = weights.T.astype(numpy.float32)
-            paired = columns[self.first] * columns[self.second]
             above, below = above * paired, below * paired
-        if (sums := self._sums) is not None:
-            above, below, paired = (_product(sums, part) for part in (above, below, paired))
-        counts = _Counts(above, below, paired, self._sign)
+        counts = _Counts(self._summed(above), self._summed(below), every, self._sign)
         score: dict[str, Callable[[_Counts], Array]] = {
             "kendall": _kendall,
             "granulated": self._granulated,
             "mutual_information": self._information,
         }
         return {name: score[name](counts) for name in only}
+
+    def _weighted(self, weights: Float[Array, "b n"] | None) -> tuple[Array, Array]:
+        """Weights of all pairs, and their sums by kind; those of resamples stay for the next measure."""
+        if weights is None:
+            paired = numpy.ones((len(self.first), 1), dtype=numpy.float32)
+            return paired, self._summed(paired)
+        if self._resampled is None or self._resampled[0] is not weights:
+            columns = weights.T.astype(numpy.float32)
+            paired = columns[self.first] * columns[self.second]
+            self._resampled = weights, paired, self._summed(paired)
+        return self._resampled[1:]
+
+    def _summed(self, pairs: Float[Array, "p d"]) -> Float[Array, "k d"]:
+        return pairs if self._sums is None else _product(self._sums, pairs)
 
     def _granulated(self, counts: _Counts) -> Float[Array, " d"]:
         by_name: list[Float[Array, " d"]] = []

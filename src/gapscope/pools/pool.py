@@ -112,7 +112,10 @@ class Pool:
 
     def __len__(self) -> int:
         """Number of runs that have a record, or are under way."""
-        return sum(1 for _ in self.folder.glob("runs/*"))
+        try:
+            return len(os.listdir(self.folder / "runs"))  # noqa: PTH208 - many times as fast as a Path's for many runs
+        except OSError:
+            return 0
 
     def indexed(self) -> IndexedRecords:
         """What all records say, from the index of the pool; files that are new or have changed are read.
