@@ -268,8 +268,8 @@ def measure_run(setting: Setting, spec: Spec) -> dict[str, float]:
     """Measure one finished run, on the test samples of this scale unless a name says otherwise.
 
     Scores on training and test samples; S before and after training, after it also per output and on training inputs;
-    on fewer test inputs S and J of raw outputs and probabilities with their wall time; parameters, outputs and mean
-    square input; for classifiers the temperature.
+    on fewer test inputs S and J of raw outputs and probabilities with their processor time; parameters, outputs and
+    mean square input; for classifiers the temperature.
     """
     problem, test = measured_samples(setting, spec)
     few, train = _spread(test, Grids(setting).sizes["timed"]), _spread(problem.train, len(test))
