@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialised
+from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialised, noise
 from gapscope.ablation.graph import trace
-from gapscope.ablation.layers import default_site, producing_layer, unit_axis_behind
+from gapscope.ablation.layers import default_module, default_site, producing_layer, unit_axis_behind
 from gapscope.base.errors import NotMeasurable
 
 
@@ -29,12 +29,15 @@ def default_label(network: nn.Module) -> str:
     ],
 )
 def test_the_activation_behind_the_last_convolution(name: str, options: dict[str, object], expected: str) -> None:
-    assert default_label(built(name, **options)) == expected
+    network = built(name, **options)
+    assert default_label(network) == expected
+    # where each activation is a module, the order of calls tells the same
+    assert default_module(network, noise(1, 3, 32, 32)) == expected
 
 
 def test_without_convolutions_it_is_the_last_hidden_layer() -> None:
     network = built("fully_connected", input_shape=(5,), n_hidden=3, width=6, activation="tanh")
-    assert default_label(network) == "fc3_tanh"
+    assert default_label(network) == default_module(network, noise(2, 5)) == "fc3_tanh"
 
 
 def test_functional_activations_are_found() -> None:
@@ -57,8 +60,9 @@ def test_a_last_convolution_is_the_head() -> None:
 
 
 def test_it_must_be_plain_which_activation_is_meant() -> None:
-    with pytest.raises(NotMeasurable, match=r"could not be found by itself.*pass layers="):
-        default_site(trace(initialised(Untraceable)))
+    for network in (initialised(BareRelu), nn.Sequential(nn.Flatten(), nn.Linear(64, 2))):
+        with pytest.raises(NotMeasurable, match=r"could not be found by itself.*pass layers="):
+            default_module(network, noise(2, 1, 8, 8))
     with pytest.raises(NotMeasurable, match="needs a hidden layer"):
         default_label(nn.Sequential(nn.Flatten(), nn.Linear(2, 2)))
     with pytest.raises(NotMeasurable, match="needs a hidden layer"):
@@ -66,6 +70,11 @@ def test_it_must_be_plain_which_activation_is_meant() -> None:
     with pytest.raises(NotMeasurable, match=r"No activation follows the last hidden layer '0'.*layers='0'"):
         default_label(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)))
     assert default_label(initialised(Attention)) == "relu"
+
+
+def test_networks_that_cannot_be_traced_have_a_default_too() -> None:
+    assert trace(initialised(Untraceable)) is None
+    assert default_module(initialised(Untraceable), noise(2, 6)) == "body.1"
 
 
 def test_units_stand_last_behind_linear_layers() -> None:

@@ -221,6 +221,16 @@ def test_calls_are_handed_back_in_their_order_and_then_computed() -> None:
         assert [layer(0), layer(0), layer(0)] == [1, 2, 0]
 
 
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [("ResNet", "model.resnet.encoder.stages.1.layers.1.activation"), ("Bert", "model.bert.pooler.activation")],
+)
+@torch.no_grad()
+def test_the_default_layer_of_networks_of_transformers(name: str, layer: str) -> None:
+    network, x = Logits(name, **NETWORKS[name][2]).eval(), inputs(name)
+    assert split_at(network, x, None, None).label == layer
+
+
 def refused(*_: Any) -> None:
     raise NotMeasurable("cannot be replayed")
 

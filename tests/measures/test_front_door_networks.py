@@ -18,7 +18,7 @@ FEW = 12
 OF_TOKENS = {
     "augmentation_margin", "augmentation_robustness", "davies_bouldin_mixup", "input_jacobian_norm",
     "jacobian_covariance", "margin_signature", "mixup_margin", "mixup_robustness", "output_sensitivity", "path_norm",
-    "path_norm_over_margin", "synaptic_flow", "unit_sparsity",
+    "path_norm_over_margin", "synaptic_flow",
 }  # fmt: skip
 
 

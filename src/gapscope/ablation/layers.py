@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from torch import fx, nn
+from itertools import takewhile
+
+from torch import Tensor, fx, nn
 
 from gapscope.ablation.graph import Traced, ancestors, descendants
 from gapscope.base.errors import NotMeasurable
-from gapscope.inspection.hooks import ACTIVATIONS, Weighted, kind
+from gapscope.inspection.hooks import ACTIVATIONS, Weighted, calls, kind
 
 _CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d"})
 _GATES = frozenset({"sigmoid", "hardsigmoid"})
@@ -34,7 +36,36 @@ def _weighted(traced: Traced) -> list[fx.Node]:
     return [node for node in traced.graph.nodes if node in used and _kind(traced, node) in _CONVOLUTIONS | {"linear"}]
 
 
-def default_site(traced: Traced | None) -> fx.Node:
+def default_module(network: nn.Module, x: Tensor) -> str:
+    """Return the name of the module that `default_site` means, in a network that cannot be traced.
+
+    It is told from the order in which modules are called; activations that are functions are not seen, and a sigmoid,
+    which might be a gate, is none.
+
+    Args:
+        network: The network.
+        x: Inputs; one sample is looked at.
+
+    Returns:
+        Name of the module.
+
+    Raises:
+        NotMeasurable: No activation module is called between the last hidden layer and the next layer with weights.
+    """
+    made = calls(network, x[:1])
+    *hidden, _ = [i for i, call in enumerate(made) if isinstance(call.module, Weighted)] or [0]
+    last = next((i for i in reversed(hidden) if not isinstance(made[i].module, nn.Linear)), max(hidden, default=-1))
+    behind = takewhile(lambda call: not isinstance(call.module, Weighted), made[last + 1 :])
+    for call in behind if hidden else ():
+        if kind(type(call.module).__name__).removesuffix("activation") in ACTIVATIONS - _GATES:
+            return call.name
+    raise NotMeasurable(
+        "The layer to ablate could not be found by itself: the network's forward cannot be traced, and no activation "
+        "module is called behind its last hidden layer; pass layers= with the name of the module whose units are meant."
+    )
+
+
+def default_site(traced: Traced) -> fx.Node:
     """Return the activation of the last convolution, or of the last hidden layer in a network without convolutions.
 
     The last convolution or linear layer of all is the network's head and no hidden layer. The activation is the first
@@ -42,7 +73,7 @@ def default_site(traced: Traced | None) -> fx.Node:
     a residual network the activation after the last sum. A sigmoid that only multiplies something is a gate.
 
     Args:
-        traced: The traced network, None where it cannot be traced.
+        traced: The traced network.
 
     Returns:
         The operation whose output is ablated.
@@ -50,11 +81,6 @@ def default_site(traced: Traced | None) -> fx.Node:
     Raises:
         NotMeasurable: There is no hidden layer, or it is not plain which activation belongs to the last one.
     """
-    if traced is None:
-        raise NotMeasurable(
-            "The layer to ablate could not be found by itself, because the network's forward cannot be traced; "
-            "pass layers= with the name of the activation behind its last convolution."
-        )
     *hidden, _ = _weighted(traced) or [traced.input]
     if not hidden:
         raise NotMeasurable(

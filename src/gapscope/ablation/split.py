@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gapscope.ablation.graph import Traced, ancestors, crossing, piece, trace
-from gapscope.ablation.layers import default_site, producing_layer, unit_axis_behind
+from gapscope.ablation.layers import default_module, default_site, producing_layer, unit_axis_behind
 from gapscope.ablation.replay import Reads, forwards, handing_back, passed_calls
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.samples import slices
@@ -287,7 +287,9 @@ def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | 
             effect.
     """
     x, traced = x[:2], trace(network)
-    site = default_site(traced) if layer is None else traced and traced.find(layer)
+    if traced is None and layer is None:
+        layer = default_module(network, x)
+    site = traced and (default_site(traced) if layer is None else traced.find(layer))
     label = traced.label(site) if traced and site and layer is None else str(layer)
     if traced and site:
         if site not in ancestors([traced.output]):

@@ -215,8 +215,8 @@ def unit_sparsity(
 
     The default layer is the activation behind the last convolution (before pooling; behind the sum of a residual
     block), in a network without convolutions the activation of the last hidden layer. It is found by tracing the
-    network's operations, functional activations included; a network that cannot be traced, and one in which no
-    activation follows that layer, need `layers`.
+    network's operations, functional activations included; in a network that cannot be traced by the order in which its
+    modules are called. A network in which no activation follows that layer needs `layers`.
 
     Predictions are those of a loop over n that multiplies the layer's output by a mask, for all samples of a class at
     once. The rest of the network runs on large batches of masked activations; steps that remove a unit which is zero
