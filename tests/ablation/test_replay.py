@@ -178,7 +178,25 @@ class Opaque(Remembers):
         return self.head(self.cut(self.wraps(x).value))
 
 
-@pytest.mark.parametrize("network", [Remembers, Opaque])
+class Counts(nn.Module):
+    """A module that returns an array beside a tensor."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Any]:
+        return x.tanh(), x.sum(0).numpy()
+
+
+class Arrays(Remembers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = Counts()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 1e9:
+            return x
+        return self.head(self.cut(self.counts(x)[0]))
+
+
+@pytest.mark.parametrize("network", [Remembers, Opaque, Arrays])
 @torch.no_grad()
 def test_what_cannot_be_handed_back_is_computed(network: type[nn.Module]) -> None:
     built, x = initialised(network), noise(3, 6)
