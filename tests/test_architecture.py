@@ -106,6 +106,7 @@ def test_start_loads_nothing_heavy(code: str) -> None:
     assert not loaded_after(code) & HEAVY
 
 
+@pytest.mark.thorough
 def test_the_start_test_can_fail() -> None:
     assert "torch" in loaded_after("import gapscope; gapscope.measure")
 

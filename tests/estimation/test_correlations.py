@@ -93,6 +93,7 @@ def test_the_seed_decides_the_interval_and_more_networks_narrow_it() -> None:
     assert wide["kendall_high"] - wide["kendall_low"] > one["kendall_high"] - one["kendall_low"]
 
 
+@pytest.mark.thorough
 def test_intervals_cover_about_as_often_as_they_say() -> None:
     """Bivariate normal with correlation 1/sqrt(2): Kendall's tau is 2/pi asin(rho) = 0.5 exactly."""
     truth = {"pearson": 2**-0.5, "spearman": 6 / numpy.pi * numpy.arcsin(2**-1.5), "kendall": 0.5}

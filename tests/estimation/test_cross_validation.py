@@ -111,6 +111,7 @@ def test_the_mean_gap_has_no_correlation_although_leaving_one_out_makes_one(one_
     assert "fit_pearson" not in set(one_left_out.loc[one_left_out["model"] == "mean gap", "metric"])
 
 
+@pytest.mark.thorough
 def test_a_family_never_seen_is_refused() -> None:
     estimator = GapEstimator(features=["zeta"], families=["family"])
     found = cross_validate(estimator, FEW, scheme="leave_one_group_out", groups="family")
@@ -138,6 +139,7 @@ def test_intervals_cover_on_real_networks(pgdl: pandas.DataFrame, kind: str) -> 
     assert _value(found, "estimator", "refused") < 0.05
 
 
+@pytest.mark.thorough
 def test_unfinished_networks_and_missing_readings_are_left_out() -> None:
     table = pool()
     broken = table.iloc[:3].copy()

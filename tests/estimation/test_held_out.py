@@ -35,6 +35,7 @@ def test_every_network_is_predicted_once_from_other_folds() -> None:
         numpy.testing.assert_array_equal(part["prediction"], model.predict(table.loc[part.index]))
 
 
+@pytest.mark.thorough
 def test_hundreds_of_networks_take_seconds() -> None:
     records = synthetic_records(400)
     begin = time.process_time()

@@ -69,6 +69,7 @@ def test_weights_are_bit_identical_with_and_without_the_callback(tmp_path: Path)
     assert [row["step"] for row in logged] == [4, 8, 12]
 
 
+@pytest.mark.thorough
 def test_the_data_of_the_trainer_are_those_of_the_monitor(tmp_path: Path) -> None:
     monitor = Monitor(Sentences(), ("ntk_trace", "accuracy"), n_samples=12)
     fit(tmp_path, MonitorCallback(monitor))
@@ -157,6 +158,7 @@ def test_the_alarm_ends_training_only_where_asked(tmp_path: Path, raised_in: Any
     assert trainer.state.global_step == steps
 
 
+@pytest.mark.thorough
 def test_a_resumed_training_resumes_the_monitor_and_its_alarm(tmp_path: Path) -> None:
     def watched() -> Monitor:
         return Monitor((TOKENS, LABELS), ["accuracy"], n_samples=24, alarm="label_wave")

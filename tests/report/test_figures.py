@@ -19,6 +19,7 @@ from gapscope.report.figures import (
 )
 
 
+@pytest.mark.thorough
 def test_the_band_is_that_of_statsmodels() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -119,6 +119,7 @@ def test_the_baselines_stand_beside_the_estimate(page: str) -> None:
     assert rows == ["this estimator", "mean gap", "parameter_count", "train_loss"]
 
 
+@pytest.mark.thorough
 def test_cross_validated_answers_for_all_networks_are_shown_too(tmp_path: Path) -> None:
     records = synthetic_records()
     table = usable_rows(records_to_pandas(records))

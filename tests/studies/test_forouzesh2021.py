@@ -90,6 +90,7 @@ def test_points_average_the_numbers_and_not_their_logarithms(setting: Setting) -
     assert means.loc[0, "s_after_max"] == first["s_after"].max()
 
 
+@pytest.mark.thorough
 def test_bias_and_variance_add_up_to_the_squared_error(study: SmokeStudy) -> None:
     for point in study.content("fig10cd")["numbers"]["points"]:
         # test_loss is a mean over outputs, the decomposition a sum, over the same samples and runs

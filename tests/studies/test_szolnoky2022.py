@@ -46,6 +46,7 @@ def setting(study: SmokeStudy) -> Setting:
     return study.setting
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "part"), parts("szolnoky2022"))
 def test_every_part_leaves_claims_scale_tables_and_figures(study: SmokeStudy, name: str, part: str) -> None:
     found, page = study.content(part), study.page(part)

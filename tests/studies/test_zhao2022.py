@@ -166,6 +166,7 @@ def test_an_exact_relation_leaves_no_residual() -> None:
     assert found["rmse"]["mean gap"] > 0.1
 
 
+@pytest.mark.thorough
 def test_held_out_errors_are_those_of_the_noise() -> None:
     table = made_up(100, noise=0.05)
     found = repeated_splits(sparsity_model(), table, 30)
@@ -264,6 +265,7 @@ def test_photographs_are_those_of_the_data_set(tmp_path: Path) -> None:
     assert torch.allclose(sixteenths, sixteenths.round(), atol=0.04)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "part"), parts("zhao2022"))
 def test_every_part_leaves_claims_scale_and_figures(study: SmokeStudy, name: str, part: str) -> None:
     found, page = study.content(part), study.page(part)

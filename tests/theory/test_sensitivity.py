@@ -77,6 +77,7 @@ def test_other_homogeneous_activations_and_other_weights(slopes):
     assert_mean_is(expected_sensitivity(layers, 6, slopes=slopes), measured, at_most=0.05)
 
 
+@pytest.mark.thorough
 def test_convolutions_count_by_their_fan_in():
     x = torch.rand(30, 2, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     generator = torch.Generator().manual_seed(2)
