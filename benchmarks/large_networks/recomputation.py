@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from run import peak
 
 SAMPLES, CHANNELS, SIDE, BLOCKS = 8, 32, 64, 12
 WORKS = ("forward and backward pass", "trace, class probe", "training step with the trace penalty")
@@ -72,11 +73,6 @@ def worked(work: str, network: Any, x: Any) -> float:
     outputs, value = GradientSimilarityPenalty(0.001).with_outputs(network, x, y)
     (torch.nn.functional.cross_entropy(outputs, y) + value).backward()
     return float(value.detach())
-
-
-def peak() -> float:
-    """Largest memory of this process so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def cell(work: str, way: str) -> dict[str, float]:

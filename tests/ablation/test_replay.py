@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -165,19 +166,6 @@ class Wraps(nn.Module):
         return Packed(x.tanh())
 
 
-class Opaque(Remembers):
-    """A module that returns an object of its own, which cannot be taken apart into samples."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wraps = Wraps()
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.sum() > 1e9:
-            return x
-        return self.head(self.cut(self.wraps(x).value))
-
-
 class Counts(nn.Module):
     """A module that returns an array beside a tensor."""
 
@@ -185,20 +173,31 @@ class Counts(nn.Module):
         return x.tanh(), x.sum(0).numpy()
 
 
-class Arrays(Remembers):
-    def __init__(self) -> None:
+class TakesApart(nn.Module):
+    """What the module before the cut returns is more than tensors, which cannot be taken apart into samples."""
+
+    def __init__(self, before: nn.Module, tensor_of: Callable[[Any], Tensor]) -> None:
         super().__init__()
-        self.counts = Counts()
+        self.before, self.cut, self.head = before, nn.Linear(6, 6), nn.Linear(6, 4)
+        self.tensor_of = tensor_of
 
     def forward(self, x: Tensor) -> Tensor:
         if x.sum() > 1e9:
             return x
-        return self.head(self.cut(self.counts(x)[0]))
+        return self.head(self.cut(self.tensor_of(self.before(x))))
 
 
-@pytest.mark.parametrize("network", [Remembers, Opaque, Arrays])
+def opaque() -> nn.Module:
+    return TakesApart(Wraps(), lambda packed: packed.value)
+
+
+def arrays() -> nn.Module:
+    return TakesApart(Counts(), lambda pair: pair[0])
+
+
+@pytest.mark.parametrize("network", [Remembers, opaque, arrays])
 @torch.no_grad()
-def test_what_cannot_be_handed_back_is_computed(network: type[nn.Module]) -> None:
+def test_what_cannot_be_handed_back_is_computed(network: Callable[[], nn.Module]) -> None:
     built, x = initialised(network), noise(3, 6)
     split = split_at(built, x, "cut", None)
     assert type(split) is HookedSplit
