@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 
-from gapscope.estimation.held_out_line import held_out_line
+from gapscope.leaderboard.line_fit import held_out_line
 
 ROOT = Path(__file__).parents[1]
 QUOTED = re.compile(r"<!--n (?P<file>\S+) :: (?P<way>.+?) :: (?P<form>\S+?)-->(?P<text>.*?)<!--/n-->")

@@ -35,7 +35,7 @@ import torch
 import transformers
 
 from gapscope.base.environment import environment
-from gapscope.integrations.fine_tuning import FineTuningMeter, add_meter
+from gapscope.integrations.memorization_monitor import FineTuningMeter, add_meter
 from gapscope.labels.paired_canaries import PairedCanaries
 
 WORDS, CLASSES, PAIRS = 29, 4, 48

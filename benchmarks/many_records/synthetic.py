@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gapscope.base.files import to_json
-from gapscope.base.readings import SCHEMA
+from gapscope.results.readings import SCHEMA
 from gapscope.pools import Grid
 
 READINGS = {

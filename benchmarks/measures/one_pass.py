@@ -25,14 +25,14 @@ import torch
 from torch import Tensor
 
 import gapscope as gs
-from gapscope.assessment.budget import Plan, Share, planned
-from gapscope.assessment.door import in_eager_mode, ready
-from gapscope.assessment.sampled import taken
+from gapscope.measures.budget import Plan, Share, planned
+from gapscope.inspection.validation import in_eager_mode, ready
+from gapscope.measures.subsampling import taken
 from gapscope.base.environment import environment
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import TrainingSpec
-from gapscope.inspection.sharing import sharing
+from gapscope.inspection.memoization import sharing
 from gapscope.measures.registry import Measure, get_measure, measures
 from gapscope.training.loop import train
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from gapscope.base.environment import environment
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.base.specs import Spec
 from gapscope.pools import engines, run
 from gapscope.pools.batches import Batch, run_batch

@@ -26,7 +26,7 @@ from gapscope.base.specs import PenaltySpec, TrainingSpec
 from gapscope.networks import build
 from gapscope.training.loop import Training
 from gapscope.training.stack import Stack
-from gapscope.training.together import train_together
+from gapscope.training.multi_training import train_together
 
 PENALTY = (PenaltySpec(name="gradient_similarity", options={"strength": 0.001}),)
 CASES: dict[str, dict[str, Any]] = {

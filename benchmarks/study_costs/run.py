@@ -16,7 +16,7 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.pools import open_pool
 
 STUDY, WORKERS, BUSY = 10_000, (1, 8, 64), 0.8

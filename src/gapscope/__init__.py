@@ -7,16 +7,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gapscope.assessment.compare import compare as compare
-    from gapscope.assessment.comparison import Comparison as Comparison
-    from gapscope.assessment.expected_accuracy import expected_accuracy as expected_accuracy
-    from gapscope.assessment.measure import measure as measure
-    from gapscope.assessment.rank_architectures import rank_architectures as rank_architectures
-    from gapscope.base.estimate import Estimate as Estimate
-    from gapscope.base.readings import Reading as Reading
-    from gapscope.base.readings import Readings as Readings
-    from gapscope.base.records import Record as Record
-    from gapscope.base.records import records_to_pandas as records_to_pandas
+    from gapscope.leaderboard.comparison_run import compare as compare
+    from gapscope.leaderboard.comparison import Comparison as Comparison
+    from gapscope.prediction.forecast import expected_accuracy as expected_accuracy
+    from gapscope.measures.measurement import measure as measure
+    from gapscope.prediction.network_ranking import rank_architectures as rank_architectures
+    from gapscope.results.estimate import Estimate as Estimate
+    from gapscope.results.readings import Reading as Reading
+    from gapscope.results.readings import Readings as Readings
+    from gapscope.results.records import Record as Record
+    from gapscope.results.records import records_to_pandas as records_to_pandas
     from gapscope.base.samples import Samples as Samples
     from gapscope.base.specs import DataSpec as DataSpec
     from gapscope.base.specs import LossSpec as LossSpec
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from gapscope.base.specs import TrainingSpec as TrainingSpec
     from gapscope.batch_norm.advice.batch_norm import advise_batch_norm as advise_batch_norm
     from gapscope.data.sources import load as load
-    from gapscope.estimation.gap_estimator import GapEstimator as GapEstimator
-    from gapscope.estimation.leaderboard import leaderboard as leaderboard
-    from gapscope.estimation.leaderboard_result import Leaderboard as Leaderboard
-    from gapscope.labels.suspects import label_noise as label_noise
-    from gapscope.labels.suspects import suspect_labels as suspect_labels
+    from gapscope.prediction.gap_estimator import GapEstimator as GapEstimator
+    from gapscope.leaderboard.ranking import leaderboard as leaderboard
+    from gapscope.leaderboard.leaderboard_result import Leaderboard as Leaderboard
+    from gapscope.labels.label_issues import label_noise as label_noise
+    from gapscope.labels.label_issues import suspect_labels as suspect_labels
     from gapscope.measures.accuracy import accuracy as accuracy
     from gapscope.measures.bias_variance import bias_variance as bias_variance
     from gapscope.measures.distance_from_initialization import (
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from gapscope.measures.temperature_scaling import TemperatureScaled as TemperatureScaled
     from gapscope.measures.temperature_scaling import fit_temperature as fit_temperature
     from gapscope.measures.unit_sparsity import unit_sparsity as unit_sparsity
-    from gapscope.networks.building import build as build
+    from gapscope.networks.factory import build as build
     from gapscope.penalties.automatic_strength import AutomaticStrength as AutomaticStrength
     from gapscope.penalties.dropout import AutomaticDropout as AutomaticDropout
     from gapscope.penalties.gamma_decay import GammaDecayPenalty as GammaDecayPenalty
@@ -63,33 +63,33 @@ if TYPE_CHECKING:
     from gapscope.penalties.robust_losses import GeneralizedCrossEntropy as GeneralizedCrossEntropy
     from gapscope.penalties.weight import WeightPenalty as WeightPenalty
     from gapscope.pools.grid import Grid as Grid
-    from gapscope.pools.own import record as record
+    from gapscope.pools.external import record as record
     from gapscope.pools.pool import Pool as Pool
-    from gapscope.prediction.estimate_accuracy import estimate_accuracy as estimate_accuracy
-    from gapscope.prediction.known_networks import fit_accuracy as fit_accuracy
+    from gapscope.prediction.accuracy_after_training import estimate_accuracy as estimate_accuracy
+    from gapscope.prediction.recalibration import fit_accuracy as fit_accuracy
     from gapscope.report.training import write_training_report as write_training_report
     from gapscope.report.write import write_report as write_report
-    from gapscope.resampling.twin import twin as twin
+    from gapscope.prediction.learning_curves import twin as twin
     from gapscope.training.alarms.canaries import Canaries as Canaries
     from gapscope.training.alarms.canaries import CanaryAlarm as CanaryAlarm
     from gapscope.training.loop import train as train
     from gapscope.training.monitor import Monitor as Monitor
-    from gapscope.training.together import train_together as train_together
+    from gapscope.training.multi_training import train_together as train_together
 
 _PUBLIC = {
     "advise_batch_norm": "batch_norm.advice.batch_norm",
-    "expected_accuracy": "assessment.expected_accuracy",
-    "estimate_accuracy": "prediction.estimate_accuracy",
-    "fit_accuracy": "prediction.known_networks",
-    "measure": "assessment.measure",
-    "compare": "assessment.compare",
-    "Comparison": "assessment.comparison",
+    "expected_accuracy": "prediction.forecast",
+    "estimate_accuracy": "prediction.accuracy_after_training",
+    "fit_accuracy": "prediction.recalibration",
+    "measure": "measures.measurement",
+    "compare": "leaderboard.comparison_run",
+    "Comparison": "leaderboard.comparison",
     "load": "data.sources",
-    "GapEstimator": "estimation.gap_estimator",
-    "leaderboard": "estimation.leaderboard",
-    "Leaderboard": "estimation.leaderboard_result",
-    "label_noise": "labels.suspects",
-    "suspect_labels": "labels.suspects",
+    "GapEstimator": "prediction.gap_estimator",
+    "leaderboard": "leaderboard.ranking",
+    "Leaderboard": "leaderboard.leaderboard_result",
+    "label_noise": "labels.label_issues",
+    "suspect_labels": "labels.label_issues",
     "accuracy": "measures.accuracy",
     "bias_variance": "measures.bias_variance",
     "distance_from_initialization": "measures.distance_from_initialization",
@@ -112,7 +112,7 @@ _PUBLIC = {
     "Monitor": "training.monitor",
     "Canaries": "training.alarms.canaries",
     "CanaryAlarm": "training.alarms.canaries",
-    "build": "networks.building",
+    "build": "networks.factory",
     "AutomaticStrength": "penalties.automatic_strength",
     "AutomaticDropout": "penalties.dropout",
     "GammaDecayPenalty": "penalties.gamma_decay",
@@ -124,13 +124,13 @@ _PUBLIC = {
     "WeightPenalty": "penalties.weight",
     "Grid": "pools.grid",
     "Pool": "pools.pool",
-    "record": "pools.own",
-    "rank_architectures": "assessment.rank_architectures",
-    "Estimate": "base.estimate",
-    "Reading": "base.readings",
-    "Readings": "base.readings",
-    "Record": "base.records",
-    "records_to_pandas": "base.records",
+    "record": "pools.external",
+    "rank_architectures": "prediction.network_ranking",
+    "Estimate": "results.estimate",
+    "Reading": "results.readings",
+    "Readings": "results.readings",
+    "Record": "results.records",
+    "records_to_pandas": "results.records",
     "write_report": "report.write",
     "write_training_report": "report.training",
     "Samples": "base.samples",
@@ -141,8 +141,8 @@ _PUBLIC = {
     "Spec": "base.specs",
     "TrainingSpec": "base.specs",
     "train": "training.loop",
-    "train_together": "training.together",
-    "twin": "resampling.twin",
+    "train_together": "training.multi_training",
+    "twin": "prediction.learning_curves",
 }
 # name -> module; `normalization` and `registry` are the names that these rooms had before they moved
 _SUBPACKAGES = {

@@ -13,13 +13,13 @@ from gapscope.base.randomness import numpy_given_or_repeatable
 from gapscope.base.samples import Samples
 from gapscope.data.augmentation import flip_shift_rotate
 from gapscope.data.corruptions import balanced_subset, label_noise, subset, target_noise
-from gapscope.data.drawn_faces import draw_faces
+from gapscope.data.synthetic_faces import draw_faces
 from gapscope.data.motion_blur import motion_blur
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.ntk_trace import ntk_trace
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.unit_sparsity import unit_sparsity
-from gapscope.networks.building import build
+from gapscope.networks.factory import build
 from gapscope.theory.teacher_students import draw_teacher_task
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from gapscope.base.readings import Reading, Readings
-from gapscope.base.records import Record
+from gapscope.results.readings import Reading, Readings
+from gapscope.results.records import Record
 from gapscope.cli import app
 from gapscope.pools import Pool
 

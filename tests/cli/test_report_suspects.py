@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.base.specs import Spec
 from gapscope.cli.report import _suspects
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gapscope.gradients.kernel import kernel
 from gapscope.gradients.recording import recorded
-from gapscope.gradients.self_check import verify
+from gapscope.gradients.verification import verify
 from gapscope.gradients.traces import every_output, square_norms
 from gradients.reference import Wrapped, dense_jacobian, gradient_of
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import NeverSupported, NotMeasurable, ReplaceLayer
 from gapscope.gradients.recording import recorded
-from gapscope.gradients.self_check import verify
+from gapscope.gradients.verification import verify
 from gapscope.gradients.traces import every_output, per_sample_traces, square_norms
 from gradients.reference import CASES, VisionTransformer, Wrapped, dense_jacobian
 

@@ -18,8 +18,8 @@ pytest.importorskip("accelerate")
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.base.input_form import packed
-from gapscope.inspection.adapted import Adapted
+from gapscope.base.input_packing import packed
+from gapscope.inspection.network_adapter import Adapted
 from gapscope.integrations.transformers import MonitorCallback, add_penalty
 from gapscope.networks.adapters import LogitsOnly
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty

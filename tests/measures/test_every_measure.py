@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cases import CASES
 from gapscope.base.errors import GapscopeError
-from gapscope.base.readings import Readings
+from gapscope.results.readings import Readings
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.measures.registry import Measure, measures

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ablation.some_networks import built, initialised, noise
-from gapscope.assessment.measure import measure
+from gapscope.measures.measurement import measure
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.measures.margin_signature import FEATURES, TAPS, margin_signature
 

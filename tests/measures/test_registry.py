@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.samples import Samples
 from gapscope.measures import registry
 from gapscope.measures.registry import Number, get_measure, measures, register_measure

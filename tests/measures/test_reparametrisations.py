@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gapscope.base.readings import Readings
+from gapscope.results.readings import Readings
 from gapscope.measures.registry import REPARAMETRISATIONS, Measure, measures
 from measures_small import HISTORY, SMALL, options_of
 from reparametrised import CHANGES, relu_network

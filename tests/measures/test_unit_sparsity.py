@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ablation.naive import naive_predictions
 from ablation.some_networks import BareRelu, Untraceable, initialised, noise
-from gapscope.assessment.measure import measure
+from gapscope.measures.measurement import measure
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.networks.building import build
+from gapscope.networks.factory import build
 
 
 def test_parameter_count() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.networks.building import build
+from gapscope.networks.factory import build
 
 
 @pytest.mark.parametrize(

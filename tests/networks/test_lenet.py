@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from gapscope.base.errors import InvalidInput
-from gapscope.networks.building import build
+from gapscope.networks.factory import build
 
 
 @pytest.mark.parametrize(

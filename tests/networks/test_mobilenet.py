@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gapscope.networks.building import build
+from gapscope.networks.factory import build
 
 
 def test_parameter_count_and_shapes() -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gapscope.networks.building import build
+from gapscope.networks.factory import build
 from gapscope.networks.resnet import PaddedShortcut, ResidualBlock
 
 

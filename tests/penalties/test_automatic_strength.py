@@ -14,9 +14,9 @@ from torch import Tensor, nn
 import gapscope as gs
 from cases import CASES
 from gapscope.base.errors import InvalidInput
-from gapscope.base.input_form import packed
+from gapscope.base.input_packing import packed
 from gapscope.data import label_noise
-from gapscope.inspection.adapted import Adapted
+from gapscope.inspection.network_adapter import Adapted
 from gapscope.penalties.automatic_strength import FALL, LIMITS, RISE, AutomaticStrength, memorised
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import make_penalty

@@ -22,7 +22,7 @@ from gapscope.base.errors import (
     UnreadableFile,
     WorkerDied,
 )
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.base.specs import Spec
 from gapscope.pools import Grid, Pool, open_pool
 from gapscope.pools.readings import RunOptions, failure_message

@@ -16,8 +16,8 @@ import pytest
 
 from gapscope.base.errors import DamagedFileWarning
 from gapscope.base.files import to_json
-from gapscope.base.readings import Reading, Readings
-from gapscope.base.records import Record, records_to_pandas
+from gapscope.results.readings import Reading, Readings
+from gapscope.results.records import Record, records_to_pandas
 from gapscope.pools import Grid, Pool
 from gapscope.pools import index as index_module
 

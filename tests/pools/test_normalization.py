@@ -20,7 +20,7 @@ from gapscope.pools.from_spec import build_network
 from gapscope.pools.normalization import PopulationStatistics, penalties_of, population
 from gapscope.pools.readings import RunOptions
 from gapscope.pools.run import run
-from gapscope.pools.stored import load_network
+from gapscope.pools.loading import load_network
 
 BASE = Spec(
     data=DataSpec(train_size=60, test_size=40),

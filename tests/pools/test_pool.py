@@ -13,11 +13,11 @@ import pytest
 from cases import CASES
 from engines import in_this_process
 from gapscope.base.errors import GapscopeError, InvalidInput, UnreadableFile
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.base.specs import Spec
 from gapscope.pools import Grid, Pool, open_pool
 from gapscope.pools.readings import RunOptions
-from gapscope.pools.stored import read_network
+from gapscope.pools.loading import read_network
 from gapscope.training.checkpoints import load_tensors, save_tensors
 
 BASE = {

@@ -9,7 +9,7 @@ import pytest
 
 from engines import in_this_process
 from gapscope.base.errors import WorkerDied
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.base.specs import Spec
 from gapscope.pools import Grid, Pool
 from gapscope.pools.batches import batches

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy
 
-from gapscope.base.readings import Reading, Readings
-from gapscope.base.records import Record
+from gapscope.results.readings import Reading, Readings
+from gapscope.results.records import Record
 from gapscope.base.specs import Spec
 
 

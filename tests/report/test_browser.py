@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gapscope.base.records import records_to_pandas
+from gapscope.results.records import records_to_pandas
 from gapscope.estimation import GapEstimator, usable_rows
 from gapscope.report import write_report, write_training_report
-from gapscope.report.suspects import MOST_SHOWN
+from gapscope.report.label_issues import MOST_SHOWN
 from gapscope.training.recordings import Recordings
 from report.browser import Browser, browser, missing
 from report.synthetic_pool import synthetic_records

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gapscope.base.readings import Reading, Readings
-from gapscope.base.records import Record
+from gapscope.results.readings import Reading, Readings
+from gapscope.results.records import Record
 from gapscope.base.specs import Spec
 from gapscope.pools import Pool
 from gapscope.report import pool_view as module

@@ -9,8 +9,8 @@ import numpy
 import pytest
 from scipy import stats
 
-from gapscope.base.readings import Reading, Readings
-from gapscope.base.records import Record
+from gapscope.results.readings import Reading, Readings
+from gapscope.results.records import Record
 from gapscope.estimation import GapEstimator, usable_rows
 from gapscope.report.curves import curves
 from gapscope.report.held_out import held_out_section

@@ -8,9 +8,9 @@ import pytest
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import to_json
-from gapscope.base.readings import Reading, Readings
-from gapscope.base.records import Record, records_to_pandas
-from gapscope.estimation.correlations import correlations
+from gapscope.results.readings import Reading, Readings
+from gapscope.results.records import Record, records_to_pandas
+from gapscope.prediction.correlations import correlations
 from gapscope.report import summary
 
 

@@ -9,10 +9,10 @@ import numpy
 import pandas
 import pytest
 
-from gapscope.base.readings import Reading, Readings
-from gapscope.base.records import Record
-from gapscope.estimation.leaderboard import RANDOM
-from gapscope.estimation.leaderboard_row import Score, Verdict
+from gapscope.results.readings import Reading, Readings
+from gapscope.results.records import Record
+from gapscope.leaderboard.ranking import RANDOM
+from gapscope.leaderboard.leaderboard_row import Score, Verdict
 from gapscope.report import write_report
 from gapscope.report.measures import judged_readings, ranked_measures
 from gapscope.report.pool_view import PoolView

@@ -11,7 +11,7 @@ import pandas
 import pytest
 
 from gapscope.base.errors import GapscopeError, InvalidInput
-from gapscope.base.records import Record, records_to_pandas
+from gapscope.results.records import Record, records_to_pandas
 from gapscope.estimation import GapEstimator, held_out_predictions, usable_rows
 from gapscope.report import write_report
 from report.synthetic_pool import synthetic_records

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from gapscope.data import load
-from gapscope.estimation.accuracy_estimator import shipped
+from gapscope.prediction.accuracy_estimator import shipped
 from gapscope_studies.expected_accuracy.fit import COLUMNS, Candidate, as_table, fit, fitted_table, plainest
 from gapscope_studies.expected_accuracy.pools import (
     ADAM,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.base.samples import Samples
 from gapscope.base.specs import Spec
 from gapscope.batch_norm.norm_layers import BATCH_KINDS

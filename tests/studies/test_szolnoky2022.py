@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from gapscope.base.randomness import stream_seed
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.cli.study import load_study
 from gapscope.inspection.losses import scores
 from gapscope.inspection.outputs import network_outputs

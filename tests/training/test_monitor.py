@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from door_networks import bert, resnet18
-from gapscope.assessment.measure import measure
+from gapscope.measures.measurement import measure
 from gapscope.base.errors import InvalidInput, ReplaceLayer, UnreadableFile
 from gapscope.base.files import to_json
 from gapscope.base.samples import Samples

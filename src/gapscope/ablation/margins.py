@@ -14,7 +14,7 @@ from gapscope.base.samples import Samples, slices_of
 from gapscope.inspection.hooks import Weighted, calls, kind, module_named, tapped
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import checked_outputs, ready_inputs, samples_per_pass
-from gapscope.inspection.processes import divided, processes
+from gapscope.inspection.distributed import divided, processes
 
 
 def default_layers(network: nn.Module, x: Tensor) -> list[str]:

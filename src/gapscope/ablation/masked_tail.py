@@ -14,7 +14,7 @@ from gapscope.ablation.split import Activations, SplitNetwork
 from gapscope.ablation.states import States
 from gapscope.base.samples import slices, slices_of
 from gapscope.inspection.chunking import rows_per_pass
-from gapscope.inspection.processes import divided
+from gapscope.inspection.distributed import divided
 
 # Bytes of masked activations a pass: more of them leave the caches of a CPU and make nothing faster.
 PASS_BYTES = 2**28

@@ -14,7 +14,7 @@ from gapscope.ablation.split import Activations, SplitNetwork, TracedSplit
 from gapscope.ablation.states import States
 from gapscope.base.samples import slices, slices_of
 from gapscope.inspection.chunking import memory_budget
-from gapscope.inspection.processes import divided
+from gapscope.inspection.distributed import divided
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from gapscope.base.errors import DamagedFile, NotWritten, UnreadableFile
-from gapscope.base.kinds import is_dict, is_list_or_tuple
+from gapscope.base.type_guards import is_dict, is_list_or_tuple
 
 
 def _standard_json(value: Any) -> Any:

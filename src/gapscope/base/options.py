@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from gapscope.base.errors import InvalidInput, nearest
-from gapscope.base.kinds import is_list_or_tuple, is_mapping
+from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 
 
 def check_known(owner: str, given: Iterable[str], known: Iterable[str], *, noun: str = "option") -> None:

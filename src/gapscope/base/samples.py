@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput, check_same_length
-from gapscope.base.gathering import gathered
-from gapscope.base.input_form import InputForm, packed
+from gapscope.base.containers import gathered
+from gapscope.base.input_packing import InputForm, packed
 
 IGNORED = -100
 

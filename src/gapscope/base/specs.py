@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NoReturn, TypeVar
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range, nearest
-from gapscope.base.kinds import is_list_or_tuple, is_mapping
+from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 from gapscope.base.options import from_mapping, typed
 
 OPTIMIZERS = ("sgd", "adam")

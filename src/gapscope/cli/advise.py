@@ -64,7 +64,7 @@ def batch_norm(
     from rich.console import Console
 
     from gapscope.batch_norm.advice.batch_norm import advise_batch_norm
-    from gapscope.pools.stored import load_network
+    from gapscope.pools.loading import load_network
     from gapscope.training.checkpoints import load_tensors
 
     loaded, problem = load_network(network, None if data_root is None else str(data_root))

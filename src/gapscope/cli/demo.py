@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     import pandas
 
-    from gapscope.base.records import Record
+    from gapscope.results.records import Record
     from gapscope.estimation import GapEstimator
 
 GRID = Path(__file__).with_name("demo.toml")
@@ -37,7 +37,7 @@ def _network_name(record: Record) -> str:
 def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pandas.DataFrame:
     import pandas
 
-    from gapscope.report.numbers import expected
+    from gapscope.report.formatting import expected
 
     rows = []
     for record in records:
@@ -59,7 +59,7 @@ def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pan
 
 def _estimate(records: Sequence[Record]) -> tuple[list[Record], pandas.DataFrame, GapEstimator]:
     """Fit on two thirds of the finished networks; return the rest, what is said of them, and the estimator."""
-    from gapscope.base.records import records_to_pandas
+    from gapscope.results.records import records_to_pandas
     from gapscope.estimation import suggested_estimator, usable_rows
 
     finished = [record for record in records if record.status == "finished"]

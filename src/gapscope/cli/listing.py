@@ -70,7 +70,7 @@ def penalties(json: bool = JSON) -> None:
 @app.command("networks")
 def networks(json: bool = JSON) -> None:
     """Every network: its name in specs, its options with their defaults."""
-    from gapscope.networks.building import network_names, network_options
+    from gapscope.networks.factory import network_names, network_options
 
     _show(
         [{"name": name, "options": [f"{key}={value!r}" for key, value in network_options(name).items()]}

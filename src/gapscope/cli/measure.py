@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gapscope.cli.own import HELP
+from gapscope.cli.network_argument import HELP
 
 if TYPE_CHECKING:
-    from gapscope.estimation.leaderboard_result import Leaderboard
+    from gapscope.leaderboard.leaderboard_result import Leaderboard
 
 NAMES = typer.Option(
     [], "--measure", help="A measure (`gapscope list measures`); again for more. Default: all of linear cost."
@@ -30,7 +30,7 @@ def measure(
     json: bool = JSON,
 ) -> None:
     """Measure a network on the data it was trained on; every number with direction and units."""
-    from gapscope.cli.own import record_of
+    from gapscope.cli.network_argument import record_of
     from gapscope.pools.readings import RunOptions
 
     options = RunOptions(
@@ -66,9 +66,9 @@ def compare(
     """
     from rich.console import Console
 
-    from gapscope.assessment.compare import compare as compare_networks
+    from gapscope.leaderboard.comparison_run import compare as compare_networks
     from gapscope.base.samples import as_samples
-    from gapscope.cli.own import network_of
+    from gapscope.cli.network_argument import network_of
     from gapscope.cli.tables import table_of
 
     loaded = [network_of(source, data_root) for source in networks]
@@ -93,7 +93,7 @@ def compare(
 
 def _judged(known: Path) -> Leaderboard:
     from gapscope.cli.progress import steps
-    from gapscope.estimation.leaderboard import leaderboard
+    from gapscope.leaderboard.ranking import leaderboard
 
     with steps("judging measures") as show:
         return leaderboard(known, on_measure=lambda name, done, of: show(done, of))

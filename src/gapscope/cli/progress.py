@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 
 if TYPE_CHECKING:
     from rich.progress import Progress

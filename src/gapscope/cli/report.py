@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from gapscope.base.records import Record
+    from gapscope.results.records import Record
 
 FEWEST = 12
 
@@ -34,7 +34,7 @@ def _suspects(records: Sequence[Record], data_root: Path | None) -> dict[str, An
     """The most suspicious labels of the pool's training data, by the untrained network of its first record."""
     from gapscope.base.errors import InvalidInput
     from gapscope.base.specs import Spec
-    from gapscope.labels.suspects import suspect_labels
+    from gapscope.labels.label_issues import suspect_labels
     from gapscope.pools.from_spec import build_network, prepared
 
     named = next((record for record in records if "network" in record.spec and "data" in record.spec), None)
@@ -68,7 +68,7 @@ def report(
     from gapscope.base.files import to_json
     from gapscope.pools import open_pool
     from gapscope.report import summary, write_report
-    from gapscope.report.numbers import counted
+    from gapscope.report.formatting import counted
     from gapscope.report.pool_view import view_of
 
     view = view_of(open_pool(pool))

@@ -10,7 +10,7 @@ from typing import Any
 
 from gapscope.data import built_in, image_sets
 from gapscope.data.downloads import Origin, RemoteFile
-from gapscope.data.drawn_faces import drawn_faces
+from gapscope.data.synthetic_faces import drawn_faces
 from gapscope.data.facial_keypoints import FACIAL_KEYPOINTS, facial_keypoints
 from gapscope.data.image_folder import IMAGE_FOLDER, image_folder
 from gapscope.data.location import FileLayout

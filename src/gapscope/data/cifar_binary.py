@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from gapscope.base.errors import UnreadableFile
-from gapscope.data.packed import read_bounded
+from gapscope.data.compressed import read_bounded
 
 _PIXELS = 3 * 32 * 32
 _MOST_RECORDS = 60_000

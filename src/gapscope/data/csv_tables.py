@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from gapscope.base.errors import UnreadableFile
-from gapscope.data.packed import read_bounded
+from gapscope.data.compressed import read_bounded
 
 _MOST_BYTES = 64 * 2**20
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from gapscope.base.errors import UnreadableFile, check_choice
 from gapscope.base.samples import Samples
 from gapscope.data.location import FileLayout, locate
-from gapscope.data.packed import opened
+from gapscope.data.compressed import opened
 from gapscope.data.problem import Problem
 from gapscope.data.splits import split_indices
 

@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from gapscope.base.errors import UnreadableFile
-from gapscope.data.packed import check_room, opened
+from gapscope.data.compressed import check_room, opened
 
 _UNSIGNED_BYTES = 0x08
 

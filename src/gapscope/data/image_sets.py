@@ -12,7 +12,7 @@ from gapscope.base.samples import Samples
 from gapscope.data.cifar_binary import read_cifar
 from gapscope.data.idx import read_idx
 from gapscope.data.location import FileLayout, locate
-from gapscope.data.packed import read_bounded
+from gapscope.data.compressed import read_bounded
 from gapscope.data.problem import Problem
 
 _IDX_FILES = {

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gapscope.gradients.held_statistics import held
+from gapscope.gradients.frozen_batch_stats import held
 from gapscope.inspection.outputs import as_real, check_no_reentrant_checkpoint, explained
 
 
@@ -30,7 +30,7 @@ def gradients_at(
 ) -> list[Tensor | None]:
     """Return the derivatives [C, ...] of the weighted outputs at every place in their graph; None where there is none.
 
-    Statistics of the batch, see `gapscope.gradients.held_statistics`, are held fixed.
+    Statistics of the batch, see `gapscope.gradients.frozen_batch_stats`, are held fixed.
 
     Args:
         outputs: Tensors with a graph.

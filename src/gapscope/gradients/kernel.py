@@ -13,12 +13,12 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.samples import slices
 from gapscope.gradients.contributions import Contribution, densely_combined
 from gapscope.gradients.recording import recorded
-from gapscope.gradients.self_check import verify
+from gapscope.gradients.verification import verify
 from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import every_output
 from gapscope.inspection.chunking import memory_budget
 from gapscope.inspection.outputs import ready_inputs
-from gapscope.inspection.processes import Processes, processes
+from gapscope.inspection.distributed import Processes, processes
 from gapscope.inspection.substitution import Substituted, in_precision, of_precision
 
 Contributions = Mapping[tuple[int, ...], Contribution]

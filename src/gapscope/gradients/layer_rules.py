@@ -77,7 +77,7 @@ class Call:
         """Dimension of the output that holds the samples, as its shape suggests; None where there is none.
 
         The first dimension counts also where it is a multiple of n: then each sample owns consecutive rows. What is
-        guessed here is verified by `gapscope.gradients.self_check`.
+        guessed here is verified by `gapscope.gradients.verification`.
         """
         shape = self.outputs[0].shape
         if len(shape) < 2:

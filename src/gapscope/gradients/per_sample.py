@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from gapscope.gradients.backward import gradients_at
 from gapscope.gradients.contributions import Contribution, Dense
 from gapscope.gradients.double_backward import differentiable_kernels
-from gapscope.gradients.held_statistics import uses_batch_statistics
+from gapscope.gradients.frozen_batch_stats import uses_batch_statistics
 from gapscope.gradients.layer_rules import Call, NotSeparable, samples_first
 from gapscope.inspection.outputs import as_real
 from gapscope.inspection.restoring import restored

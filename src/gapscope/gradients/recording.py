@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from gapscope.gradients.contributions import Contribution
 from gapscope.gradients.double_backward import differentiable_kernels
-from gapscope.gradients.held_statistics import holdable
+from gapscope.gradients.frozen_batch_stats import holdable
 from gapscope.gradients.layer_rules import Call, rule_of
 from gapscope.gradients.rules.attention import attention, can_be_unfolded
 from gapscope.gradients.rules.linear import linear

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from gapscope.base.samples import slices_of
 from gapscope.gradients.recording import recorded
-from gapscope.gradients.self_check import verify
+from gapscope.gradients.verification import verify
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.outputs import AT_MOST, samples_per_pass
-from gapscope.inspection.processes import divided
+from gapscope.inspection.distributed import divided
 
 
 def every_output(outputs: Float[Tensor, "n k"]) -> Float[Tensor, "k n k"]:

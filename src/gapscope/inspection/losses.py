@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import IGNORED, Samples, slices
 from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
-from gapscope.inspection.sharing import shared
+from gapscope.inspection.memoization import shared
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A loss of each sample [n] from outputs [n, K] and targets; `sample_losses` is the one that is used by default."""

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput
-from gapscope.inspection.processes import Processes
+from gapscope.inspection.distributed import Processes
 
 
 class ChannelMoments:

@@ -15,9 +15,9 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer
 from gapscope.base.samples import slices
 from gapscope.inspection.chunking import rows_per_pass
-from gapscope.inspection.processes import divided
+from gapscope.inspection.distributed import divided
 from gapscope.inspection.restoring import restored
-from gapscope.inspection.usable import (
+from gapscope.inspection.checks import (
     check_finite,
     check_holds_numbers,
     check_layers_can_be_watched,

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, require_extra
 from gapscope.base.files import read_json, to_json, write_atomically
-from gapscope.base.gathering import LABEL_NAMES
-from gapscope.base.input_form import packed
-from gapscope.inspection.adapted import Adapted
+from gapscope.base.containers import LABEL_NAMES
+from gapscope.base.input_packing import packed
+from gapscope.inspection.network_adapter import Adapted
 from gapscope.networks.adapters import LogitsOnly
 from gapscope.penalties.base import Penalty
 from gapscope.training.checkpoints import load_tensors, save_tensors

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.gathering import LABEL_NAMES
+from gapscope.base.containers import LABEL_NAMES
 from gapscope.base.random_streams import stream
 
 # pairs up to which all patterns of signs are counted: two halves of 2^16 sums

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gapscope.base.results import Result
+from gapscope.results.result import Result
 
 if TYPE_CHECKING:
     import pandas

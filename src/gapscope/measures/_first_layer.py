@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from gapscope.ablation.margins import boundary_distances_with_variances
 from gapscope.base.errors import NotMeasurable
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.samples import Samples
 from gapscope.inspection.hooks import Weighted, calls
 from gapscope.inspection.independence import check_samples_alone

@@ -13,7 +13,7 @@ from gapscope.base.samples import Samples, slices
 from gapscope.inspection.hooks import Weighted, calls, hooked
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import check_labels, checked_outputs, measuring, ready_inputs, samples_per_pass
-from gapscope.inspection.sharing import shared
+from gapscope.inspection.memoization import shared
 
 
 @dataclass(frozen=True)

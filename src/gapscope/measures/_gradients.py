@@ -14,7 +14,7 @@ from gapscope.gradients.traces import square_norms
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import as_real, measuring, ready_inputs, samples_per_pass
-from gapscope.inspection.sharing import shared
+from gapscope.inspection.memoization import shared
 from gapscope.measures._perturbed import loss_and_gradient, trainable
 
 # Gradients of single samples that are held at once.

@@ -19,7 +19,7 @@ from gapscope.gradients.backward import whole_gradient
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.inspection.losses import loss_of
 from gapscope.inspection.outputs import as_real, checked_outputs, measuring, ready_inputs, samples_per_pass
-from gapscope.inspection.sharing import shared
+from gapscope.inspection.memoization import shared
 from gapscope.measures._perturbed import trainable
 
 # measures of this stream go on with each other's runs

@@ -10,7 +10,7 @@ from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import slices
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import check_labels, checked_outputs, measuring, samples_per_pass
-from gapscope.inspection.sharing import shared
+from gapscope.inspection.memoization import shared
 from gapscope.measures._noisy_outputs import continuous_inputs
 
 # measures of this stream mix the same pairs

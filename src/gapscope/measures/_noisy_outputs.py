@@ -13,7 +13,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import as_samples, slices_of
 from gapscope.inspection.outputs import checked_outputs, ready_inputs, samples_per_pass
-from gapscope.inspection.processes import divided
+from gapscope.inspection.distributed import divided
 
 Space = Literal["logits", "probabilities"]
 SPACES = ("logits", "probabilities")

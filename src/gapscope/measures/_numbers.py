@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gapscope.base.results import Result
+from gapscope.results.result import Result
 
 if TYPE_CHECKING:
     import pandas

@@ -22,7 +22,7 @@ from gapscope.inspection.outputs import (
     ready_inputs,
     samples_per_pass,
 )
-from gapscope.inspection.sharing import shared
+from gapscope.inspection.memoization import shared
 from gapscope.inspection.substitution import Substituted
 from gapscope.measures._forward import labelled
 

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.inspection.hooks import ModuleCall, Weighted, calls
 from gapscope.inspection.outputs import as_real, measuring, ready_inputs
-from gapscope.inspection.sharing import shared
+from gapscope.inspection.memoization import shared
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.inspection.outputs import as_real
 from gapscope.measures.registry import register_measure
 

@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import slices
-from gapscope.gradients.by_inputs import gradient_by_inputs
+from gapscope.gradients.input_gradients import gradient_by_inputs
 from gapscope.gradients.probes import draw_probe
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.outputs import checked_outputs, measuring, network_outputs, samples_per_pass

@@ -5,10 +5,10 @@ from __future__ import annotations
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import scores
-from gapscope.inspection.usable import check_finite
+from gapscope.inspection.checks import check_finite
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
 
 

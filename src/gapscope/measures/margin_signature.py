@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gapscope.ablation.margins import boundary_distances, default_layers, moment_features, quartile_features
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
-from gapscope.base.results import Result
+from gapscope.results.result import Result
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.outputs import check_labels, checked_outputs, measuring, ready_inputs

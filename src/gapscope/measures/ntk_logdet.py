@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.gradients.kernel import check_one_pass, kernel, precisely
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.outputs import measuring, ready_inputs

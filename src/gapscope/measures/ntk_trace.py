@@ -9,11 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice, check_range
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import slices
 from gapscope.gradients.backward import whole_gradient
-from gapscope.gradients.held_statistics import held, holdable
+from gapscope.gradients.frozen_batch_stats import held, holdable
 from gapscope.gradients.kernel import check_one_pass
 from gapscope.gradients.probes import draw_probe, probe_scale
 from gapscope.gradients.traces import per_sample_traces

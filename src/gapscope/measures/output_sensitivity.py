@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.outputs import measuring
 from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts

@@ -14,8 +14,8 @@ from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable, check_choice, check_range
-from gapscope.base.estimate import Estimate
-from gapscope.base.results import Result
+from gapscope.results.estimate import Estimate
+from gapscope.results.result import Result
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.moments import ChannelMoments

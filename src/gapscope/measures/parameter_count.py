@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures.registry import EVERYTHING, register_measure
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.inspection.outputs import as_real
-from gapscope.inspection.usable import check_finite
+from gapscope.inspection.checks import check_finite
 from gapscope.measures.registry import register_measure
 
 

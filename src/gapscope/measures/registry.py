@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput, check_choice, nearest
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.importing import import_all
 from gapscope.base.options import check_known
-from gapscope.base.readings import Direction, Reading, Readings
+from gapscope.results.readings import Direction, Reading, Readings
 from gapscope.base.samples import Samples
 
 NEEDS = ("inputs", "targets", "labels", "initial", "history")

@@ -14,7 +14,7 @@ from gapscope.ablation.class_curves import ClassCurves, class_curves
 from gapscope.ablation.curves import areas, below_chance, reversed_turning_points, turning_points
 from gapscope.ablation.unit_order import ATTRIBUTES, Attribute
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.base.results import Result
+from gapscope.results.result import Result
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_samples_alone
 from gapscope.inspection.outputs import check_labels, measuring, network_outputs, ready_inputs

@@ -33,10 +33,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.inspection.adapted import Adapted
+from gapscope.inspection.network_adapter import Adapted
 from gapscope.inspection.outputs import checked_outputs, inspecting, network_outputs, unwrapped
-from gapscope.inspection.usable import check_module
-from gapscope.labels.suspects import FEWEST_SAMPLES, judged_before_training
+from gapscope.inspection.checks import check_module
+from gapscope.labels.label_issues import FEWEST_SAMPLES, judged_before_training
 
 # chosen on the tuning runs of the study `automatic_strength`, before any network that judges them was trained
 KAPPA, POWER = 0.65, 1.5

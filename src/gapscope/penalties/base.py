@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection.outputs import explained
-from gapscope.inspection.usable import check_finite, check_holds_numbers, check_layers_can_be_watched, check_module
+from gapscope.inspection.checks import check_finite, check_holds_numbers, check_layers_can_be_watched, check_module
 from gapscope.penalties.automatic_strength import AutomaticStrength
 
 # Networks that a penalty has seen, which it does not look at again.

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.gradients.backward import whole_gradient
-from gapscope.gradients.held_statistics import held
+from gapscope.gradients.frozen_batch_stats import held
 from gapscope.gradients.log_determinant import log_determinant
 from gapscope.gradients.probes import ProbeSource, probe_scale
 from gapscope.gradients.recording import recording
-from gapscope.gradients.self_check import verify
+from gapscope.gradients.verification import verify
 from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import every_output, square_norms
 from gapscope.inspection.outputs import checked_outputs

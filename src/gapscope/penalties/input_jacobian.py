@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice
-from gapscope.gradients.by_inputs import gradient_by_inputs
+from gapscope.gradients.input_gradients import gradient_by_inputs
 from gapscope.gradients.double_backward import differentiable_kernels
-from gapscope.gradients.held_statistics import held, holdable
+from gapscope.gradients.frozen_batch_stats import held, holdable
 from gapscope.gradients.probes import ProbeSource, probe_scale
 from gapscope.gradients.traces import every_output
 from gapscope.inspection.outputs import checked_outputs, uncompiled, unwrapped

@@ -12,9 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.gradients.backward import whole_gradient
-from gapscope.gradients.by_inputs import gradient_by_inputs
+from gapscope.gradients.input_gradients import gradient_by_inputs
 from gapscope.gradients.double_backward import differentiable_kernels
-from gapscope.gradients.held_statistics import held, holdable
+from gapscope.gradients.frozen_batch_stats import held, holdable
 from gapscope.inspection.losses import loss_of
 from gapscope.inspection.outputs import uncompiled, unwrapped
 from gapscope.penalties.automatic_strength import AutomaticStrength, check_fixed, strength_of

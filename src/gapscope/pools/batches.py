@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gapscope.base.errors import DamagedFileWarning
 from gapscope.base.files import make_folder, to_json
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.base.specs import Spec
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from gapscope.base.column_store import ColumnStore
 from gapscope.base.errors import DamagedFile, DamagedFileWarning, GapscopeError, UnreadableFile
 from gapscope.base.files import written_whole
-from gapscope.base.records import RECORD, Record, read_noted, row_of
+from gapscope.results.records import RECORD, Record, read_noted, row_of
 
 if TYPE_CHECKING:
     import pandas
@@ -87,7 +87,7 @@ class IndexedRecords:
 
     def table(self) -> pandas.DataFrame:
         """One row a record, what `records_to_pandas` makes of them."""
-        from gapscope.base.records import records_to_pandas
+        from gapscope.results.records import records_to_pandas
 
         if not len(self.rows):
             return records_to_pandas(())

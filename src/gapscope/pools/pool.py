@@ -21,14 +21,14 @@ from gapscope.base.errors import (
     check_range,
 )
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
-from gapscope.base.readings import SCHEMA
-from gapscope.base.records import RECORD, Record
+from gapscope.results.readings import SCHEMA
+from gapscope.results.records import RECORD, Record
 from gapscope.base.specs import Spec
 from gapscope.pools.batches import Batch, batches, dead_worker_record, run_batch
-from gapscope.pools.copies import Copies, run_and_copy
+from gapscope.pools.mirror import Copies, run_and_copy
 from gapscope.pools.engines import Engine, chosen_engine
 from gapscope.pools.index import IndexedRecords, indexed, left_out, misnamed
-from gapscope.pools.leftovers import is_unmarked_pool, remove_temporary_files, superseded_checkpoints
+from gapscope.pools.cleanup import is_unmarked_pool, remove_temporary_files, superseded_checkpoints
 from gapscope.pools.status import PoolStatus, missing_of, status_of
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class Pool:
             The record, as written.
         """
         if not isinstance(network, Record):
-            from gapscope.pools.own import record
+            from gapscope.pools.external import record
 
             network = record(network, data, **about)
         self._make()

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.assessment.measure import measure, select_measures
-from gapscope.base.readings import Readings
-from gapscope.base.records import Record
+from gapscope.measures.measurement import measure, select_measures
+from gapscope.results.readings import Readings
+from gapscope.results.records import Record
 from gapscope.data import Problem
-from gapscope.inspection.sharing import sharing
+from gapscope.inspection.memoization import sharing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from gapscope.base.errors import (
     UnreadableFile,
 )
 from gapscope.base.files import remove_file
-from gapscope.base.records import RECORD, Record
+from gapscope.results.records import RECORD, Record
 from gapscope.base.specs import Spec
 from gapscope.data import Problem, check_dataset_options
 from gapscope.inspection.losses import scores
@@ -37,11 +37,11 @@ from gapscope.penalties.registry import make_penalty
 from gapscope.pools.from_spec import build_network, prepared
 from gapscope.pools.normalization import PopulationStatistics, penalties_of
 from gapscope.pools.readings import RunOptions, failure_message, with_readings
-from gapscope.pools.stored import read_network
+from gapscope.pools.loading import read_network
 from gapscope.training.checkpoints import save_tensors
-from gapscope.training.kept import CHECKPOINT
+from gapscope.training.checkpoint_writer import CHECKPOINT
 from gapscope.training.loop import Training
-from gapscope.training.together import Choice, train_all
+from gapscope.training.multi_training import Choice, train_all
 
 
 def check_specs(specs: Sequence[Spec], options: RunOptions) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy
 
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.report.figures import ALARM, training_curves
-from gapscope.report.numbers import counted, setting_name, setting_value
+from gapscope.report.formatting import counted, setting_name, setting_value
 from gapscope.report.pool_view import PoolView
 
 MOST_GROUPS = 8

@@ -11,7 +11,7 @@ import numpy
 from jaxtyping import Float
 from markupsafe import Markup
 
-from gapscope.report.numbers import fixed, number
+from gapscope.report.formatting import fixed, number
 from gapscope.report.scales import Scale, drawn
 from gapscope.report.svg import Plot, percent, tag
 

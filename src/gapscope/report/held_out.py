@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.base.errors import InvalidInput
-from gapscope.estimation.columns import check_columns
-from gapscope.estimation.gap_estimator import GapEstimator
-from gapscope.estimation.held_out import baseline_errors
+from gapscope.prediction.columns import check_columns
+from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope.prediction.held_out import baseline_errors
 from gapscope.report.figures import Prediction, interval_strip, predicted_against_true
-from gapscope.report.numbers import expected, fixed, number
+from gapscope.report.formatting import expected, fixed, number
 from gapscope.report.pool_view import PoolView
 from gapscope.report.scales import Scale
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.base.readings import BASELINE, Reading
-from gapscope.base.readings_table import FOLDED_FROM
-from gapscope.estimation.clusters import recipes
-from gapscope.estimation.columns import hyperparameter_columns
-from gapscope.estimation.correlations import correlations
-from gapscope.estimation.leaderboard import RANDOM, verdicts
-from gapscope.estimation.leaderboard_row import FEWEST_RECIPES, Verdict
-from gapscope.estimation.network_tables import SEEDS
+from gapscope.results.readings import BASELINE, Reading
+from gapscope.results.readings_table import FOLDED_FROM
+from gapscope.statistics.clusters import recipes
+from gapscope.prediction.columns import hyperparameter_columns
+from gapscope.prediction.correlations import correlations
+from gapscope.leaderboard.ranking import RANDOM, verdicts
+from gapscope.leaderboard.leaderboard_row import FEWEST_RECIPES, Verdict
+from gapscope.leaderboard.network_tables import SEEDS
 from gapscope.report.figures import correlation_strip, measure_against_gap
-from gapscope.report.numbers import fixed, number
+from gapscope.report.formatting import fixed, number
 from gapscope.report.pool_view import PoolView
 
 if TYPE_CHECKING:

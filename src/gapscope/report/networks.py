@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gapscope.base.records import Record
-from gapscope.report.numbers import fixed, number, setting_name, setting_value
+from gapscope.results.records import Record
+from gapscope.report.formatting import fixed, number, setting_name, setting_value
 from gapscope.report.pool_view import PoolView
 
 MOST_CELLS = 9000

@@ -9,7 +9,7 @@ import numpy
 from markupsafe import Markup
 
 from gapscope.report.figures import gap_distribution
-from gapscope.report.numbers import counted, fixed, setting_name, setting_value
+from gapscope.report.formatting import counted, fixed, setting_name, setting_value
 from gapscope.report.pool_view import PoolView
 
 LONGEST_MESSAGE = 400

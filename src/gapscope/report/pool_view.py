@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.base.readings import Reading
-from gapscope.base.records import Record, records_to_pandas
-from gapscope.estimation.clusters import drawn_recipes, recipes
-from gapscope.estimation.columns import hyperparameter_columns
-from gapscope.estimation.network_tables import SEEDS
-from gapscope.estimation.suggestion import spans_widely
+from gapscope.results.readings import Reading
+from gapscope.results.records import Record, records_to_pandas
+from gapscope.statistics.clusters import drawn_recipes, recipes
+from gapscope.prediction.columns import hyperparameter_columns
+from gapscope.leaderboard.network_tables import SEEDS
+from gapscope.prediction.defaults import spans_widely
 from gapscope.pools import Pool
-from gapscope.report.numbers import setting_name, setting_value
+from gapscope.report.formatting import setting_name, setting_value
 
 if TYPE_CHECKING:
     import pandas

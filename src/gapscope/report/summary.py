@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.records import Record
-from gapscope.estimation.leaderboard import RANDOM
-from gapscope.estimation.leaderboard_row import Verdict
+from gapscope.results.records import Record
+from gapscope.leaderboard.ranking import RANDOM
+from gapscope.leaderboard.leaderboard_row import Verdict
 from gapscope.report.measures import judged_readings, ranked_correlations
 from gapscope.report.pool_view import PoolView, view_of
 from gapscope.report.verdict import verdict

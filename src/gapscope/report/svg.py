@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from markupsafe import Markup, escape
 
-from gapscope.report.numbers import number
+from gapscope.report.formatting import number
 from gapscope.report.scales import Scale
 
 SIDE = 1000

@@ -13,9 +13,9 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.files import write_atomically
 from gapscope.base.version import version
 from gapscope.report.figures import ALARM
-from gapscope.report.numbers import counted, number
+from gapscope.report.formatting import counted, number
 from gapscope.report.scales import Scale
-from gapscope.report.suspects import suspects_section
+from gapscope.report.label_issues import suspects_section
 from gapscope.report.svg import Plot
 from gapscope.report.write import environment
 
@@ -108,7 +108,7 @@ def write_training_report(
         path: The file to write; its folder must exist.
         title: Heading of the page.
         suspects: What `gs.suspect_labels(monitor)`, or `gs.suspect_labels` before training, returned; None for none.
-        images: The training samples by position, to show the suspicious ones; see `gapscope.report.suspects`.
+        images: The training samples by position, to show the suspicious ones; see `gapscope.report.label_issues`.
         classes: Names of the classes.
 
     Returns:

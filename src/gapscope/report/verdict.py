@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gapscope.base.records import Record
-from gapscope.estimation.leaderboard_row import EVIDENCE, Verdict
-from gapscope.report.numbers import counted, expected, fixed
+from gapscope.results.records import Record
+from gapscope.leaderboard.leaderboard_row import EVIDENCE, Verdict
+from gapscope.report.formatting import counted, expected, fixed
 from gapscope.report.pool_view import PoolView
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import write_atomically
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.base.version import version
 from gapscope.report.curves import curves
 from gapscope.report.held_out import held_out_section
@@ -22,13 +22,13 @@ from gapscope.report.measures import cards, folded, guide, judged_readings, rank
 from gapscope.report.networks import networks
 from gapscope.report.overview import overview
 from gapscope.report.pool_view import PoolView, view_of
-from gapscope.report.suspects import suspects_section
+from gapscope.report.label_issues import suspects_section
 from gapscope.report.verdict import verdict
 
 if TYPE_CHECKING:
     import pandas
 
-    from gapscope.estimation.gap_estimator import GapEstimator
+    from gapscope.prediction.gap_estimator import GapEstimator
     from gapscope.labels.results import SuspectLabels
     from gapscope.pools import Pool
 
@@ -88,7 +88,7 @@ def write_report(
         logarithm: Readings to draw on a logarithmic axis; None chooses positive ones that span a factor of 10 or more
             and whose logarithm is less skewed.
         suspects: What `gs.suspect_labels` returned for the pool's training data, to show the most suspicious samples.
-        images: These training data by position, to show them as pictures; see `gapscope.report.suspects`.
+        images: These training data by position, to show them as pictures; see `gapscope.report.label_issues`.
         classes: Names of their classes.
 
     Returns:

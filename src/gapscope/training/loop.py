@@ -14,14 +14,14 @@ from torch import nn
 
 from gapscope.base.errors import InvalidInput, NotWritten
 from gapscope.base.randomness import stream_seed
-from gapscope.base.records import Status
+from gapscope.results.records import Status
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.inspection.losses import scores
 from gapscope.inspection.outputs import check_labels, checked_outputs, device_of
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import make_penalty
-from gapscope.training.kept import Kept, take_up
+from gapscope.training.checkpoint_writer import Kept, take_up
 from gapscope.training.randomness import reproducible
 from gapscope.training.run import OnBatch, Run
 

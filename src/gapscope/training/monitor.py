@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, Subset
 
-from gapscope.assessment.door import ready
-from gapscope.assessment.measure import measure, select_measures
+from gapscope.inspection.validation import ready
+from gapscope.measures.measurement import measure, select_measures
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.files import to_json, write_atomically
-from gapscope.base.plots import plot_lines
+from gapscope.results.plots import plot_lines
 from gapscope.base.randomness import stream_seed
-from gapscope.base.readings import Readings
-from gapscope.base.results import Result
+from gapscope.results.readings import Readings
+from gapscope.results.result import Result
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.independence import check_no_batch_statistics
 from gapscope.inspection.outputs import inspecting

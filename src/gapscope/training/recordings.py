@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import UnreadableFile
 from gapscope.base.files import read_json, write_atomically
-from gapscope.base.plots import plot_lines
-from gapscope.base.results import Result
+from gapscope.results.plots import plot_lines
+from gapscope.results.result import Result
 
 if TYPE_CHECKING:
     import pandas

@@ -10,7 +10,7 @@ import torch
 
 import gapscope as gs
 from gapscope.base.randomness import stream_seed
-from gapscope.estimation.correlations import kendall_tau
+from gapscope.prediction.correlations import kendall_tau
 from gapscope_studies.expected_accuracy.pools import ADAM, Configuration, Recipe
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import data_of, score

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas
 
-from gapscope.estimation.accuracy_estimator import (
+from gapscope.prediction.accuracy_estimator import (
     LEFT_OUT,
     SHIPPED,
     AccuracyEstimator,
@@ -21,7 +21,7 @@ from gapscope.estimation.accuracy_estimator import (
     Limits,
     with_features,
 )
-from gapscope.estimation.gap_estimator import GapEstimator
+from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope_studies.expected_accuracy.kept import job_name, kept
 from gapscope_studies.expected_accuracy.pools import FIRST_JUDGED, FITTED, in_random_order
 from gapscope_studies.expected_accuracy.rows import root_mean_square

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas
 
-from gapscope.estimation.accuracy_estimator import shipped
+from gapscope.prediction.accuracy_estimator import shipped
 from gapscope_studies.expected_accuracy.fit import as_table, fitted_table
 from gapscope_studies.expected_accuracy.kept import job_name, kept
 from gapscope_studies.expected_accuracy.pools import REGRESSION, Configuration, judged_in_turn

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas
 
-from gapscope.estimation.accuracy_estimator import AccuracyEstimator
-from gapscope.estimation.gap_estimator import GapEstimator
+from gapscope.prediction.accuracy_estimator import AccuracyEstimator
+from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope_studies.expected_accuracy.fit import COLUMNS, SPREAD, Candidate
 from gapscope_studies.kit.study import Table
 

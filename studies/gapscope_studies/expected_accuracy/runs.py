@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
-from gapscope.assessment.accuracy_readings import accuracy_readings
+from gapscope.prediction.accuracy_readings import accuracy_readings
 from gapscope.base.randomness import stream_seed
 from gapscope.data import label_noise, load
 from gapscope.inspection.losses import scores

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.estimation.correlations import correlations
+from gapscope.prediction.correlations import correlations
 from gapscope.theory.sensitivity import predicted_loss
 from gapscope_studies.forouzesh2021.networks import Configuration, Grids, by_draw, measured_samples, points, runs
 from gapscope_studies.kit.claims import Claim, Compared, claim, measured, short

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 from scipy import stats
 
-from gapscope.estimation.correlations import correlations, kendall_tau
+from gapscope.prediction.correlations import correlations, kendall_tau
 from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_layers
 from gapscope_studies.forouzesh2021.analysis import (
     Answer,

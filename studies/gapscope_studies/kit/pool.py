@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import GapscopeError
-from gapscope.base.records import Record, records_to_pandas
+from gapscope.results.records import Record, records_to_pandas
 from gapscope.base.specs import Spec
 from gapscope.pools import Pool
 from gapscope_studies.kit.claims import Compared, short
@@ -39,7 +39,7 @@ def weights_of(setting: Setting, pool: str, spec_id: str) -> Path:
 
 def trained(setting: Setting, pool: str, spec_id: str) -> tuple[nn.Module, Problem]:
     """A finished network in evaluation mode, with the data it was trained on."""
-    from gapscope.pools.stored import load_network
+    from gapscope.pools.loading import load_network
 
     network, problem = load_network(weights_of(setting, pool, spec_id), setting.data_root)
     return network.eval(), problem

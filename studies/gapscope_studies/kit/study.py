@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gapscope.base.environment import environment
 from gapscope.base.errors import InvalidInput, check_choice, nearest
 from gapscope.base.files import read_json
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.base.specs import Spec
 from gapscope.pools import Grid, Pool
 from gapscope.pools.jobs import remembered

@@ -18,7 +18,7 @@ import pandas
 from matplotlib.figure import Figure
 from torch import nn
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.samples import Samples
 from gapscope.base.specs import Spec
 from gapscope.batch_norm.advice.batch_norm import advise_batch_norm

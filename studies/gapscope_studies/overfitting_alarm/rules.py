@@ -19,8 +19,8 @@ from gapscope.training.alarms.gradient_weight_alignment import GradientWeightAli
 from gapscope.training.alarms.initial_kernel import contradicted
 from gapscope.training.alarms.joint import Joint
 from gapscope.training.alarms.label_wave import LabelWave
-from gapscope.training.alarms.late_joiners import LateJoiners
-from gapscope.training.alarms.left_out_agreement import LeftOutAgreement
+from gapscope.training.alarms.held_out_sign_test import LateJoiners
+from gapscope.training.alarms.loo_agreement import LeftOutAgreement
 from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope_studies.overfitting_alarm.runs import Run
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from gapscope.base.randomness import stream_seed
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.base.specs import Spec
 from gapscope.inspection.losses import loss_of, scores
 from gapscope.inspection.outputs import inspecting, network_outputs

@@ -10,7 +10,7 @@ import pandas
 import torch
 from torch import Tensor
 
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.base.specs import Spec
 from gapscope_studies.kit.pool import trained
 from gapscope_studies.kit.study import Setting

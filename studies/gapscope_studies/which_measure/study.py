@@ -18,13 +18,13 @@ from typing import Any
 import numpy
 import pandas
 
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.base.specs import Spec
-from gapscope.estimation.correlations import kendall_tau
-from gapscope.estimation.held_out_line import held_out_errors
-from gapscope.estimation.leaderboard import leaderboard
-from gapscope.estimation.leaderboard_result import Leaderboard
-from gapscope.estimation.leaderboard_row import EVIDENCE, LeaderboardRow
+from gapscope.prediction.correlations import kendall_tau
+from gapscope.leaderboard.line_fit import held_out_errors
+from gapscope.leaderboard.ranking import leaderboard
+from gapscope.leaderboard.leaderboard_result import Leaderboard
+from gapscope.leaderboard.leaderboard_row import EVIDENCE, LeaderboardRow
 from gapscope_studies.kit.claims import Claim, Compared, claim, computed
 from gapscope_studies.kit.pool import compared, outcome
 from gapscope_studies.kit.study import Outcome, Part, Setting, Study

@@ -10,7 +10,7 @@ import numpy
 
 from gapscope.base.specs import Spec
 from gapscope.estimation import GapEstimator, baselines, held_out_predictions
-from gapscope.estimation.correlations import correlations
+from gapscope.prediction.correlations import correlations
 from gapscope.measures.unit_sparsity import FITTED_FROM
 from gapscope.pools.from_spec import prepared
 from gapscope_studies.kit.claims import Claim, Compared, claim, relation, short

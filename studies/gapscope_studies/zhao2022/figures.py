@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.base.records import Record
+from gapscope.results.records import Record
 from gapscope.base.specs import Spec
 from gapscope.estimation import GapEstimator
 from gapscope.measures.unit_sparsity import FITTED_FROM, UnitSparsity

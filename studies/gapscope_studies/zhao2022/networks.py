@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import GapscopeError
-from gapscope.base.records import Record, records_to_pandas
+from gapscope.results.records import Record, records_to_pandas
 from gapscope.base.specs import DataSpec, Spec
 from gapscope.data import prepare
 from gapscope.measures.unit_sparsity import FITTED_FROM, UnitSparsity, unit_sparsity

@@ -9,7 +9,7 @@ import numpy
 
 from gapscope.base.specs import Spec
 from gapscope.estimation import GapEstimator, baselines, held_out_predictions
-from gapscope.estimation.suggestion import FIT, SENSITIVITIES, preferred_readings, wide_columns
+from gapscope.prediction.defaults import FIT, SENSITIVITIES, preferred_readings, wide_columns
 from gapscope_studies.kit.claims import Claim, Compared, claim
 from gapscope_studies.kit.plots import named, panels, points
 from gapscope_studies.kit.pool import outcome

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularization, clearly_positive
 
 ZERO = Estimate(0.0, 0.0)

@@ -13,7 +13,7 @@ from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.gamma_decay.length_factors import euclidean_length_factors
-from gapscope.batch_norm.gamma_decay.subject import Subject
+from gapscope.batch_norm.gamma_decay.evaluation_data import Subject
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.batch_norm.replace import replace
 from gapscope.inspection.losses import sample_losses

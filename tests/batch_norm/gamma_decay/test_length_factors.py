@@ -12,7 +12,7 @@ from batch_norm.some_networks import Residual, images, warmed_up
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.gamma_decay.length_factors import euclidean_length_factors
-from gapscope.batch_norm.gamma_decay.subject import Subject
+from gapscope.batch_norm.gamma_decay.evaluation_data import Subject
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.losses import sample_losses

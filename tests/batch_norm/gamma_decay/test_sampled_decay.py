@@ -11,8 +11,8 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.gamma_decay.sampled_decay import even_part, noise_source
-from gapscope.batch_norm.gamma_decay.subject import Subject
-from gapscope.batch_norm.gamma_decay.sums import Blocks
+from gapscope.batch_norm.gamma_decay.evaluation_data import Subject
+from gapscope.batch_norm.gamma_decay.accumulators import Blocks
 
 
 def test_draws_have_the_covariance_asked_for() -> None:

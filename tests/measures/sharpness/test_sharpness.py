@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.inspection.sharing import sharing
+from gapscope.inspection.memoization import sharing
 from gapscope.measures import _perturbed
 from gapscope.measures.sharpness.adaptive_sharpness import adaptive_sharpness
 from gapscope.measures.sharpness.pacbayes_distance import pacbayes_distance

@@ -9,7 +9,7 @@ from torch import nn
 from gapscope.base.samples import Samples
 from gapscope.training.alarms.gradient_weight_alignment import GradientWeightAlignment
 from gapscope.training.alarms.joint import Joint
-from gapscope.training.alarms.left_out_agreement import LeftOutAgreement
+from gapscope.training.alarms.loo_agreement import LeftOutAgreement
 from gapscope.training.alarms.shared_learning import SharedLearning
 
 

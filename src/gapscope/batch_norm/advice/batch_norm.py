@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.advice.dropout import DropoutLoss, name_of_last_linear_layer
 from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularization, clearly_positive
 from gapscope.batch_norm.gamma_decay.measured_excess import ALL_LAYERS, BatchNormExcess, batch_norm_excess
-from gapscope.batch_norm.gamma_decay.subject import with_targets
+from gapscope.batch_norm.gamma_decay.evaluation_data import with_targets
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.losses import scores

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, nearest
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.samples import Samples, slices
 from gapscope.inspection.hooks import Weighted, hooked
 from gapscope.inspection.losses import sample_losses

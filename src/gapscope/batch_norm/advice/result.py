@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gapscope.base.estimate import Estimate
-from gapscope.base.results import Result, plain
+from gapscope.results.estimate import Estimate
+from gapscope.results.result import Result, plain
 
 if TYPE_CHECKING:
     import pandas

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
 from gapscope.base.random_streams import given_or_repeatable
-from gapscope.base.results import Rows
+from gapscope.results.result import Rows
 from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.gamma_decay.curvature import normalised_input
 from gapscope.batch_norm.gamma_decay.measured_excess import random_batches

@@ -21,8 +21,8 @@ from gapscope.batch_norm.gamma_decay.curvature import (
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay, LayerDecay
 from gapscope.batch_norm.gamma_decay.length_factors import euclidean_length_factors
 from gapscope.batch_norm.gamma_decay.sampled_decay import even_part
-from gapscope.batch_norm.gamma_decay.subject import Subject, with_targets
-from gapscope.batch_norm.gamma_decay.sums import LayerSums
+from gapscope.batch_norm.gamma_decay.evaluation_data import Subject, with_targets
+from gapscope.batch_norm.gamma_decay.accumulators import LayerSums
 from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order
 from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import device_of, inspecting, ready_inputs, samples_per_pass

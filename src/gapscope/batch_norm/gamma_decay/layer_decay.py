@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gapscope.base.errors import check_range
-from gapscope.base.estimate import Estimate
-from gapscope.base.results import Result, plain
+from gapscope.results.estimate import Estimate
+from gapscope.results.result import Result, plain
 
 if TYPE_CHECKING:
     import pandas

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.batch_norm.gamma_decay.subject import Subject
+from gapscope.batch_norm.gamma_decay.evaluation_data import Subject
 from gapscope.batch_norm.norm_layers import feeding_layers
 from gapscope.inspection.hooks import hooked
 from gapscope.inspection.moments import ChannelMoments

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
-from gapscope.base.estimate import Estimate
-from gapscope.base.progress import progress
+from gapscope.results.estimate import Estimate
+from gapscope.results.progress import progress
 from gapscope.base.random_streams import given_or_repeatable
-from gapscope.base.results import Rows
+from gapscope.results.result import Rows
 from gapscope.batch_norm.gamma_decay.curvature import tapped_forward
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay
-from gapscope.batch_norm.gamma_decay.subject import Subject, with_targets
+from gapscope.batch_norm.gamma_decay.evaluation_data import Subject, with_targets
 from gapscope.batch_norm.layers.ghost import normalize_parts
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.batch_norm.gamma_decay.curvature import normalised_input
-from gapscope.batch_norm.gamma_decay.subject import Subject
-from gapscope.batch_norm.gamma_decay.sums import Blocks
+from gapscope.batch_norm.gamma_decay.evaluation_data import Subject
+from gapscope.batch_norm.gamma_decay.accumulators import Blocks
 from gapscope.batch_norm.layers._statistics import per_channel
 from gapscope.inspection.hooks import hooked
 from gapscope.inspection.outputs import checked_outputs

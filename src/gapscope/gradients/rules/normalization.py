@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.gradients.contributions import Contribution, Dense
-from gapscope.gradients.held_statistics import uses_batch_statistics
+from gapscope.gradients.frozen_batch_stats import uses_batch_statistics
 from gapscope.gradients.layer_rules import Call, Rule, layer_rule
 
 

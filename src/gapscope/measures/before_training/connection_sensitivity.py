@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.inspection.outputs import as_real
 from gapscope.measures._gradients import mean_gradient
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure

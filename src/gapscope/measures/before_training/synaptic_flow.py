@@ -7,7 +7,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures._powered import powered
 from gapscope.measures.registry import EVERYTHING, register_measure
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.inspection.outputs import measuring, network_outputs, ready_inputs
 from gapscope.measures._gradients import sample_square_norms

@@ -7,7 +7,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures._krylov import STREAM, krylov
 from gapscope.measures.registry import Sampling, register_measure
 

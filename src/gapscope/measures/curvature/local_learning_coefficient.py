@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import sample_losses

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.measures._augmented import Draws, UnitRange, check_images, cropped, erased, flipped, saturated
 from gapscope.measures._first_layer import first_layer_margin

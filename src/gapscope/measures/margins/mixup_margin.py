@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures._first_layer import first_layer_margin
 from gapscope.measures._forward import labelled
 from gapscope.measures._mixing import STREAM, mixed, partners

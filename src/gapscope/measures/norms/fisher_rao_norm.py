@@ -7,7 +7,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.samples import slices
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.inspection.independence import check_samples_alone

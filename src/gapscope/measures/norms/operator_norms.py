@@ -10,7 +10,7 @@ from jaxtyping import Float, Inexact, Shaped
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from gapscope.inspection.sharing import shared
+from gapscope.inspection.memoization import shared
 from gapscope.measures._numbers import Numbers
 from gapscope.measures._weights import LayerWeight, layer_weights, log_products, squared_singular_values
 from gapscope.measures.registry import EVERYTHING, Number, register_measure

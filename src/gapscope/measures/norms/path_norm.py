@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures._powered import path_sum
 from gapscope.measures.registry import register_measure
 

@@ -6,7 +6,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures._forward import forward_pass, labelled, low_margin, margins_of
 from gapscope.measures._powered import path_sum
 from gapscope.measures.registry import Sampling, register_measure

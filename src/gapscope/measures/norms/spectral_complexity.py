@@ -9,7 +9,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures._forward import forward_pass, labelled, low_margin, margins_of
 from gapscope.measures._weights import layer_weights, log_products, squared_frobenius_norms, squared_singular_values
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures._forward import labelled
 from gapscope.measures._weights import layer_weights
 from gapscope.measures.norms.spectral_complexity import log_spectral_bound

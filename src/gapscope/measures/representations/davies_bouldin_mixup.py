@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from gapscope.base.errors import NotMeasurable, check_range
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.base.samples import slices
 from gapscope.inspection.hooks import tapped

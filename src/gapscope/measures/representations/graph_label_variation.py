@@ -7,7 +7,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.base.random_streams import given_or_repeatable
 from gapscope.measures._forward import features_of, forward_pass, labelled
 from gapscope.measures._numbers import Numbers

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures._forward import labelled
 from gapscope.measures._mixing import STREAM, mixed_logits
 from gapscope.measures._numbers import Numbers

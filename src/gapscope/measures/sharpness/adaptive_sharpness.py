@@ -8,7 +8,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures._perturbed import ascended_loss
 from gapscope.measures.registry import Sampling, register_measure
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures._perturbed import STREAM, tolerated_deviation
 from gapscope.measures.distance_from_initialization import distance_from_initialization
 from gapscope.measures.registry import Sampling, register_measure

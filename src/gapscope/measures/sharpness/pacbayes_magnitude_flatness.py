@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures._perturbed import STREAM, tolerated_deviation
 from gapscope.measures.registry import Sampling, register_measure
 

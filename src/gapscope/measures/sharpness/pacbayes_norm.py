@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures._perturbed import STREAM, norm_of, tolerated_deviation, trainable
 from gapscope.measures.registry import Sampling, register_measure
 

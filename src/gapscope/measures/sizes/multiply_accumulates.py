@@ -6,7 +6,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.inspection.outputs import measuring, ready_inputs
 from gapscope.measures.registry import EVERYTHING, register_measure

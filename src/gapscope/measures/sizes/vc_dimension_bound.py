@@ -7,7 +7,7 @@ import math
 from torch import nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures.registry import EVERYTHING, register_measure
 
 

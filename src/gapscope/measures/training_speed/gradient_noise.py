@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from gapscope.base.estimate import Estimate
+from gapscope.results.estimate import Estimate
 from gapscope.measures._gradients import mean_gradient, sample_square_norms
 from gapscope.measures._perturbed import norm_of
 from gapscope.measures.registry import Sampling, register_measure

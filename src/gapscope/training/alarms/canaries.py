@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.gathering import LABEL_NAMES
+from gapscope.base.containers import LABEL_NAMES
 from gapscope.base.randomness import stream_seed
 from gapscope.base.samples import Samples
 from gapscope.labels.noise_rate import margins_of, noise_rate_bound
-from gapscope.labels.watched import WatchedLabels
+from gapscope.labels.monitored import WatchedLabels
 from gapscope.training.alarms.base import PeakAlarm, labels_of, outputs_of
 from gapscope.training.alarms.registry import register_alarm
 
@@ -259,7 +259,7 @@ class CanaryAlarm(PeakAlarm):
         self._leads = self._leads + torch.where(self._rivals == rivals, 1, -1)
 
     def watched_labels(self) -> WatchedLabels:
-        """Return what the training made of the labels of the watched samples; see `gapscope.labels.watched`.
+        """Return what the training made of the labels of the watched samples; see `gapscope.labels.monitored`.
 
         Returns:
             One row a watched sample.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples, slices
 from gapscope.gradients.recording import recorded
-from gapscope.gradients.self_check import verify
+from gapscope.gradients.verification import verify
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import inspecting, ready_inputs
 from gapscope.training.alarms.base import Alarm

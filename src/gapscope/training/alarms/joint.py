@@ -11,7 +11,7 @@ from gapscope.base.errors import check_range
 from gapscope.base.samples import Samples
 from gapscope.training.alarms.base import PeakAlarm, labels_of, outputs_of
 from gapscope.training.alarms.gradient_weight_alignment import observed_alignments
-from gapscope.training.alarms.left_out_agreement import agreement, left_out_predictions
+from gapscope.training.alarms.loo_agreement import agreement, left_out_predictions
 from gapscope.training.alarms.registry import register_alarm
 from gapscope.training.alarms.shared_learning import Neighbourhood, mean_support
 

@@ -1,0 +1,273 @@
+"""Data as people have them (tensors, numpy, pandas, mappings, datasets, loaders), gathered into whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from gapscope.base.errors import InvalidInput, check_same_length
+from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
+LABEL_NAMES = ("labels", "label", "targets", "target", "y")
+FORMS = (
+    "a tensor x, a pair (x, y) of tensors, numpy arrays or pandas objects, a mapping of inputs with 'labels', Samples, "
+    "a Dataset or a DataLoader"
+)
+
+
+@dataclass
+class Gathered:
+    """Inputs with raw targets, and sentences about what was left out on the way."""
+
+    inputs: Inputs
+    targets: Tensor | None = None
+    notes: list[str] = field(default_factory=list[str])
+
+
+def _library(value: Any) -> str:
+    return type(value).__module__.split(".")[0]
+
+
+def _is_loader(value: object) -> TypeIs[DataLoader[Any]]:
+    return isinstance(value, DataLoader)
+
+
+def _is_dataset(value: object) -> TypeIs[Dataset[Any]]:
+    return isinstance(value, Dataset)
+
+
+def _frame(value: Any) -> Any:
+    """Numbers of a pandas object."""
+    columns = value.to_frame() if value.ndim == 1 else value
+    wordy = [str(name) for name in columns.columns if columns[name].dtype.kind not in "biuf"]
+    if wordy:
+        raise InvalidInput(
+            f"Columns must hold numbers; {', '.join(repr(name) for name in wordy[:5])} do not. Drop them, or number "
+            "their values with .astype('category').cat.codes."
+        )
+    return value.to_numpy()
+
+
+def is_column(value: Any) -> bool:
+    """Whether a value is a tensor, a numpy array or a pandas object."""
+    return isinstance(value, Tensor) or (_library(value) in ("numpy", "pandas") and hasattr(value, "dtype")) or (
+        _library(value) == "pandas" and hasattr(value, "columns")
+    )  # fmt: skip
+
+
+def column(value: Any) -> Tensor:
+    """Return a tensor, array or pandas object as a tensor; float64 of numpy and pandas becomes torch's default type.
+
+    Args:
+        value: One value a row.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        InvalidInput: The values are no numbers.
+    """
+    if isinstance(value, Tensor):
+        return value
+    array = _frame(value) if _library(value) == "pandas" else value
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(f"data must hold numbers; got a numpy array of {array.dtype}. Convert them first.")
+    tensor = torch.tensor(array).contiguous()
+    return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.float64 else tensor
+
+
+def _inputs(value: Any) -> Inputs:
+    if is_column(value):
+        return column(value)
+    if is_mapping(value):
+        return {str(name): column(part) for name, part in value.items()}
+    return tuple(column(part) for part in value)
+
+
+def _are_inputs(value: Any) -> bool:
+    if is_mapping(value):
+        return bool(value) and all(is_column(part) for part in value.values())
+    return is_column(value) or (is_list_or_tuple(value) and len(value) > 0 and all(is_column(part) for part in value))
+
+
+def _stacked(value: Any) -> Any:
+    """A list of numbers a sample comes out of torch's collation as one tensor a place; put them side by side again."""
+    if is_list(value) and value and all(isinstance(part, Tensor) and part.ndim == 1 for part in value):
+        return torch.stack(value, dim=1)
+    return value
+
+
+def _from_mapping(data: Mapping[str, Any]) -> Gathered:
+    notes: list[str] = []
+    data = {str(name): _stacked(value) for name, value in data.items()}
+    left_out = [name for name, value in data.items() if not is_column(value)]
+    if left_out:
+        notes.append(f"Left out of the inputs, as no numbers: {', '.join(left_out)}.")
+    columns = {name: column(value) for name, value in data.items() if is_column(value)}
+    target = next((name for name in LABEL_NAMES if name in columns), None)
+    targets = None if target is None else columns.pop(target)
+    if not columns:
+        raise InvalidInput(f"A mapping must hold inputs beside the labels; got {', '.join(data) or 'nothing'}.")
+    return Gathered(columns, targets, notes)
+
+
+def _from_sequence(batch: Sequence[Any]) -> Gathered:
+    x, *rest = batch
+    if not _are_inputs(x) or (rest and not is_column(rest[0])):
+        raise InvalidInput(f"data must be {FORMS}; got {type(batch).__name__} of {_kinds(batch)}.")
+    notes: list[str] = []
+    if len(rest) > 1:
+        notes.append(
+            f"A sample holds {1 + len(rest)} things: the first is taken as the input and the second as its target; "
+            f"left out: {_kinds(rest[1:])}. To pass several inputs give ((x1, x2), y)."
+        )
+    inputs = _inputs(x)
+    return Gathered(inputs, column(rest[0]) if rest else None, notes)
+
+
+def _kinds(values: Iterable[Any]) -> str:
+    return ", ".join(
+        f"{type(value).__name__} {list(value.shape)}" if hasattr(value, "shape") else type(value).__name__
+        for value in values
+    )
+
+
+def _one(batch: Any) -> Gathered:
+    """One batch, or data that are whole already."""
+    if is_column(batch):
+        return Gathered(column(batch))
+    if is_mapping(batch):
+        return _from_mapping(batch)
+    if is_list_or_tuple(batch) and batch:
+        return _from_sequence(batch)
+    raise InvalidInput(
+        f"A loader must yield x, (x, y), or a mapping of inputs with 'labels'; got a batch of type "
+        f"{type(batch).__name__}. Wrap it so that it yields pairs."
+    )
+
+
+def _joined_columns(parts: list[Tensor], name: str, filling: int) -> Tensor:
+    """Batches one after the other; token batches of different lengths are filled up on the right."""
+    lengths = {part.shape[1] if part.ndim == 2 else -1 for part in parts}
+    if len(lengths) > 1 and not parts[0].is_floating_point():
+        longest = max(lengths)
+        parts = [torch.nn.functional.pad(part, (0, longest - part.shape[1]), value=filling) for part in parts]
+    try:
+        return torch.cat(parts)
+    except RuntimeError:
+        shapes = ", ".join(sorted({str(list(part.shape[1:])) for part in parts})[:4])
+        raise InvalidInput(
+            f"All samples must have the same shape; {name} comes in the shapes {shapes}. Pad or crop them to one."
+        ) from None
+
+
+def _columns(inputs: Inputs) -> dict[str, Tensor]:
+    """Inputs by name, whatever their form."""
+    if isinstance(inputs, Tensor):
+        return {"x": inputs}
+    return inputs if isinstance(inputs, dict) else {f"input {i}": part for i, part in enumerate(inputs)}
+
+
+def _check_alike(batches: Sequence[dict[str, Tensor]]) -> None:
+    names = list(batches[0])
+    other = next((list(batch) for batch in batches if set(batch) != set(names)), None)
+    if other is not None:
+        raise InvalidInput(
+            f"All batches must hold the same inputs; one has {', '.join(names)}, another {', '.join(other)}. Make the "
+            "loader yield one form."
+        )
+
+
+def _check_masked(batches: Sequence[dict[str, Tensor]]) -> None:
+    """Raise where token batches of different lengths come by name and none of the names says what is padding."""
+    tokens = [name for name, part in batches[0].items() if part.ndim == 2 and not part.is_floating_point()]
+    if len({batch[name].shape[1:] for batch in batches for name in tokens}) > 1 and "attention_mask" not in batches[0]:
+        raise InvalidInput(
+            "Batches of different lengths need an attention_mask, which says what is padding; got "
+            f"{', '.join(batches[0])}. Pad all samples to one length."
+        )
+
+
+def _joined(batches: Iterable[Any]) -> Gathered:
+    parts = [_one(batch) for batch in batches]
+    if not parts:
+        raise InvalidInput("data must hold at least one sample; the loader is empty.")
+    first, named = parts[0].inputs, [_columns(part.inputs) for part in parts]
+    _check_alike(named)
+    if isinstance(first, dict):
+        _check_masked(named)
+    columns = {name: _joined_columns([batch[name] for batch in named], name, 0) for name in named[0]}
+    inputs = columns["x"] if isinstance(first, Tensor) else columns if isinstance(first, dict) else (*columns.values(),)
+    targets = None
+    if parts[0].targets is not None:
+        targets = _joined_columns([part.targets for part in parts if part.targets is not None], "y", -100)
+    return Gathered(inputs, targets, parts[0].notes)
+
+
+def _hugging_face(data: Any) -> Gathered:
+    """A `datasets.Dataset`, read whole; columns of text are left out."""
+    rows = data.with_format("torch")[:]
+    ragged = [name for name, value in rows.items() if isinstance(value, list) and isinstance(value[0], Tensor)]
+    if ragged:
+        raise InvalidInput(
+            f"All samples must have the same shape; {', '.join(ragged)} of the Dataset come in several. Tokenise with "
+            "padding='max_length' (and truncation=True), or pass a DataLoader that pads."
+        )
+    return _from_mapping(rows)
+
+
+def gathered(data: Any) -> Gathered:
+    """Return inputs and targets of data in any usual form, as whole tensors.
+
+    Args:
+        data: The data; a Dataset or DataLoader is read once, whole, in its own order.
+
+    Returns:
+        Inputs, raw targets, and what was left out.
+
+    Raises:
+        InvalidInput: The data have another form, or hold nothing usable.
+    """
+    if _is_loader(data):
+        return _joined(data)
+    if _is_dataset(data):
+        return _joined(DataLoader(data, batch_size=256))
+    if _library(data) == "datasets":
+        if is_mapping(data):
+            raise InvalidInput(
+                f"data must be one split of the DatasetDict; it has {', '.join(data)}. Pass data['train']."
+            )
+        return _joined(data.with_format("torch").iter(256)) if not hasattr(data, "__len__") else _hugging_face(data)
+    if not is_column(data) and not is_mapping(data):
+        if not is_list_or_tuple(data) or len(data) < 2:
+            raise InvalidInput(f"data must be {FORMS}; got {type(data).__name__}.")
+        if len(data) > 2:
+            raise InvalidInput(
+                f"data must be a pair (x, y); got a {type(data).__name__} of {len(data)}: {_kinds(data)[:120]}. "
+                "To pass several inputs give ((x1, x2), y)."
+            )
+    found = _one(data)
+    if found.targets is not None:
+        check_same_length("inputs", _length(found.inputs), "targets", len(found.targets))
+    return found
+
+
+def _length(inputs: Inputs) -> int:
+    if isinstance(inputs, Tensor):
+        return len(inputs)
+    parts = inputs.values() if isinstance(inputs, dict) else inputs
+    lengths = {len(part) for part in parts}
+    if len(lengths) > 1:
+        raise InvalidInput(
+            f"All inputs must have the same length; got {sorted(lengths)}. Pass one row a sample of each."
+        )
+    return lengths.pop()

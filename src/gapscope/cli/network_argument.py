@@ -1,0 +1,99 @@
+"""Networks named on the command line: weights that a pool wrote, or `module:function` that returns one of your own."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from gapscope.results.records import Record
+    from gapscope.pools.readings import RunOptions
+
+HELP = "weights that a pool wrote, or module:function that returns (network, training data)"
+_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def is_factory(source: Path) -> bool:
+    """Whether a name on the command line is `module:function` and not a file."""
+    return _FACTORY.fullmatch(str(source)) is not None and not source.exists()
+
+
+def made_by(source: Path, what: str = "network") -> tuple[Any, Any]:
+    """Return the network (or the recipe) and its training data that a function returns.
+
+    Args:
+        source: `module:function`; the module may lie in the current folder.
+        what: What it returns beside the data, for the message.
+
+    Returns:
+        The network, and its data in any form that `gapscope.measure` takes.
+
+    Raises:
+        InvalidInput: There is no such module or function, or it returns something else.
+        ModuleNotFoundError: The module itself imports one that is not installed.
+    """
+    from gapscope.base.errors import InvalidInput, nearest
+
+    module_name, function_name = str(source).split(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.split(".")[0] and error.name != module_name:
+            raise
+        raise InvalidInput(
+            f"{source} must name a module that can be imported from here; there is no {module_name!r}. Run the command "
+            "in the folder that holds it."
+        ) from None
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        near = nearest(function_name, [name for name in vars(module) if not name.startswith("_")])
+        raise InvalidInput(f"{source} must name a function of {module_name}; it has no {function_name!r}.{near}")
+    made = function()
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise InvalidInput(f"{source} must return ({what}, training data); it returned {type(made).__name__}.")
+    return made
+
+
+def network_of(source: Path, data_root: Path | None) -> tuple[str, nn.Module, Any]:
+    """Return a short name, the network and its training data."""
+    from gapscope.pools.loading import load_network
+
+    if is_factory(source):
+        return str(source).split(":")[1], *made_by(source)
+    network, problem = load_network(source, None if data_root is None else str(data_root))
+    return source.parent.name[:8], network, problem.train
+
+
+def with_initial(source: Path, data_root: Path | None) -> tuple[nn.Module, Any, Any]:
+    """Return the network, its training data, and its weights before training where a pool knows them (else None)."""
+    from gapscope.pools.loading import load_with_initial
+
+    if is_factory(source):
+        return *made_by(source), None
+    network, initial, problem = load_with_initial(source, None if data_root is None else str(data_root))
+    return network, problem.train, initial
+
+
+def record_of(source: Path, options: RunOptions) -> Record:
+    """Return a record with the readings of the network."""
+    from gapscope.base.samples import as_samples
+    from gapscope.pools.external import record
+    from gapscope.pools.loading import read_network
+
+    if not is_factory(source):
+        return read_network(source, options)
+    network, data = made_by(source)
+    samples = as_samples(data)
+    if options.measure_samples is not None and options.measure_samples < len(samples):
+        import torch
+
+        samples = samples.subset(torch.arange(options.measure_samples))
+    return record(network, samples, name=str(source), measures=options.measures)

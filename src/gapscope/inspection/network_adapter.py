@@ -1,0 +1,113 @@
+"""A network as measures take it: one tensor in, raw outputs [n, K] out, whatever its own arguments and results are."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.input_packing import InputForm
+from gapscope.inspection.outputs import raw_outputs
+
+
+def original(network: nn.Module) -> nn.Module:
+    """Return the module that `torch.compile` was given, or the network itself."""
+    return getattr(network, "_orig_mod", network)
+
+
+def call(network: nn.Module, form: InputForm, x: Tensor) -> Any:
+    """Call a network as its own forward asks for: by keywords that it knows, by position, or with the whole mapping.
+
+    Args:
+        network: The network.
+        form: What `x` stands for.
+        x: Inputs.
+
+    Returns:
+        What the network returns.
+    """
+    parts = form.parts(x)
+    if form.names is None:
+        return network(*parts)
+    named = dict(zip(form.names, parts, strict=True))
+    parameters = inspect.signature(network.forward).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return network(**named)
+    known = {parameter.name for parameter in parameters}
+    taken = {name: part for name, part in named.items() if name in known}
+    if taken:
+        return network(**taken)
+    return network(parts[0]) if len(parts) == 1 else network(named)
+
+
+class Adapted(nn.Module):
+    """A network that takes one tensor and returns raw outputs [n, K].
+
+    Outputs with a number a class and position are flattened to [n, K * P], all positions of the first class first.
+
+    Args:
+        network: The network; it becomes the submodule `network`, and stays as it is.
+        form: What a tensor of inputs stands for; None for the network's only argument.
+        squeezed: Whether the network returns [n], one number a sample.
+        class_axis: Axis of the classes where outputs have positions; None where they are [n, K].
+        two_columns: Whether one output z is returned as the two logits 0 and z, which have its class probabilities.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        form: InputForm | None = None,
+        *,
+        squeezed: bool = False,
+        class_axis: int | None = None,
+        two_columns: bool = False,
+    ) -> None:
+        super().__init__()
+        self.network, self.form, self.squeezed = network, form, squeezed
+        self.class_axis, self.two_columns = class_axis, two_columns
+        self.training = network.training
+
+    @property
+    def adapted_from(self) -> nn.Module:
+        """The network as its owner knows it."""
+        return self.network
+
+    def forward(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
+        """Return the raw outputs of the inputs that `x` stands for."""
+        outputs = raw_outputs(self.network(x) if self.form is None else call(self.network, self.form, x))
+        if self.squeezed:  # of a single sample it squeezes the sample away, too
+            outputs = outputs.reshape(-1, 1)
+        if self.class_axis is not None:
+            outputs = outputs.movedim(self.class_axis, 1).flatten(1)
+        return torch.cat([torch.zeros_like(outputs), outputs], 1) if self.two_columns else outputs
+
+    def as_two_columns(self) -> Adapted:
+        """Return the same network with its one output as two logits."""
+        return Adapted(self.network, self.form, squeezed=self.squeezed, two_columns=True)
+
+
+def class_axis(outputs: Float[Tensor, "n ..."], labels: Shaped[Tensor, "n ..."]) -> int:
+    """Return the axis of `outputs` that counts classes, where `labels` [n, ...] hold a class a position.
+
+    Args:
+        outputs: Outputs with a number a class and position.
+        labels: Class labels of the positions.
+
+    Returns:
+        1 (channels first, as in segmentation) or -1 (as for tokens).
+
+    Raises:
+        InvalidInput: The positions of outputs and labels differ.
+    """
+    if outputs.ndim == labels.ndim + 1 and outputs.shape[2:] == labels.shape[1:]:
+        return 1
+    if outputs.ndim == labels.ndim + 1 and outputs.shape[1:-1] == labels.shape[1:]:
+        return -1
+    raise InvalidInput(
+        f"Labels of positions must have the positions of the outputs, {list(outputs.shape[1:])} with one axis for the "
+        f"classes; got labels {list(labels.shape[1:])} a sample. Make both the same size, or pass one label a sample."
+    )

@@ -1,0 +1,203 @@
+"""What stands at the front door: a network is looked at once before anything is measured, and made ready for it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.samples import Samples
+from gapscope.inspection.network_adapter import Adapted, call, class_axis, original
+from gapscope.inspection.outputs import inspecting, raw_outputs, ready_inputs
+from gapscope.inspection.checks import check_finite, check_layers_can_be_watched, check_module, check_weights_are_there
+from gapscope.measures.registry import Measure
+
+LOOKED_AT = 8
+COMPILED = "_orig_mod."
+SUM_TOLERANCE = 1e-3
+CAUSAL = ("ForCausalLM", "LMHeadModel")
+# these look at the logits of several classes, and so need one output to be the two logits 0 and z
+BETWEEN_CLASSES = ("margin_signature", "unit_sparsity")
+
+
+def in_eager_mode() -> AbstractContextManager[Any]:
+    """Let compiled networks, and compiled parts of networks, run as they were before: hooks see nothing else."""
+    import sys
+
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A network with samples, made ready to be measured.
+
+    Attributes:
+        bare: The network itself, as it came (what `torch.compile` was given).
+        network: The network from one tensor to raw outputs [n, K]; `bare` where that is what it is.
+        samples: The samples.
+        n_outputs: K.
+        notes: What was understood, and what looks wrong.
+        positions: Whether outputs have positions (pixels, tokens), which are flattened.
+        refused: Why labels cannot be compared with the outputs; empty where they can.
+    """
+
+    bare: nn.Module
+    network: nn.Module
+    samples: Samples
+    n_outputs: int
+    notes: tuple[str, ...] = ()
+    positions: bool = False
+    refused: str = ""
+
+    def on(self, samples: Samples) -> Ready:
+        """Return the same network with other samples of the same kind."""
+        return replace(self, samples=samples)
+
+    def network_for(self, item: Measure) -> nn.Module:
+        """Return the network as one measure takes it."""
+        if not {"inputs", "targets", "labels"} & set(item.needs):
+            return self.bare
+        if item.name in BETWEEN_CLASSES and self.n_outputs == 1 and self.samples.is_classification:
+            network = self.network if isinstance(self.network, Adapted) else Adapted(self.bare)
+            return network.as_two_columns()
+        return self.network
+
+    def initial_for(self, item: Measure, initial: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Return the state dictionary before training, under the names that the network of one measure has."""
+        if initial is None:
+            return None
+        plain = {name.removeprefix(COMPILED): tensor for name, tensor in initial.items()}
+        if not isinstance(self.network_for(item), Adapted):
+            return plain
+        return {f"network.{name}": tensor for name, tensor in plain.items()}
+
+    def why_not(self, item: Measure) -> str:
+        """Why a measure does not apply to these data; empty where it does, as far as one can say beforehand."""
+        targets = self.samples.targets
+        if {"targets", "labels"} & set(item.needs):
+            if targets is None:
+                return "needs targets; pass data as (x, y)"
+            if self.refused:
+                return self.refused
+        if "labels" in item.needs and targets is not None:
+            if targets.is_floating_point():
+                return "needs class labels; these are regression targets"
+            if self.samples.is_dense and not item.dense:
+                return "needs one label a sample; these data have a label a position"
+        return ""
+
+
+def _check_network(network: Any) -> nn.Module:
+    check_module(network)
+    network = original(network)
+    check_layers_can_be_watched(network)
+    check_weights_are_there(network)
+    check_finite(network)
+    return network
+
+
+def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:
+    """Raw outputs of the first samples, and whether the network returned just these."""
+    with in_eager_mode(), inspecting(network), torch.no_grad():
+        x = ready_inputs(network, samples.inputs[:LOOKED_AT]).clone()
+        try:
+            result = network(x) if samples.form is None else call(network, samples.form, x)
+        except GapscopeError:
+            raise
+        except Exception as error:
+            raise InvalidInput(_does_not_run(network, samples, error)) from error
+    outputs = raw_outputs(result)
+    if not isinstance(outputs, Tensor):
+        raise InvalidInput(
+            f"A network must return its raw outputs as a tensor [n, K], or an object with `logits`; got "
+            f"{type(outputs).__name__}. Wrap it in a module that returns them."
+        )
+    if outputs.is_complex():
+        raise InvalidInput(f"Outputs must be real; got {outputs.dtype}. Wrap the network: return its absolute values.")
+    if len(x) == 1 and outputs.ndim == 0:
+        outputs = outputs[None]
+    if outputs.ndim == 0 or len(outputs) != len(x):
+        raise InvalidInput(
+            f"A network must return a tensor of shape [n, K] for n inputs, here [{len(x)}, K]; got "
+            f"{list(outputs.shape)}. Wrap it in a module that returns its raw outputs (logits), one row a sample."
+        )
+    return outputs, outputs is result
+
+
+def _does_not_run(network: nn.Module, samples: Samples, error: Exception) -> str:
+    said = (str(error).strip().splitlines() or ["no message"])[0][:200]
+    x, hint = samples.inputs, "Pass inputs as the network takes them."
+    if samples.form is None and not x.is_floating_point() and any(p.is_floating_point() for p in network.parameters()):
+        hint = f"The inputs are {x.dtype}: token ids are, images are not: use x.float() / 255 for these."
+    elif samples.form is not None and samples.form.names:
+        signature = ", ".join(inspect.signature(network.forward).parameters)
+        hint = f"It was given {', '.join(samples.form.names)}; its forward takes {signature}."
+    shape = [list(part.shape) for part in samples.form.parts(x[:1])] if samples.form is not None else list(x.shape)
+    what = f"{type(network).__name__} on {shape} raised {type(error).__name__}: {said}"
+    return f"The network must run on the inputs; {what}. {hint}"
+
+
+def _looks(outputs: Tensor, network: nn.Module) -> str:
+    """What looks wrong with raw outputs, in one sentence; empty where nothing does."""
+    if not bool(torch.isfinite(outputs).all()):
+        return "Some outputs are NaN or infinite."
+    if outputs.ndim > 1 and outputs.shape[1] > 1:
+        flat = outputs.movedim(1, -1).flatten(0, -2).double()
+        sums = flat.sum(1)
+        if bool((flat >= 0).all()) and bool(((sums - 1).abs() < SUM_TOLERANCE).all()):
+            return (
+                "Outputs look like probabilities (every row sums to 1), but measures take them for logits, the loss "
+                "too: return raw outputs, without the softmax."
+            )
+    leaves = [module for module in network.modules() if next(module.children(), None) is None]
+    if leaves and isinstance(leaves[-1], nn.Sigmoid):
+        return "The last layer is a sigmoid, but measures take outputs for logits: return raw outputs, without it."
+    return ""
+
+
+def ready(network: Any, samples: Samples) -> Ready:
+    """Look at a network once and make it ready to be measured on samples.
+
+    Args:
+        network: The network; compiled ones are measured through their original module.
+        samples: The samples.
+
+    Returns:
+        The network from one tensor to outputs [n, K], and what was understood.
+
+    Raises:
+        InvalidInput: It is no module, has no usable weights, or does not run on the samples.
+    """
+    if isinstance(network, Adapted):
+        outputs, _ = _first_outputs(network, replace(samples, form=None))
+        return Ready(network.network, network, samples, outputs.shape[1], samples.notes)
+    bare = _check_network(network)
+    outputs, plain = _first_outputs(bare, samples)
+    if outputs.ndim == 2 and samples.form is None and plain:
+        return _noticed(Ready(bare, bare, samples, outputs.shape[1]), outputs)
+    axis, refused = (1 if outputs.ndim > 2 else None), ""
+    if samples.is_dense:
+        assert samples.targets is not None
+        try:
+            axis = class_axis(outputs, samples.targets)
+        except InvalidInput as error:
+            refused = str(error)
+        if type(bare).__name__.endswith(CAUSAL):
+            refused = "labels of a causal language model are shifted by one token, which is not supported"
+    elif outputs.ndim > 2 and samples.targets is not None:
+        positions = list(outputs.shape[1:])
+        refused = f"outputs have positions, {positions} a sample, and targets have none; pass a label a position"
+    k, squeezed = outputs[0].numel(), outputs.ndim == 1
+    adapted = Adapted(bare, samples.form, squeezed=squeezed, class_axis=axis)
+    return _noticed(Ready(bare, adapted, samples, k, positions=outputs.ndim > 2, refused=refused), outputs)
+
+
+def _noticed(found: Ready, outputs: Tensor) -> Ready:
+    looks = _looks(outputs, found.bare)
+    return replace(found, notes=(*found.samples.notes, *([looks] if looks else [])))

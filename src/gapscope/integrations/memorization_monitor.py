@@ -1,0 +1,298 @@
+"""Is a fine-tuning learning by heart? A meter in a Hugging Face Trainer, with adapters (PEFT, LoRA) or without.
+
+canaries = PairedCanaries.of_tokens(train_dataset)
+trainer = Trainer(model, ..., train_dataset=canaries.dataset)
+meter = add_meter(trainer, canaries)
+trainer.train()
+meter.flagged_at, meter.rows
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput, check_range, require_extra
+from gapscope.base.containers import LABEL_NAMES
+from gapscope.base.random_streams import stream
+from gapscope.base.samples import IGNORED
+from gapscope.inspection.restoring import random_states_restored
+from gapscope.integrations.transformers import parts_of_a_step
+from gapscope.labels.paired_canaries import PairedCanaries, differences, paired_p_value
+
+require_extra("transformers", "hf")
+require_extra("accelerate", "hf")
+
+from transformers import (  # noqa: E402  # pyright: ignore[reportMissingImports]
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.models.auto.modeling_auto import (  # noqa: E402  # pyright: ignore[reportMissingImports]
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+)
+
+
+def _predicts_next(model: Any) -> bool:
+    """Whether the model's outputs at a position are about the label of the next one."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return type(base).__name__ in set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+
+
+def _split(batch: Mapping[str, Any], device: torch.device) -> tuple[dict[str, Tensor], Tensor]:
+    tensors = {name: value.to(device) for name, value in batch.items() if isinstance(value, Tensor)}
+    name = next((name for name in LABEL_NAMES if name in tensors), None)
+    if name is None:
+        raise InvalidInput(f"Samples must have labels; got {', '.join(tensors)}. Add 'labels'.")
+    return tensors, tensors.pop(name)
+
+
+def _aligned(logits: Tensor, labels: Tensor, *, next_one: bool) -> tuple[Tensor, Tensor]:
+    """Log probabilities [n, places, classes] and the labels [n, places] that they are about."""
+    if labels.ndim == 1:
+        logits, labels = logits[:, None], labels[:, None]
+    elif next_one:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    return logits.float().log_softmax(-1), labels
+
+
+def sequence_losses(logits: Tensor, labels: Tensor, *, next_one: bool) -> Tensor:
+    """Return the mean loss (nats) of each sample over its labelled places; those labelled -100 are left out.
+
+    Args:
+        logits: [n, classes] or [n, places, classes].
+        labels: [n] or [n, places].
+        next_one: Whether outputs at a place are about the next label.
+
+    Returns:
+        [n].
+    """
+    logs, labels = _aligned(logits, labels, next_one=next_one)
+    losses = F.nll_loss(logs.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+    return losses.sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode in the body; the global random states are put back. Sharded models may not be touched more."""
+    training = model.training
+    try:
+        with random_states_restored():
+            yield
+    finally:
+        model.train(training)
+
+
+@dataclass
+class _Losses:
+    """Training losses of the steps of an epoch, kept on the device: nothing waits for them."""
+
+    each: list[Tensor] = field(default_factory=list)
+
+    def mean(self, *, last_half: bool = False) -> Tensor:
+        kept = self.each[len(self.each) // 2 :] if last_half else self.each
+        return torch.stack(kept).double().mean() if kept else torch.tensor(math.nan, dtype=torch.float64)
+
+
+class FineTuningMeter(TrainerCallback):
+    r"""At the end of epochs: gap to first visits, exact test of the canaries, size of the gradients by what is trained.
+
+    Each row (in `rows`, and in `trainer.state.log_history`) holds
+
+    - `training_loss`: mean loss of the epoch's steps, as the Trainer computed them.
+    - `first_visit_loss`: mean loss of the steps in the second half of the first epoch. These samples had not been seen
+      before, so that it is what a validation set would have said of the network half an epoch younger on average.
+    - `first_visit_gap`: first_visit_loss - training_loss, from the second epoch on. Of it what was learnt since for all
+      samples is a part, so that it is an upper bound on what is learnt by heart (as long as the network improves).
+    - `canary_gap`: mean loss of the canaries that were not trained less that of those that were; its `canary_p_value`
+      is exact, see `gapscope.labels.paired_canaries`.
+    - `trained_fisher_trace`: mean over some samples of $|\nabla_\theta \log p(y|x)|^2$ for labels y drawn from the
+      network's own prediction, by the trained weights (with LoRA those of the adapter); one draw, one backward pass a
+      sample, in evaluation mode. Left out where the weights are sharded (FSDP).
+
+    `flagged_at` is the first epoch at which the p-value is at most `level` divided by the number of looks: over all
+    of them together a network that has learnt nothing from the canaries is flagged with probability `level` at most.
+
+    Weights are those of a training without the meter on the same data. With several processes each takes every canary
+    through its (wrapped) model; losses of steps are means over processes.
+
+    Args:
+        trainer: The Trainer.
+        canaries: Pairs; None leaves the test out.
+        level: Probability of a false flag.
+        every: Epochs between looks.
+        trace_samples: Samples of the trace; 0 leaves it out.
+        stop: Whether a flag ends the training.
+        seed: Seed of the drawn labels.
+
+    Attributes:
+        rows: One mapping a look.
+        flagged_at: Epoch of the flag, or None.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        canaries: PairedCanaries | None = None,
+        *,
+        level: float = 0.01,
+        every: int = 1,
+        trace_samples: int = 2,
+        stop: bool = False,
+        seed: int = 0,
+    ) -> None:
+        check_range("level", level, 0, 1, low_open=True)
+        check_range("every", every, 1)
+        check_range("trace_samples", trace_samples, 0)
+        self.trainer, self.canaries, self.level, self.every, self.stop = trainer, canaries, level, every, stop
+        self.trace_samples, self.random = trace_samples, stream(seed, "drawn labels")
+        self.rows: list[dict[str, float]] = []
+        self.flagged_at: float | None = None
+        self._losses, self._first = _Losses(), math.nan
+        self._seconds, self._began, self._looks = 0.0, math.nan, 1
+
+    def note(self, loss: Tensor) -> None:
+        """Keep the loss of a step; `add_meter` has the Trainer do that."""
+        self._losses.each.append(loss.detach())
+
+    @property
+    def share(self) -> float:
+        """Share of the time since training began that the meter took."""
+        return self._seconds / (time.perf_counter() - self._began)
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Begin with the first epoch.
+
+        Args:
+            args: Not used.
+            state: Says how many epochs there will be.
+            control: Not used.
+            **_: Not used.
+        """
+        self._began, self._looks = time.perf_counter(), max(1, round(state.num_train_epochs) // self.every)
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Take a look.
+
+        Args:
+            args: Not used.
+            state: Gets the row in its log.
+            control: Through which training is ended.
+            **_: Not used.
+        """
+        start, epoch = time.perf_counter(), round(state.epoch or 0)
+        means = torch.stack([self._losses.mean(), self._losses.mean(last_half=True)])
+        loss, second_half = self._over_processes(means).tolist()
+        self._losses = _Losses()
+        if epoch <= 1:
+            self._first = second_half
+        if epoch % self.every == 0:
+            row = {"epoch": epoch, "training_loss": loss, "first_visit_loss": self._first}
+            if epoch > 1:
+                row["first_visit_gap"] = self._first - loss
+            with _evaluating(self.trainer.model_wrapped):
+                row |= self._of_canaries(epoch) | self._trace()
+            self.rows.append(row)
+            state.log_history.append({**row, "step": state.global_step})
+        self._seconds += time.perf_counter() - start
+        if self.stop and self.flagged_at is not None:
+            control.should_training_stop = True
+
+    def _over_processes(self, values: Tensor) -> Tensor:
+        accelerator = self.trainer.accelerator
+        if accelerator.num_processes == 1:
+            return values
+        return accelerator.reduce(values.to(accelerator.device), "mean")
+
+    def _batches(self, samples: Sequence[Any]) -> list[tuple[dict[str, Tensor], Tensor]]:
+        size, device = self.trainer.args.per_device_eval_batch_size, self.trainer.accelerator.device
+        parts = [samples[start : start + size] for start in range(0, len(samples), size)]
+        return [_split(self.trainer.data_collator(part), device) for part in parts]
+
+    @torch.no_grad()
+    def _losses_of(self, samples: Sequence[Any]) -> Tensor:
+        # the wrapped model: with sharded weights only it can be called, by all processes alike
+        model, next_one = self.trainer.model_wrapped.eval(), _predicts_next(self.trainer.model)
+        parts = self._batches(samples)
+        return torch.cat([sequence_losses(model(**x).logits, y, next_one=next_one) for x, y in parts])
+
+    def _of_canaries(self, epoch: int) -> dict[str, float]:
+        if self.canaries is None:
+            return {}
+        both = self._losses_of([*self.canaries.trained, *self.canaries.others]).cpu()
+        found = differences(*both.chunk(2))
+        p_value = paired_p_value(found)
+        if self.flagged_at is None and p_value <= self.level / self._looks:
+            self.flagged_at = epoch
+        return {"canary_gap": sum(found) / len(found), "canary_p_value": p_value}
+
+    def _trace(self) -> dict[str, float]:
+        trainer = self.trainer
+        if not self.trace_samples or trainer.is_fsdp_enabled:
+            return {}
+        model, next_one = trainer.model.eval(), _predicts_next(trainer.model)
+        weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        count = min(self.trace_samples, len(trainer.train_dataset))
+        squares = []
+        for index in torch.randperm(len(trainer.train_dataset), generator=self.random)[:count].tolist():
+            (x, y), *_ = self._batches([trainer.train_dataset[index]])
+            squares.append(_drawn_square(model, weights, x, y, self.random, next_one=next_one))
+        return {"trained_fisher_trace": float(torch.stack(squares).mean())}
+
+
+def _drawn_square(
+    model: nn.Module, weights: Sequence[Tensor], x: Mapping[str, Tensor], y: Tensor, random: torch.Generator, *,
+    next_one: bool,
+) -> Tensor:  # fmt: skip
+    """Squared gradient of the log probability of labels that the model draws itself, at the labelled places."""
+    with torch.enable_grad():
+        logs, labels = _aligned(model(**x).logits, y, next_one=next_one)
+        logs = logs[labels != IGNORED]
+        drawn = torch.multinomial(logs.detach().exp().cpu(), 1, generator=random).to(logs.device)
+        gradients = torch.autograd.grad(logs.gather(1, drawn).sum(), weights, allow_unused=True)
+    return torch.stack([gradient.double().square().sum() for gradient in gradients if gradient is not None]).sum()
+
+
+def add_meter(trainer: Any, canaries: PairedCanaries | None = None, **options: Any) -> FineTuningMeter:
+    """Add a meter to a Trainer, before `train()`, and return it.
+
+    Args:
+        trainer: The Trainer; its training data are `canaries.dataset`.
+        canaries: See `FineTuningMeter`.
+        **options: Those of `FineTuningMeter`.
+
+    Returns:
+        The meter.
+
+    Raises:
+        InvalidInput: It is no Trainer, or it does not train on the canaries.
+    """
+    if not hasattr(trainer, "compute_loss"):
+        raise InvalidInput(f"add_meter needs a transformers Trainer; got {type(trainer).__name__}.")
+    if canaries is not None and trainer.train_dataset is not canaries.dataset:
+        raise InvalidInput(
+            "The Trainer must train on the data that hold the canaries; it has others. Pass "
+            "train_dataset=canaries.dataset."
+        )
+    meter = FineTuningMeter(trainer, canaries, **options)
+    compute_loss = trainer.compute_loss
+
+    def noted(model: nn.Module, inputs: Mapping[str, Any], *given: Any, **settings: Any) -> Any:
+        result = compute_loss(model, inputs, *given, **settings)
+        if model.training:
+            loss = result[0] if isinstance(result, tuple) else result
+            meter.note(loss * parts_of_a_step(trainer, settings))
+        return result
+
+    trainer.compute_loss = noted
+    trainer.add_callback(meter)
+    return meter

@@ -1,0 +1,332 @@
+"""What comparing networks yields: every number with its interval and rank, a small table, and a verdict in words."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from gapscope.leaderboard.evidence import Judgement, LeaderboardEvidence
+from gapscope.base.errors import UnreadableFile
+from gapscope.base.files import read_json, write_atomically
+from gapscope.base.type_guards import is_dict
+from gapscope.results.readings import BASELINE, Direction
+from gapscope.results.result import Rows
+
+if TYPE_CHECKING:
+    import pandas
+
+# training accuracies that differ by more than this make measures hard to compare
+LIKE_FIT = 0.02
+NUMBERS = ("value", "standard_error", "low", "high", "rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedReading:
+    """One number of one network.
+
+    Attributes:
+        measure: Name of the number, such as "ntk_trace" or "unit_sparsity.zeta".
+        network: Name of the network.
+        value: The number.
+        standard_error: Its standard error over samples; NaN where it is not known.
+        low: Lower end of its interval.
+        high: Upper end.
+        direction: Which direction goes with a smaller generalization gap.
+        rank: 1 for the network that goes with the smallest gap; NaN where no direction is known.
+        note: How it was estimated, or why there is no number.
+    """
+
+    measure: str
+    network: str
+    value: float
+    standard_error: float
+    low: float
+    high: float
+    direction: Direction
+    rank: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class _Vote:
+    """Whom one measure puts first, and whether beyond its intervals."""
+
+    measure: str
+    ranks: Mapping[str, float]
+    first: str | None
+    settled: bool
+
+
+def _told_apart(rows: Sequence[ComparedReading], first: str) -> bool:
+    """Whether the interval of the first network overlaps no other."""
+    best = next(row for row in rows if row.network == first)
+    return all(row.high < best.low or row.low > best.high for row in rows if row.network != first)
+
+
+def _ranked(rows: Sequence[ComparedReading], r: float) -> list[ComparedReading]:
+    """The rows with ranks in the direction in which the measure goes with the gap among known networks."""
+    signed = {row.network: math.copysign(1.0, r) * row.value for row in rows}
+    return [replace(row, rank=1.0 + sum(other < signed[row.network] for other in signed.values())) for row in rows]
+
+
+def _vote(measure: str, numbers: Sequence[Sequence[ComparedReading]]) -> _Vote:
+    """One vote a measure, however many numbers it yields: by the mean of their ranks."""
+    networks = [row.network for row in numbers[0]]
+    ranks = {
+        name: fmean(row.rank for rows in numbers for row in rows if row.network == name) for name in networks
+    }  # fmt: skip
+    best = min(ranks.values())
+    firsts = [name for name, rank in ranks.items() if rank == best]
+    if len(firsts) > 1:
+        return _Vote(measure, ranks, None, False)
+    return _Vote(measure, ranks, firsts[0], all(_told_apart(rows, firsts[0]) for rows in numbers))
+
+
+class Comparison(Rows[ComparedReading]):
+    """Networks compared on the same samples; prints a small table, the best first, and the verdict in words.
+
+    Each measure has one vote, however many numbers it yields; margins vote by their medians, and the number of
+    parameters, the baseline, does not vote. Where a leaderboard of networks whose gap is known judges the measures,
+    those with evidence vote, number by number and in the direction that they have there, and no others.
+
+    Attributes:
+        level: Nominal coverage of the intervals.
+        unmeasured: Network -> measure -> why it has no value.
+        evidence: What that leaderboard says; None where there is none.
+    """
+
+    level: float
+    unmeasured: dict[str, dict[str, str]]
+    evidence: LeaderboardEvidence | None
+
+    def __new__(
+        cls,
+        rows: Iterable[ComparedReading] = (),
+        level: float = 0.95,
+        unmeasured: Mapping[str, Mapping[str, str]] | None = None,
+        evidence: LeaderboardEvidence | None = None,
+    ) -> Comparison:
+        """Collect the rows."""
+        found = super().__new__(cls, tuple(rows))
+        found.level, found.evidence = level, evidence
+        found.unmeasured = {name: dict(whys) for name, whys in (unmeasured or {}).items()}
+        return found
+
+    @property
+    def networks(self) -> list[str]:
+        """Names of the networks, in the order in which they were given."""
+        return list(dict.fromkeys(row.network for row in sorted(self, key=lambda row: row.measure != BASELINE)))
+
+    def of(self, measure: str) -> list[ComparedReading]:
+        """Rows of one number, by rank."""
+        return [row for row in self if row.measure == measure]
+
+    @property
+    def trusted(self) -> dict[str, Judgement]:
+        """Numbers taken here of all networks that have evidence, the strongest first."""
+        found = {} if self.evidence is None else self.evidence.trusted
+        return {name: own for name, own in found.items() if len(self.of(name)) == len(self.networks)}
+
+    def votes(self) -> list[_Vote]:
+        """Whom each number with evidence puts first; where there is none, each measure with a known direction."""
+        if self.trusted:
+            return [_vote(name, [_ranked(self.of(name), own.r)]) for name, own in self.trusted.items()]
+        families: dict[str, list[str]] = {}
+        for name in dict.fromkeys(row.measure for row in self):
+            rows = self.of(name)
+            usable = all(row.rank == row.rank for row in rows) and len(rows) == len(self.networks)
+            if usable and name != BASELINE:
+                families.setdefault(name.split(".")[0], []).append(name)
+        voting: list[_Vote] = []
+        for family, names in families.items():
+            medians = [name for name in names if name.endswith(".median")]
+            voting.append(_vote(family, [self.of(name) for name in (medians or names)]))
+        return voting
+
+    def order(self) -> list[str]:
+        """Names of the networks, the one that is expected to generalise best first, by the mean of its ranks."""
+        votes = self.votes()
+        return sorted(self.networks, key=lambda name: fmean(vote.ranks[name] for vote in votes) if votes else 0.0)
+
+    @property
+    def verdict(self) -> tuple[str, ...]:
+        """What to conclude, in sentences."""
+        return (
+            *self._about_evidence(),
+            *self._about_the_best(),
+            *self._about_size(),
+            *self._about_the_fit(),
+            *self._about_reasons(),
+            *self._about_no_evidence(),
+        )
+
+    def _about_evidence(self) -> list[str]:
+        """Which measures are known to go with the gap at equal hyper-parameters, and their rivals there."""
+        if self.evidence is None:
+            return []
+        where, rivals = f"{self.evidence.networks} networks whose gap is known", self.evidence.rivals
+        if not self.trusted:
+            taken = {row.measure for row in self} & set(self.evidence.by_measure)
+            return [
+                f"No evidence: none of the {len(taken)} numbers taken here says more of the gap than the "
+                f"hyper-parameters do in {where} ({rivals}). What follows is what the measures say by their direction."
+            ]
+        named = "; ".join(f"{name}: {own}" for name, own in list(self.trusted.items())[:4])
+        more = f"; and {len(self.trusted) - 4} more" if len(self.trusted) > 4 else ""
+        return [f"Evidence at equal hyper-parameters in {where}: {named}{more}. Beside them {rivals}."]
+
+    def _about_no_evidence(self) -> list[str]:
+        if self.evidence is not None or not self.votes():
+            return []
+        return ["Whether these measures order such networks is not known here; judged_by=gs.leaderboard(POOL) says it."]
+
+    def _about_the_best(self) -> list[str]:
+        votes = self.votes()
+        if not votes:
+            return ["No measure with a known direction was taken of all networks: there is nothing to rank them by."]
+        firsts = {name: [vote for vote in votes if vote.first == name] for name in self.order()}
+        best = max(firsts, key=lambda name: len(firsts[name]))
+        own, settled = firsts[best], [vote for vote in firsts[best] if vote.settled]
+        count = f"{len(own)} of {len(votes)} measures put it first"
+        if 2 * len(own) <= len(votes):
+            tied = [name for name, given in firsts.items() if given] or self.order()[:2]
+            return [f"{' and '.join(tied)} are tied: none is put first by more than half of the {len(votes)} measures."]
+        if not settled:
+            return [f"{best} is ahead, but within the intervals: {count}, none beyond them. Take more samples."]
+        names = ", ".join(vote.measure for vote in settled)
+        return [
+            f"{best} is expected to have the smallest gap: {count}, beyond the {self.level:.0%} intervals by {names}."
+        ]
+
+    def _about_size(self) -> list[str]:
+        rows = self.of(BASELINE)
+        smallest = [row.network for row in rows if row.rank == 1]
+        if not rows or len(smallest) == len(rows):
+            return ["All have the same size, so that size says nothing."] if rows else []
+        return [f"By size alone it would be {' or '.join(smallest)}."]
+
+    def _about_the_fit(self) -> list[str]:
+        values = [row.value for row in self.of("accuracy")]
+        if not values or max(values) - min(values) <= LIKE_FIT:
+            return []
+        return [
+            f"Training accuracies differ ({min(values):.3f} to {max(values):.3f}): a small gap is easy for a network "
+            "that fits little, so read this with care."
+        ]
+
+    def _about_reasons(self) -> list[str]:
+        lines: list[str] = []
+        for name, whys in self.unmeasured.items():
+            if whys:
+                lines.append(f"Not measured of {name}: {', '.join(whys)}; .unmeasured says why.")
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return rows, verdict, level and reasons as plain values."""
+        return {
+            **super().to_dict(),
+            "verdict": list(self.verdict),
+            "level": self.level,
+            "unmeasured": self.unmeasured,
+            "evidence": None if self.evidence is None else self.evidence.to_dict(),
+        }
+
+    @classmethod
+    def from_json(cls, text: str) -> Comparison:
+        """Build from what `to_json` returned."""
+        return cls._from(json.loads(text))
+
+    def save(self, path: str | Path) -> None:
+        """Write a JSON file; it exists whole or not at all."""
+        write_atomically(Path(path), self.to_json(indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Comparison:
+        """Read a file that `save` wrote.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The comparison.
+
+        Raises:
+            UnreadableFile: It is truncated, or holds something else.
+        """
+        content = read_json(Path(path))
+        if not is_dict(content) or "verdict" not in content:
+            raise UnreadableFile(f"{path} must hold a comparison; it does not. Name a file that Comparison.save wrote.")
+        return cls._from(content)
+
+    @classmethod
+    def _from(cls, content: Mapping[str, Any]) -> Comparison:
+        def read(row: dict[str, Any]) -> ComparedReading:
+            values: dict[str, Any] = {**row, **{name: float(row[name]) for name in NUMBERS}}
+            return ComparedReading(**values)
+
+        rows = [read(row) for row in content["rows"]]
+        evidence = LeaderboardEvidence.from_dict(content["evidence"]) if content.get("evidence") else None
+        return cls(rows, content["level"], content["unmeasured"], evidence)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a number and network: measure, network, value, standard_error, low, high, direction, rank, note."""
+        import pandas
+
+        columns = [item.name for item in fields(ComparedReading)]
+        return pandas.DataFrame([[getattr(row, name) for name in columns] for row in self], columns=columns)
+
+    def summary(self) -> pandas.DataFrame:
+        """One row a network, the best first: measures that put it first, its mean rank, size, training fit."""
+        import pandas
+
+        votes = self.votes()
+        rows: list[dict[str, Any]] = []
+        for name in self.order():
+            row: dict[str, Any] = {
+                "network": name,
+                "first by": f"{sum(vote.first == name for vote in votes)} of {len(votes)}",
+                "mean rank": fmean(vote.ranks[name] for vote in votes) if votes else math.nan,
+            }
+            shown = [vote.measure for vote in votes if len(self.of(vote.measure)) > 0][:4]
+            for measure in ["accuracy", BASELINE, *shown]:
+                value = next((item.value for item in self.of(measure) if item.network == name), None)
+                if value is not None:
+                    row[measure] = value
+            rows.append(row)
+        return pandas.DataFrame(rows).set_index("network")
+
+    def __repr__(self) -> str:
+        table = self.summary().to_string(float_format="{:.4g}".format)
+        return "\n".join([table, *self.verdict])
+
+    def _repr_html_(self) -> str:
+        import html
+
+        lines = "".join(f"<p>{html.escape(line)}</p>" for line in self.verdict)
+        return self.summary().to_html(float_format="{:.4g}".format) + lines
+
+    def plot(self, measures: Sequence[str] | None = None) -> list[Any]:
+        """Draw the value of each network with its interval, a panel a measure, and return the matplotlib axes.
+
+        Args:
+            measures: Names of numbers; None takes those that vote, margins by their medians.
+
+        Returns:
+            One pair of axes a measure.
+        """
+        from gapscope.results.plots import panels
+
+        known = list(dict.fromkeys(row.measure for row in self))
+        chosen = [name for name in known if not name.startswith("margin_") or name.endswith(".median")]
+        names = list(measures) if measures is not None else [n for n in chosen if self.of(n)[0].rank == 1]
+        drawn = panels(names, sharex=False)
+        for axes, name in zip(drawn, names, strict=True):
+            for row in self.of(name):
+                below, above = max(0.0, row.value - row.low), max(0.0, row.high - row.value)
+                axes.errorbar([row.value], [row.network], xerr=[[below], [above]], fmt="o")
+        return drawn

@@ -1,0 +1,279 @@
+"""Several networks on the same data: ranked by every measure, with intervals and the size baseline."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from gapscope.measures.budget import DEFAULT_SECONDS, Plan, Share, planned, reason
+from gapscope.leaderboard.comparison import ComparedReading, Comparison
+from gapscope.inspection.validation import Ready, in_eager_mode, ready
+from gapscope.leaderboard.evidence import LeaderboardEvidence
+from gapscope.measures.measurement import Budget, check_options, chosen_measures
+from gapscope.measures.subsampling import parts_of, taken
+from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.type_guards import is_mapping
+from gapscope.results.progress import PATIENCE, progress, say
+from gapscope.results.readings import BASELINE, Reading, Readings
+from gapscope.base.samples import Samples, as_samples
+from gapscope.measures.registry import Measure
+
+RANK_SIGNS = {"lower": 1.0, "higher": -1.0, "none": math.nan}
+
+
+def _repeats(item: Measure, n_groups: int, *, own_options: bool) -> float:
+    """How often all samples go through a measure, for its value and its standard error."""
+    if not {"inputs", "targets", "labels"} & set(item.needs):
+        return 1.0
+    kind = item.sampling.kind if item.sampling is not None and not own_options else ""
+    return {"mean": 2.0, "sum": 2.0, "own": 1.0}.get(kind, float(n_groups))
+
+
+def _jackknife(values: Sequence[float]) -> float:
+    r"""Standard error over samples, $\sqrt{\frac{g-1}{g} \sum_j (\theta_{(j)} - \bar\theta)^2}$ for g groups."""
+    return ((len(values) - 1) * statistics.pvariance(values)) ** 0.5
+
+
+def _without(samples: Samples, groups: Sequence[Samples], j: int) -> Samples:
+    import torch
+
+    keep = torch.arange(len(samples)) % len(groups) != j
+    return samples.subset(torch.nonzero(keep)[:, 0])
+
+
+class _Comparing:
+    """What all networks of one comparison have in common."""
+
+    def __init__(self, options: Mapping[str, Mapping[str, Any]], n_groups: int, seed: int) -> None:
+        self.options, self.n_groups, self.seed = options, n_groups, seed
+
+    def take(self, item: Measure, found: Ready, share: Share) -> Readings:
+        """Take one measure once."""
+        options = self.options.get(item.name, {})
+        return taken(item, found, share, initial=None, options=options, seed=self.seed)
+
+    def trial(self, item: Measure, part: Ready, given: Mapping[str, Any]) -> Readings:
+        """Take one measure on few samples, to see what it costs."""
+        share = Share(len(part.samples), given)
+        return taken(item, part, share, initial=None, options={}, seed=self.seed)
+
+    def with_errors(self, item: Measure, found: Ready, share: Share) -> list[tuple[Reading, float]]:
+        """Readings with their standard errors: their own where they state one, else the jackknife over groups."""
+        readings = self.take(item, found, share)
+        if not {"inputs", "targets", "labels"} & set(item.needs):
+            return [(reading, 0.0) for reading in readings]
+        if all(reading.standard_error is not None for reading in readings):
+            return [(reading, reading.standard_error or 0.0) for reading in readings]
+        left_out = self._left_out(item, found, share, readings)
+        return [
+            (reading, _jackknife([values[i] for values in left_out]) if reading.standard_error is None
+             else reading.standard_error)
+            for i, reading in enumerate(readings)
+        ]  # fmt: skip
+
+    def _left_out(self, item: Measure, found: Ready, share: Share, whole: Readings) -> list[list[float]]:
+        """Numbers without each group; of means and sums over samples they follow from those of the groups alone."""
+        samples, groups = found.samples, parts_of(found.samples, self.n_groups)
+        kind = item.sampling.kind if item.sampling is not None and item.name not in self.options else ""
+        if kind not in ("mean", "sum"):
+            parts = [found.on(_without(samples, groups, j)) for j in range(self.n_groups)]
+            return [self._values(item, part, share) for part in parts]
+        of_groups = [self._values(item, found.on(group), share) for group in groups]
+        n = len(samples)
+        return [
+            [
+                (n * all_of - len(group) * own) / (n - len(group)) if kind == "mean" else all_of - own
+                for all_of, own in zip([reading.value for reading in whole], values, strict=True)
+            ]
+            for group, values in zip(groups, of_groups, strict=True)
+        ]
+
+    def _values(self, item: Measure, part: Ready, share: Share) -> list[float]:
+        return [reading.value for reading in self.take(item, part, Share(len(part.samples), share.options))]
+
+
+def _merged(plans: Sequence[Plan]) -> dict[str, Share]:
+    """The same share for all networks, so that they are compared on the same samples by the same method."""
+    shares: dict[str, Share] = {}
+    for plan in plans:
+        for name, share in plan.shares.items():
+            other = shares.get(name, share)
+            seconds = share.seconds + (other.seconds if name in shares else 0.0)
+            shares[name] = Share(min(share.n, other.n), share.options or other.options, seconds)
+    return shares
+
+
+def _ranks(values: Mapping[str, float], direction: str) -> dict[str, float]:
+    """1 for the network that goes with the smallest gap; equal values share the better rank."""
+    signed = {name: RANK_SIGNS[direction] * value for name, value in values.items()}
+    return {
+        name: math.nan if math.isnan(own) else 1.0 + sum(other < own for other in signed.values())
+        for name, own in signed.items()
+    }
+
+
+def _rows(found: Mapping[str, list[tuple[Reading, float]]], z: float) -> list[ComparedReading]:
+    names = list(dict.fromkeys(reading.name for pairs in found.values() for reading, _ in pairs))
+    rows: list[ComparedReading] = []
+    for name in names:
+        own = {network: pair for network, pairs in found.items() for pair in pairs if pair[0].name == name}
+        ranks = _ranks({network: pair[0].value for network, pair in own.items()}, next(iter(own.values()))[0].direction)
+        of_name = [
+            ComparedReading(
+                measure=name,
+                network=network,
+                value=reading.value,
+                standard_error=error,
+                low=reading.value - z * error,
+                high=reading.value + z * error,
+                direction=reading.direction,
+                rank=ranks[network],
+                note=reading.note,
+            )
+            for network, (reading, error) in own.items()
+        ]
+        rows.extend(sorted(of_name, key=lambda row: (math.isnan(row.rank), row.rank)))
+    return rows
+
+
+def compare(
+    networks: Mapping[str, nn.Module],
+    data: Any,
+    measures: Sequence[str] | None = None,
+    *,
+    n_groups: int = 10,
+    level: float = 0.95,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    seed: int = 0,
+    budget: Budget = "auto",
+    progress: bool = True,
+    judged_by: Any = None,
+) -> Comparison:
+    """Rank networks by every measure on the same samples, with intervals over samples and the size beside them.
+
+    The interval is value ± z * standard error: the measure's own standard error where it states one, else the
+    delete-a-group jackknife over `n_groups` interleaved groups of samples (an estimate, for measures smooth in the
+    samples). Where intervals overlap, the order of two networks is not settled by these samples. A measure that has no
+    value for one network is a reason in `unmeasured`. Ctrl-C ends it with the networks that are finished, if these are
+    two or more.
+
+    A direction that a paper states is no evidence. `judged_by` takes what `gapscope.leaderboard` says of networks like
+    these whose gap is known: then the numbers with evidence there vote, in the direction that they have there, and the
+    verdict opens with their correlations given the hyper-parameters, intervals over recipes and corrected p-values,
+    beside those of the size and of a random measure.
+
+    Args:
+        networks: Name -> network.
+        data: Training data, in any form that `measure` takes.
+        measures: Names of measures; None takes all whose cost is linear in the number of samples.
+        n_groups: Groups of the jackknife.
+        level: Nominal coverage of the intervals.
+        options: Measure name -> keyword options of that measure.
+        seed: Seed of the measures that draw noise or probes, and of the choice of samples.
+        budget: Seconds for each network, as for `measure`; all networks are measured on the same samples.
+        progress: Whether to show a bar where it lasts over two seconds on a terminal or in a notebook.
+        judged_by: A leaderboard of networks whose gap is known; None for none.
+
+    Returns:
+        One row for each number and network; printed, one row a network with the verdict in words. `parameter_count` is
+        always among the measures.
+
+    Raises:
+        InvalidInput: Fewer than two networks, more groups than samples, or judged_by is no leaderboard.
+        KeyboardInterrupt: It was stopped before two networks were finished.
+
+    >>> import torch
+    >>> found = compare({"small": nn.Linear(2, 2), "large": nn.Linear(2, 9)}, torch.ones(10, 2), ["parameter_count"])
+    >>> found.to_pandas()[["network", "value", "rank"]].values.tolist()
+    [['small', 6.0, 1.0], ['large', 27.0, 2.0]]
+    """
+    samples = as_samples(data)
+    if not is_mapping(networks):
+        raise InvalidInput(
+            f"compare needs a mapping of names to networks; got {type(networks).__name__}. Pass {{...}}."
+        )
+    if len(networks) < 2:
+        raise InvalidInput(f"compare needs at least two networks; got {len(networks)}. Use measure for one.")
+    check_range("n_groups", n_groups, 2, len(samples))
+    check_range("level", level, 0, 1, low_open=True, high_open=True)
+    measures = [measures] if isinstance(measures, str) else measures
+    names = measures if measures is None or BASELINE in measures else [*measures, BASELINE]
+    seconds = (DEFAULT_SECONDS if measures is None else None) if budget == "auto" else budget
+    comparing = _Comparing(options or {}, n_groups, seed)
+    evidence = None if judged_by is None else LeaderboardEvidence.of(judged_by)
+    with in_eager_mode():
+        doors = {name: ready(network, samples) for name, network in networks.items()}
+        first = next(iter(doors.values()))
+        items, inapplicable = chosen_measures(names, first, has_initial=False)
+        check_options(comparing.options, items, inapplicable)
+        repeats = {item.name: _repeats(item, n_groups, own_options=item.name in comparing.options) for item in items}
+        plans = {
+            name: planned(
+                items,
+                found,
+                budget=seconds,
+                options=comparing.options,
+                take=comparing.trial,
+                repeats=repeats,
+                shown=progress,
+            )
+            for name, found in doors.items()
+        }
+        found = _compared(doors, items, plans, comparing, level, shown=progress)
+    return Comparison(found, level, found.unmeasured, evidence)
+
+
+def _compared(
+    doors: Mapping[str, Ready],
+    items: Sequence[Measure],
+    plans: Mapping[str, Plan],
+    comparing: _Comparing,
+    level: float,
+    *,
+    shown: bool,
+) -> Comparison:
+    shares = _merged(list(plans.values()))
+    expected = sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
+    if shown and expected > PATIENCE:
+        say(f"comparing {len(doors)} networks: about {expected:.0f} s")
+    found: dict[str, list[tuple[Reading, float]]] = {}
+    unmeasured = {name: dict(plan.failed) for name, plan in plans.items()}
+    with progress("comparing", len(doors) * len(items), shown=shown) as bar:
+        for name, door in doors.items():
+            pairs: list[tuple[Reading, float]] = []
+            try:
+                for item in items:
+                    bar.step(f"{item.name} of {name}")
+                    if item.name not in unmeasured[name] and item.name in shares:
+                        _one(comparing, item, door, shares[item.name], pairs, unmeasured[name])
+                    bar.advance()
+            except KeyboardInterrupt:
+                if len(found) < 2:
+                    raise
+                say(f"stopped: {', '.join(found)} are kept")
+                break
+            found[name] = pairs
+    z = statistics.NormalDist().inv_cdf((1 + level) / 2)
+    return Comparison(_rows(found, z), level, {name: unmeasured[name] for name in found})
+
+
+def _one(
+    comparing: _Comparing,
+    item: Measure,
+    door: Ready,
+    share: Share,
+    pairs: list[tuple[Reading, float]],
+    unmeasured: dict[str, str],
+) -> None:
+    why = door.why_not(item)
+    if why:
+        unmeasured[item.name] = why
+        return
+    try:
+        pairs.extend(comparing.with_errors(item, door, share))
+    except Exception as error:  # whatever a measure raises of one network must not end the comparison
+        unmeasured[item.name] = reason(error)

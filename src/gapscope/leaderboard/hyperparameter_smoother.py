@@ -1,0 +1,112 @@
+r"""What hyper-parameters alone say of a column, and the residuals that are left, each without its own recipe.
+
+The smoother is ridge regression in the space of all interactions of the hyper-parameters: with $k_j$ the centred
+equality kernel of hyper-parameter j (a Gaussian of the ranks where it has more than `MOST_LEVELS` values),
+
+$$K = \prod_j (1 + \theta k_j), \qquad S = K (K + \lambda n I)^{-1}$$
+
+holds main effects with weight $\theta$, interactions of two with $\theta^2$, and so on. $\theta$ and $\lambda$ are
+those of the least error on left-out recipes. How flexible this is decides every verdict that rests on it. In 60
+simulated pools of 150 networks, at 5 % for a single measure, the gap's own function of the hyper-parameters with some
+noise passed for evidence in 35 % with main effects alone, in 8 % with all pairs by least squares, in 13 % with this
+smoother; a planted partial correlation of .3 was found in 98, 87 and 98 %. What the corrected verdicts are worth is
+counted in `results/protocols/never_fooled.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy
+from jaxtyping import Float, Int
+
+from gapscope.statistics.clusters import members
+from gapscope.prediction.columns import as_texts
+
+if TYPE_CHECKING:
+    import pandas
+
+Array = numpy.ndarray
+MOST_LEVELS = 8
+INTERACTIONS = (0.05, 0.15, 0.4, 1.0)
+RIDGES = tuple(value / 96 for value in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
+
+
+def normal_scores(values: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Return normal quantiles of the mid-ranks: the same for every increasing function of the values.
+
+    >>> normal_scores(numpy.array([1.0, 10.0, 100.0])).round(3).tolist()
+    [-0.967, 0.0, 0.967]
+    """
+    from scipy.special import ndtri  # pyright: ignore[reportMissingTypeStubs]
+    from scipy.stats import rankdata  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+    return ndtri((rankdata(values) - 0.5) / len(values))
+
+
+def _kernel(column: Any) -> Float[Array, "n n"]:
+    """Centred kernel of one hyper-parameter with diagonal one; zero where it does not vary."""
+    values, codes = numpy.unique(as_texts(column), return_inverse=True)
+    levels = len(values)
+    if levels == 1:
+        return numpy.zeros((len(codes), len(codes)))
+    if levels > MOST_LEVELS and column.dtype.kind in "if":
+        ranks = column.rank().to_numpy(dtype=float) / len(column)
+        kernel = numpy.exp(-0.5 * ((ranks[:, None] - ranks[None]) / 0.25) ** 2)
+        kernel = kernel - kernel.mean(0) - kernel.mean(1)[:, None] + kernel.mean()
+        return kernel / kernel.diagonal().mean()
+    return ((codes[:, None] == codes[None]) * levels - 1.0) / (levels - 1)
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Linear maps of a column to what the hyper-parameters leave of it.
+
+    Attributes:
+        inside: Residuals of the fit to all rows.
+        left_out: Residuals of the fits without each row's own recipe.
+    """
+
+    inside: Float[Array, "n n"]
+    left_out: Float[Array, "n n"]
+
+
+class HyperparameterSmoother:
+    """Fits of columns by hyper-parameters, with the flexibility that predicts left-out recipes best.
+
+    Args:
+        table: One row a network.
+        hyperparameters: Columns of the hyper-parameters; none fits the mean.
+        clusters: Number of each row's recipe.
+    """
+
+    def __init__(self, table: pandas.DataFrame, hyperparameters: Sequence[str], clusters: Int[Array, " n"]) -> None:
+        self.n, self._members = len(table), members(clusters)
+        self._kernels = [_kernel(table[name]) for name in hyperparameters]
+
+    @cached_property
+    def _candidates(self) -> list[Residuals]:
+        found: list[Residuals] = []
+        for weight in INTERACTIONS if self._kernels else (0.0,):
+            kernel = numpy.ones((self.n, self.n))
+            for own in self._kernels:
+                kernel = kernel * (1 + weight * own)
+            values, vectors = numpy.linalg.eigh(kernel / kernel.diagonal().mean())
+            for ridge in RIDGES if self._kernels else (1e-9,):
+                kept = numpy.maximum(values, 0.0) / (numpy.maximum(values, 0.0) + ridge * self.n)
+                found.append(self._residuals(numpy.eye(self.n) - (vectors * kept) @ vectors.T))
+        return found
+
+    def _residuals(self, inside: Float[Array, "n n"]) -> Residuals:
+        # y - fit without the recipe's rows c is (I - S)_cc^-1 ((I - S) y)_c, as for any ridge regression
+        left_out = inside.copy()
+        for rows in self._members:
+            left_out[rows] = numpy.linalg.solve(inside[numpy.ix_(rows, rows)], inside[rows])
+        return Residuals(inside, left_out)
+
+    def residuals(self, values: Float[Array, " n"]) -> Residuals:
+        """The maps whose left-out residuals of these values are smallest."""
+        return min(self._candidates, key=lambda maps: float(((maps.left_out @ values) ** 2).sum()))

@@ -1,0 +1,295 @@
+"""What judging measures yields: a row a measure, a small table, and a verdict in words."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gapscope.base.errors import UnreadableFile
+from gapscope.base.files import read_json, write_atomically
+from gapscope.base.type_guards import is_dict
+from gapscope.results.result import Rows, plain
+from gapscope.leaderboard.leaderboard_row import EVIDENCE, LeaderboardRow, Score
+
+if TYPE_CHECKING:
+    import pandas
+
+MOST_ROWS = 10
+LONGEST_NAME = 20
+SCORES = tuple(item.name for item in fields(LeaderboardRow) if item.type == "Score")
+NUMBERS = ("competition", "worst_sign_error", "explained")
+
+
+def shortened(measures: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
+    """Return names of measures without their prefix, cut where they are long and still told apart.
+
+    >>> shortened(["m.rbf", "spectral_norms.log_product", "margins.conv1_relu.low", "margins.conv1_relu.high"])
+    ['rbf', 'spectral_norms.log..', 'margins.c.._relu.low', 'margins.c..relu.high']
+    """
+    names = [measure.removeprefix("m.") for measure in measures]
+    ends = [name if len(name) <= longest else f"{name[: longest - 2]}.." for name in names]
+    half = (longest - 2) // 2
+    return [
+        end if ends.count(end) == 1 else f"{name[:half]}..{name[-half:]}" for name, end in zip(names, ends, strict=True)
+    ]
+
+
+def _named(rows: Sequence[LeaderboardRow]) -> str:
+    names = [row.measure.removeprefix("m.") for row in rows]
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+class Leaderboard(Rows[LeaderboardRow]):
+    """Measures judged by networks whose gap is known; prints the verdicts, then a table with the rivals first.
+
+    Attributes:
+        source: What the networks are.
+        networks: How many they are.
+        recipes: How many recipes: networks that agree in all hyper-parameters are one.
+        hyperparameters: Columns of the hyper-parameters.
+        left_out: Measure -> why it has no row.
+        dropped: Networks left out for a number that is not finite.
+        drawn_from: Networks that these were drawn from by whole recipes; 0 where they are all.
+    """
+
+    source: str
+    networks: int
+    recipes: int
+    hyperparameters: tuple[str, ...]
+    left_out: dict[str, str]
+    dropped: int
+    drawn_from: int
+
+    def __new__(
+        cls,
+        rows: Iterable[LeaderboardRow] = (),
+        *,
+        source: str = "",
+        networks: int = 0,
+        recipes: int = 0,
+        hyperparameters: Sequence[str] = (),
+        left_out: Mapping[str, str] | None = None,
+        dropped: int = 0,
+        drawn_from: int = 0,
+    ) -> Leaderboard:
+        """Collect the rows."""
+        found = super().__new__(cls, tuple(rows))
+        found.source, found.networks, found.recipes, found.dropped = source, networks, recipes, dropped
+        found.drawn_from = drawn_from
+        found.hyperparameters, found.left_out = tuple(hyperparameters), dict(left_out or {})
+        return found
+
+    def row(self, measure: str) -> LeaderboardRow:
+        """The row of one measure, named with or without its prefix "m."."""
+        found = {row.measure: row for row in self} | {row.measure.removeprefix("m."): row for row in self}
+        return found[measure]
+
+    @property
+    def trusted(self) -> list[LeaderboardRow]:
+        """Measures with evidence beyond the hyper-parameters, the strongest first."""
+        found = [row for row in self if row.role == "measure" and row.verdict == EVIDENCE]
+        return sorted(found, key=lambda row: -abs(row.partial.value))
+
+    @property
+    def verdict(self) -> tuple[str, ...]:
+        """What to conclude, in sentences."""
+        measures = [row for row in self if row.role == "measure"]
+        trusted = self.trusted
+        sentences: list[str] = []
+        if trusted:
+            sentences.append(
+                f"{len(trusted)} of {len(measures)} measures say more of the gap than the hyper-parameters do: "
+                f"{_named(trusted)}."
+            )
+        else:
+            sentences.append(f"None of {len(measures)} measures says more of the gap than the hyper-parameters do.")
+        along = [row for row in measures if row.verdict != EVIDENCE and row.kendall.significant]
+        along.sort(key=lambda row: -abs(row.kendall.value))
+        if along:
+            sentences.append(f"No evidence beyond them, although the ranks go with the gap: {_named(along)}.")
+        return (*sentences, *self._about_unseen_recipes(), *self._about_rivals())
+
+    def _about_unseen_recipes(self) -> list[str]:
+        """Which measure predicts best where the hyper-parameters are not known."""
+        able = [row for row in self if row.role == "measure" and row.r_squared.significant and row.r_squared.value > 0]
+        if not able:
+            return []
+        best = max(able, key=lambda row: row.r_squared.value)
+        name = best.measure.removeprefix("m.")
+        return [f"Where the hyper-parameters are not known, {name} predicts best: R2 {best.r_squared.value:.2f}."]
+
+    def _about_rivals(self) -> list[str]:
+        size = next((row for row in self if row.role == "size"), None)
+        if size is None:
+            return ["The table has no size (parameter_count) to compare with."]
+        better = [row for row in self.trusted if row.r_squared.value > size.r_squared.value]
+        said = f"Size alone has R2 {size.r_squared.value:.2f} on recipes held out"
+        return [f"{said}; {len(better)} of the {len(self.trusted)} have more." if self.trusted else f"{said}."]
+
+    def _ordered(self) -> list[LeaderboardRow]:
+        """The size, the random measure, then by what is beyond the hyper-parameters, evidence before none."""
+
+        def key(row: LeaderboardRow) -> tuple[int, bool, float]:
+            strength = 0.0 if math.isnan(row.partial.value) else abs(row.partial.value)
+            return ("size", "random", "measure").index(row.role), row.verdict != EVIDENCE, -strength
+
+        return sorted(self, key=key)
+
+    def summary(self, longest_name: int = LONGEST_NAME) -> pandas.DataFrame:
+        """Return one row a measure, rivals first: verdict and main scores.
+
+        Args:
+            longest_name: Letters at which names are cut.
+
+        Returns:
+            The table.
+        """
+        import pandas
+
+        ordered = self._ordered()
+        rows = [
+            {
+                "measure": name,
+                "verdict": row.verdict,
+                "partial r": row.partial.value,
+                "p": row.partial.p,
+                "tau": row.kendall.value,
+                "granul.": row.granulated.value,
+                "CMI": 100 * row.mutual_information.value,
+                "PGDL": row.competition,
+                "R2": row.r_squared.value,
+            }
+            for name, row in zip(shortened([row.measure for row in ordered], longest_name), ordered, strict=True)
+        ]
+        return pandas.DataFrame(rows).set_index("measure")
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a measure; each score as `value`, `_low`, `_high` and, where it is taken, `_p`."""
+        import pandas
+
+        rows: list[dict[str, Any]] = []
+        for row in self:
+            content: dict[str, Any] = {item.name: getattr(row, item.name) for item in fields(LeaderboardRow)}
+            for name in SCORES:
+                score = content.pop(name)
+                content |= {
+                    name: score.value,
+                    f"{name}_low": score.low,
+                    f"{name}_high": score.high,
+                    f"{name}_p": score.p,
+                }
+            rows.append(content)
+        return pandas.DataFrame(rows).dropna(axis="columns", how="all").set_index("measure")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return rows, verdict and what the networks are as plain values."""
+        names = ("source", "networks", "recipes", "dropped", "drawn_from", "left_out")
+        facts = {name: getattr(self, name) for name in names}
+        return {
+            "verdict": list(self.verdict),
+            **facts,
+            "hyperparameters": list(self.hyperparameters),
+            "correction": "Westfall-Young single-step max-T over all rows",
+            "rows": [plain(row) for row in self],
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write a JSON file; it exists whole or not at all."""
+        write_atomically(Path(path), self.to_json(indent=1) + "\n")
+
+    @classmethod
+    def from_json(cls, text: str) -> Leaderboard:
+        """Build from what `to_json` returned."""
+        return cls._from(json.loads(text))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Leaderboard:
+        """Read a file that `save` wrote.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The leaderboard.
+
+        Raises:
+            UnreadableFile: It is truncated, or holds something else.
+        """
+        content = read_json(Path(path))
+        if not is_dict(content) or "correction" not in content:
+            raise UnreadableFile(
+                f"{path} must hold a leaderboard; it does not. Name a file that Leaderboard.save wrote."
+            )
+        return cls._from(content)
+
+    @classmethod
+    def _from(cls, content: Mapping[str, Any]) -> Leaderboard:
+        rows: list[LeaderboardRow] = []
+        for row in content["rows"]:
+            scores = {name: Score(**{key: float(value) for key, value in row[name].items()}) for name in SCORES}
+            numbers = {name: float(row[name]) for name in NUMBERS}
+            values: dict[str, Any] = {**row, **scores, **numbers}
+            rows.append(LeaderboardRow(**values))
+        names = ("source", "networks", "recipes", "hyperparameters", "left_out", "dropped")
+        return cls(rows, **{name: content[name] for name in names}, drawn_from=content.get("drawn_from", 0))
+
+    @property
+    def facts(self) -> str:
+        """What the networks are, in a line."""
+        dropped = f", {self.dropped} more left out" if self.dropped else ""
+        recipes = f"{self.recipes} recipes" if self.recipes < self.networks else "a recipe each"
+        drawn = f" drawn from {self.drawn_from:,}" if self.drawn_from else ""
+        return f"{self.networks} networks{drawn}, {recipes}, {len(self.hyperparameters)} hyper-parameters{dropped}"
+
+    def table(self, rows: int | None = None, columns: int = 80) -> str:
+        """Return the summary as text; names are cut to fit.
+
+        Args:
+            rows: Rows to show, rivals first; None shows all.
+            columns: Width in letters, 80 at least.
+
+        Returns:
+            A heading and a line a measure.
+        """
+        shown = self.summary(LONGEST_NAME + max(0, columns - 80)).head(len(self) if rows is None else rows)
+        return shown.to_string(
+            float_format="{:.2f}".format, formatters={"p": "{:.3f}".format}, index_names=False, na_rep="-"
+        )
+
+    def __repr__(self) -> str:
+        more = len(self) - MOST_ROWS
+        rest = [f"... and {more} more rows: .table(), .to_pandas()"] if more > 0 else []
+        return "\n".join([*self.verdict[:2], self.table(MOST_ROWS), *rest])
+
+    def _repr_html_(self) -> str:
+        import html
+
+        lines = "".join(f"<p>{html.escape(line)}</p>" for line in (*self.verdict, self.facts))
+        return lines + self.summary().to_html(float_format="{:.2f}".format)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the partial correlation of each measure with its interval, filled where there is evidence.
+
+        Args:
+            axes: Where to draw; None makes a figure.
+
+        Returns:
+            The axes.
+        """
+        from gapscope.results.plots import axes_or_new
+
+        rows = [row for row in self._ordered() if math.isfinite(row.partial.value)][::-1]
+        axes = axes_or_new(axes, height=1 + 0.28 * len(rows))
+        axes.axvline(0.0, color="0.6", linewidth=0.8)
+        for position, row in enumerate(rows):
+            score, colour = row.partial, "tab:blue" if row.role == "measure" else "0.4"
+            ends = [[max(0.0, score.value - score.low)], [max(0.0, score.high - score.value)]]
+            face = colour if row.verdict == EVIDENCE else "white"
+            axes.errorbar(score.value, position, xerr=ends, fmt="o", color=colour, markerfacecolor=face)
+        axes.set_yticks(range(len(rows)), shortened([row.measure for row in rows]), fontsize=8)
+        axes.set_xlabel("correlation with the gap given the hyper-parameters (filled: evidence)")
+        return axes

@@ -1,0 +1,173 @@
+"""Tables of networks for a leaderboard: a CSV file, a pool folder, or a data frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy
+
+from gapscope.base.errors import InvalidInput, UnreadableFile
+from gapscope.results.readings import BASELINE
+from gapscope.statistics.clusters import drawn_recipes, recipes
+from gapscope.prediction.columns import check_columns, hyperparameter_columns, takes_several, usable_rows
+
+if TYPE_CHECKING:
+    import pandas
+
+SETTING, MEASURE = "hp.", "m."
+SEEDS = ("seed", "data.seed", "hp.seed")
+SIZES = (BASELINE, f"m.{BASELINE}", "m.params", "m.vc_dim")
+# a measure that lacks more networks than this is left out, so that all are judged on the same networks
+MOST_MISSING = 0.1
+
+
+@dataclass(frozen=True)
+class NetworkTable:
+    """Networks with finite gaps and measures, and which column is what.
+
+    Attributes:
+        rows: One row a network.
+        measures: Columns of the measures.
+        hyperparameters: Columns of the hyper-parameters that vary, without seeds.
+        baseline: Column of the size, None where there is none.
+        left_out: Measure -> why it is not among `measures`.
+        dropped: Networks left out because a number of theirs is not finite.
+        source: What the table is, in words.
+        drawn_from: Networks that the rows were drawn from; 0 where they are all.
+    """
+
+    rows: pandas.DataFrame
+    measures: tuple[str, ...]
+    hyperparameters: tuple[str, ...]
+    baseline: str | None
+    left_out: dict[str, str]
+    dropped: int
+    source: str
+    drawn_from: int = 0
+
+    def drawn(self, most: int | None, seed: int = 0) -> NetworkTable:
+        """Return whole recipes drawn at random, of so many networks in all.
+
+        Args:
+            most: Number of networks; None keeps all.
+            seed: Seed of the draw.
+
+        Returns:
+            The smaller table; itself where it is small enough.
+        """
+        if most is None or len(self.rows) <= most:
+            return self
+        rows = self.rows.iloc[drawn_recipes(recipes(self.rows, list(self.hyperparameters)), most, seed)]
+        settings = [name for name in self.hyperparameters if rows[name].nunique(dropna=False) > 1]
+        return replace(
+            self, rows=rows.reset_index(drop=True), hyperparameters=tuple(settings), drawn_from=len(self.rows)
+        )
+
+
+def read_csv_table(path: Path) -> pandas.DataFrame:
+    """A CSV file with a header line.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its rows.
+
+    Raises:
+        UnreadableFile: There is no such file, or it is none.
+    """
+    import pandas
+
+    try:
+        table = pandas.read_csv(path)
+    except FileNotFoundError:
+        raise UnreadableFile(f"{path} must be a CSV file or a pool folder; there is no such file.") from None
+    except (ValueError, OSError) as error:
+        raise UnreadableFile(f"{path} must be a CSV file with a header line; reading it failed: {error}.") from None
+    return table
+
+
+def _settings_of(table: pandas.DataFrame) -> list[str]:
+    return [name for name in hyperparameter_columns(table) if name not in SEEDS]
+
+
+def _measures_of(table: pandas.DataFrame, where: str) -> list[str]:
+    found = [str(name) for name in table.columns if str(name).startswith(MEASURE)]
+    if not found:
+        raise InvalidInput(
+            f"{where} must have measures, columns named m.NAME, beside the gap and hyper-parameters hp.NAME; it has "
+            f"{', '.join(map(str, table.columns))[:200]}. Rename its columns, or pass measures=[...]."
+        )
+    return found
+
+
+def _numbers(table: pandas.DataFrame, names: Sequence[str]) -> pandas.DataFrame:
+    import pandas
+
+    for name in names:
+        try:
+            table = table.assign(**{name: pandas.to_numeric(table[name])})
+        except (ValueError, TypeError) as error:
+            raise InvalidInput(f"Column {name!r} must hold numbers; {error}. Correct or drop it.") from None
+    return table
+
+
+def network_table(
+    source: str | Path | pandas.DataFrame,
+    *,
+    measures: Sequence[str] | None = None,
+    hyperparameters: Sequence[str] | None = None,
+    target: str = "gap",
+    baseline: str | None = None,
+) -> NetworkTable:
+    """Read the networks that a leaderboard judges measures by.
+
+    Args:
+        source: A CSV file or data frame with a row a network and columns `gap`, `hp.NAME` and `m.NAME`, or the folder
+            of a pool.
+        measures: Columns of the measures; None takes all (`m.*`; the readings of a pool).
+        hyperparameters: Columns of the hyper-parameters; None takes all that vary (`hp.*`; the settings of a pool).
+        target: Column of the gap.
+        baseline: Column of the size; None takes `parameter_count` or `m.vc_dim` where there is one.
+
+    Returns:
+        The table.
+
+    Raises:
+        UnreadableFile: There is no such file or pool, or it is no table.
+        InvalidInput: A column is missing, or holds something else than numbers.
+    """
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        from gapscope.pools import open_pool
+
+        records = open_pool(source).indexed()
+        table, where = records.table(), f"pool {source}"
+        known = [name for name in records.readings() if table[name].nunique() > 1]
+    else:
+        table = read_csv_table(Path(source)) if isinstance(source, str | Path) else source
+        where = str(source) if isinstance(source, str | Path) else "the table"
+        known = list(measures) if measures is not None else _measures_of(table, where)
+    names = list(measures if measures is not None else known)
+    size = baseline or next((name for name in SIZES if name in table.columns), None)
+    if size is not None and size not in names:
+        names.append(size)
+    settings = list(hyperparameters if hyperparameters is not None else _settings_of(table))
+    check_columns(table, [target, *names, *settings])
+    table = usable_rows(_numbers(table, [*names, target]), target=target)
+    finite = {name: numpy.isfinite(table[name].to_numpy(dtype=float)) for name in names}
+    left_out = {
+        name: f"{int((~known_in).sum())} of {len(table)} networks have no finite value"
+        for name, known_in in finite.items()
+        if (~known_in).mean() > MOST_MISSING
+    }
+    kept = [name for name in names if name not in left_out]
+    if not kept:
+        raise InvalidInput(f"{where} must have a measure with finite values; it has none.")
+    rows = usable_rows(table, kept, target=target)
+    settings = [name for name in settings if takes_several(rows[name])]
+    return NetworkTable(
+        rows.reset_index(drop=True), tuple(kept), tuple(settings), size, left_out, len(table) - len(rows), where
+    )

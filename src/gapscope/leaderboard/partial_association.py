@@ -1,0 +1,150 @@
+r"""What a measure says of the gap beyond the hyper-parameters: correlation of what they leave of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy
+from jaxtyping import Float, Int
+
+from gapscope.statistics.bootstrap import cluster_weights, percentile_interval
+from gapscope.prediction.columns import usable_rows
+from gapscope.leaderboard.hyperparameter_smoother import HyperparameterSmoother, normal_scores
+
+if TYPE_CHECKING:
+    import pandas
+
+Array = numpy.ndarray
+NOTHING_LEFT = 1e-6
+
+
+@dataclass(frozen=True)
+class PartialAssociation:
+    """Correlation of residuals.
+
+    Attributes:
+        value: The correlation, -1 to 1; NaN where the hyper-parameters leave nothing of the measure.
+        low: Lower end of its 95 % interval over resampled recipes.
+        high: Upper end.
+        explained: Share of the variance of the measure that the hyper-parameters explain on left-out recipes.
+        drawn: The correlation under each permutation, for p-values.
+    """
+
+    value: float
+    low: float
+    high: float
+    explained: float
+    drawn: Float[Array, " d"]
+
+
+def _correlation(x: Float[Array, "n d"], y: Float[Array, "n 1"]) -> Float[Array, " d"]:
+    x, y = x - x.mean(0), y - y.mean(0)
+    spread = numpy.sqrt((x**2).sum(0) * (y**2).sum(0))
+    return numpy.where(spread > 0, (x * y).sum(0) / numpy.where(spread > 0, spread, 1.0), numpy.nan)
+
+
+def _resampled(x: Float[Array, " n"], y: Float[Array, " n"], weights: Float[Array, "b n"]) -> Float[Array, " b"]:
+    total = weights.sum(1)
+    x_mean, y_mean = weights @ x / total, weights @ y / total
+    covariance = weights @ (x * y) / total - x_mean * y_mean
+    variances = (weights @ x**2 / total - x_mean**2) * (weights @ y**2 / total - y_mean**2)
+    return covariance / numpy.sqrt(numpy.maximum(variances, 1e-300))
+
+
+class PartialAssociations:
+    r"""Partial associations of the measures of one table.
+
+    Measure and gap are turned into normal scores of their ranks; `HyperparameterSmoother` fits each by the
+    hyper-parameters, without the recipe that is predicted (cross-fitting), and the residuals are correlated:
+
+    $$r = \operatorname{corr}\big(\mu - \hat\mu_{-c}(\theta),\; g - \hat g_{-c}(\theta)\big)$$
+
+    Under a permutation the residuals of the measure change places by whole recipes and are smoothed again (Freedman and
+    Lane 1983), so that the parameters spent on the hyper-parameters count. Residuals on both sides make the error of
+    either fit a product of two small ones (Chernozhukov et al. 2018); it is not zero: a measure that is the gap's own
+    smooth function of the hyper-parameters plus a little noise is the hardest case ("shadow" in `results/protocols`).
+
+    Args:
+        table: One row a network.
+        target: Column of the gap.
+        hyperparameters: Columns of the hyper-parameters that were varied.
+        clusters: Number of each row's recipe.
+        orders: Permutations of the rows, the same for all measures.
+        n_bootstrap: Resamples behind the interval.
+        seed: Their seed.
+
+    Freedman and Lane, "A nonstochastic interpretation of reported significance levels", 1983; Chernozhukov et al.,
+    "Double/debiased machine learning for treatment and structural parameters", 2018.
+    """
+
+    def __init__(
+        self,
+        table: pandas.DataFrame,
+        target: str,
+        hyperparameters: Sequence[str],
+        clusters: Int[Array, " n"],
+        orders: Sequence[Int[Array, " n"]],
+        *,
+        n_bootstrap: int = 2000,
+        seed: int = 0,
+    ) -> None:
+        self._smoother = HyperparameterSmoother(table, hyperparameters, clusters)
+        self._orders, self._weights = orders, cluster_weights(clusters, n_bootstrap, seed)
+        gap = normal_scores(table[target].to_numpy(dtype=float))
+        self._gap = self._smoother.residuals(gap).left_out @ gap
+
+    def of(self, values: Float[Array, " n"]) -> PartialAssociation:
+        """The association of one measure, given as one finite number a network."""
+        scores = normal_scores(values)
+        maps = self._smoother.residuals(scores)
+        inside, left_out = maps.inside @ scores, maps.left_out @ scores
+        explained = 1 - float((left_out**2).sum() / max(float((scores**2).sum()), 1e-300))
+        if inside.std() < NOTHING_LEFT:
+            nothing = numpy.full(len(self._orders), numpy.nan)
+            return PartialAssociation(numpy.nan, numpy.nan, numpy.nan, explained, nothing)
+        permuted = maps.left_out @ numpy.stack([inside[order] for order in self._orders], axis=1)
+        return PartialAssociation(
+            float(_correlation(left_out[:, None], self._gap[:, None])[0]),
+            *percentile_interval(_resampled(left_out, self._gap, self._weights), 0.95),
+            explained,
+            _correlation(permuted, self._gap[:, None]),
+        )
+
+
+def partial_association(
+    table: pandas.DataFrame, measure: str, target: str = "gap", *, hyperparameters: Sequence[str],
+    n_permutations: int = 1000, seed: int = 0,
+) -> tuple[PartialAssociation, float]:  # fmt: skip
+    """Correlation of one measure with the gap given the hyper-parameters, and its permutation p-value.
+
+    Args:
+        table: One row a network; networks that agree in all hyper-parameters are one recipe.
+        measure: Column of the measure.
+        target: Column of the gap.
+        hyperparameters: Columns of the hyper-parameters that were varied.
+        n_permutations: Permutations of the recipes.
+        seed: Seed of permutations and resamples.
+
+    Returns:
+        The association, see `PartialAssociations`, and its two-sided p-value (1 where nothing is left).
+
+    >>> import pandas
+    >>> rng = numpy.random.default_rng(0)
+    >>> table = pandas.DataFrame({"width": numpy.arange(60) % 30, "noise": rng.normal(size=60)})
+    >>> table = table.assign(gap=table["width"] / 30 + table["noise"], norm=table["noise"] - table["width"] / 30)
+    >>> found, p = partial_association(table, "norm", hyperparameters=["width"], n_permutations=200)
+    >>> bool(found.value > 0.9 and p < 0.01)
+    True
+    """
+    from gapscope.statistics.clusters import permutations, recipes
+
+    table = usable_rows(table, [measure], target=target)
+    clusters = recipes(table, hyperparameters)
+    orders = list(permutations(clusters, n_permutations, seed))
+    found = PartialAssociations(table, target, hyperparameters, clusters, orders, seed=seed).of(
+        table[measure].to_numpy(dtype=float)
+    )
+    beyond = int((numpy.abs(found.drawn) >= abs(found.value) - 1e-12).sum())
+    return found, 1.0 if numpy.isnan(found.value) else (1 + beyond) / (1 + n_permutations)

@@ -1,0 +1,306 @@
+"""What measuring will cost, found out by a short trial, and what is sampled so that it fits into a budget."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from gapscope.inspection.validation import Ready
+from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
+from gapscope.results.progress import progress
+from gapscope.inspection.outputs import inspecting, network_outputs
+from gapscope.measures.registry import Measure, Sampling
+
+DEFAULT_SECONDS = 60.0
+# trials are spared where a rough reckoning in forward passes stays below this part of the budget
+SURELY_BELOW = 0.2
+KEPT_FOR_SURPRISES = 0.2
+TRIAL = 10
+# a trial goes on with so many times as many samples, within this part of the budget, while a sample becomes cheaper
+MORE, CHEAPER, PART_OF_LARGER = 4, 0.8, 0.01
+# more outputs than these are never differentiated one by one unless asked for by name
+MANY_OUTPUTS = 4096
+# of the budget, that one measure may take whose cost grows faster than the number of samples
+PART_OF_ONE = 0.1
+ASK_FOR_IT = "Pass a larger budget, or name it"
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one measure gets of a budget.
+
+    Attributes:
+        n: Number of samples.
+        options: Options beside those that the caller gave.
+        seconds: What it will take, as the trial says; NaN without a trial.
+    """
+
+    n: int
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seconds: float = math.nan
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Share of each measure, with those that failed in the trial.
+
+    Attributes:
+        shares: Measure name -> its share.
+        failed: Measure name -> why it has no value.
+        total: Number of all samples.
+        seconds: What all will take together; NaN where it is surely little.
+    """
+
+    shares: Mapping[str, Share]
+    total: int
+    failed: Mapping[str, str] = field(default_factory=dict[str, str])
+    seconds: float = math.nan
+
+    def __str__(self) -> str:
+        said = f"about {self.seconds:.0f} s on {self.total:,} samples"
+        parts = [
+            f"{name} on {share.n:,}{' by probes' if share.options else ''}"
+            for name, share in self.shares.items()
+            if share.n < self.total or share.options
+        ]
+        return said + (f"; to keep the budget, {', '.join(parts)}" if parts else "")
+
+
+# how often a part's samples are gone through: the groups of a "whole" one once more, for the standard error
+_GROUPED = {"mean": 1, "sum": 1, "own": 1, "whole": 2}
+Take = Callable[[Measure, Ready, Mapping[str, Any]], Any]
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _part(ready: Ready, n: int) -> Ready:
+    """The same network on few samples, spread over all."""
+    total = len(ready.samples)
+    return ready.on(ready.samples.subset(torch.arange(min(n, total)) * (total // min(n, total))))
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """Seconds that are paid once (for what is looked at and remembered), and seconds a sample."""
+
+    once: float
+    a_sample: float
+
+
+def _cost(item: Measure, ready: Ready, options: Mapping[str, Any], take: Take, allowed: float) -> _Cost:
+    """What trials of one measure show."""
+
+    def run(part: Ready) -> None:
+        take(item, part, options)
+
+    return _tried_on_more(run, ready, allowed)
+
+
+def _tried_on_more(run: Callable[[Ready], None], ready: Ready, allowed: float) -> _Cost:
+    """What two trials on the same few samples show, and on ever more while that makes a sample cheaper."""
+
+    # a pass of a recurrent network takes as long for ten samples as for a hundred
+    def two(n: int) -> tuple[float, float]:
+        # two parts: what is known of a part of samples is not worked out anew
+        first, again = (_timed(lambda: run(_part(ready, n))) for _ in range(2))
+        return max(0.0, first - again), again / n
+
+    n = TRIAL
+    once, a_sample = two(n)
+    while MORE * n <= len(ready.samples) and once + 2 * MORE * n * a_sample <= allowed:
+        n *= MORE
+        before, a_sample = a_sample, min(a_sample, two(n)[1])
+        if a_sample > CHEAPER * before:
+            break
+    return _Cost(once, a_sample)
+
+
+def _forward_seconds(ready: Ready, allowed: float) -> float:
+    """Seconds a sample of one forward pass."""
+
+    def run(part: Ready) -> None:
+        with inspecting(ready.network):
+            network_outputs(ready.network, part.samples.inputs)
+
+    return _tried_on_more(run, ready, allowed).a_sample
+
+
+def _fewer(n: int) -> int:
+    """The next power of two below n: passes of equal size, also of eighths, need no further looking at."""
+    return 1 << max(0, (n - 1).bit_length() - 1)
+
+
+def _fitted(costs: Mapping[str, float], fewest: Mapping[str, int], total: int, budget: float) -> dict[str, int]:
+    """Halve the samples of whatever costs most until all together fit, or nothing can be halved."""
+    counts = dict.fromkeys(costs, total)
+    while sum(costs[name] * n for name, n in counts.items()) > budget:
+        able = [name for name, n in counts.items() if _fewer(n) >= fewest[name]]
+        if not able:
+            break
+        dearest = max(able, key=lambda name: costs[name] * counts[name])
+        counts[dearest] = _fewer(counts[dearest])
+    return counts
+
+
+def planned(
+    items: Sequence[Measure],
+    ready: Ready,
+    *,
+    budget: float | None,
+    options: Mapping[str, Mapping[str, Any]],
+    take: Take,
+    repeats: Mapping[str, float] | None = None,
+    dispensable: Collection[str] = (),
+    shown: bool = False,
+) -> Plan:
+    """Decide on how many samples, and by which method, each measure is taken.
+
+    Measures with options of the caller's own, and those of which it is not known how they depend on the number of
+    samples, are taken on all samples as they are. Dispensable ones that would not fit on the fewest samples either
+    are left out before a trial, which would cost as much.
+
+    Args:
+        items: The measures.
+        ready: The network and all samples.
+        budget: Seconds; None takes everything on all samples.
+        options: Measure name -> the caller's options.
+        take: Takes one measure.
+        repeats: Measure name -> how often all samples go through it; None for once.
+        dispensable: Names of measures that may be left out.
+        shown: Whether to show a bar while it is tried what they cost, where that lasts over two seconds.
+
+    Returns:
+        The plan.
+
+    Raises:
+        InvalidInput: The budget is not positive.
+    """
+    total = len(ready.samples)
+    everything = {item.name: Share(total) for item in items}
+    if budget is None:
+        return Plan(everything, total)
+    if not budget > 0:
+        raise InvalidInput(f"budget must be a positive number of seconds, or None; got {budget}.")
+    repeats = repeats or {}
+    start, forward = time.perf_counter(), _forward_seconds(ready, PART_OF_LARGER * budget)
+    samplings = {item.name: item.sampling for item in items if item.sampling is not None}
+    known = [item for item in items if item.name in samplings]
+    rough = {name: forward * sampling.passes(ready.n_outputs) for name, sampling in samplings.items()}
+    times = {name: repeats.get(name, 1.0) for name in rough}
+    surely_little = sum(rough[name] * times[name] for name in rough) * total < SURELY_BELOW * budget
+    if total < 2 * TRIAL or surely_little:
+        return Plan(everything, total)
+    costs: dict[str, float] = {}
+    once = 0.0
+    least = {
+        name: rough[name] * times[name] * min(total, found.fewest) * _GROUPED[found.kind]
+        for name, found in samplings.items()
+    }
+    failed = _too_dear(least, budget, [name for name in dispensable if name not in options])
+    shares = dict(everything)
+    with progress("trying what it costs", len(known), shown=shown) as bar:
+        for item in known:
+            bar.step(item.name)
+            bar.advance()
+            if item.name in options or item.name in failed:
+                continue
+            try:
+                cost, shares[item.name] = _tried(item, samplings[item.name], ready, budget, take)
+            except NotMeasurable:  # perhaps of these few samples only: none of them may be right
+                cost = _Cost(0.0, rough[item.name])
+            except Exception as error:  # whatever else it raises here it would raise on all samples
+                failed[item.name] = reason(error)
+                continue
+            costs[item.name] = times[item.name] * cost.a_sample
+            once += cost.once  # once more, for passes of another size
+    growing = [item for item in items if item.name in dispensable and item.cost_class == "superlinear"]
+    for item in growing:
+        if item.name not in options:
+            failed |= _grown_too_dear(item, ready, forward, PART_OF_ONE * budget, take)
+    left = max((1 - KEPT_FOR_SURPRISES) * (budget - once - (time.perf_counter() - start)), 0.05 * budget)
+    fewest = {name: sampling.fewest for name, sampling in samplings.items()}
+    for name, n in _fitted(costs, fewest, total, left).items():
+        shares[name] = replace(shares[name], n=n, seconds=n * costs[name])
+    seconds = once + sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
+    return Plan({name: share for name, share in shares.items() if name not in failed}, total, failed, seconds)
+
+
+def _too_dear(least: Mapping[str, float], budget: float, dispensable: Collection[str]) -> dict[str, str]:
+    """What may be left out and does not fit, on the fewest samples, beside all that is cheaper; with the reason."""
+    failed: dict[str, str] = {}
+    together = 0.0
+    for name in sorted(least, key=least.__getitem__):
+        if name in dispensable and together + least[name] > budget:
+            failed[name] = (
+                f"left out to keep the budget of {budget:.3g} s: on the fewest samples that say anything it takes "
+                f"about {least[name]:.2g} s, beside what is cheaper. {ASK_FOR_IT}"
+            )
+        else:
+            together += least[name]
+    return failed
+
+
+def _grown_too_dear(item: Measure, ready: Ready, forward: float, allowed: float, take: Take) -> dict[str, str]:
+    """The reason why a measure whose cost grows up to the cube of the samples is left out, if it is."""
+    total, n = len(ready.samples), TRIAL
+    # a backward pass an output, each about two forward passes, is the least that it takes
+    least = 2 * forward * ready.n_outputs * total
+    if least > allowed:
+        return {item.name: f"left out to keep the budget: it takes {least:.2g} s at least. {ASK_FOR_IT}"}
+    # on twice as many samples until even the cube fits into what is allowed, or a straight line does not
+    while n < total:
+        part = _part(ready, n)
+        try:
+            seconds = _timed(lambda part=part: take(item, part, {}))
+        except GapscopeError:  # perhaps of these few samples only
+            seconds = 0.0
+        except Exception as error:  # whatever else it raises here it would raise on all samples
+            return {item.name: reason(error)}
+        if 0 < seconds * (total / n) ** 3 <= allowed:
+            return {}
+        if seconds * (total / n) > allowed:
+            return {
+                item.name: f"left out to keep the budget: it took {seconds:.2g} s on {n} of {total:,} samples, and its "
+                f"cost grows faster than their number. {ASK_FOR_IT}"
+            }
+        n *= 2
+    return {}
+
+
+def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take: Take) -> tuple[_Cost, Share]:
+    """Cost of the exact measure, or of its probes where the exact one would take the whole budget."""
+    total, allowed = len(ready.samples), PART_OF_LARGER * budget
+    if not sampling.probe:
+        if item.name == "input_jacobian_norm" and ready.n_outputs > MANY_OUTPUTS:
+            raise InvalidInput(
+                f"it needs one backward pass an output, here {ready.n_outputs:,}; name it with "
+                "options={'input_jacobian_norm': {'squared': True, 'method': 'probe'}}"
+            )
+        cost = _cost(item, ready, {}, take, allowed)
+        return replace(cost, a_sample=_GROUPED[sampling.kind] * cost.a_sample), Share(total)
+    by_probe = _cost(item, ready, sampling.probe, take, allowed)
+    # an exact one costs about a probe an output; it is tried only where it may well fit
+    if by_probe.a_sample * total * min(4, ready.n_outputs) < budget and ready.n_outputs <= MANY_OUTPUTS:
+        exact = _cost(item, ready, {}, take, allowed)
+        if exact.a_sample * total < budget / 2:
+            return exact, Share(total)
+    return by_probe, Share(total, sampling.probe)
+
+
+def reason(error: BaseException) -> str:
+    """Why a measure has no value, in one sentence: what gapscope says, or kind and first line of another error."""
+    said = str(error).strip()
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in said:
+        return "out of memory: pass fewer samples, or a smaller chunk_size"
+    if isinstance(error, GapscopeError):
+        return said
+    return f"{type(error).__name__}: {said.splitlines()[0][:300] if said else 'no message'}"

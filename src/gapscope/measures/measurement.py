@@ -1,0 +1,213 @@
+"""The front door: measure a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from gapscope.measures.budget import DEFAULT_SECONDS, Plan, Share, planned, reason
+from gapscope.inspection.validation import Ready, in_eager_mode, ready
+from gapscope.measures.subsampling import taken
+from gapscope.base.errors import InvalidInput
+from gapscope.results.progress import PATIENCE, progress, say
+from gapscope.results.readings import Readings
+from gapscope.base.samples import Samples, as_samples
+from gapscope.inspection.distributed import processes_joined
+from gapscope.inspection.memoization import sharing
+from gapscope.measures.registry import Measure, get_measure, measures
+
+STOPPED = "stopped before it was finished"
+ALL = "all"
+Budget = float | Literal["auto"] | None
+
+
+def _are_all(names: Sequence[str] | None) -> bool:
+    return names is not None and list([names] if isinstance(names, str) else names) == [ALL]
+
+
+def select_measures(
+    names: Sequence[str] | None, samples: Samples, *, has_initial: bool, has_history: bool = False
+) -> list[Measure]:
+    """Return the named measures; for "all" and for None, the default, those of them that these data allow."""
+    if names is None or _are_all(names):
+        known = [item for item in measures().values() if item.by_default or names is not None]
+        return [item for item in known if item.applies_to(samples, has_initial=has_initial, has_history=has_history)]
+    return [get_measure(name) for name in ([names] if isinstance(names, str) else names)]
+
+
+def _missing(item: Measure, *, has_initial: bool, has_history: bool) -> str:
+    if "initial" in item.needs and not has_initial:
+        return "needs the weights before training; pass initial=network.state_dict() of then"
+    if "history" in item.needs and not has_history:
+        return "needs the training history; pass history=, one mapping an epoch with its train_loss"
+    return ""
+
+
+def chosen_measures(
+    names: Sequence[str] | None, found: Ready, *, has_initial: bool, has_history: bool = False
+) -> tuple[list[Measure], dict[str, str]]:
+    """Return the measures to take, and why others of those that were asked for as a set do not apply."""
+    if names is not None and not _are_all(names):
+        return select_measures(names, found.samples, has_initial=has_initial), {}
+    if names is None:
+        known = [item for item in measures().values() if item.by_default]
+        known = [item for item in known if not _missing(item, has_initial=has_initial, has_history=has_history)]
+    else:
+        known = list(measures().values())
+    why = {
+        item.name: _missing(item, has_initial=has_initial, has_history=has_history) or found.why_not(item)
+        for item in known
+    }
+    return [item for item in known if not why[item.name]], {name: said for name, said in why.items() if said}
+
+
+def check_options(options: Mapping[str, Any], chosen: Sequence[Measure], unmeasured: Mapping[str, str]) -> None:
+    """Raise InvalidInput for options of a measure that is not taken, and for options that a measure does not know."""
+    names = [item.name for item in chosen]
+    for name in options:
+        if name not in names and name not in unmeasured:
+            raise InvalidInput(f"options must be for measures that are taken, {', '.join(names)}; got {name!r}.")
+    for item in chosen:
+        item.check_options(options.get(item.name, {}))
+
+
+def measure(
+    network: nn.Module,
+    data: Any,
+    measures: Sequence[str] | str | None = None,
+    *,
+    initial: Mapping[str, Tensor] | None = None,
+    history: Sequence[Mapping[str, Any]] = (),
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    seed: int = 0,
+    budget: Budget = "auto",
+    progress: bool = True,
+    strict: bool = False,
+) -> Readings:
+    """Measure a network and return the readings: values with direction, units and standard error.
+
+    The network is left exactly as it was: weights, buffers, modes, gradients and all random states. A measure that has
+    no value for this network or these data does not end the others: `readings.unmeasured` says why. Ctrl-C ends the
+    measuring and returns what is finished.
+
+    With a budget a short trial shows first what each measure costs. Where all together would exceed the budget, the
+    trace of the kernel is taken by probes, and the dearest measures are taken on random parts of the samples; every
+    such reading is an estimate with a standard error, and its note says how it came about. The budget holds in seconds
+    of wall time on this machine, about: measures are never taken on less than some hundred samples. Of "all" those that
+    would not fit even so are left out, the dearest first, each with its reason in `readings.unmeasured`.
+
+    Args:
+        network: A module that returns raw outputs [n, K] (or [n]), or an object or mapping that holds them as `logits`;
+            outputs with positions (pixels, tokens) where the targets have them too.
+        data: A pair (x, y), inputs alone, a mapping of inputs with `labels`, Samples, a Dataset or a DataLoader of any
+            of these, of tensors, numpy arrays or pandas objects; see `gapscope.base.samples.as_samples`.
+        measures: Names of measures; "all" takes every registered measure that the data allow, None those of them that
+            are taken by default: the four papers' (except ntk_logdet, whose cost grows faster than the number of
+            samples), size, norms, loss and accuracy. Work that several measures need is done once.
+        initial: The state dictionary before training, for measures that need it.
+        history: The training history, one mapping an epoch with its `train_loss`, for measures that need it.
+        options: Measure name -> keyword options of that measure.
+        seed: Seed of the measures that draw noise or probes, and of the choice of samples; each has its own stream.
+        budget: Seconds for all measures together; None for exact measures on all samples, whatever they cost. "auto"
+            is 60 where no measures are named or "all" are asked for, and None where they are named, or where several
+            processes measure together (`gapscope.inspection.distributed.over_processes`).
+        progress: Whether to show a bar, and before it what it will cost, where it lasts over two seconds on a terminal
+            or in a notebook.
+        strict: Whether the first measure that fails, or Ctrl-C, raises at once.
+
+    Returns:
+        The readings, in the order of the measures.
+
+    Raises:
+        InvalidInput: Names, options, data and network do not fit together.
+        GapscopeError: No measure has a value for this network; a note says which was tried.
+
+    >>> import torch
+    >>> readings = measure(nn.Linear(3, 2), torch.ones(4, 3), ["parameter_count"])
+    >>> readings["parameter_count"].value
+    8.0
+    """
+    samples = as_samples(data)
+    found = ready(network, samples)
+    options = options or {}
+    chosen, unmeasured = chosen_measures(measures, found, has_initial=initial is not None, has_history=bool(history))
+    check_options(options, chosen, unmeasured)
+    seconds = (DEFAULT_SECONDS if measures is None or _are_all(measures) else None) if budget == "auto" else budget
+
+    if processes_joined():  # what each process finds dear on its own would part their ways
+        seconds = None
+
+    def trial(item: Measure, part: Ready, given: Mapping[str, Any]) -> Readings:
+        share = Share(len(part.samples), given)
+        return taken(item, part, share, initial=initial, history=history, options={}, seed=seed)
+
+    with in_eager_mode(), sharing():
+        extras = [item.name for item in chosen if not item.by_default] if _are_all(measures) else []
+        plan = planned(chosen, found, budget=seconds, options=options, take=trial, dispensable=extras, shown=progress)
+        if progress and plan.seconds > PATIENCE:
+            say(f"measuring {type(found.bare).__name__}: {plan}")
+        taking = _Taking(found, plan, initial, history, options, seed, strict)
+        return taking.all(chosen, unmeasured, shown=progress)
+
+
+class _Taking:
+    """All measures of one call, one after the other."""
+
+    def __init__(
+        self,
+        found: Ready,
+        plan: Plan,
+        initial: Mapping[str, Tensor] | None,
+        history: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Mapping[str, Any]],
+        seed: int,
+        strict: bool,
+    ) -> None:
+        self.found, self.plan, self.initial, self.history = found, plan, initial, history
+        self.options, self.seed, self.strict = options, seed, strict
+        self.readings: list[Any] = []
+        self.unmeasured: dict[str, str] = {}
+        self.error: Exception | None = None
+
+    def all(self, items: Sequence[Measure], unmeasured: Mapping[str, str], *, shown: bool) -> Readings:
+        """Take them; what fails is kept as a reason."""
+        self.unmeasured = {**unmeasured, **self.plan.failed}
+        items = [item for item in items if item.name in self.plan.shares]
+        costs = [self.plan.shares[item.name].seconds for item in items]
+        costs = [cost if cost == cost else 0.01 for cost in costs]
+        with progress("measuring", sum(costs), shown=shown) as bar:
+            for item, cost in zip(items, costs, strict=True):
+                bar.step(item.name)
+                try:
+                    self._one(item)
+                except KeyboardInterrupt:
+                    if self.strict or not self.readings:
+                        raise
+                    say("stopped: what was finished is kept")
+                    rest = items[items.index(item) :]
+                    self.unmeasured |= {waiting.name: STOPPED for waiting in rest}
+                    break
+                bar.advance(cost)
+        if not self.readings and self.error is not None:
+            raise self.error
+        return Readings(self.readings, self.unmeasured, self.found.notes)
+
+    def _one(self, item: Measure) -> None:
+        share = self.plan.shares[item.name]
+        options = self.options.get(item.name, {})
+        try:
+            if self.found.refused and {"targets", "labels"} & set(item.needs):
+                raise InvalidInput(f"{item.name} {self.found.why_not(item)}.")
+            found = taken(
+                item, self.found, share, initial=self.initial, history=self.history, options=options, seed=self.seed
+            )
+            self.readings.extend(found)
+        except Exception as error:  # whatever a measure raises must not throw away what the others found
+            shape = list(self.found.samples.inputs.shape)
+            error.add_note(f"while measuring {item.name} of {type(self.found.bare).__name__} on {shape}")
+            if self.strict:
+                raise
+            self.error = self.error or error
+            self.unmeasured[item.name] = reason(error)

@@ -1,0 +1,143 @@
+"""One measure on all samples or on a part of them, with the standard error that leaving samples out brings."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gapscope.measures.budget import Share
+from gapscope.inspection.validation import Ready
+from gapscope.base.errors import GapscopeError
+from gapscope.base.randomness import stream_seed
+from gapscope.results.readings import Reading, Readings
+from gapscope.base.samples import Samples
+from gapscope.inspection.memoization import shared
+from gapscope.measures.registry import Measure
+
+GROUPS = 8
+# smallest and largest values of a part lie inside those of all samples, by more than they spread
+EXTREMES = "_fence"
+
+
+@shared
+def parts_of(samples: Samples, groups: int) -> list[Samples]:
+    """Return interleaved groups of samples, together all of them."""
+    return [samples.subset(torch.arange(j, len(samples), groups)) for j in range(groups)]
+
+
+@shared
+def drawn(samples: Samples, n: int, seed: int) -> Samples:
+    """Return n random samples in their order; a smaller draw of the same seed is a part of a larger one."""
+    generator = torch.Generator().manual_seed(stream_seed(seed, "samples within the budget"))
+    order = torch.randperm(len(samples), generator=generator)
+    return samples.subset(order[:n].sort().values)
+
+
+def taken(
+    item: Measure,
+    ready: Ready,
+    share: Share,
+    *,
+    initial: Mapping[str, Any] | None,
+    history: Sequence[Mapping[str, Any]] = (),
+    options: Mapping[str, Any],
+    seed: int,
+) -> Readings:
+    """Take one measure on its share of the samples.
+
+    Args:
+        item: The measure.
+        ready: The network and all samples.
+        share: Number of samples, and what else the plan says.
+        initial: State dictionary before training.
+        history: Training history, one mapping an epoch.
+        options: The caller's options.
+        seed: Seed of the samples and of what is drawn.
+
+    Returns:
+        Its readings; where samples are left out, each is an estimate of the number of all samples.
+    """
+    total, before = len(ready.samples), ready.initial_for(item, initial)
+
+    def take(samples: Samples, purpose: str = "") -> Readings:
+        given = {**share.options, **options}
+        if "generator" in item.options:
+            generator = torch.Generator().manual_seed(stream_seed(seed, (item.stream or item.name) + purpose))
+            given.setdefault("generator", generator)
+        return item(ready.network_for(item), samples, initial=before, history=history, **given)
+
+    if share.n >= total:
+        return _noted(take(ready.samples), "one probe a sample" if share.options else "")
+    part = drawn(ready.samples, share.n, seed)
+    how = f"{'probes on ' if share.options else ''}{share.n:,} of {total:,} samples"
+    assert item.sampling is not None  # the plan leaves no samples out otherwise
+    return _noted(_ESTIMATES[item.sampling.kind](take, part, total), how)
+
+
+def _noted(readings: Readings, note: str) -> Readings:
+    return Readings(replace(reading, note=reading.note or note) for reading in readings) if note else readings
+
+
+Take = Callable[..., Readings]
+
+
+def _mean(take: Take, part: Samples, total: int) -> Readings:
+    """A mean over samples: the mean of the groups' means, its standard error from their spread, for finite samples."""
+    groups = parts_of(part, GROUPS)
+    taken_groups = [take(group, f" of group {j}") for j, group in enumerate(groups)]
+    weights = [len(group) / len(part) for group in groups]
+    left_out = math.sqrt(1 - len(part) / total)
+    readings: list[Reading] = []
+    for each in zip(*taken_groups, strict=True):
+        values = [reading.value for reading in each]
+        value = sum(weight * number for weight, number in zip(weights, values, strict=True))
+        spread = statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
+        error = left_out * spread / math.sqrt(GROUPS)
+        readings.append(_estimate(each, value, error))
+    return Readings(readings)
+
+
+def _sum(take: Take, part: Samples, total: int) -> Readings:
+    """A sum over samples, by probes that state a standard error: that of the part, scaled to all samples."""
+    factor = total / len(part)
+    return Readings(
+        replace(reading, value=factor * reading.value, standard_error=factor * (reading.standard_error or 0.0))
+        for reading in take(part)
+    )
+
+
+def _own(take: Take, part: Samples, total: int) -> Readings:
+    return take(part)
+
+
+def _whole(take: Take, part: Samples, total: int) -> Readings:
+    """The part's own number; eighths of the part spread the root of eight times as widely as it does."""
+    whole = take(part)
+    try:
+        groups = [take(group) for group in parts_of(part, GROUPS)]
+    except GapscopeError:  # no sample of a group is right, say: the number stands, its error is not known
+        return Readings(replace(reading, standard_error=math.nan) for reading in whole)
+    readings: list[Reading] = []
+    for reading, *each in zip(whole, *groups, strict=True):
+        known = not reading.number.endswith(EXTREMES)
+        known = known and all(math.isfinite(found.value) for found in (reading, *each))
+        spread = statistics.stdev(group.value for group in each) if known else math.nan
+        readings.append(replace(reading, standard_error=spread / math.sqrt(GROUPS)))
+    return Readings(readings)
+
+
+_ESTIMATES: Mapping[str, Callable[[Take, Samples, int], Readings]] = {
+    "mean": _mean,
+    "sum": _sum,
+    "own": _own,
+    "whole": _whole,
+}
+
+
+def _estimate(each: Sequence[Reading], value: float, error: float) -> Reading:
+    return replace(each[0], value=value, standard_error=error, seconds=sum(reading.seconds for reading in each))

@@ -1,0 +1,62 @@
+"""What runs that were killed leave in a pool's folder, beside what is finished."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from gapscope.base.errors import UnreadableFile
+from gapscope.results.records import RECORD, Record
+
+SECONDS_TO_WRITE = 60
+
+
+def _is_temporary(name: str) -> bool:
+    return re.fullmatch(r"\.(pool|index)\.json\..*\.tmp", name) is not None
+
+
+def is_unmarked_pool(folder: Path) -> bool:
+    """Whether a folder without pool.json is a pool all the same: of a run that was killed, moved or told to delete it.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        True also for an empty one.
+    """
+    return folder.is_dir() and all(
+        path.name in ("runs", "pool.lock", "pool.pid", "index.json", "report.html", "estimator.json")
+        or _is_temporary(path.name)
+        for path in folder.iterdir()
+    )
+
+
+def remove_temporary_files(folder: Path) -> None:
+    """Remove what one that was killed left while it wrote marker or index; the file of one that writes now stays.
+
+    Args:
+        folder: The pool's folder.
+    """
+    for path in folder.iterdir():
+        if _is_temporary(path.name) and time.time() - path.stat().st_mtime > SECONDS_TO_WRITE:
+            path.unlink(missing_ok=True)
+
+
+def superseded_checkpoints(folder: Path) -> Iterator[Path]:
+    """Yield the checkpoints of networks whose training has ended, of runs killed just before they removed them.
+
+    That of a failed network stays: run again, it goes on from there.
+
+    Args:
+        folder: The pool's folder.
+
+    Yields:
+        Checkpoints beside a whole record.
+    """
+    for path in sorted(folder.glob("runs/*/checkpoint.safetensors")):
+        with suppress(UnreadableFile):
+            if (path.parent / RECORD).exists() and Record.read(path.parent).status != "failed":
+                yield path

@@ -1,0 +1,101 @@
+"""Records of networks that were trained elsewhere: scores, gap and readings, ready for a pool and its estimator."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from gapscope.inspection.validation import in_eager_mode, ready
+from gapscope.measures.measurement import Budget, measure
+from gapscope.base.environment import environment
+from gapscope.base.errors import InvalidInput
+from gapscope.base.files import to_json
+from gapscope.results.records import Record
+from gapscope.base.samples import Samples, as_samples
+from gapscope.inspection.losses import scores
+
+
+def _scores(network: nn.Module, samples: Samples, split: str) -> dict[str, float]:
+    if samples.targets is None:
+        raise InvalidInput(f"The {split} data of a record need targets; got inputs alone. Pass (x, y).")
+    with in_eager_mode():
+        found = ready(network, samples)
+        if found.refused:
+            raise InvalidInput(f"The {split} data do not fit the network: {found.refused}.")
+        return {f"{split}_{name}": value for name, value in scores(found.network, samples).items()}
+
+
+def record(
+    network: nn.Module,
+    data: Any,
+    *,
+    test: Any = None,
+    name: str,
+    family: str = "",
+    settings: Mapping[str, Any] | None = None,
+    measures: Sequence[str] | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    initial: Mapping[str, Tensor] | None = None,
+    seed: int = 0,
+    budget: Budget = "auto",
+    progress: bool = True,
+) -> Record:
+    """Score and measure a network that was trained elsewhere, and return its record.
+
+    Records of a dozen networks or more with test data make a pool on which a gap estimator can be fitted; a record
+    without test data is what that estimator is asked about.
+
+    Args:
+        network: The trained network.
+        data: Its training data, in any form that `measure` takes.
+        test: Test data; None leaves the gap unknown.
+        name: Its name; together with `settings` it makes the record's id.
+        family: Name of the architecture; empty takes the name of the class. The estimator answers for families that it
+            has seen.
+        settings: What else is known of the training, such as {"learning_rate": 0.1}: columns `hp.*` of the table.
+        measures: Names of measures, as for `measure`.
+        options: Measure name -> keyword options of that measure.
+        initial: The state dictionary before training.
+        seed: Seed of the measures that draw noise or probes.
+        budget: Seconds, as for `measure`. Take the same for all networks of a pool.
+        progress: Whether to show a bar.
+
+    Returns:
+        The record.
+
+    Raises:
+        InvalidInput: Data and network do not fit together, or have no targets.
+
+    >>> import torch
+    >>> x, y = torch.eye(4), torch.tensor([0, 1, 0, 1])
+    >>> found = record(nn.Linear(4, 2), (x, y), test=(x, y), name="mine", measures=["parameter_norm"])
+    >>> found.gap, found.status, list(found.readings.values())
+    (0.0, 'finished', ['parameter_norm'])
+    """
+    start = time.perf_counter()
+    samples = as_samples(data)
+    settings = dict(settings or {})
+    own_scores = _scores(network, samples, "train")
+    if test is not None:
+        own_scores |= _scores(network, as_samples(test), "test")
+    readings = measure(
+        network, samples, measures, initial=initial, options=options, seed=seed, budget=budget, progress=progress
+    )
+    spec: dict[str, Any] = {"name": name, "network": {"name": family or type(network).__name__}}
+    if settings:
+        spec["hp"] = settings
+    return Record(
+        id=hashlib.sha256(to_json([name, settings]).encode()).hexdigest()[:16],
+        spec=spec,
+        status="finished",
+        scores=own_scores,
+        readings=readings,
+        measured_samples=len(samples),
+        unmeasured=readings.unmeasured,
+        environment=environment(),
+        seconds=round(time.perf_counter() - start, 3),
+    )

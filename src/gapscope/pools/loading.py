@@ -1,0 +1,85 @@
+"""Networks that a pool wrote: read back with the data they were trained on, and measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from gapscope.base.errors import UnreadableFile
+from gapscope.base.files import to_json
+from gapscope.results.records import Record
+from gapscope.base.specs import Spec
+from gapscope.data import Problem
+from gapscope.pools.from_spec import build_network, prepared
+from gapscope.pools.readings import RunOptions, with_readings
+from gapscope.training.checkpoints import load_tensors, set_weights
+
+
+def _read_weights(weights: Path, data_root: str | None) -> tuple[Spec, dict[str, Tensor], Problem, dict[str, Any]]:
+    """Spec and weights of a stored network with the data it was trained on."""
+    tensors, facts = load_tensors(weights)
+    if "spec" not in facts:
+        raise UnreadableFile(
+            f"{weights} must carry the spec of its network; it holds weights alone. Pass weights that a pool wrote."
+        )
+    spec = Spec.from_dict(facts["spec"])
+    problem, corruption = prepared(spec, data_root)
+    if json.loads(to_json(corruption)) != facts.get("corruption"):
+        raise UnreadableFile(
+            f"The data must be those that {weights} was trained on; their subset or corruption is another now. "
+            "Use the data root and the version of gapscope that it was trained with."
+        )
+    return spec, tensors, problem, corruption
+
+
+def load_network(weights: Path, data_root: str | None = None) -> tuple[nn.Module, Problem]:
+    """Return a stored network with the data it was trained on.
+
+    Args:
+        weights: `weights.safetensors` of a run; it carries the spec of its network.
+        data_root: Where the data lie; None looks in the usual places.
+
+    Returns:
+        The network on the CPU, and its problem with the training data as they were corrupted.
+    """
+    network, _, problem = load_with_initial(weights, data_root)
+    return network, problem
+
+
+def load_with_initial(weights: Path, data_root: str | None = None) -> tuple[nn.Module, dict[str, Tensor], Problem]:
+    """As `load_network`, with the weights before training, which the spec draws again.
+
+    Args:
+        weights: `weights.safetensors` of a run.
+        data_root: Where the data lie; None looks in the usual places.
+
+    Returns:
+        The network, its state dictionary before training, and its problem.
+    """
+    spec, tensors, problem, _ = _read_weights(weights, data_root)
+    network = build_network(spec, problem)
+    initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+    set_weights(network, tensors, str(weights))
+    return network, initial, problem
+
+
+def read_network(weights: Path, options: RunOptions, record: Record | None = None) -> Record:
+    """Measure a network whose weights a pool wrote, on the data it was trained on; nothing is written.
+
+    Args:
+        weights: `weights.safetensors` of a run; it carries the spec of its network.
+        options: Measures, data and device.
+        record: A record to complete by the measures that it lacks; None starts one without scores.
+
+    Returns:
+        The record with its readings.
+    """
+    spec, tensors, problem, corruption = _read_weights(weights, options.data_root)
+    network = build_network(spec, problem).to(options.device)
+    initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+    set_weights(network, tensors, str(weights))
+    record = record or Record(id=spec.id, spec=spec.to_dict(), status="finished", corruption=corruption)
+    return with_readings(record, network, initial, problem, options)

@@ -1,0 +1,273 @@
+r"""The accuracy of a trained network on new data, from its readings: an estimator that is shipped fitted.
+
+Both targets start from a, the left-out accuracy of the kernel at the initial weights, and correct it by what other
+networks of known accuracy taught: $\hat A = a + c(\text{readings})$ with c a gap estimator of the kind that erred least
+on data sets that were left out of its fit. Intervals come from those data sets too, in units of the error that n
+samples and an unknown network are expected to make, $\sqrt{a (1 - a) / n + \tau^2}$.
+
+Errors on one data set have a part in common. Networks of known accuracy tell it: k of them, missed by $r_i$ in the mean
+$\bar r$, shift every further answer by $\bar r \, k / (k + w^2 / b^2)$, the best linear prediction of a random effect,
+where b is the standard deviation of the data sets' mean errors and w that of networks around them (Robinson 1991).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, check_choice, check_range
+from gapscope.base.files import read_json, to_json, write_atomically
+from gapscope.base.type_guards import is_dict
+from gapscope.prediction.columns import check_columns
+from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope.prediction.serialization import restored, stored
+
+if TYPE_CHECKING:
+    import pandas
+
+SHIPPED = Path(__file__).with_name("shipped_accuracy_estimator.json")
+SCHEMA = 1
+LEFT_OUT = "kernel_leave_one_out.initial"
+TARGETS = ("like_training", "clean")
+# what an estimate takes of a network, beside the readings
+NEEDED = ("samples", "classes", "train_accuracy", f"{LEFT_OUT}.accuracy", f"{LEFT_OUT}.squared_error",
+          f"{LEFT_OUT}.effective_dimension", "gradient_neighbours.agreement", "gradient_neighbours.conflict",
+          "kernel_leave_one_out.alignment")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Beyond what the readings do not know the network.
+
+    Attributes:
+        alignment: Smallest cosine of the kernels before and after training.
+        leverage: Largest mean leverage (effective dimension per sample).
+        samples: Smallest number of samples.
+    """
+
+    alignment: float
+    leverage: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Accuracy on one target.
+
+    Attributes:
+        value: The estimate.
+        low: Lower end of the interval.
+        high: Upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ErrorParts:
+    """How errors on data sets that were left out of a fit scatter.
+
+    Attributes:
+        between: Standard deviation of the data sets' mean errors.
+        within: Standard deviation of single networks around the mean of their data set.
+    """
+
+    between: float
+    within: float
+
+
+def with_features(table: pandas.DataFrame, spread: float) -> pandas.DataFrame:
+    """The table with what enters the fits: logarithms, shares, and the error that is expected of each network.
+
+    Args:
+        table: One row a network with the columns `NEEDED`.
+        spread: tau, the error that is expected where samples are many.
+
+    Returns:
+        A new table.
+    """
+    check_columns(table, NEEDED)
+    left_out, n = table[f"{LEFT_OUT}.accuracy"], table["samples"]
+    # one sample right and one wrong are added, so that no accuracy is taken for certain
+    smoothed = (left_out * n + 1) / (n + 2)
+    return table.assign(
+        left_out=left_out,
+        residual=table[f"{LEFT_OUT}.squared_error"],
+        leverage=table[f"{LEFT_OUT}.effective_dimension"] / n,
+        agreement=table["gradient_neighbours.agreement"],
+        conflict=table["gradient_neighbours.conflict"],
+        fit=table["train_accuracy"],
+        # training that stopped before it had learnt what the data allow
+        shortfall=numpy.maximum(left_out - table["train_accuracy"], 0.0),
+        log_samples=numpy.log(n),
+        expected_error=numpy.sqrt(smoothed * (1 - smoothed) / n + spread**2),
+    )
+
+
+@dataclass(frozen=True)
+class AccuracyEstimator:
+    """A correction of the left-out accuracy for each target, and what the estimator knows of itself.
+
+    Attributes:
+        corrections: Target -> fitted estimator of accuracy minus left-out accuracy.
+        spread: tau of `with_features`.
+        limits: Where it refuses.
+        card: What it was fitted on and how far it erred on data sets that were left out, as plain values.
+        errors: Target -> how its errors scatter between and within data sets.
+        shifts: Target -> what `taught` adds to every answer.
+    """
+
+    corrections: Mapping[str, GapEstimator]
+    spread: float
+    limits: Limits
+    card: Mapping[str, Any]
+    errors: Mapping[str, ErrorParts]
+    shifts: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def taught(
+        self, table: pandas.DataFrame, accuracy: Sequence[float], target: str = "like_training"
+    ) -> AccuracyEstimator:
+        """The estimator for further networks on the data of some whose accuracy is known.
+
+        Args:
+            table: One row a known network with the columns `NEEDED`.
+            accuracy: Their accuracies on new data.
+            target: Which accuracy that is: "like_training" or "clean".
+
+        Returns:
+            Another estimator, whose answers on this target are shifted; what it learnt before is forgotten. Intervals
+            keep their widths.
+
+        Raises:
+            InvalidInput: There is no network, or an accuracy is not between 0 and 1.
+        """
+        check_choice("target", target, TARGETS)
+        if not len(table):
+            raise InvalidInput("table must hold one known network or more; got none.")
+        for each in accuracy:
+            check_range("accuracy", each, 0, 1)
+        fresh = replace(self, shifts={name: shift for name, shift in self.shifts.items() if name != target})
+        missed = numpy.asarray(accuracy) - [answer.value for answer in fresh.answers(table)[target]]
+        parts = self.errors[target]
+        weight = len(missed) / (len(missed) + (parts.within / parts.between) ** 2) if parts.between else 0.0
+        return replace(fresh, shifts={**fresh.shifts, target: float(missed.mean()) * weight})
+
+    def answers(self, table: pandas.DataFrame, *, level: float = 0.9) -> dict[str, list[Answer]]:
+        """Accuracy of each network, on data like the training data and on clean labels; refusals are not asked.
+
+        Args:
+            table: One row a network with the columns `NEEDED`.
+            level: Nominal coverage of the intervals.
+
+        Returns:
+            Target -> one answer a network, all within 0 and 1.
+        """
+        check_range("level", level, 0, 1, low_open=True, high_open=True)
+        known = with_features(table, self.spread)
+        found: dict[str, list[Answer]] = {}
+        for target, correction in self.corrections.items():
+            ends = correction.predict_interval(known, level)
+            base = known["left_out"].to_numpy()[:, None] + self.shifts.get(target, 0.0)
+            columns = numpy.column_stack([correction.predict(known), ends]) + base
+            found[target] = [Answer(*row) for row in numpy.clip(columns, 0.0, 1.0).tolist()]
+        return found
+
+    def refusals(self, table: pandas.DataFrame, largest_class: Sequence[float]) -> list[list[str]]:
+        """Reasons for which each network cannot be known, none where it can.
+
+        Args:
+            table: One row a network with the columns `NEEDED`.
+            largest_class: Share of the most frequent label of each network's training data.
+
+        Returns:
+            One list of sentences a network.
+        """
+        known = with_features(table, self.spread)
+        reasons: list[list[str]] = []
+        for row, share in zip(known.to_dict("records"), largest_class, strict=True):
+            reasons.append([reason for reason in self._objections(row, share) if reason])
+        for correction in self.corrections.values():
+            for found, each in zip(reasons, correction.trust(known).to_dict("records"), strict=True):
+                if each["reason"] and not found:
+                    found.append(f"it is unlike the networks of the fit: {each['reason']}")
+        return reasons
+
+    def _objections(self, row: Mapping[Any, Any], largest_class: float) -> list[str]:
+        limits, n = self.limits, row["samples"]
+        error = (largest_class * (1 - largest_class) / n) ** 0.5
+        alignment = row["kernel_leave_one_out.alignment"]
+        return [
+            f"{n:.0f} samples are fewer than {limits.samples}" if n < limits.samples else "",
+            f"its features are far from their start (alignment of the kernels {alignment:.2f}, smallest fitted "
+            f"{limits.alignment:.2f})" if not alignment >= limits.alignment else "",
+            f"the untrained kernel can fit any labels (mean leverage {row['leverage']:.2f}, largest fitted "
+            f"{limits.leverage:.2f})" if not row["leverage"] <= limits.leverage else "",
+            f"without training its gradients tell no more than the most frequent label (left-out accuracy "
+            f"{row['left_out']:.2f}, that label {largest_class:.2f})"
+            if not row["left_out"] > largest_class + 2 * error else "",
+        ]  # fmt: skip
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON, whole or not at all.
+
+        Args:
+            path: The file.
+        """
+        content = {
+            "schema": SCHEMA,
+            "what": "accuracy estimator",
+            "card": dict(self.card),
+            "spread": self.spread,
+            "limits": vars(self.limits),
+            "errors": {target: vars(each) for target, each in self.errors.items()},
+            "shifts": dict(self.shifts),
+            "corrections": {target: stored(each) for target, each in self.corrections.items()},
+        }
+        write_atomically(Path(path), to_json(content, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> AccuracyEstimator:
+        """Read one that `save` wrote; it answers bit for bit the same.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            DamagedFile: The file is damaged.
+            UnreadableFile: The file is none, or written by a newer gapscope.
+        """
+        content = read_json(Path(path))
+        if not is_dict(content) or content.get("what") != "accuracy estimator":
+            raise UnreadableFile(f"{path} must hold an accuracy estimator; it does not. Fit one and save it there.")
+        try:
+            if content["schema"] > SCHEMA:
+                raise UnreadableFile(
+                    f"{path} must have schema {SCHEMA} or older; got {content['schema']}, written by a newer gapscope. "
+                    "Upgrade gapscope, or fit the estimator again."
+                )
+            corrections = {
+                target: restored(content["corrections"][target], str(path), GapEstimator) for target in TARGETS
+            }
+            return cls(
+                corrections, float(content["spread"]), Limits(**content["limits"]), content["card"],
+                {target: ErrorParts(**content["errors"][target]) for target in TARGETS},
+                {target: float(shift) for target, shift in content["shifts"].items()},
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedFile(f"{path} is damaged ({error}). Fit the estimator again.") from None
+
+
+@cache
+def shipped() -> AccuracyEstimator:
+    """The estimator that comes with the package; its card says what it was fitted on."""
+    return AccuracyEstimator.load(SHIPPED)

@@ -1,0 +1,285 @@
+"""How well a gap estimator does on networks it was not fitted on, always beside mean gap, size and train loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy
+from jaxtyping import Float, Int
+
+from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.results.progress import progress
+from gapscope.statistics.bootstrap import percentile_interval, resample_weights
+from gapscope.prediction.columns import check_columns, usable_rows
+from gapscope.prediction.correlations import pearson_correlation
+from gapscope.prediction.gap_estimator import GapEstimator
+
+if TYPE_CHECKING:
+    import pandas
+
+Array = numpy.ndarray
+SCHEMES = ("leave_one_out", "folds", "leave_one_group_out", "group_folds", "splits")
+MEAN_GAP = "mean gap"
+
+
+def baselines(table: pandas.DataFrame) -> dict[str, GapEstimator]:
+    """The three estimators that every other one must beat: mean gap, parameter count alone, train loss alone.
+
+    The parameter count enters by its logarithm. A baseline whose column the table does not have is left out.
+
+    Args:
+        table: One row a network.
+
+    Returns:
+        Name -> unfitted estimator.
+
+    >>> import pandas
+    >>> list(baselines(pandas.DataFrame({"gap": [0.1], "train_loss": [0.5]})))
+    ['mean gap', 'train_loss']
+    """
+    found = {MEAN_GAP: GapEstimator(features=())}
+    if "parameter_count" in table.columns:
+        found["parameter_count"] = GapEstimator(features=("parameter_count",), logarithm=("parameter_count",))
+    if "train_loss" in table.columns:
+        found["train_loss"] = GapEstimator(features=("train_loss",))
+    return found
+
+
+def _check(estimator: GapEstimator, table: pandas.DataFrame, scheme: str, groups: str | None) -> None:
+    check_choice("scheme", scheme, SCHEMES)
+    if estimator.features is None:
+        raise InvalidInput(
+            "The estimator must name its features to be cross-validated on a table; got features=None, which would "
+            "take the gap itself as a reading. Pass features=reading_columns(records)."
+        )
+    if scheme in ("leave_one_group_out", "group_folds"):
+        if groups is None:
+            raise InvalidInput(f"scheme={scheme!r} needs groups, the column that names the group of each network.")
+        check_columns(table, [groups])
+        if len(set(table[groups].astype(str))) < 2:
+            raise InvalidInput(f"groups must separate the networks into at least two; {groups!r} has one value.")
+
+
+def _splits(
+    labels: Sequence[str], scheme: str, n_splits: int, test_share: float, seed: int
+) -> Iterator[tuple[str, Int[Array, " test"]]]:
+    """Name and held-out rows of each split; labels are the groups, or the rows themselves."""
+    # not scikit-learn's splitters: they sort the groups and draw from RandomState, which would be other splits
+    rng, n = numpy.random.default_rng(seed), len(labels)
+    if scheme == "splits":
+        for k in range(n_splits):
+            yield str(k), numpy.sort(rng.permutation(n)[: max(1, round(test_share * n))])
+        return
+    rows: dict[str, list[int]] = {}
+    for row, label in enumerate(labels):
+        rows.setdefault(label, []).append(row)
+    names = list(rows)
+    folds = [[name] for name in names]
+    if scheme in ("folds", "group_folds"):
+        parts = numpy.array_split(rng.permutation(len(names)), min(n_splits, len(names)))
+        folds = [[names[int(i)] for i in part] for part in parts]
+    for number, fold in enumerate(folds):
+        held = numpy.sort(numpy.concatenate([rows[name] for name in fold]))
+        yield str(number) if scheme == "folds" else ", ".join(fold), held
+
+
+def held_out_predictions(
+    estimator: GapEstimator,
+    table: pandas.DataFrame,
+    *,
+    target: str = "gap",
+    scheme: str = "leave_one_out",
+    groups: str | None = None,
+    n_splits: int = 100,
+    test_share: float = 0.1,
+    level: float = 0.9,
+    seed: int = 0,
+    on_fit: Callable[[int, int], None] | None = None,
+) -> pandas.DataFrame:
+    """Estimate of each network by an estimator that was fitted without it.
+
+    Args:
+        estimator: What to fit; it is cloned, not changed. It must name its features.
+        table: One row a network; those unfinished or without finite readings and target are left out.
+        target: What is estimated.
+        scheme: "leave_one_out"; "folds" (the networks are dealt at random into `n_splits` folds, each held out in
+            turn; for hundreds of networks); "leave_one_group_out" (each group held out in turn);
+            "group_folds" (the groups are dealt at random into `n_splits` folds); "splits" (random splits, the paper's
+            are 90/10, 100 times).
+        groups: Column that names the group of each network, for example the architecture family.
+        n_splits: Number of random splits, or of folds.
+        test_share: Share of the networks that a random split holds out.
+        level: Nominal coverage of the intervals.
+        seed: Seed of splits and folds.
+        on_fit: Called after each fit with the numbers of fits done and of all.
+
+    Returns:
+        One row for each network and split: `split`, `target`, `prediction`, `low`, `high`, `verdict`, `reason`, and
+        `fit_pearson`, the correlation of estimates and targets among the networks fitted on.
+
+    Raises:
+        InvalidInput: The scheme is unknown, its groups are missing, or the estimator does not name its features.
+    """
+    import pandas
+
+    _check(estimator, table, scheme, groups)
+    check_range("test_share", test_share, 0, 1, low_open=True, high_open=True)
+    check_range("n_splits", n_splits, 1)
+    table = usable_rows(table, list(estimator.features or ()), target=target)
+    grouped = scheme in ("leave_one_group_out", "group_folds")
+    labels = [str(label) for label in (table[groups] if grouped else range(len(table)))]
+    parts: list[pandas.DataFrame] = []
+    splits = list(_splits(labels, scheme, n_splits, test_share, seed))
+    with progress("cross-validating", len(splits), shown=on_fit is None) as bar:
+        for number, (name, test) in enumerate(splits, start=1):
+            train, held = table.iloc[numpy.setdiff1d(numpy.arange(len(table)), test)], table.iloc[test]
+            fitted = copy(estimator).fit(train, train[target])
+            part = fitted.assess(held, level=level, refuse=False)
+            part.insert(0, "split", held.index[0] if scheme == "leave_one_out" else name)
+            part.insert(1, "target", held[target].astype(float))
+            fit_pearson = pearson_correlation(fitted.predict(train), train[target].to_numpy(dtype=float))
+            parts.append(part.assign(fit_pearson=fit_pearson))
+            bar.advance()
+            if on_fit is not None:
+                on_fit(number, len(splits))
+    return pandas.concat(parts)
+
+
+def _metrics(rows: Mapping[str, Array], mean_gap: bool) -> dict[str, float]:
+    """Numbers of some held-out networks; the mean gap has no correlation, because its estimates are all alike."""
+    errors = rows["prediction"] - rows["target"]
+    covered = (rows["low"] <= rows["target"]) & (rows["target"] <= rows["high"])
+    inside = rows["inside"].astype(bool)
+    return {
+        "ssr": float((errors**2).sum()),
+        "rmse": float(numpy.sqrt((errors**2).mean())),
+        "mae": float(numpy.abs(errors).mean()),
+        "pearson": numpy.nan if mean_gap else pearson_correlation(rows["prediction"], rows["target"]),
+        "coverage": float(covered.mean()),
+        "coverage_inside": float(covered[inside].mean()) if inside.any() else numpy.nan,
+        "interval_width": float((rows["high"] - rows["low"]).mean()),
+        "refused": float(1 - inside.mean()),
+    }
+
+
+def _summary(
+    predictions: pandas.DataFrame, scheme: str, mean_gap: bool, n_bootstrap: int, seed: int
+) -> list[dict[str, object]]:
+    """One row a metric: over random splits its mean and spread, else its value and a bootstrap interval."""
+    names = ["target", "prediction", "low", "high"]
+    rows = {name: predictions[name].to_numpy(dtype=float) for name in names}
+    rows["inside"] = (predictions["verdict"] == "inside").to_numpy()
+    clusters: dict[str, list[int]] = {}
+    for row, name in enumerate(predictions["split"].astype(str)):
+        clusters.setdefault(str(row) if scheme == "folds" else name, []).append(row)
+    members = [numpy.array(part) for part in clusters.values()]
+
+    def metrics(taken: Int[Array, " m"]) -> dict[str, float]:
+        return _metrics({key: values[taken] for key, values in rows.items()}, mean_gap)
+
+    if scheme == "splits":
+        drawn, share, what = (
+            [metrics(part) for part in members],
+            0.9,
+            f"5th to 95th percentile of {len(members)} splits",
+        )
+        values = {key: _mean([row[key] for row in drawn]) for key in drawn[0]}
+    else:
+        share, counts = 0.95, resample_weights(len(members), n_bootstrap, seed).astype(int)
+        of_cluster = numpy.repeat(numpy.arange(len(members)), [len(part) for part in members])
+        drawn = [metrics(numpy.repeat(numpy.concatenate(members), count[of_cluster])) for count in counts]
+        what = f"95 % bootstrap over {'networks' if scheme in ('leave_one_out', 'folds') else 'groups'}"
+        values = metrics(numpy.arange(len(predictions)))
+    fits = predictions.groupby("split", sort=False)["fit_pearson"].first().to_numpy(dtype=float)
+    found = [_row(key, values[key], [row[key] for row in drawn], share, what) for key in values]
+    if not mean_gap:
+        found.append(_row("fit_pearson", _mean(fits), fits, 0.9, f"5th to 95th percentile of {len(fits)} fits"))
+    return found
+
+
+def _mean(values: Sequence[float] | Float[Array, " n"]) -> float:
+    finite = [value for value in values if not numpy.isnan(value)]
+    return float(numpy.mean(finite)) if finite else numpy.nan
+
+
+def _row(
+    metric: str, value: float, drawn: Sequence[float] | Float[Array, " n"], share: float, what: str
+) -> dict[str, object]:
+    low, high = percentile_interval(drawn, share)
+    return {"metric": metric, "value": value, "low": low, "high": high, "interval": what}
+
+
+def cross_validate(
+    estimator: GapEstimator,
+    table: pandas.DataFrame,
+    *,
+    target: str = "gap",
+    scheme: str = "splits",
+    groups: str | None = None,
+    n_splits: int = 100,
+    test_share: float = 0.1,
+    level: float = 0.9,
+    n_bootstrap: int = 1000,
+    seed: int = 0,
+    on_fit: Callable[[int, int], None] | None = None,
+) -> pandas.DataFrame:
+    r"""How well the estimator and the three baselines estimate the gap of networks they were not fitted on.
+
+    All estimators see the same splits. The metrics over the held-out networks:
+    `ssr` $= \sum_i (\hat g_i - g_i)^2$, the paper's yardstick (a sum, so it grows with the number held out); `rmse`;
+    `mae`; `pearson` between estimate and gap; `coverage` of the intervals, `coverage_inside` of those not refused,
+    and their mean `interval_width`; `refused`, the share of networks that `trust` calls outside; and `fit_pearson`,
+    between estimate and gap of the networks fitted on (what the paper plots).
+
+    Args:
+        estimator: What to judge; it must name its features.
+        table: One row a network, best with the columns parameter_count and train_loss for the baselines.
+        target: What is estimated.
+        scheme: "splits" (the paper's protocol: 90/10, 100 times), "leave_one_out", "folds", "leave_one_group_out" or
+            "group_folds", see `held_out_predictions`.
+        groups: Column that names the group of each network.
+        n_splits: Number of random splits, or of folds.
+        test_share: Share of the networks that a random split holds out.
+        level: Nominal coverage of the intervals.
+        n_bootstrap: Resamples behind the intervals of the pooled schemes.
+        seed: Seed of splits, folds and resamples.
+        on_fit: Called after each fit of a split with the numbers of fits done and of all, of all estimators.
+
+    Returns:
+        One row for each model and metric: `model`, `metric`, `value`, `low`, `high`, and `interval`, which says what
+        low and high are. With "splits" the value is the mean over splits and low and high show their spread; with the
+        other schemes every network is held out once, the value is that of all of them together, and the interval is a
+        percentile bootstrap over networks (over whole groups where there are groups).
+
+    Raises:
+        InvalidInput: The scheme is unknown, its groups are missing, or the estimator does not name its features.
+
+    Zhao, Zhang, Hu, "Estimating the generalization in deep neural networks via sparsity", 2022, section 4.
+
+    >>> import pandas
+    >>> zeta = numpy.linspace(0, 1, 20)
+    >>> table = pandas.DataFrame({"zeta": zeta, "gap": 0.1 + 0.5 * zeta})
+    >>> found = cross_validate(GapEstimator(features=["zeta"]), table).set_index(["model", "metric"])["value"]
+    >>> bool(found["estimator", "ssr"] < 1e-12 < found["mean gap", "ssr"])
+    True
+    """
+    import pandas
+
+    models = {"estimator": estimator, **baselines(table)}
+    if estimator.interval == "cv+":  # hundreds of networks: no model is refitted without each of them
+        for model in models.values():
+            model.interval = "cv+"
+    columns = dict.fromkeys(column for model in models.values() for column in model.features or ())
+    _check(estimator, table, scheme, groups)
+    table = usable_rows(table, list(columns), target=target)
+    rows: list[dict[str, Any]] = []
+    for number, (name, model) in enumerate(models.items()):
+        predictions = held_out_predictions(
+            model, table, target=target, scheme=scheme, groups=groups, n_splits=n_splits, test_share=test_share,
+            level=level, seed=seed,
+            on_fit=on_fit and (lambda done, of, n=number: on_fit(n * of + done, len(models) * of)),
+        )  # fmt: skip
+        rows += [{"model": name, **row} for row in _summary(predictions, scheme, name == MEAN_GAP, n_bootstrap, seed)]
+    return pandas.DataFrame(rows)

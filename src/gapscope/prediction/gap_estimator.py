@@ -1,0 +1,376 @@
+"""From readings to the generalization gap: a scikit-learn regressor with intervals that refuses what it cannot know."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy
+from jaxtyping import Float, Int
+from sklearn.base import BaseEstimator, RegressorMixin  # pyright: ignore[reportMissingTypeStubs]
+from sklearn.utils.validation import (  # pyright: ignore[reportMissingTypeStubs]
+    check_is_fitted,  # pyright: ignore[reportUnknownVariableType]
+    validate_data,  # pyright: ignore[reportUnknownVariableType]
+)
+
+from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.files import read_json, to_json, write_atomically
+from gapscope.results.plots import plot_estimates
+from gapscope.results.progress import progress
+from gapscope.prediction.columns import check_numbers, finite_rows
+from gapscope.statistics.conformal import jackknife_plus, split_conformal
+from gapscope.prediction.fits import KINDS, fit_coefficients
+from gapscope.prediction.gaussian_process import chosen_kernel
+from gapscope.prediction.region import FittedRegion, listed_reasons
+from gapscope.prediction.column_roles import Roles, with_logarithms
+from gapscope.prediction.serialization import restored, stored
+
+if TYPE_CHECKING:
+    import pandas
+
+Array = numpy.ndarray
+INTERVALS = ("jackknife+", "cv+", "split", "none")
+COEFFICIENT_SIGNS = {"lower": 1.0, "higher": -1.0, "none": 0.0}
+
+
+class GapEstimator(RegressorMixin, BaseEstimator):
+    r"""Estimates the generalization gap of a network from its readings, with an interval and a verdict.
+
+    $$\hat g = c + \sum_k a_k x_k$$
+
+    fitted by least squares on networks whose gap is known: with unit sparsity's zeta and kappa as readings this is the
+    paper's $\hat g = a\zeta + b\kappa + c$. `predict_interval` says how far off the estimate may be, `trust` whether
+    the network is like those it was fitted on, `assess` both at once.
+
+    Args:
+        kind: "linear" (least squares, the paper's), "ridge" (standardised readings, strength by leave-one-out error;
+            for many or strongly correlated readings), "monotone" (least squares whose coefficients have the sign
+            that each reading's stated direction demands; at worst zero) or "gaussian_process" (a smooth function of
+            few standardised readings, see `gapscope.prediction.gaussian_process`; the refits behind its intervals
+            share the kernel that all networks chose).
+        features: Columns of the table to use as readings; None uses all of them; an empty list fits the mean gap.
+        logarithm: Those of the readings that enter by their natural logarithm (they must be positive).
+        families: Columns that say what kind of network it is (architecture, normalisation). They do not enter the
+            fit; `trust` refuses a network whose value no fitted network had (no value is a value, "absent").
+        clusters: Columns whose equal values make networks of one kind (recipe, data set): they are left out of the
+            refits of "jackknife+" and "cv+" together, so that intervals hold for kinds that were not seen, as far as
+            these few kinds tell. They do not enter the fit.
+        spread: Column with the error that each network is expected to have, up to a factor; it does not enter the fit.
+            Intervals are as wide as it says. Empty expects the same of all, and of a Gaussian process what it says of
+            itself: more where few fitted networks are near.
+        directions: For "monotone": direction of each reading, "lower" (a lower reading goes with a smaller gap, so
+            the coefficient is at least 0), "higher" or "none". A reading that is not named counts as "none".
+        interval: "jackknife+" (n refits; covers a new exchangeable network with probability at least
+            2 level - 1, in practice about level), "cv+" (the same with `n_folds` refits, each without one fold of the
+            networks; for hundreds of networks), "split" (fits on a part and takes the residuals of the rest; covers
+            with probability at least level, but all estimates are a little worse) or "none" (one fit, infinite
+            intervals).
+        n_folds: Number of folds of "cv+".
+        calibration_share: Share of the networks that "split" keeps for calibration.
+        random_state: Seed of the split and of the folds.
+
+    Attributes:
+        coef_: Coefficients a, in units of the gap per unit of the reading (or of its logarithm); of a Gaussian process
+            those of the similarities with the fitted networks.
+        intercept_: Intercept c.
+        kernel_: The Gaussian process's similarity of networks; None for the linear kinds.
+        feature_names_: Names of the readings in the order of `coef_`.
+        region_: The region of readings it was fitted on.
+
+    Zhao, Zhang, Hu, "Estimating the generalization in deep neural networks via sparsity", 2022, eq. 7.
+
+    >>> import numpy
+    >>> x = numpy.array([[0.0, 1.0], [1.0, 1.0], [2.0, 0.0], [3.0, 1.0]])
+    >>> estimator = GapEstimator().fit(x, 0.1 + 0.2 * x[:, 0] - 0.05 * x[:, 1])
+    >>> estimator.coef_.round(6).tolist(), round(estimator.intercept_, 6)
+    ([0.2, -0.05], 0.1)
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: str = "linear",
+        features: Sequence[str] | None = None,
+        logarithm: Sequence[str] = (),
+        families: Sequence[str] = (),
+        clusters: Sequence[str] = (),
+        spread: str = "",
+        directions: Mapping[str, str] | None = None,
+        interval: str = "jackknife+",
+        n_folds: int = 20,
+        calibration_share: float = 0.3,
+        random_state: int = 0,
+    ) -> None:
+        self.kind = kind
+        self.features = features
+        self.logarithm = logarithm
+        self.families = families
+        self.clusters = clusters
+        self.spread = spread
+        self.directions = directions
+        self.interval = interval
+        self.n_folds = n_folds
+        self.calibration_share = calibration_share
+        self.random_state = random_state
+
+    def check_parameters(self) -> None:
+        """Raise where a parameter is out of range; `fit` calls it, scikit-learn's constructors check nothing.
+
+        Raises:
+            InvalidInput: A parameter is out of range.
+        """
+        given = vars(self)
+        check_choice("kind", self.kind, KINDS)
+        check_choice("interval", self.interval, INTERVALS)
+        check_range("n_folds", self.n_folds, 2)
+        check_range("calibration_share", self.calibration_share, 0, 1, low_open=True, high_open=True)
+        for name in ("features", "logarithm", "families", "clusters"):
+            texts = isinstance(given[name], Collection) and not isinstance(given[name], str)
+            if not texts and (given[name], name) != (None, "features"):
+                raise InvalidInput(f"{name} must be a list of column names; got {given[name]!r}.")
+        if not isinstance(given["spread"], str):
+            raise InvalidInput(f"spread must be the name of a column; got {self.spread!r}.")
+        if self.kind == "monotone" and self.directions is None:
+            raise InvalidInput(
+                "kind='monotone' needs the direction of each reading; got directions=None. Pass "
+                "directions={'name': 'lower' | 'higher' | 'none'}, for example reading_directions(records)."
+            )
+        for direction in (self.directions or {}).values():
+            check_choice("directions", direction, COEFFICIENT_SIGNS)
+
+    @property
+    def _roles(self) -> Roles:
+        return Roles(self.features, self.families, self.clusters, self.spread)
+
+    def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
+        """What scikit-learn's own validation returns for the readings (and the target, while fitting)."""
+        columns = self._roles.readings(X, fitting="y" in fitting)
+        if hasattr(columns, "columns"):
+            check_numbers(columns, finite)
+        few = 0 if self.features is not None else 1
+        options: dict[str, Any] = {
+            "dtype": numpy.float64,
+            "ensure_min_features": few,
+            "ensure_all_finite": finite,
+            **fitting,
+        }
+        return validate_data(self, columns, **options)  # pyright: ignore[reportUnknownVariableType]
+
+    def _readings(self, X: Any, *, finite: bool = True) -> tuple[Array, Array]:
+        """Readings of new networks as they enter the fit, and the same as given."""
+        shown = numpy.asarray(self._checked(X, finite, reset=False))
+        return with_logarithms(shown, self.feature_names_, self.logarithm, finite=finite), shown
+
+    def _fitted_readings(self, X: Any, y: Any) -> tuple[Array, Array]:
+        """Readings as they enter the fit, and the target; the names are remembered."""
+        shown, target = self._checked(X, True, y=y, y_numeric=True, ensure_min_samples=2)
+        names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(shown.shape[1])])
+        self.feature_names_ = tuple(str(name) for name in names)
+        readings = with_logarithms(shown, self.feature_names_, self.logarithm, finite=True)
+        return readings, numpy.asarray(target, dtype=float)
+
+    def fit(self, X: Any, y: Any) -> GapEstimator:
+        """Fit the coefficients, and whatever the intervals need.
+
+        Args:
+            X: Readings, one row a network: a pandas DataFrame, or an array.
+            y: Gaps.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            InvalidInput: A parameter is out of range, a column is missing or not numeric, a reading is not finite.
+        """
+        self.check_parameters()
+        x, y = self._fitted_readings(X, y)
+        directions = self.directions or {}
+        signs = numpy.array([COEFFICIENT_SIGNS[directions.get(name, "none")] for name in self.feature_names_])
+        families = {column: sorted(set(values)) for column, values in self._roles.families_of(X).items()}
+        if self.interval == "split":
+            order = numpy.random.default_rng(self.random_state).permutation(len(y))
+            n_calibration = min(max(round(self.calibration_share * len(y)), 1), len(y) - 1)
+            calibration, fitted = order[:n_calibration], numpy.sort(order[n_calibration:])
+        else:
+            calibration, fitted = numpy.arange(0), numpy.arange(len(y))
+        self.kernel_ = chosen_kernel(x[fitted], y[fitted]) if self.kind == "gaussian_process" else None
+        weights = self._weights(x[fitted], y[fitted], numpy.arange(len(fitted)), signs)
+        self.intercept_, self.coef_ = float(weights[0]), weights[1:]
+        self.region_ = FittedRegion.around(x[fitted], self.feature_names_, families)
+        spread = self._spread(X, x)
+        if self.interval == "split":
+            self.residuals_ = (numpy.abs(y - self._estimates(x)) / spread)[calibration]
+            self.left_out_ = numpy.zeros((0, len(weights)))
+        elif self.interval == "none":
+            self.residuals_, self.left_out_ = numpy.zeros(0), numpy.zeros((0, len(weights)))
+        else:
+            self.left_out_, basis = numpy.zeros((len(y), len(weights))), self._basis(x)
+            folds = self._folds(X, len(y))
+            with progress("fitting", len(folds)) as bar:
+                for fold in folds:
+                    rest = numpy.delete(numpy.arange(len(y)), fold)
+                    self.left_out_[fold] = self._weights(x, y, rest, signs)
+                    if self.kernel_ is not None and not self.spread:
+                        spread[fold] = self.kernel_.deviation(x[fold], rest)
+                    bar.advance()
+            predictions = self.left_out_[:, 0] + (self.left_out_[:, 1:] * basis).sum(1)
+            self.residuals_ = numpy.abs(y - predictions) / spread
+        return self
+
+    def _weights(self, x: Array, y: Array, rows: Int[Array, " r"], signs: Array) -> Array:
+        """Intercept and weights of the basis, fitted to these rows."""
+        if self.kernel_ is not None:
+            return self.kernel_.weights(y, rows)
+        return fit_coefficients(self.kind, x[rows], y[rows], signs)
+
+    def _basis(self, x: Float[Array, "m p"]) -> Float[Array, "m b"]:
+        """What the estimate is linear in: the readings, or the similarities with the fitted networks."""
+        return x if self.kernel_ is None else self.kernel_(x)
+
+    def _spread(self, X: Any, x: Float[Array, "m p"]) -> Float[Array, " m"]:
+        if not self.spread:
+            return numpy.ones(len(x)) if self.kernel_ is None else self.kernel_.deviation(x)
+        return self._roles.spread_of(X)
+
+    def _folds(self, X: Any, n: int) -> list[Int[Array, " m"]]:
+        """Networks that are left out together: one (cluster) alone, or one of `n_folds` parts drawn at random."""
+        kinds = self._roles.clusters_of(X, n)
+        parts = [numpy.array([kind]) for kind in range(kinds.max() + 1)]
+        if self.interval == "cv+":
+            order = numpy.random.default_rng(self.random_state).permutation(kinds.max() + 1)
+            parts = numpy.array_split(order, min(self.n_folds, len(order)))
+        return [numpy.flatnonzero(numpy.isin(kinds, part)) for part in parts]
+
+    def _estimates(self, x: Float[Array, "m p"]) -> Float[Array, " m"]:
+        return self.intercept_ + self._basis(x) @ self.coef_
+
+    def predict(self, X: Any) -> Float[Array, " m"]:
+        """Estimated gap of each network, in units of the gap it was fitted on.
+
+        Args:
+            X: Readings, one row a network.
+
+        Returns:
+            The estimates.
+        """
+        check_is_fitted(self)
+        return self._estimates(self._readings(X)[0])
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> Float[Array, "m 2"]:
+        """Interval for the gap of each network.
+
+        Args:
+            X: Readings, one row a network.
+            level: Nominal coverage. What is guaranteed for networks exchangeable with the fitted ones, whatever the
+                distribution: at least 2 level - 1 with "jackknife+" (about level in practice) and, up to about
+                sqrt(2 / n), with "cv+"; at least level with "split". Nothing is guaranteed for a network that `trust`
+                refuses.
+
+        Returns:
+            Lower and upper end of each; infinite where fewer networks were fitted than the level needs (9 for .9).
+
+        Raises:
+            InvalidInput: level is not between 0 and 1.
+        """
+        check_is_fitted(self)
+        check_range("level", level, 0, 1, low_open=True, high_open=True)
+        x = self._readings(X)[0]
+        return self._interval(x, self._spread(X, x), level)
+
+    def _interval(self, x: Float[Array, "m p"], spread: Float[Array, " m"], level: float) -> Float[Array, "m 2"]:
+        if self.interval == "split":
+            return split_conformal(self._estimates(x), self.residuals_, level, spread)
+        left_out = self.left_out_[:, 0] + self._basis(x) @ self.left_out_[:, 1:].T
+        return jackknife_plus(left_out, self.residuals_, level, spread)
+
+    def trust(self, X: Any) -> pandas.DataFrame:
+        """Whether each network is like those the estimator was fitted on.
+
+        A network is "outside" where a family value is new, a reading is not finite or leaves the fitted range too far,
+        or its readings together have a larger leverage than any fitted network had, see `FittedRegion`. Some of the
+        networks that are like the fitted ones are refused too, the more the fewer were fitted for the readings: for
+        skewed readings (lognormal) 27 % with 12 networks and 8 readings, 9 % with 20 and 4, 6 % with 40 and 4, 2 % with
+        100 and 2.
+
+        Args:
+            X: Readings, and the family columns if there are any, one row a network.
+
+        Returns:
+            `verdict` ("inside" or "outside") and `reason` (empty inside), indexed like X.
+        """
+        import pandas
+
+        check_is_fitted(self)
+        x, shown = self._readings(X, finite=False)
+        reasons = [listed_reasons(each) for each in self.region_.objections(x, shown, self._roles.families_of(X))]
+        verdicts = ["outside" if reason else "inside" for reason in reasons]
+        return pandas.DataFrame({"verdict": verdicts, "reason": reasons}, index=getattr(X, "index", None))
+
+    def assess(self, X: Any, *, level: float = 0.9, refuse: bool = True) -> pandas.DataFrame:
+        """Estimate, interval and verdict of each network; no estimate where the verdict is "outside".
+
+        Args:
+            X: Readings, and the family columns if there are any, one row a network.
+            level: Nominal coverage of the intervals.
+            refuse: Whether a network outside the fitted region gets NaN instead of an estimate.
+
+        Returns:
+            `prediction`, `low`, `high`, `verdict`, `reason` (also of an interval without ends), indexed like X.
+        """
+        check_range("level", level, 0, 1, low_open=True, high_open=True)
+        verdicts = self.trust(X)
+        x = self._readings(X, finite=False)[0]
+        answered = finite_rows(x)
+        if refuse:
+            answered &= (verdicts["verdict"] == "inside").to_numpy()
+        numbers = numpy.full((len(x), 3), numpy.nan)
+        numbers[answered, 0] = self._estimates(x[answered])
+        numbers[answered, 1:] = self._interval(
+            x[answered], self._spread(X[answered] if self.spread else X, x[answered]), level
+        )
+        for k, name in enumerate(("prediction", "low", "high")):
+            verdicts.insert(k, name, numbers[:, k])
+        if self.interval != "none":
+            endless = (verdicts["reason"] == "").to_numpy() & numpy.isinf(numbers[:, 1:]).any(1)
+            verdicts.loc[endless, "reason"] = f"fitted on too few networks for an interval of {level:.0%}"
+        return verdicts
+
+    def plot(self, X: Any, y: Any, *, level: float = 0.9, axes: Any = None) -> Any:
+        """Draw estimates and intervals against true gaps, networks that `trust` refuses in grey; see `assess`.
+
+        Args:
+            X: Readings, one row a network.
+            y: Their gaps; for an honest figure of networks that were not fitted on.
+            level: Nominal coverage of the intervals.
+            axes: Where to draw; None makes a figure.
+
+        Returns:
+            The matplotlib axes.
+        """
+        return plot_estimates(numpy.asarray(y, dtype=float), self.assess(X, level=level, refuse=False), level, axes)
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted estimator as JSON, whole or not at all.
+
+        Args:
+            path: The file.
+        """
+        check_is_fitted(self)
+        write_atomically(Path(path), to_json(stored(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> GapEstimator:
+        """Read an estimator that `save` wrote; it predicts bit for bit the same.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The fitted estimator.
+
+        Raises:
+            DamagedFile: The file is damaged.
+            UnreadableFile: The file is no estimator, or written by a newer gapscope.
+        """
+        return restored(read_json(Path(path)), str(path), cls)

@@ -1,0 +1,96 @@
+"""What is said of every network of a pool by estimators that have not seen it, beside the baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy
+
+from gapscope.results.records import Record, records_to_pandas
+from gapscope.prediction.columns import finite_rows, usable_rows
+from gapscope.prediction.cross_validation import baselines, held_out_predictions
+from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope.prediction.defaults import suggested_estimator
+
+if TYPE_CHECKING:
+    import pandas
+
+FEWEST = 3
+# beyond so many networks nothing is refitted without each of them: the time grows with more than their square
+MOST_LEFT_OUT = 100
+N_FOLDS = 20
+
+
+def suggested_scheme(n: int) -> str:
+    """How n networks are held out: each alone, or in `N_FOLDS` folds where there are more than `MOST_LEFT_OUT`."""
+    return "leave_one_out" if n <= MOST_LEFT_OUT else "folds"
+
+
+def suited_to(estimator: GapEstimator, n: int) -> GapEstimator:
+    """Return the estimator with intervals that n networks can pay for: "cv+" where there are more than 100."""
+    if n > MOST_LEFT_OUT:
+        estimator.interval, estimator.n_folds = "cv+", N_FOLDS
+    return estimator
+
+
+def estimated_from_others(
+    records: Sequence[Record], *, on_fit: Callable[[int, int], None] | None = None
+) -> tuple[GapEstimator, pandas.DataFrame]:
+    """Fit the suggested estimator on a pool, and estimate each of its networks by one that was fitted without it.
+
+    Up to 100 networks each is held out alone and intervals are those of the jackknife+; beyond that, networks are held
+    out and refitted without in 20 folds ("cv+"), since the time would grow with more than the square of their number.
+
+    Args:
+        records: The records of the pool.
+        on_fit: Called after each fit with the numbers of fits done and of all.
+
+    Returns:
+        The estimator, fitted on all usable networks, and one row a network as from `held_out_predictions`.
+
+    Raises:
+        InvalidInput: No reading varies, or none is finite in every finished network.
+    """
+    estimator = suggested_estimator(records)
+    table = usable_rows(records_to_pandas(records), estimator.features or [])
+    estimator = suited_to(estimator, len(table))
+    predictions = held_out_predictions(
+        estimator, table, scheme=suggested_scheme(len(table)), n_splits=N_FOLDS, on_fit=on_fit
+    )
+    return estimator.fit(table, table["gap"]), predictions.loc[table.index]
+
+
+def baseline_errors(
+    table: pandas.DataFrame, held_out: Sequence[str], answered: Sequence[str]
+) -> dict[str, list[float]]:
+    """Errors of the baselines on networks that they were not fitted on.
+
+    They are fitted on the networks that are not held out; where all are, each is estimated from the others.
+
+    Args:
+        table: One row a network, indexed by its id.
+        held_out: Ids of the networks that another estimator was not fitted on.
+        answered: Ids of those of them that it answered.
+
+    Returns:
+        Baseline -> estimate minus gap of each answered network; a baseline that cannot be fitted is left out.
+    """
+    table = usable_rows(table)
+    held, rest = table.loc[list(answered)], table.drop(list(held_out))
+    errors: dict[str, list[float]] = {}
+    for name, model in baselines(table).items():
+        columns = list(model.features or ())
+        if not numpy.isfinite(held[columns].to_numpy(dtype=float)).all():
+            continue
+        model.interval = "none"
+        fitted_on = rest[finite_rows(rest[columns].to_numpy(dtype=float))]
+        if len(fitted_on) >= FEWEST:
+            estimates = model.fit(fitted_on, fitted_on["gap"]).predict(held)
+        elif len(held) >= FEWEST:
+            found = held_out_predictions(model, held, scheme=suggested_scheme(len(held)), n_splits=N_FOLDS)
+            estimates = found.loc[held.index, "prediction"].to_numpy()
+        else:
+            continue
+        errors[name] = (estimates - held["gap"].to_numpy(dtype=float)).tolist()
+    return errors

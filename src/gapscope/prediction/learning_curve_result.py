@@ -1,0 +1,73 @@
+"""What a twin found, as sentences, table and JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gapscope.results.result import Result
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class TwinTraining:
+    """One training of a twin.
+
+    Attributes:
+        name: Which one it is.
+        trained_on: Number of samples that it saw.
+        scored_on: Number of samples that scored it.
+        score: Their mean score.
+    """
+
+    name: str
+    trained_on: int
+    scored_on: int
+    score: float
+
+
+@dataclass(frozen=True, repr=False)
+class Twin(Result):
+    """What `twin` found; printing it gives sentences and the trainings.
+
+    Attributes:
+        task: "classification" (scores are accuracies) or "regression" (explained shares of the variance, R2).
+        score: Expected score of the recipe trained on all samples, on new samples like them.
+        low: Lower end of the 90 % interval.
+        high: Upper end.
+        standard_error: Standard error of the score.
+        samples: Number of all samples.
+        design: Name of the design.
+        cost: Samples that all trainings saw together, in multiples of all samples: trainings on everything.
+        trainings: The trainings, the quarter first.
+        note: What the user should know: a cheaper or better way, an interval that was not reached; or empty.
+    """
+
+    task: str
+    score: float
+    low: float
+    high: float
+    standard_error: float
+    samples: int
+    design: str
+    cost: float
+    trainings: tuple[TwinTraining, ...]
+    note: str = ""
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one row a training."""
+        import pandas
+
+        return pandas.DataFrame([vars(item) for item in self.trainings])
+
+    def __repr__(self) -> str:
+        what = "accuracy" if self.task == "classification" else "explained share of the variance"
+        lines = [
+            f"expected {what} of this recipe with all {self.samples} samples: {self.score:.3f} "
+            f"({self.low:.3f} to {self.high:.3f}, 90 % interval)",
+            f"from {self.design}, at the cost of {self.cost:.2f} trainings",
+            *([self.note] if self.note else []),
+        ]
+        return "\n".join([*lines, "", self.to_pandas().to_string(index=False, float_format="{:.3f}".format)])

@@ -1,0 +1,320 @@
+"""The accuracy that a recipe reaches with all samples, from its training on parts of them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.files import make_folder, read_json, to_json, write_atomically
+from gapscope.results.progress import Steps, progress
+from gapscope.base.randomness import stream_seed
+from gapscope.base.samples import Samples, as_samples
+from gapscope.base.specs import Spec
+from gapscope.pools.from_spec import prepared
+from gapscope.pools.jobs import keep, remembered
+from gapscope.prediction.subset_designs import (
+    DESIGNS,
+    HELD_OUT,
+    HOLD_OUT,
+    LADDER,
+    LARGE,
+    NORMAL_QUANTILE,
+    Design,
+    Expectation,
+    SizedScore,
+    cheapest,
+    expectation,
+    predicted_width,
+    variance_of_mean,
+)
+from gapscope.prediction.learning_curve_result import Twin, TwinTraining
+from gapscope.prediction.splits import Split, folds, group_numbers, hold_out, quarter_and_halves
+from gapscope.prediction.subset_runs import Recipe, scored, scored_together
+from gapscope.training.multi_training import Choice
+
+AUTO = "auto"
+FEWEST_SAMPLES, FEWEST_GROUPS = 40, 12
+FACTS = "twin.json"
+
+
+class _Trainings:
+    """Runs splits once, keeps their answers in a folder, and puts them together."""
+
+    def __init__(
+        self, job: Any, groups: np.ndarray, folder: Path, workers: int, steps: Steps, together: Any = None
+    ) -> None:
+        self.job, self.groups, self.folder, self.workers, self.steps = job, groups, folder, workers, steps
+        self.together = together
+        self.done: dict[str, TwinTraining] = {}
+
+    def run(self, splits: Sequence[Split]) -> SizedScore:
+        """Train what is missing; the mean score over all samples that these splits score."""
+        sizes = {split.name: len(split.trained) for split in splits}
+        self.steps.step(", ".join(sizes) if len(sizes) < 3 else f"{len(sizes)} folds")
+        if self.together is not None and len(splits) > 1:
+            self._run_together(splits)
+        answers = remembered(
+            {split.name: partial(self.job, split) for split in splits}, self.folder, workers=self.workers,
+            on_done=lambda name, done, of: self.steps.advance(sizes[name]),
+        )  # fmt: skip
+        for split in splits:
+            scores = np.asarray(answers[split.name], dtype=float)
+            self.done[split.name] = TwinTraining(split.name, len(split.trained), len(scores), float(scores.mean()))
+        scores = np.concatenate([np.asarray(answers[split.name], dtype=float) for split in splits])
+        groups = np.concatenate([self.groups[split.scored] for split in splits])
+        trained_on = round(sum(sizes.values()) / len(sizes))
+        return SizedScore(trained_on, float(scores.mean()), variance_of_mean(scores, groups))
+
+    def _run_together(self, splits: Sequence[Split]) -> None:
+        """Train those that are missing side by side in this process, and keep their answers."""
+        missing = [split for split in splits if not (self.folder / f"{split.name}.json").exists()]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for split, answer in zip(missing, self.together(missing) if missing else [], strict=True):
+            keep(answer, self.folder / f"{split.name}.json")
+            self.steps.advance(len(split.trained))
+
+    @property
+    def cost(self) -> float:
+        """Trainings on everything that these trainings amount to."""
+        return sum(item.trained_on for item in self.done.values()) / len(self.groups)
+
+
+def _job(recipe: Recipe | Spec, samples: Samples, spread: float, seed: int, root: str | None, split: Split) -> Any:
+    return scored(recipe, samples, split, spread, seed, root)
+
+
+def _together(recipe: Any, samples: Samples, spread: float, seed: int, root: str | None, stack: Choice) -> Any:
+    """What trains several splits at once, where the recipe is one whose steps are known."""
+    if stack == "never":
+        return None
+    if not isinstance(recipe, Spec):
+        raise InvalidInput(
+            "A recipe must be a Spec for its trainings to be stacked; got a function. Use stack='never'."
+        )
+    return lambda splits: scored_together(recipe, samples, splits, spread, seed, root, stack)
+
+
+def _data_digest(samples: Samples, groups: np.ndarray) -> str:
+    digest = hashlib.sha256(groups.tobytes())
+    columns = () if samples.form is None else samples.form.columns
+    for tensor in (samples.inputs, samples.targets, *columns):
+        assert tensor is not None
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _claim(folder: Path, facts: dict[str, Any]) -> None:
+    """Note what the answers in a folder belong to; those of something else are refused."""
+    make_folder(folder)
+    path = folder / FACTS
+    known = read_json(path) if path.exists() else facts
+    other = [name for name, value in facts.items() if known.get(name) != value]
+    if other:
+        raise InvalidInput(
+            f"{folder} must hold trainings of the same twin; its {' and '.join(other)} differ from what is asked now. "
+            "Choose another folder."
+        )
+    write_atomically(path, to_json(facts) + "\n")
+
+
+def _recipe_name(recipe: Recipe | Spec) -> str:
+    if isinstance(recipe, Spec):
+        return recipe.id
+    function = recipe.func if isinstance(recipe, partial) else recipe
+    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def _checked(data: Any, groups: Any) -> tuple[Samples, np.ndarray]:
+    samples = as_samples(data)
+    if samples.targets is None:
+        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
+    if samples.is_dense:
+        raise InvalidInput("A twin needs one label or row of targets a sample; got a label a position.")
+    numbers = group_numbers(groups, len(samples))
+    if len(samples) < FEWEST_SAMPLES or numbers.max() + 1 < FEWEST_GROUPS:
+        raise InvalidInput(
+            f"A twin needs {FEWEST_SAMPLES} samples in {FEWEST_GROUPS} groups or more; got {len(samples)} samples in "
+            f"{numbers.max() + 1} groups. Use `gs.expected_accuracy`, or gather more."
+        )
+    return samples, numbers
+
+
+def _spread(samples: Samples) -> float:
+    if samples.is_classification:
+        return 1.0
+    assert samples.targets is not None
+    spread = float(samples.targets.double().var(0, correction=0).mean())
+    if spread == 0:
+        raise InvalidInput("Regression targets must differ; all are the same.")
+    return spread
+
+
+def _random(seed: int, purpose: str) -> np.random.Generator:
+    return np.random.default_rng(stream_seed(seed, purpose))
+
+
+def _of_design(design: Design, trainings: _Trainings, splits: tuple[Split, Split, Split], seed: int) -> SizedScore:
+    """Score of the larger trainings of a design."""
+    if design.folds:
+        return trainings.run(folds(trainings.groups, design.folds, _random(seed, f"{design.folds} folds")))
+    _, half, other_half = splits
+    return trainings.run([half] if design.scored_share == 0.5 else [half, other_half])
+
+
+def _growth_a_doubling(large: SizedScore, quarter: SizedScore) -> float:
+    return (large.mean - quarter.mean) / math.log2(large.trained_on / quarter.trained_on)
+
+
+def _unreached(width: float, quarter: SizedScore, growth: float, samples: int) -> str:
+    widths = {item: predicted_width(item, quarter, growth, samples) for item in LADDER}
+    best = min(widths, key=lambda item: widths[item])
+    return (
+        f"An interval {width:.3f} wide needs more samples: the narrowest of these, from {best.name} at the cost of "
+        f"{best.cost:.2f} trainings, would be about {widths[best]:.3f} wide."
+    )
+
+
+def _climbed(
+    trainings: _Trainings, splits: tuple[Split, Split, Split], name: str, width: float | None, seed: int
+) -> tuple[Design, Expectation, str]:
+    """Train the named design, or the cheapest that reaches the width: dearer ones as long as that takes."""
+    n = len(trainings.groups)
+    quarter, growth, note = trainings.run([splits[0]]), 0.0, ""
+    design: Design | None = LADDER[0] if name == AUTO else DESIGNS[name]
+    if width is not None and name == AUTO:
+        design = cheapest(width, quarter, growth, n)
+    while True:
+        if design is None:
+            assert width is not None
+            note, design = _unreached(width, quarter, growth, n), LADDER[0]
+        large = _of_design(design, trainings, splits, seed)
+        found = expectation(large, quarter, n)
+        if width is None or found.width <= width or note or name != AUTO:
+            return design, found, note
+        growth = _growth_a_doubling(large, quarter)
+        dearer = (item for item in LADDER[LADDER.index(design) + 1 :])
+        better = next((item for item in dearer if predicted_width(item, quarter, growth, n) <= width), None)
+        if better is None:
+            return design, found, _unreached(width, quarter, growth, n)
+        design = better
+
+
+def _held_out(trainings: _Trainings, seed: int) -> tuple[Design, Expectation, str]:
+    large = trainings.run([hold_out(trainings.groups, HELD_OUT, _random(seed, "hold-out"))])
+    return HOLD_OUT, expectation(large, None, len(trainings.groups)), ""
+
+
+def twin(
+    recipe: Recipe | Spec,
+    data: Any = None,
+    *,
+    width: float | None = None,
+    design: str = AUTO,
+    groups: Any = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    workers: int = 1,
+    stack: Choice = "never",
+    data_root: str | None = None,
+) -> Twin:
+    """Say which accuracy a recipe reaches with all samples: its twins train on parts and are scored on the rest.
+
+    It judges the recipe (architecture, optimiser, everything that the function does), not one lucky network of it, on
+    new samples *like* the given ones: with wrong labels among them, the new labels are wrong as often. All samples stay
+    in use for the final network. Formulas and constants are in `gapscope.prediction.subset_designs`.
+
+    Args:
+        recipe: A function (x, y) -> trained network, called with parts of the data in the form in which they were
+            given (a mapping of tensors for a mapping); or a `gs.Spec`, whose data are then the default of `data`.
+        data: Training data with targets, in any form that `gs.measure` takes.
+        width: Width that the 90 % interval shall have at most. The cheapest design that reaches it is used: a quarter
+            is trained first, and tells which. None takes half and quarter.
+        design: "auto", or by name "half and quarter" (cost .75 trainings), "two halves and quarter" (1.25),
+            "five folds and quarter" (4.25), "ten folds and quarter" (9.25), "hold-out" (.9). Above 20,000 samples
+            "auto" is a plain hold-out of a tenth, which is as good there, and whose network can be kept.
+        groups: A label for each sample; samples of one group (patient, author, stretch of time) are never on both
+            sides of a training, and the interval counts groups, not samples.
+        seed: Seed of the parts, and of what each training draws.
+        folder: Where finished trainings are kept, so that a stopped call goes on; None keeps nothing.
+        workers: Processes that train side by side, one thread each; above 1 the recipe must be picklable.
+        stack: Whether folds and halves of a spec are trained in one stack, in this process (see `train_together`):
+            "never", "always" where it can be, or "auto" where a short timing says that it is faster. Parts must have
+            the same size to be in one stack, so take a number of samples that the folds divide.
+        data_root: Where the data of a spec lie.
+
+    Returns:
+        Score, 90 % interval, cost and trainings.
+
+    Raises:
+        InvalidInput: The data have no targets, fewer than 40 samples or 12 groups, the recipe does not return a
+            network, or the folder holds another twin's trainings.
+        GapscopeError: A training failed; its own error is the cause, and finished ones are kept.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> x = torch.linspace(-1, 1, 80)[:, None]
+    >>> def recipe(x, y):
+    ...     network = nn.Linear(1, 2)
+    ...     optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
+    ...     for _ in range(60):
+    ...         optimizer.zero_grad()
+    ...         nn.functional.cross_entropy(network(x), y).backward()
+    ...         optimizer.step()
+    ...     return network
+    >>> found = twin(recipe, (x, (x[:, 0] > 0).long()))
+    >>> found.cost, found.score > 0.9
+    (0.75, True)
+    """
+    check_choice("design", design, (AUTO, *DESIGNS))
+    if width is not None:
+        check_range("width", width, 0, low_open=True)
+    if data is None:
+        if not isinstance(recipe, Spec):
+            raise InvalidInput("A recipe that is a function needs data; got none. Pass data=(x, y).")
+        data = prepared(recipe, data_root)[0].train
+    samples, numbers = _checked(data, groups)
+    check_choice("stack", stack, get_args(Choice))
+    job = partial(_job, recipe, samples, _spread(samples), seed, data_root)
+    together = _together(recipe, samples, _spread(samples), seed, data_root, stack)
+    with tempfile.TemporaryDirectory() as temporary:
+        if folder is not None:
+            facts = {"recipe": _recipe_name(recipe), "seed": seed, "data": _data_digest(samples, numbers)}
+            _claim(Path(folder), facts)
+        kept = Path(temporary if folder is None else folder) / "trainings"
+        if design == AUTO and len(samples) > LARGE:
+            design = HOLD_OUT.name
+        with progress("twin", DESIGNS.get(design, LADDER[0]).cost * len(samples)) as steps:
+            trainings = _Trainings(job, numbers, kept, workers, steps, together)
+            if design == HOLD_OUT.name:
+                found = _held_out(trainings, seed)
+            else:
+                splits = quarter_and_halves(numbers, _random(seed, "halves"))
+                found = _climbed(trainings, splits, design, width, seed)
+    return _twin(samples, trainings, *found)
+
+
+def _twin(samples: Samples, trainings: _Trainings, design: Design, found: Expectation, note: str) -> Twin:
+    reach = NORMAL_QUANTILE * found.standard_error
+    lowest = 0.0 if samples.is_classification else -math.inf
+    if len(samples) > LARGE and design is not HOLD_OUT:
+        note = f"Above {LARGE} samples a plain hold-out of a tenth is as good, and its network can be kept. {note}"
+    return Twin(
+        task="classification" if samples.is_classification else "regression",
+        score=min(max(found.value, lowest), 1.0),
+        low=max(found.value - reach, lowest),
+        high=min(found.value + reach, 1.0),
+        standard_error=found.standard_error,
+        samples=len(samples),
+        design=design.name,
+        cost=trainings.cost,
+        trainings=tuple(trainings.done.values()),
+        note=note.strip(),
+    )

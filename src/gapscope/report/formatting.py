@@ -1,0 +1,144 @@
+"""How numbers and names are written for people: few digits, real minus signs, no 1.2e-05."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from gapscope.base.type_guards import is_dict
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """Text of a number with `digits` significant digits; an en dash where there is none.
+
+    Args:
+        value: The number, or None.
+        digits: Significant digits.
+
+    Returns:
+        The text.
+
+    >>> [number(value) for value in (0.12345, -1234567, 4810, 2.5e-7, float("nan"), float("inf"), None)]
+    ['0.123', '−1.23×10⁶', '4,810', '2.5×10⁻⁷', '–', '∞', '–']
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    value = float(value) + 0.0  # no negative zero
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    size = abs(value)
+    if size >= 1e6 or 0 < size < 1e-3:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        text = f"{float(mantissa):g}×10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
+    elif size >= 10**digits:
+        text = f"{value:,.0f}"
+    else:
+        text = f"{value:.{digits}g}"
+    return text.replace("-", "−")
+
+
+def fixed(value: Any, decimals: int = 3) -> str:
+    """Text of a number with a fixed number of decimals; an en dash where there is none.
+
+    Args:
+        value: The number, or None.
+        decimals: Digits after the point.
+
+    Returns:
+        The text.
+
+    >>> fixed(0.5), fixed(-0.02, 2), fixed(float("nan"))
+    ('0.500', '−0.02', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return number(value)
+    return f"{value:.{decimals}f}".replace("-", "−")
+
+
+def setting_name(path: str) -> str:
+    """Readable name of a setting.
+
+    Args:
+        path: Dotted path of the setting in a Spec.
+
+    Returns:
+        Its last part, in words.
+
+    >>> setting_name("data.label_noise"), setting_name("network.options.width"), setting_name("seed")
+    ('label noise', 'width', 'seed')
+    """
+    return path.rsplit(".", 1)[-1].replace("_", " ") if path != "network.name" else "network"
+
+
+def setting_value(value: Any) -> str:
+    """Readable value of a setting.
+
+    Args:
+        value: Any plain value; a list arrives as the JSON that `records_to_pandas` made of it.
+
+    Returns:
+        The text.
+
+    >>> [setting_value(value) for value in (0.2, 64, True, None, float("nan"), "vgg11", "[]")]
+    ['0.2', '64', 'yes', '–', '–', 'vgg11', 'none']
+    >>> setting_value('[{"name": "weight", "options": {"strength": 0.002}}]')
+    'weight (strength 0.002)'
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or isinstance(value, int | float):
+        return number(value, 4)
+    if str(value).startswith("["):
+        try:
+            return ", ".join(_item(item) for item in json.loads(value)) or "none"
+        except ValueError:
+            return str(value)
+    return str(value)
+
+
+def _item(item: Any) -> str:
+    """One item of a list setting; a penalty by its name and options."""
+    if not is_dict(item) or "name" not in item:
+        return setting_value(item)
+    options = ", ".join(f"{setting_name(key)} {setting_value(value)}" for key, value in item.get("options", {}).items())
+    return f"{item['name']} ({options})" if options else str(item["name"])
+
+
+def counted(n: int, noun: str) -> str:
+    """Number and noun, in the plural where it is not one.
+
+    Args:
+        n: How many.
+        noun: Of what.
+
+    Returns:
+        The text.
+
+    >>> counted(1, "network"), counted(1200, "network")
+    ('1 network', '1,200 networks')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def expected(train_accuracy: float, gap: float, low: float, high: float) -> str:
+    """The accuracy on new data that follows from the accuracy on training data and an estimate of the gap.
+
+    Args:
+        train_accuracy: Accuracy on the training data.
+        gap: Estimated train minus test accuracy.
+        low: Lower end of its interval.
+        high: Upper end.
+
+    Returns:
+        Percent with its interval, within 0 and 100; a dash where there is no estimate.
+
+    >>> expected(0.99, 0.28, 0.235, 0.326), expected(0.99, float("nan"), float("nan"), float("nan"))
+    ('71 % (66 to 76)', '–')
+    """
+    if not math.isfinite(gap):
+        return "–"
+    value, worst, best = (100 * min(max(train_accuracy - each, 0.0), 1.0) for each in (gap, high, low))
+    return f"{value:.0f} % ({worst:.0f} to {best:.0f})"

@@ -1,0 +1,56 @@
+"""Section: the samples whose label is most suspicious, as pictures where they are images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gapscope.report.formatting import number
+from gapscope.report.png import data_uri, is_image
+
+if TYPE_CHECKING:
+    from gapscope.labels.results import SuspectLabels
+
+MOST_SHOWN = 48
+
+
+def _class_name(label: int, classes: Sequence[str] | None) -> str:
+    return classes[label] if classes is not None and 0 <= label < len(classes) else str(label)
+
+
+def _card(row: Mapping[str, Any], images: Any, classes: Sequence[str] | None) -> dict[str, Any]:
+    image = None if images is None else images[int(row["sample"])]
+    return {
+        "sample": f"{row['sample']:,}",
+        "given": _class_name(int(row["given"]), classes),
+        "likelier": _class_name(int(row["likelier"]), classes),
+        "margin": number(row["margin"]),
+        "flagged": bool(row["flagged"]),
+        "picture": data_uri(image) if image is not None and is_image(image) else "",
+    }
+
+
+def suspects_section(found: SuspectLabels, images: Any = None, classes: Sequence[str] | None = None) -> dict[str, Any]:
+    """The noise in a sentence, and one card for each of the most suspicious samples.
+
+    Args:
+        found: What `gs.suspect_labels` returned.
+        images: The training samples, by their positions: anything that is indexed by a number and gives [h, w],
+            [1, h, w] or [3, h, w]; other samples, and None, are shown as numbers alone.
+        classes: Names of the classes; None for their numbers.
+
+    Returns:
+        What the template shows; at most 48 cards, however many are flagged.
+    """
+    shown = found.to_pandas().head(MOST_SHOWN).to_dict("records")
+    cards = [_card({str(name): value for name, value in row.items()}, images, classes) for row in shown]
+    noise, expected = found.noise, found.expected_precision
+    return {
+        "cards": cards,
+        "said": found.note if noise is None else f"{repr(noise)[0].upper()}{repr(noise)[1:]}.",
+        "flagged": found.flagged,
+        "expected": "" if math.isnan(expected) else f"{expected:.0%}".replace("%", " %"),
+        "of": len(found.order),
+        "pictures": any(card["picture"] for card in cards),
+    }

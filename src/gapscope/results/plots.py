@@ -1,0 +1,111 @@
+"""Figures of results; matplotlib is loaded when one is drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gapscope.results.readings import Reading
+
+
+def axes_or_new(axes: Any, *, width: float = 7.0, height: float = 4.0) -> Any:
+    """Return `axes`, or those of a new figure."""
+    if axes is not None:
+        return axes
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=(width, height), layout="constrained")[1]
+
+
+def panels(names: Sequence[str], *, width: float = 7.0, height: float = 1.8, sharex: bool = True) -> list[Any]:
+    """Return the axes of a new figure, one below the other, one a name."""
+    import matplotlib.pyplot as plt
+
+    _, axes = plt.subplots(
+        len(names), 1, sharex=sharex, squeeze=False, figsize=(width, height * len(names)), layout="constrained"
+    )
+    for panel, name in zip(axes[:, 0], names, strict=True):
+        panel.set_ylabel(name, rotation=0, ha="right", va="center")
+    return list(axes[:, 0])
+
+
+def plot_readings(readings: Sequence[Reading], axes: Any = None) -> Any:
+    """Draw the size of each reading on a logarithmic axis with its standard error, and write the value beside it.
+
+    Args:
+        readings: The readings; those without a finite value are left out.
+        axes: Where to draw; None makes a figure.
+
+    Returns:
+        The axes.
+    """
+    shown = [reading for reading in readings if math.isfinite(reading.value)][::-1]
+    axes = axes_or_new(axes, height=1 + 0.28 * len(shown))
+    for row, reading in enumerate(shown):
+        size = abs(reading.value) or math.nan
+        error = reading.standard_error if reading.standard_error is not None else 0.0
+        lower = min(error, 0.9 * size) if math.isfinite(error) else 0.0
+        colour = "tab:blue" if reading.value > 0 else "tab:orange"
+        axes.errorbar(size, row, xerr=[[lower], [error if math.isfinite(error) else 0.0]], fmt="o", color=colour)
+        axes.annotate(f"{reading.value:.3g}", (size, row), xytext=(6, 4), textcoords="offset points", fontsize=7)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(shown)), [reading.name for reading in shown], fontsize=8)
+    axes.set_xlabel("absolute value, in each measure's own units (orange: negative)")
+    axes.margins(x=0.15)
+    return axes
+
+
+def plot_estimates(true: Any, assessed: Any, level: float, axes: Any = None) -> Any:
+    """Draw estimated against true numbers with their intervals and the diagonal of perfect estimates.
+
+    Args:
+        true: The true numbers.
+        assessed: A table with prediction, low, high and verdict ("inside" or "outside"), one row each.
+        level: Nominal coverage of the intervals.
+        axes: Where to draw; None makes a figure.
+
+    Returns:
+        The axes.
+    """
+    axes = axes_or_new(axes, width=5.0, height=5.0)
+    estimates, low, high = (assessed[name].to_numpy(dtype=float) for name in ("prediction", "low", "high"))
+    inside = (assessed["verdict"] == "inside").to_numpy()
+    for chosen, colour, label in ((inside, "tab:blue", "estimated"), (~inside, "tab:grey", "unlike the fitted ones")):
+        if chosen.any():
+            at, value = true[chosen], estimates[chosen]
+            # no bar where too few networks were fitted for an interval
+            ends = [(value - low[chosen]).clip(0), (high[chosen] - value).clip(0)]
+            ends = [[end if math.isfinite(end) else 0.0 for end in side] for side in ends]
+            axes.errorbar(at, value, yerr=ends, fmt="o", color=colour, label=label, markersize=4, linewidth=1)
+    axes.axline((0, 0), slope=1, color="black", linewidth=0.8)
+    axes.set_xlabel("true gap")
+    axes.set_ylabel(f"estimated gap, {level:.0%} interval")
+    axes.legend(fontsize=8)
+    return axes
+
+
+def plot_lines(
+    epochs: Sequence[int], columns: Mapping[str, Sequence[float]], *, marked: Mapping[str, int]
+) -> list[Any]:
+    """Draw each number over the epochs in a panel of its own, with vertical lines at named epochs.
+
+    Args:
+        epochs: Where the numbers were taken.
+        columns: Name -> numbers.
+        marked: What happened -> its epoch.
+
+    Returns:
+        One pair of axes a number.
+    """
+    drawn = panels(list(columns))
+    for axes, values in zip(drawn, columns.values(), strict=True):
+        axes.plot(epochs, values, marker="." if len(epochs) < 40 else None)
+        for style, (name, epoch) in zip(("--", ":"), marked.items(), strict=False):
+            axes.axvline(epoch, color="tab:red", linestyle=style, label=name)
+    if drawn:
+        drawn[-1].set_xlabel("epoch")
+        if marked:
+            drawn[0].legend(fontsize=8)
+    return drawn

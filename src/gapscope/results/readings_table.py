@@ -1,0 +1,119 @@
+"""Readings as a small table, in text and in HTML: one row a measure, families of numbers folded."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gapscope.results.readings import Reading
+
+HEAD = ("measure", "value", "error", "better", "what it is")
+BETTER = {"lower": "lower", "higher": "higher", "none": "-"}
+# a measure with more numbers than these is folded into one row
+FOLDED_FROM = 5
+MOST_LINES = 15
+
+
+def _error(reading: Reading) -> str:
+    if reading.standard_error is None:
+        return "exact" if math.isfinite(reading.value) or math.isinf(reading.value) else ""
+    return "± ?" if math.isnan(reading.standard_error) else f"± {reading.standard_error:.2g}"
+
+
+def _words(title: str, units: str, note: str) -> str:
+    """What a number is, in words, with its units, and what else one must know."""
+    measured = f"{title} [{units}]" if title and units else title or units
+    return "; ".join(part for part in (measured, note) if part)
+
+
+def _row(reading: Reading) -> tuple[str, ...]:
+    value = "no value" if math.isnan(reading.value) else f"{reading.value:.6g}"
+    words = _words(reading.title, reading.units, reading.note)
+    return (reading.name, value, _error(reading), BETTER[reading.direction], words)
+
+
+def _folded(family: Sequence[Reading]) -> tuple[str, ...]:
+    """One row for a family, with its medians where it has any, else its first numbers."""
+    there = [reading for reading in family if not math.isnan(reading.value)]
+    medians = [reading for reading in there if reading.number.endswith(".median")] or there[:2]
+    shown = ", ".join(f"{reading.number} {reading.value:.3g}" for reading in medians)
+    notes = dict.fromkeys(
+        f"{reading.number.split('.')[0]}: {reading.note}" if math.isnan(reading.value) else reading.note
+        for reading in family
+        if reading.note
+    )
+    lacking = [note.split(":")[0] for note in notes if ": " in note and note.split(": ", 1)[1] in _whys(family)]
+    if len(lacking) > 1:
+        why = _whys(family)[0]
+        notes = {f"{', '.join(lacking)}: {why}": None} | {n: None for n in notes if n.split(":")[0] not in lacking}
+    first = family[0]
+    return (
+        f"{first.measure}.*",
+        f"{len(there)} numbers" if there else "no value",
+        "exact" if first.standard_error is None else "estimated",
+        BETTER[first.direction],
+        _words(": ".join(part for part in (first.title.split(": ")[0], shown) if part), first.units, "; ".join(notes)),
+    )
+
+
+def _whys(family: Sequence[Reading]) -> list[str]:
+    return list(dict.fromkeys(reading.note for reading in family if math.isnan(reading.value) and reading.note))
+
+
+def rows_of(readings: Sequence[Reading]) -> list[tuple[str, ...]]:
+    """Return one row of text a reading, a family of five numbers and more folded into one."""
+    rows: list[tuple[str, ...]] = []
+    for _, group in groupby(readings, key=lambda reading: reading.measure):
+        family = list(group)
+        rows.extend([_folded(family)] if len(family) >= FOLDED_FROM else map(_row, family))
+    return rows
+
+
+def _untaken(unmeasured: Mapping[str, str], room: int) -> list[str]:
+    """Lines about measures without a value; those with the same reason share one."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in unmeasured.items():
+        by_reason.setdefault(why, []).append(name)
+    lines = [f"not measured: {', '.join(names)}: {why}" for why, names in by_reason.items()]
+    if len(lines) > room:
+        rest = [name for names in list(by_reason.values())[room - 1 :] for name in names]
+        lines = [*lines[: room - 1], f"not measured: {', '.join(rest)}; .unmeasured says why"]
+    return lines
+
+
+def text_of(readings: Sequence[Reading], unmeasured: Mapping[str, str], notes: Sequence[str]) -> str:
+    """Return at most fifteen lines: the readings, what could not be measured, and what was noticed.
+
+    Args:
+        readings: The readings.
+        unmeasured: Measure name -> why it has no value.
+        notes: Sentences.
+
+    Returns:
+        The lines.
+    """
+    rows = rows_of(readings)
+    notes = [f"note: {note}" for note in notes[:3]]
+    untaken = _untaken(unmeasured, max(1, MOST_LINES - len(notes) - min(len(rows), 9)))
+    room = MOST_LINES - len(notes) - len(untaken) - 1
+    if len(rows) > room:
+        rows = [*rows[: room - 1], (f"... and {len(rows) - room + 1} more; .to_pandas() has all",)]
+    rows = [HEAD, *rows] if rows else []
+    widths = [max((len(row[i]) for row in rows if len(row) > 1), default=0) for i in range(len(HEAD))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
+    return "\n".join([*lines, *untaken, *notes])
+
+
+def html_of(readings: Sequence[Reading], unmeasured: Mapping[str, str], notes: Sequence[str]) -> str:
+    """Return a small table with what could not be measured under it, every text escaped."""
+    head = "".join(f"<th>{name}</th>" for name in HEAD)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows_of(readings)
+    )
+    below = [*(f"not measured: {name}: {why}" for name, why in unmeasured.items()), *notes]
+    lines = "".join(f"<p>{html.escape(line)}</p>" for line in below)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{lines}"

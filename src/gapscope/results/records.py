@@ -1,0 +1,250 @@
+"""What a pool keeps of one network: Record, as plain JSON and as a row of a table (never torch)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from gapscope.base.errors import DamagedFile, DamagedFileWarning, UnreadableFile
+from gapscope.base.files import read_json, read_json_lines, to_json, write_atomically
+from gapscope.base.type_guards import is_dict, is_list_or_tuple, is_mapping
+from gapscope.results.readings import SCHEMA, Reading, Readings
+
+if TYPE_CHECKING:
+    import pandas
+
+Status = Literal["finished", "diverged", "failed"]
+RECORD = "record.json"  # a run is finished when its folder has it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Everything that is kept of one network, as plain JSON: `record.json` with `history.jsonl` beside it.
+
+    Attributes:
+        id: The run's id, the hash of its spec.
+        spec: The spec as nested plain values.
+        status: "finished", "diverged" (non-finite loss), or "failed" (the message says why).
+        message: What happened, for a network that did not finish.
+        scores: Final train_loss and test_loss (and train_accuracy, test_accuracy for classification), each a mean
+            over the whole split in evaluation mode; train scores are against the training (possibly corrupted) labels.
+        corruption: What was corrupted, as the corruption functions stated it.
+        readings: What was measured.
+        measured_samples: Number of training samples that the readings were taken on.
+        unmeasured: Measure name -> why it has no value for this network.
+        history: One mapping an epoch.
+        environment: Versions and machine.
+        seconds: Wall time of training and measuring.
+        epochs_trained: Number of finished epochs.
+        stopped: Why training ended.
+    """
+
+    id: str
+    spec: Mapping[str, Any]
+    status: Status
+    message: str = ""
+    scores: Mapping[str, float] = field(default_factory=dict[str, float])
+    corruption: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    readings: Readings = field(default_factory=Readings)
+    measured_samples: int | None = None
+    unmeasured: Mapping[str, str] = field(default_factory=dict[str, str])
+    history: Sequence[Mapping[str, Any]] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seconds: float = 0.0
+    epochs_trained: int = 0
+    stopped: str = ""
+
+    @property
+    def gap_kind(self) -> str:
+        """What `gap` is made of: "accuracy" (train minus test) or "loss" (test minus train)."""
+        return "accuracy" if "train_accuracy" in self.scores else "loss"
+
+    @property
+    def gap(self) -> float:
+        """Generalization gap: train minus test accuracy, or test minus train loss where there is no accuracy."""
+        if "test_loss" not in self.scores or "train_loss" not in self.scores:
+            return math.nan
+        if self.gap_kind == "accuracy":
+            return self.scores["train_accuracy"] - self.scores["test_accuracy"]
+        return self.scores["test_loss"] - self.scores["train_loss"]
+
+    def missing_measures(self, names: Iterable[str]) -> list[str]:
+        """Those of the named measures that were neither taken nor tried."""
+        done = {reading.measure for reading in self.readings} | set(self.unmeasured)
+        return [name for name in names if name not in done]
+
+    def write(self, folder: Path) -> None:
+        """Write record.json into `folder`: it exists whole or not at all (the history is written by training)."""
+        content: dict[str, Any] = {"schema": SCHEMA}
+        for item in fields(self):
+            if item.name not in ("history", "readings"):
+                content[item.name] = getattr(self, item.name)
+        content["readings"] = [asdict(reading) for reading in self.readings]
+        write_atomically(folder / RECORD, to_json(content, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Record:
+        """Read the record of one run.
+
+        Args:
+            folder: Folder with record.json and, usually, history.jsonl.
+
+        Returns:
+            The record.
+
+        Raises:
+            DamagedFile: It is truncated or garbled, or no record at all.
+            UnreadableFile: It was written by a newer gapscope, or cannot be read.
+        """
+        record, note = read_noted(folder)
+        if note:
+            warnings.warn(note, DamagedFileWarning, stacklevel=2)
+        return record
+
+
+def read_noted(folder: Path) -> tuple[Record, str]:
+    """Read the record of one run, and what is wrong with its epochs.
+
+    Args:
+        folder: As for `Record.read`.
+
+    Returns:
+        The record, and a sentence where its epochs are damaged ("" where they are not); it is whole without them.
+
+    Raises:
+        DamagedFile: As `Record.read` says.
+        UnreadableFile: As `Record.read` says.
+    """
+    path = folder / RECORD
+    content = read_json(path)
+    schema = content.get("schema") if is_dict(content) else None
+    if not isinstance(schema, int):
+        raise DamagedFile(
+            f"{path} must be a gapscope record; it has no 'schema' that is a number. Is this a pool folder?"
+        )
+    if schema > SCHEMA:
+        raise UnreadableFile(
+            f"{path} must have schema {SCHEMA} or older; got {schema}, written by a newer gapscope. "
+            "Upgrade gapscope, or use another folder."
+        )
+    missing = {"id", "spec", "status"} - set(content)
+    if missing:
+        raise DamagedFile(f"{path} must name {', '.join(sorted(missing))}; the record is damaged. Delete it.")
+    try:
+        fields_read = _checked(content)
+        history, note = _history(folder)
+        return Record(**fields_read, history=history), note
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
+        raise DamagedFile(
+            f"{path} must be a gapscope record; {error}. Delete it; the next run of the pool makes it anew."
+        ) from None
+
+
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    "id": str,
+    "spec": dict,
+    "message": str,
+    "scores": dict,
+    "corruption": dict,
+    "readings": list,
+    "measured_samples": (int, type(None)),
+    "unmeasured": dict,
+    "environment": dict,
+    "epochs_trained": int,
+    "stopped": str,
+}
+
+
+def _checked(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a record from plain JSON (non-finite values arrive as strings)."""
+    known = {item.name for item in fields(Record)} - {"history"}
+    content = {key: value for key, value in content.items() if key in known}
+    for name, kind in _KINDS.items():
+        if name in content and not isinstance(content[name], kind):
+            raise ValueError(f"{name} is {str(content[name])[:60]!r}")
+    if content["status"] not in get_args(Status):
+        raise ValueError(f"status is {str(content['status'])[:60]!r}, none of {', '.join(get_args(Status))}")
+    content["readings"] = Readings(Reading.from_dict(reading) for reading in content.get("readings", ()))
+    content["scores"] = {key: float(value) for key, value in content.get("scores", {}).items()}
+    both_scored = {"train_loss", "test_loss"} <= content["scores"].keys()
+    if both_scored and ("train_accuracy" in content["scores"]) != ("test_accuracy" in content["scores"]):
+        raise ValueError("scores hold one accuracy without the other")
+    if not all(isinstance(reason, str) for reason in content.get("unmeasured", {}).values()):
+        raise ValueError("unmeasured holds what is no text")
+    for name, value in (("seed", content["spec"].get("seed", 0)), ("epochs_trained", content.get("epochs_trained", 0))):
+        if not _is_whole(value):
+            raise ValueError(f"{name} is {str(value)[:60]!r}")
+    content["seconds"] = float(content.get("seconds", 0.0))
+    return content
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value of an epoch is a number as `to_json` writes it: one that is not finite is a text."""
+    if isinstance(value, float):
+        return True
+    return value in ("NaN", "Infinity", "-Infinity") if isinstance(value, str) else _is_whole(value)
+
+
+def _history(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], str]:
+    """The epochs; none, and a sentence about it, where their file is damaged."""
+    path = folder / "history.jsonl"
+    try:
+        rows = tuple(read_json_lines(path))
+        for row in rows:
+            wrong = next(
+                (name for name, value in row.items() if type(value) is not float and not _is_number(value)), None
+            )
+            if not isinstance(row.get("epoch"), int) or wrong is not None:
+                raise DamagedFile(f"{path} must hold numbers for every epoch; '{wrong or 'epoch'}' is none.")
+        return rows, ""
+    except UnreadableFile as error:
+        return (), f"{error} The record is read without its epochs."
+
+
+def _flattened(prefix: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if is_mapping(value):
+            flat.update(_flattened(name, value))
+        elif is_list_or_tuple(value):
+            flat[name] = to_json(value)
+        else:
+            flat[name] = value
+    return flat
+
+
+def records_to_pandas(records: Iterable[Record]) -> pandas.DataFrame:
+    """One row a network: spec settings, scores, gap and readings as columns, indexed by the run's id.
+
+    Args:
+        records: The records.
+
+    Returns:
+        The table. A reading's column has the reading's name; its standard error, if any, stands in `<name>.se`.
+    """
+    import pandas
+
+    rows = [row_of(record) for record in records]
+    if not rows:
+        return pandas.DataFrame(columns=["status", "gap"], index=pandas.Index([], name="id"))
+    return pandas.DataFrame(rows).set_index("id")
+
+
+def row_of(record: Record) -> dict[str, Any]:
+    """One row of `records_to_pandas` as a mapping, with the run's id."""
+    row: dict[str, Any] = {"id": record.id, "status": record.status, **_flattened("", record.spec)}
+    row |= dict(record.scores) | {"gap": record.gap, "gap_kind": record.gap_kind}
+    for reading in record.readings:
+        row[reading.name] = reading.value
+        if reading.standard_error is not None:
+            row[f"{reading.name}.se"] = reading.standard_error
+    return row | {"epochs_trained": record.epochs_trained, "seconds": record.seconds}

@@ -1,0 +1,214 @@
+"""What the self-check must see: each of these networks once gave a wrong number without a word."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from gapscope.base.errors import NeverSupported, SlowGradients
+from gapscope.gradients import tape as tape_module
+from gapscope.gradients.contributions import Contribution, Dense
+from gapscope.gradients.per_sample import per_sample_jacobian
+from gapscope.gradients.recording import recorded
+from gapscope.gradients.verification import verify
+from gapscope.gradients.traces import per_sample_traces
+from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
+from gradients.reference import CASES, OwnLayerNorm, Wrapped, dense_jacobian, gradient_of
+
+
+def traces(network: nn.Module, x: Tensor) -> Tensor:
+    return per_sample_traces(network, x, None, chunk_size=64)[0]
+
+
+def assert_right(network: nn.Module, x: Tensor, rtol: float = 1e-9) -> None:
+    expected = dense_jacobian(network, x).square().sum((1, 2)).double()
+    torch.testing.assert_close(traces(network, x), expected, rtol=rtol, atol=0)
+
+
+def tied(net: Any, x: Tensor) -> Tensor:
+    """The first layer's weight is used once more, outside its call."""
+    return net.head(F.linear(torch.tanh(net.layer(x)), net.layer.weight.T))
+
+
+def test_a_zero_initialised_head_hides_nothing() -> None:
+    network = Wrapped(tied, layer=nn.Linear(4, 6), head=nn.Linear(4, 3)).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    nn.init.zeros_(network.get_parameter("head.weight"))
+    assert_right(network, x)
+    nn.init.normal_(network.get_parameter("head.weight"))
+    assert_right(network, x)
+
+
+def test_a_nearly_closed_branch_hides_nothing_in_single_precision() -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        return net.head(x + net.scale * F.linear(torch.tanh(net.layer(x)), net.layer.weight.T))
+
+    network = Wrapped(forward, layer=nn.Linear(4, 6), head=nn.Linear(4, 3), scale=nn.Parameter(torch.full((4,), 1e-6)))
+    x = torch.randn(5, 4)
+    traces(network, x)
+    nn.init.ones_(network.get_parameter("scale"))
+    assert_right(network, x, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n", [2, 3, 6, 12])
+def test_a_batch_that_happens_to_be_sorted_hides_no_sorting(n: int) -> None:
+    network, x = CASES["samples sorted inside"].make(n=n)
+    order = x[:, 0].argsort()
+    traces(network, x[order])
+    assert_right(network, x[order.flip(0)])
+    network = CASES["samples sorted inside"].make()[0]
+    traces(network, x[order.flip(0)])
+    assert_right(network, x[order.roll(1)])
+
+
+@pytest.mark.parametrize("permutation", list(itertools.permutations(range(3)))[1:])
+def test_no_permutation_of_the_samples_passes(permutation: tuple[int, ...]) -> None:
+    order = torch.tensor(permutation)
+    network = Wrapped(
+        lambda net, x: (
+            net.head(torch.cat([torch.tanh(net.layer(x[order])), x[order]], 1)[order.argsort()])
+            if len(x) == 3
+            else net.head(torch.cat([torch.tanh(net.layer(x)), x], 1))
+        ),
+        layer=nn.Linear(4, 4),
+        head=nn.Linear(8, 2),
+    ).double()
+    assert_right(network, torch.randn(3, 4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_hides_no_use_of_a_weight(dtype: torch.dtype) -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        return net.head(net.layer(x) + 0.2 * F.linear(x, net.layer.weight, net.layer.bias))
+
+    network, x = Wrapped(forward, layer=nn.Linear(4, 4), head=nn.Linear(4, 3)).to(dtype), torch.randn(5, 4).to(dtype)
+    expected = dense_jacobian(copy.deepcopy(network).double(), x.double()).square().sum((1, 2))
+    torch.testing.assert_close(traces(network, x), expected, rtol=2e-2, atol=0)
+
+
+@pytest.mark.parametrize("name", ["one layer under two names", "patched forward", "lstm", "weight norm"])
+def test_the_network_is_the_same_object_by_object_afterwards(name: str) -> None:
+    network, x = CASES[name].make()
+    slots = [(module, dict(module._parameters), dict(module._buffers)) for module in network.modules()]
+    first = traces(network, x)
+    for module, parameters, buffers in slots:
+        assert all(module._parameters[key] is value for key, value in parameters.items())
+        assert all(module._buffers[key] is value for key, value in buffers.items())
+    copy.deepcopy(network)
+    assert torch.equal(traces(network, x), first)
+
+
+def test_what_no_faster_way_follows_is_right_and_said_once() -> None:
+    torch.manual_seed(0)
+    network = Wrapped(
+        lambda net, x: net.head(F.dropout(torch.tanh(net.layer(x) @ net.mixer), 0.5, net.training)),
+        layer=nn.Linear(3, 8),
+        head=nn.Linear(8, 2),
+        mixer=nn.Parameter(torch.eye(8) + 0.1),
+    ).double()
+    x = torch.randn(4, 3, dtype=torch.float64)
+    penalty = GradientSimilarityPenalty(1.0, method="exact", reduction="sum")
+    with pytest.warns(
+        SlowGradients, match=r"by mixer are computed one backward pass a sample.*requires_grad_\(False\)"
+    ):
+        outputs, value = penalty.with_outputs(network, x)
+    parameters = list(network.parameters())
+    rows = [torch.autograd.grad(output, parameters, create_graph=True) for output in outputs.flatten()]
+    expected = torch.stack([gradient.square().sum() for row in rows for gradient in row]).sum()
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(gradient_of(value, network), gradient_of(expected, network))
+    penalty(network, x)
+
+
+def test_mixing_behind_a_zero_initialised_head_is_refused() -> None:
+    network = Wrapped(
+        lambda net, x: net.head(torch.tanh(net.layer(x)).flip(0)), layer=nn.Linear(3, 4), head=nn.Linear(4, 2)
+    )
+    nn.init.zeros_(network.get_parameter("head.weight"))
+    with pytest.raises(NeverSupported, match="Every output must depend on its own sample alone"):
+        verify(*recorded(network, torch.randn(4, 3)))
+
+
+def test_standardisation_over_the_batch_is_refused() -> None:
+    """A batch of one has no standard deviation: what is not a number must not pass."""
+
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = net.layer(x)
+        return net.head((h - h.mean(0)) / (h.std(0) + 1))
+
+    network = Wrapped(forward, layer=nn.Linear(4, 4), head=nn.Linear(4, 2))
+    with pytest.raises(NeverSupported, match="Every output must depend on its own sample alone"):
+        verify(*recorded(network, torch.randn(5, 4)))
+
+
+def test_a_second_derivative_that_is_lost_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def detached(*given: Any) -> list[Contribution]:
+        parts = per_sample_jacobian(*given)
+        return [Dense(part.parameters, part.values.detach()) for part in parts if isinstance(part, Dense)]
+
+    monkeypatch.setattr(tape_module, "per_sample_jacobian", detached)
+    network = nn.Sequential(nn.Linear(4, 6), OwnLayerNorm(6), nn.Tanh(), nn.Linear(6, 2)).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    with pytest.warns(SlowGradients, match=r"by 1\.weight are computed"):
+        value = GradientSimilarityPenalty(1.0, method="exact", reduction="sum")(network, x)
+    expected = dense_jacobian(network, x, create_graph=True).square().sum()
+    torch.testing.assert_close(gradient_of(value, network), gradient_of(expected, network))
+
+
+def test_a_way_is_tried_again_when_the_network_takes_another_branch() -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = torch.tanh(net.layer(x))
+        return net.head(h if net.plain else torch.tanh(F.linear(h, net.layer.weight)))
+
+    network: Any = Wrapped(forward, layer=nn.Linear(4, 4), head=nn.Linear(4, 2)).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    network.plain = True
+    traces(network, x)
+    network.plain = False
+    for _ in range(8):
+        traces(network, x)
+    assert_right(network, x)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.*:DeprecationWarning")
+def test_a_traced_network_and_a_compiled_one() -> None:
+    plain, x = CASES["linear"].make()
+    expected = dense_jacobian(plain, x).square().sum((1, 2))
+    compiled: Any = torch.compile(plain, backend="eager")
+    compiled(x)
+    torch.testing.assert_close(traces(compiled, x), expected)
+    traced: Any = torch.jit.trace(plain, (x,))
+    with pytest.warns(SlowGradients):
+        torch.testing.assert_close(traces(traced, x), expected)
+
+
+def test_a_sparse_embedding() -> None:
+    dense = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2)).double()
+    sparse = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Flatten(), nn.Linear(6, 2)).double()
+    sparse.load_state_dict(dense.state_dict())
+    x = torch.randint(0, 5, (4, 2))
+    assert torch.equal(traces(sparse, x), traces(dense, x))
+
+
+def test_a_way_that_cannot_be_differentiated_is_left() -> None:
+    """A checkpoint runs again in the backward pass what vmap has run."""
+
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = torch.tanh(checkpoint(net.first, x, use_reentrant=False))
+        return net.head(torch.tanh(net.layer(h)) + 0.2 * F.linear(h, net.layer.weight))
+
+    network = Wrapped(forward, first=nn.Linear(4, 4), layer=nn.Linear(4, 4), head=nn.Linear(4, 2)).double()
+    x = torch.randn(3, 4, dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SlowGradients)
+        value = GradientSimilarityPenalty(1.0, method="exact", reduction="sum")(network, x)
+    expected = dense_jacobian(network, x, create_graph=True).square().sum()
+    torch.testing.assert_close(gradient_of(value, network), gradient_of(expected, network))

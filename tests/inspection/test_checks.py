@@ -1,0 +1,80 @@
+"""What every measure and penalty says of a network, or of inputs, that it cannot take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+from gapscope.inspection.checks import other_type
+
+X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(20) % 2
+
+
+def _penalised(network: Any, x: Tensor) -> Any:
+    return gs.GradientSimilarityPenalty(0.1).with_outputs(network, x)
+
+
+VERBS: dict[str, Callable[[Any, Tensor], Any]] = {
+    "penalty": _penalised,
+    "ntk_trace": gs.ntk_trace,
+    "input_jacobian_norm": gs.input_jacobian_norm,
+    "output_sensitivity": gs.output_sensitivity,
+    "unit_sparsity": lambda network, x: gs.unit_sparsity(network, x, Y),
+    "margin_signature": lambda network, x: gs.margin_signature(network, x, Y),
+    "expected_accuracy": lambda network, x: gs.expected_accuracy(network, (x, Y)),
+    "estimate_accuracy": lambda network, x: gs.estimate_accuracy(network, (x.repeat(10, 1), Y.repeat(10))),
+    "compare": lambda network, x: gs.compare({"one": network, "other": network}, (x, Y)),
+}
+
+
+def _network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_is_no_module_is_told_so(verb: str) -> None:
+    with pytest.raises(InvalidInput, match=r"must be a torch.nn.Module; got function. Wrap it in a module"):
+        VERBS[verb](lambda x: x, X)
+    with pytest.raises(InvalidInput, match=r"must be a module, not its class; got Linear. Pass Linear\(...\)"):
+        VERBS[verb](nn.Linear, X)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_inputs_of_a_wrong_kind_are_told_so(verb: str) -> None:
+    with pytest.raises(InvalidInput, match=r"torch.int64|a type that the network's layers take; got Long. Use x.float"):
+        VERBS[verb](_network(), (255 * X).long())
+    with pytest.raises(InvalidInput, match=r"complex64|got ComplexFloat"):
+        VERBS[verb](_network(), X + 0j)
+    with pytest.raises(InvalidInput, match=r"on the meta device, which have none. Load the data"):
+        VERBS[verb](_network(), X.to("meta"))
+
+
+@pytest.mark.parametrize("verb", [name for name in VERBS if name != "penalty"])
+def test_weights_without_numbers_are_named(verb: str) -> None:
+    with pytest.raises(InvalidInput, match=r"'0.weight' is on the meta device, which has none. Load the weights"):
+        VERBS[verb](_network().to("meta"), X)
+
+
+@pytest.mark.parametrize(
+    ("layer", "x"),
+    [
+        (nn.Linear(4, 2), X.long()),
+        (nn.Conv2d(1, 1, 2), X.long().reshape(20, 1, 2, 2)),
+        (nn.Conv1d(1, 1, 2), X.to(torch.int32)[:, None]),
+        (nn.LayerNorm(4), X.long()),
+        (nn.Linear(4, 2), X.double()),
+    ],
+    ids=["linear", "conv2d", "conv1d", "layer norm", "double"],
+)
+def test_the_ways_in_which_torch_says_so_are_known(layer: nn.Module, x: Tensor) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        layer(x)
+    assert "inputs must have a type that the network's layers take; got " in other_type(caught.value)
+    assert other_type(RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)")) == ""

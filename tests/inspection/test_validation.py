@@ -1,0 +1,361 @@
+"""The front door takes the networks and data that people have, and says what it cannot."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import pandas
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import gapscope as gs
+from door_networks import bert, logits_of, resnet18
+from gapscope.inspection.validation import ready
+from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.samples import as_samples
+from gapscope.measures.registry import get_measure
+
+X, Y = torch.randn(20, 4, generator=torch.Generator().manual_seed(1)), torch.arange(20) % 2
+
+
+def mlp(n_outputs: int = 2, *more: nn.Module) -> nn.Module:
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, n_outputs), *more)
+
+
+def test_a_resnet_with_batch_norm_has_every_default_measure() -> None:
+    network, data = resnet18()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    readings = gs.measure(network, data)
+    assert not readings.unmeasured and not readings.notes
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+    assert len(repr(readings).splitlines()) <= 15
+
+
+class Sentences(Dataset):
+    def __init__(self, data: dict[str, Tensor]) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data["labels"])
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {name: tensor[index] for name, tensor in self.data.items()}
+
+
+@pytest.mark.parametrize(
+    "form", ["mapping", "encoding and labels", "tuple and labels", "dataset", "loader", "datasets"]
+)
+def test_a_bert_takes_every_form_of_data(form: str) -> None:
+    network, data = bert()
+    inputs = {name: data[name] for name in ("input_ids", "attention_mask")}
+    given: Any = {
+        "mapping": data,
+        "encoding and labels": (UserDict(inputs), data["labels"]),
+        "tuple and labels": (tuple(inputs.values()), data["labels"]),
+        "dataset": Sentences(data),
+        "loader": DataLoader(Sentences(data), batch_size=7),
+        "datasets": None,
+    }[form]
+    if form == "datasets":
+        datasets = pytest.importorskip("datasets")
+        given = datasets.Dataset.from_dict({name: tensor.tolist() for name, tensor in data.items()})
+    readings = gs.measure(network, given)
+    logits = logits_of(network, data)
+    assert readings["loss"].value == pytest.approx(F.cross_entropy(logits, data["labels"]).item(), rel=1e-5)
+    assert readings["accuracy"].value == (logits.argmax(1) == data["labels"]).double().mean().item()
+    assert readings["ntk_trace"].value > 0
+    assert readings["parameter_count"].value == sum(p.numel() for p in network.parameters())
+    assert "token ids" in readings.unmeasured["output_sensitivity"]
+    assert len(repr(readings).splitlines()) <= 15 and network.training
+
+
+def test_the_kernel_of_a_bert_is_that_of_its_own_gradients() -> None:
+    network, data = bert()
+    few = {name: tensor[:3] for name, tensor in data.items()}
+    value = gs.measure(network.double(), few, ["ntk_trace"])["ntk_trace"].value
+    network.eval()
+    logits = network(input_ids=few["input_ids"], attention_mask=few["attention_mask"]).logits  # type: ignore[operator]
+    expected = 0.0
+    for output in logits.flatten():
+        gradients = torch.autograd.grad(output, list(network.parameters()), retain_graph=True, allow_unused=True)
+        expected += sum(float(g.square().sum()) for g in gradients if g is not None)
+    assert value == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("wrapped", ["frame", "series", "arrays", "lists"])
+def test_pandas_and_numpy_are_their_numbers(wrapped: str) -> None:
+    x, y = X.double().numpy(), Y.numpy().astype(numpy.int32)
+    frame = pandas.DataFrame(x, columns=list("abcd"))
+    data: Any = {
+        "frame": (frame, pandas.Series(y)),
+        "series": (frame, pandas.DataFrame({"label": y})),
+        "arrays": (x, y),
+        "lists": DataLoader(TensorDataset(torch.tensor(x).float(), torch.tensor(y)), batch_size=6),
+    }[wrapped]
+    expected = gs.measure(mlp(), (X, Y)).values()
+    found = gs.measure(mlp(), data).values()
+    assert found == {name: pytest.approx(value, rel=1e-5, nan_ok=True) for name, value in expected.items()}
+
+
+def test_a_column_of_words_is_refused_by_name() -> None:
+    frame = pandas.DataFrame({"a": [1.0, 2.0], "town": ["x", "y"]})
+    with pytest.raises(InvalidInput, match="Columns must hold numbers; 'town' do not"):
+        gs.measure(mlp(), (frame, numpy.zeros(2)))
+
+
+@pytest.mark.parametrize("targets", ["[n]", "[n, 1]"])
+@pytest.mark.parametrize("squeezing", [True, False])
+def test_one_float_logit_is_binary_classification(targets: str, squeezing: bool) -> None:
+    network = mlp(1, *([nn.Flatten(0)] if squeezing else []))
+    y = Y.float() if targets == "[n]" else Y.float()[:, None]
+    readings = gs.measure(network, (X, y))
+    logits = network(X).reshape(-1).detach()
+    expected = F.binary_cross_entropy_with_logits(logits, Y.float()).item()
+    assert readings["loss"].value == pytest.approx(expected, rel=1e-6)
+    assert readings["accuracy"].value == ((logits > 0) == (Y == 1)).double().mean().item()
+    assert "unit_sparsity.zeta" in readings.values() and "margin_signature.h1.median" in readings.values()
+    assert "two classes" in readings.notes[0]
+
+
+def test_two_logits_of_one_output_have_its_margins() -> None:
+    one, two = mlp(1), mlp(2)
+    with torch.no_grad():
+        two[2].weight[0], two[2].bias[0] = 0.0, 0.0  # type: ignore[index]
+        two[2].weight[1], two[2].bias[1] = one[2].weight[0], one[2].bias[0]  # type: ignore[index]
+        two[0].load_state_dict(one[0].state_dict())  # type: ignore[index]
+    names = ["margin_signature", "unit_sparsity", "loss", "accuracy"]
+    expected = gs.measure(two, (X, Y), names).values()
+    found = gs.measure(one, (X, Y.float()), names).values()
+    assert list(found) == list(expected)
+    for name, value in found.items():
+        assert value == pytest.approx(expected[name], rel=1e-5, nan_ok=True), name
+
+
+@pytest.mark.parametrize("targets", ["[n]", "[n, 1]"])
+@pytest.mark.parametrize("squeezing", [True, False])
+def test_regression_on_one_number_takes_both_shapes(targets: str, squeezing: bool) -> None:
+    network = mlp(1, *([nn.Flatten(0)] if squeezing else []))
+    y = X.sum(1) if targets == "[n]" else X.sum(1)[:, None]
+    readings = gs.measure(network, (X, y))
+    expected = F.mse_loss(network(X).reshape(-1), X.sum(1)).item()
+    assert readings["loss"].value == pytest.approx(expected, rel=1e-6)
+    assert readings.unmeasured["accuracy"] == "needs class labels; these are regression targets"
+
+
+def test_zeros_and_ones_stay_regression_targets_on_request() -> None:
+    network, y = mlp(1), Y.float()[:, None]
+    readings = gs.measure(network, gs.Samples(X, y))
+    assert readings["loss"].value == pytest.approx(F.mse_loss(network(X), y).item(), rel=1e-6)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("channels_first", [True, False])
+def test_outputs_with_positions_have_a_loss_and_an_accuracy(channels_first: bool) -> None:
+    class Segmenting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv2d(1, 3, 3, padding=1)
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            outputs = self.convolution(x)
+            return {"out": outputs if channels_first else outputs.movedim(1, -1)}
+
+    network, x = Segmenting(), torch.randn(20, 1, 4, 5)
+    y = torch.randint(0, 3, (20, 4, 5))
+    y[:, 0] = -100
+    readings = gs.measure(network, (x, y))
+    logits = network.convolution(x)
+    assert readings["loss"].value == pytest.approx(F.cross_entropy(logits, y).item(), rel=1e-5)
+    right = (logits.argmax(1) == y)[y != -100].double().mean().item()
+    assert readings["accuracy"].value == pytest.approx(right)
+    assert readings.unmeasured["unit_sparsity"].startswith("needs one label a sample")
+    # 3 * 4 * 5 outputs, each with its 3 x 3 patch and a bias
+    patches = F.unfold(x, 3, padding=1).square().sum()
+    assert readings["ntk_trace"].value == pytest.approx(3 * (patches.item() + 20 * 20), rel=1e-5)
+    refused = gs.measure(network, (x, y[:, 0, 0].clamp_min(0))).unmeasured
+    assert "outputs have positions" in refused["loss"] and "outputs have positions" in refused["accuracy"]
+    with pytest.raises(InvalidInput, match="accuracy outputs have positions"):
+        gs.measure(network, (x, y[:, 1, 0]), ["accuracy"])
+
+
+def test_a_bert_for_tokens_counts_the_tokens_that_have_labels() -> None:
+    transformers: Any = pytest.importorskip("transformers")
+    network, data = bert()
+    tokens = transformers.BertForTokenClassification(network.config)
+    labels = torch.where(data["attention_mask"] == 1, data["input_ids"] % 2, -100)
+    readings = gs.measure(tokens, {**data, "labels": labels}, ["loss", "accuracy"])
+    expected = F.cross_entropy(logits_of(tokens, data).transpose(1, 2), labels).item()
+    assert readings["loss"].value == pytest.approx(expected, rel=1e-5)
+
+
+@dataclass
+class Output:
+    logits: Tensor
+
+
+class Returning(nn.Module):
+    def __init__(self, make: Any) -> None:
+        super().__init__()
+        self.inner, self.make = mlp(), make
+
+    def forward(self, x: Tensor) -> Any:
+        return self.make(self.inner(x))
+
+
+@pytest.mark.parametrize("make", [Output, lambda logits: {"logits": logits}], ids=["dataclass", "mapping"])
+def test_the_network_may_return_an_object_with_logits(make: Any) -> None:
+    expected = gs.measure(mlp(), (X, Y)).values()
+    found = gs.measure(Returning(make), (X, Y)).values()
+    assert found == {name: pytest.approx(value, rel=1e-6, nan_ok=True) for name, value in expected.items()}
+
+
+def test_two_float_inputs_are_one_input_of_both() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = mlp()
+
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return self.inner(torch.cat([left, right.flatten(1)], 1))
+
+    names = ["input_jacobian_norm", "ntk_trace", "loss"]
+    expected = gs.measure(mlp(), (X, Y), names).values()
+    for data in (((X[:, :2], X[:, 2:, None]), Y), {"right": X[:, 2:, None], "left": X[:, :2], "label": Y}):
+        found = gs.measure(Two(), data, names).values()
+        assert found == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}
+
+
+def test_what_is_left_out_or_looks_wrong_is_said() -> None:
+    triple = TensorDataset(X, Y, torch.rand(20))
+    assert "left out: Tensor [20]" in gs.measure(mlp(), triple).notes[0]
+    assert "look like probabilities" in gs.measure(mlp(2, nn.Softmax(1)), (X, Y), ["loss"]).notes[0]
+    assert "is a sigmoid" in gs.measure(mlp(1, nn.Sigmoid()), (X, Y.float()), ["loss"]).notes[1]
+    ignored = gs.measure(mlp(), (X, torch.where(torch.arange(20) < 5, -100, Y)), ["accuracy"])
+    assert "5 of 20 samples have the label -100" in ignored.notes[0]
+    assert ignored["accuracy"].value == gs.measure(mlp(), (X[5:], Y[5:]), ["accuracy"])["accuracy"].value
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.attention(x[:, None], x[:, None], x[:, None])[0][:, 0])
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(1, 5, batch_first=True), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(x[..., None])[0][:, -1])
+
+
+class Loose(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+@pytest.mark.parametrize(
+    ("network", "missing"),
+    [
+        (nn.Linear(4, 2), {"unit_sparsity"}),
+        (Attending(), {"unit_sparsity"}),
+        (Recurrent(), {"unit_sparsity"}),
+        (Loose(), {"unit_sparsity"}),
+        (mlp().requires_grad_(False), {"ntk_trace"}),
+        (nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 2)), {"ntk_trace"}),
+    ],
+    ids=["logistic regression", "attention", "LSTM", "loose parameters", "frozen", "batch norm without statistics"],
+)
+def test_a_measure_that_does_not_apply_is_a_row_with_its_reason(network: nn.Module, missing: set[str]) -> None:
+    readings = gs.measure(network, (X, Y))
+    assert missing <= set(readings.unmeasured) and all(readings.unmeasured.values())
+    assert {"accuracy", "loss", "parameter_norm", "parameter_count"} <= set(readings.values())
+    with pytest.raises(NotMeasurable, match=f"{min(missing)} has no value: "):
+        _ = readings[min(missing)]
+
+
+def test_no_right_sample_is_no_reason_to_lose_the_rest() -> None:
+    network = mlp()
+    wrong = 1 - network(X).argmax(1)
+    readings = gs.measure(network, (X, wrong))
+    assert readings["accuracy"].value == 0 and "none is" in readings.unmeasured["margin_signature"]
+
+
+def test_a_compiled_network_is_measured_through_the_original() -> None:
+    network = mlp()
+    compiled: Any = torch.compile(network, backend="eager")
+    assert gs.measure(compiled, (X, Y)).values() == gs.measure(network, (X, Y)).values()
+
+
+@pytest.mark.parametrize(
+    ("network", "data", "message"),
+    [
+        (nn.Linear, (X, Y), r"module, not its class; got Linear. Pass Linear\(...\)"),
+        (len, (X, Y), "must be a torch.nn.Module; got builtin_function_or_method"),
+        (mlp().to("meta"), (X, Y), "'0.weight' is on the meta device"),
+        (nn.LazyLinear(2), (X, Y), "'weight' belongs to a lazy layer that has not run yet. Run the network once"),
+        (nn.Linear(5, 2), (X, Y), r"must run on the inputs; Linear on \[20, 4\] raised RuntimeError: mat1 and mat2"),
+        (mlp(), ((X * 255).long(), Y), r"use x.float\(\) / 255"),
+        (Returning(lambda logits: logits + 0j), (X, Y), "Outputs must be real; got torch.complex64"),
+        (Returning(lambda logits: [logits]), (X, Y), "raw outputs as a tensor .* got list"),
+        (mlp(), X.double(), "must have the same dtype; got torch.float64 and torch.float32"),
+    ],
+    ids=["class", "function", "meta", "lazy", "shape", "integers", "complex", "list", "dtype"],
+)
+def test_what_cannot_be_measured_at_all_gets_one_sentence(network: Any, data: Any, message: str) -> None:
+    with pytest.raises((InvalidInput, NotMeasurable), match=message):
+        gs.measure(network, data)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_script_hides_its_layers() -> None:
+    with pytest.raises(InvalidInput, match="layers can be watched; got a TopLevelTracedModule"):
+        gs.measure(torch.jit.trace(mlp(), X), (X, Y))  # type: ignore[arg-type]
+
+
+def test_weights_that_diverged_are_named() -> None:
+    network = mlp()
+    network[2].weight.data[0, 0] = float("nan")  # type: ignore[index, union-attr, operator]
+    with pytest.raises(InvalidInput, match=r"'2.weight' holds NaN or infinity: its training has diverged"):
+        gs.measure(network, (X, Y))
+
+
+def test_a_bert_that_is_given_a_wrong_name_says_what_it_takes() -> None:
+    network, data = bert()
+    with pytest.raises(InvalidInput, match=r"It was given attention_mask; its forward takes .*input_ids"):
+        gs.measure(network, {"attention_mask": data["attention_mask"], "labels": data["labels"]})
+
+
+def test_weights_before_training_go_by_the_names_of_the_network_that_is_measured() -> None:
+    one_number = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))
+    found = ready(one_number, as_samples((torch.ones(4, 3), torch.zeros(4))))
+    initial = {f"_orig_mod.{name}": tensor for name, tensor in one_number.state_dict().items()}
+    of_inputs, of_weights = get_measure("pacbayes_distance"), get_measure("distance_from_initialization")
+    assert found.initial_for(of_inputs, None) is None
+    assert list(found.initial_for(of_inputs, initial) or ()) == list(found.network.state_dict())
+    assert list(found.initial_for(of_weights, initial) or ()) == list(one_number.state_dict())
+
+
+def test_layers_of_a_bert_go_by_its_own_names() -> None:
+    network, data = bert()
+    names = [name for name, _ in network.named_modules() if name.endswith("intermediate")]
+    options = {"unit_sparsity": {"layers": names[-1], "unit_axis": -1}, "margin_signature": {"layers": names[-1:]}}
+    readings = gs.measure(network, data, list(options), options=options)
+    assert not readings.unmeasured
+    assert {"unit_sparsity.zeta", "margin_signature.h1.median"} <= {reading.name for reading in readings}

@@ -1,0 +1,144 @@
+"""The fine-tuning meter in a real Trainer: numbers against hand computation, no trace left, two processes as one."""
+
+# ruff: noqa: E402
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import SequentialSampler
+
+from door_networks import bert_classifier
+from quiet_trainer import training_arguments
+from two_processes import together
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from gapscope.base.errors import InvalidInput
+from gapscope.integrations.memorization_monitor import add_meter, sequence_losses
+from gapscope.labels.paired_canaries import PairedCanaries, paired_p_value
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+IDS = torch.randint(1, 20, (32, 7), generator=torch.Generator().manual_seed(0))
+SENTENCES = [{"input_ids": row, "attention_mask": torch.ones_like(row), "labels": row.sum() % 2} for row in IDS]
+CANARIES = PairedCanaries.of_labels(SENTENCES, n_classes=2, number=6)
+
+
+def trainer_of(folder: Path | str, model: Any, data: Any, **options: Any) -> Any:
+    arguments = training_arguments(folder, **{"per_device_eval_batch_size": 4, "num_train_epochs": 2} | options)
+    return transformers.Trainer(model=model, args=arguments, train_dataset=data)
+
+
+def test_the_rows_are_those_by_hand_and_training_is_untouched(tmp_path: Path) -> None:
+    plain, model = bert_classifier(), bert_classifier()
+    trainer_of(tmp_path, plain, CANARIES.dataset).train()
+    trainer = trainer_of(tmp_path, model, CANARIES.dataset, logging_steps=1)
+    meter = add_meter(trainer, CANARIES)
+    trainer.train()
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
+    logged = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    assert len(logged) == 8
+    first, second = meter.rows
+    assert first["training_loss"] == pytest.approx(sum(map(float, logged[:4])) / 4, abs=1e-3)
+    assert second["first_visit_loss"] == pytest.approx(sum(map(float, logged[2:4])) / 2, abs=1e-3)
+    assert second["first_visit_gap"] == pytest.approx(second["first_visit_loss"] - second["training_loss"])
+    model.eval()
+    found = []
+    for one, other in zip(CANARIES.trained, CANARIES.others, strict=True):
+        losses = []
+        for item in (one, other):
+            batch = {name: value[None] for name, value in item.items()}
+            losses.append(float(model(**batch).loss.detach()))
+        found.append(losses[1] - losses[0])
+    assert second["canary_gap"] == pytest.approx(sum(found) / 6, abs=1e-5)
+    assert second["canary_p_value"] == paired_p_value(found)
+    assert second["trained_fisher_trace"] > 0 and meter.rows == [
+        {name: row[name] for name in row if name != "step"} for row in trainer.state.log_history if "canary_gap" in row
+    ]
+
+
+def test_losses_of_a_language_model_are_its_own() -> None:
+    config = transformers.GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=1, bos_token_id=0,
+                                     eos_token_id=0)  # fmt: skip
+    model = transformers.GPT2LMHeadModel(config).eval()
+    labels = IDS[:3].clone()
+    labels[1, 4:] = -100
+    with torch.no_grad():
+        logits = model(IDS[:3]).logits
+        alone = [float(model(input_ids=IDS[i : i + 1], labels=labels[i : i + 1]).loss) for i in range(3)]
+    assert sequence_losses(logits, labels, next_one=True).tolist() == pytest.approx(alone, rel=1e-5)
+
+
+def test_the_trace_of_a_lora_adapter_is_over_its_weights_alone(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    lora = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
+    model = peft.get_peft_model(bert_classifier(), lora)
+    trainer = trainer_of(tmp_path, model, CANARIES.dataset, max_steps=1)
+    meter = add_meter(trainer, CANARIES, trace_samples=3)
+    # drawn labels: with two classes the trace is the mean over both, each weighted by its probability, in expectation
+    draws = torch.tensor([meter._trace()["trained_fisher_trace"] for _ in range(60)])
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    expected = []
+    for item in SENTENCES:
+        logits = model.eval()(input_ids=item["input_ids"][None], attention_mask=item["attention_mask"][None]).logits
+        for label in range(2):
+            logs = logits.log_softmax(1)[0, label]
+            gradients = torch.autograd.grad(logs, weights, retain_graph=True, allow_unused=True)
+            square = sum(float(g.square().sum()) for g in gradients if g is not None)
+            expected.append(2 * float(logs.detach().exp()) * square)
+    spread = float(draws.std()) / 60**0.5
+    assert abs(float(draws.mean()) - sum(expected) / len(expected)) < 4 * spread + 1e-6
+
+
+def test_a_flag_can_end_the_training(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, bert_classifier(), CANARIES.dataset, num_train_epochs=5)
+    meter = add_meter(trainer, CANARIES, level=1.0, stop=True)
+    meter._of_canaries = lambda epoch: setattr(meter, "flagged_at", epoch) or {}  # type: ignore[method-assign]
+    trainer.train()
+    assert meter.flagged_at == 1 and trainer.state.epoch == 1
+
+
+def test_other_data_and_other_objects_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="needs a transformers Trainer; got str"):
+        add_meter("trainer")
+    with pytest.raises(InvalidInput, match="must train on the data that hold the canaries"):
+        add_meter(trainer_of(tmp_path, bert_classifier(), SENTENCES), CANARIES)
+
+
+def _rows(folder: str, **options: Any) -> list[dict[str, float]]:
+    model = bert_classifier(hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    trainer = trainer_of(
+        folder, model, CANARIES.dataset, accelerator_config={"split_batches": True}, optim="sgd", max_grad_norm=0.0,
+        average_tokens_across_devices=False, **options,
+    )  # fmt: skip
+    trainer._get_train_sampler = lambda *_: SequentialSampler(CANARIES.dataset)  # type: ignore[arg-type]
+    meter = add_meter(trainer, CANARIES)
+    trainer.train()
+    return meter.rows
+
+
+def _in_two(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    facts = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": 29500}
+    os.environ |= {name: str(value) for name, value in facts.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    torch.save(_rows(folder), Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_see_what_one_does(tmp_path: Path) -> None:
+    together(_in_two, tmp_path)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    assert first == second
+    for row, alone in zip(first, _rows(str(tmp_path)), strict=True):
+        assert row == pytest.approx(alone, rel=1e-3, abs=1e-4)

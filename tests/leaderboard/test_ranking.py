@@ -1,0 +1,159 @@
+"""The leaderboard on the competition's networks, on tables of the user's own, and its verdicts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pandas
+import pytest
+
+import gapscope as gs
+from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
+from gapscope.estimation import compare_protocols
+from gapscope.leaderboard.ranking import RANDOM, fixed_by_settings, verdicts
+from gapscope.leaderboard.leaderboard_row import Score, judged
+from tables import rows_of
+
+# the spec's own computation: tau, granulated tau, score of the competition
+REFERENCE = {
+    "rbf": (0.809, 0.583, 28.661),
+    "wcv": (0.786, 0.545, 27.745),
+    "smoothness_gap": (0.607, 0.500, 10.909),
+    "vc_dim": (0.151, 0.153, 0.039),
+}
+
+
+@pytest.fixture(scope="module")
+def board(pgdl: pandas.DataFrame) -> gs.Leaderboard:
+    return gs.leaderboard(pgdl, measures=[f"m.{name}" for name in REFERENCE], n_permutations=200, n_bootstrap=100)
+
+
+def test_history_has_the_reference_scores(board: gs.Leaderboard) -> None:
+    for name, (tau, granulated, score) in REFERENCE.items():
+        row = board.row(name)
+        assert row.kendall.value == pytest.approx(tau, abs=6e-4)
+        assert row.granulated.value == pytest.approx(granulated, abs=6e-4)
+        assert row.competition == pytest.approx(score, abs=6e-4)
+
+
+def test_only_the_best_measure_says_more_than_the_hyperparameters(board: gs.Leaderboard) -> None:
+    assert [row.measure for row in board.trusted] == ["m.rbf"]
+    assert board.verdict[0].startswith("1 of 3 measures say more of the gap than the hyper-parameters do: rbf.")
+    assert "wcv, smoothness_gap" in board.verdict[1]
+    assert board.row("vc_dim").why.startswith("it is fixed by the hyper-parameters: it never changes with hp.dropout_p")
+    assert board.row(RANDOM).verdict == "no evidence" and board.row(RANDOM).role == "random"
+
+
+def test_scores_are_those_of_the_protocols_one_by_one(board: gs.Leaderboard, pgdl: pandas.DataFrame) -> None:
+    settings = [str(name) for name in pgdl if str(name).startswith("hp.")]
+    expected = rows_of(compare_protocols(pgdl, ["m.wcv"], hyperparameters=settings, baseline=None))["m.wcv"]
+    row = board.row("wcv")
+    found = {
+        "kendall": row.kendall.value, "granulated": row.granulated.value, "mutual_information":
+        row.mutual_information.value, "sign_error": row.sign_error.value, "worst_sign_error": row.worst_sign_error,
+        "environments": row.environments, "pgdl_score": row.competition, "granulated_dropped": row.granulated_dropped,
+    }  # fmt: skip
+    assert found == pytest.approx({name: float(expected[name]) for name in found}, abs=1e-6)
+
+
+def test_every_score_has_an_interval_and_what_decides_a_p_value(board: gs.Leaderboard) -> None:
+    for row in board:
+        for name in ("kendall", "granulated", "mutual_information", "r_squared", "partial"):
+            score = getattr(row, name)
+            if not math.isnan(score.value):
+                assert score.low <= score.value <= score.high, (row.measure, name)
+                assert 1 / 201 <= score.p <= 1
+        assert row.mae.low <= row.mae.value <= row.mae.high
+    assert board.row("wcv").kendall.p == pytest.approx(1 / 201) and board.row(RANDOM).kendall.p > 0.05
+
+
+def test_it_prints_words_first_and_is_kept(board: gs.Leaderboard, tmp_path: Path) -> None:
+    lines = repr(board).splitlines()
+    assert len(lines) <= 15 and max(map(len, lines[2:])) <= 80 and lines[0] == board.verdict[0]
+    assert [lines[3].split()[0], lines[4][:16]] == ["vc_dim", RANDOM]
+    assert board.verdict[0] in board._repr_html_()
+    board.save(tmp_path / "board.json")
+    assert gs.Leaderboard.load(tmp_path / "board.json").to_json() == board.to_json()
+    row = rows_of(board.to_pandas())["m.rbf"]
+    assert row["partial_p"] <= 0.05 and row["verdict"] == "evidence"
+    assert len(board.plot().get_yticks()) == 5
+    with pytest.raises(UnreadableFile, match="must hold a leaderboard; it does not"):
+        (tmp_path / "other.json").write_text("{}")
+        gs.Leaderboard.load(tmp_path / "other.json")
+
+
+def test_a_table_of_ones_own(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
+    path = tmp_path / "own.csv"
+    pgdl.drop(columns="m.vc_dim").assign(**{"m.mine": pgdl["m.rbf"]}).to_csv(path, index=False)
+    found = gs.leaderboard(path, measures=["m.mine"], n_permutations=50, n_bootstrap=20)
+    assert found.row("mine").verdict == "evidence" and found.networks == 96 and found.source == str(path)
+    assert found.verdict[-1] == "The table has no size (parameter_count) to compare with."
+
+
+def test_networks_without_a_number_are_left_out_and_measures_that_lack_many(pgdl: pandas.DataFrame) -> None:
+    holes = pgdl.assign(**{"m.wcv": pgdl["m.wcv"].where(pgdl.index > 0), "m.vr": pgdl["m.vr"].where(pgdl.index > 40)})
+    found = gs.leaderboard(holes, measures=["m.wcv", "m.vr"], n_permutations=20, n_bootstrap=20)
+    assert found.left_out == {"m.vr": "41 of 96 networks have no finite value"}
+    assert found.networks == 95 and found.dropped == 1 and "1 more left out" in found.facts
+
+
+def test_verdicts_alone_are_those_of_the_leaderboard(board: gs.Leaderboard, pgdl: pandas.DataFrame) -> None:
+    found = verdicts(pgdl, measures=[f"m.{name}" for name in REFERENCE], n_permutations=200, n_bootstrap=100)
+    fields = ("role", "verdict", "why", "partial", "kendall")
+    assert list(found) == [row.measure for row in board]
+    for row in board:
+        assert all(repr(getattr(found[row.measure], name)) == repr(getattr(row, name)) for name in fields)
+
+
+def test_verdicts_in_words() -> None:
+    strong, weak = Score(value=0.4, p=0.01), Score(value=0.1, p=0.5)
+    facts: dict[str, Any] = {"fixed": "", "hyperparameters": 3, "recipes": 40}
+    assert judged(partial=strong, kendall=weak, **facts)[0] == "evidence"
+    assert "smaller gap at equal" in judged(partial=Score(value=-0.4, p=0.01), kendall=weak, **facts)[1]
+    for given, why in (
+        ({"recipes": 5}, "5 recipes are too few; 12 at least"),
+        ({"fixed": "it is fixed"}, "it is fixed"),
+        ({"kendall": Score(value=-0.97, p=0.01)}, "it orders networks as the gap itself does (tau -0.97)"),
+        ({"hyperparameters": 0}, "the table names no hyper-parameters"),
+        ({"partial": weak, "kendall": strong}, "no more than hyper-parameters tell already"),
+        ({"partial": weak}, "it does not go with the gap"),
+    ):
+        changed: dict[str, Any] = {"partial": strong, "kendall": weak} | facts | given
+        verdict, words = judged(**changed)
+        assert verdict == "no evidence" and why in words
+
+
+def test_what_is_fixed_by_settings() -> None:
+    table = pandas.DataFrame({"a": [1, 1, 2, 2], "b": [1, 2, 1, 2], "x": [1.0, 2.0, 3.0, 4.0], "same": 1.0})
+    assert fixed_by_settings(table, "x", ["a", "b"]) == ""
+    assert fixed_by_settings(table, "same", ["a", "b"]) == "it is the same in all networks"
+    seeds = pandas.concat([table, table])
+    assert fixed_by_settings(seeds, "x", ["a", "b"]).endswith("all seeds have the same")
+    assert fixed_by_settings(seeds.assign(x=numpy.arange(8.0)), "x", ["a", "b"]) == ""
+
+
+def test_what_is_wrong_is_said(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
+    with pytest.raises(UnreadableFile, match=r"nothing.csv must be a CSV file or a pool folder; there is no such file"):
+        gs.leaderboard(tmp_path / "nothing.csv")
+    with pytest.raises(InvalidInput, match=r"must have measures, columns named m.NAME"):
+        gs.leaderboard(pandas.DataFrame({"gap": [1.0, 2.0], "hp.width": [1, 2]}))
+    with pytest.raises(InvalidInput, match=r"must have a column 'm.rbg'.*Did you mean 'm.rbf'"):
+        gs.leaderboard(pgdl, measures=["m.rbg"])
+    with pytest.raises(InvalidInput, match=r"Column 'm.wcv' must hold numbers"):
+        gs.leaderboard(pgdl.assign(**{"m.wcv": "many"}), measures=["m.wcv"])
+    with pytest.raises(DataNotFound, match="The networks of the 2020 competition must lie in"):
+        gs.leaderboard(data_root=tmp_path)
+
+
+def test_of_many_networks_whole_recipes_are_judged(pgdl: pandas.DataFrame) -> None:
+    thrice = pandas.concat([pgdl] * 3, ignore_index=True)
+    thrice["gap"] += numpy.random.default_rng(0).normal(size=len(thrice)) / 1000
+    found = gs.leaderboard(thrice, measures=["m.rbf"], n_permutations=20, n_bootstrap=20, most_networks=100)
+    assert found.networks == 99 and found.recipes == 33 and found.drawn_from == 288
+    assert found.facts.startswith("99 networks drawn from 288, 33 recipes")
+    assert gs.Leaderboard.from_json(found.to_json()).drawn_from == 288
+    with pytest.raises(InvalidInput, match="most_networks"):
+        gs.leaderboard(thrice, most_networks=2)

@@ -1,0 +1,239 @@
+"""What fits into a budget is exact; what does not is sampled, says so, and covers the exact number."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+from door_networks import bert, resnet18
+from gapscope.assessment import budget as planning
+from gapscope.assessment import measure as front_door
+from gapscope.assessment import sampled
+from gapscope.measures.budget import Share, _fitted
+from gapscope.inspection.validation import ready
+from gapscope.measures.subsampling import drawn, taken
+from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.samples import as_samples
+from gapscope.measures.registry import get_measure, measures, register_measure
+
+SAMPLINGS = {name: item.sampling for name, item in measures().items() if item.sampling is not None and item.by_default}
+X = torch.randn(2000, 6, generator=torch.Generator().manual_seed(0))
+Y = ((X[:, 0] + 0.3 * X[:, 1] > 0).long() + (X[:, 2] > 1).long()) % 3
+
+
+def network() -> nn.Module:
+    """Trained a little: what single units do for single classes is smooth in the samples only then."""
+    torch.manual_seed(3)
+    built = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 3))
+    gs.train(built, gs.Samples(X, Y), gs.TrainingSpec(epochs=6, batch_size=100, learning_rate=0.1))
+    return built
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", list(SAMPLINGS))
+def test_a_part_of_the_samples_estimates_the_number_of_all(name: str) -> None:
+    item, found = get_measure(name), ready(network(), as_samples((X, Y)))
+    exact = taken(item, found, Share(2000), initial=None, options={}, seed=0).values()
+    off = []
+    for seed in range(12):
+        share = Share(500, SAMPLINGS[name].probe)
+        for reading in taken(item, found, share, initial=None, options={}, seed=seed):
+            if reading.number.endswith("fence"):  # extremes of a part lie inside those of the whole
+                continue
+            if math.isfinite(exact[reading.name]):
+                assert reading.standard_error is not None and "500 of 2,000 samples" in reading.note
+                off.append(abs(reading.value - exact[reading.name]) / max(reading.standard_error, 1e-9))
+    assert sum(distance < 3 for distance in off) >= 0.9 * len(off)
+    assert min(off) > 0  # nothing was taken on all samples in secret
+
+
+def test_a_sum_is_scaled_to_all_samples() -> None:
+    found = ready(nn.Linear(6, 3), as_samples(X))
+    reading = taken(get_measure("ntk_trace"), found, Share(500, {"method": "probe"}), initial=None, options={}, seed=0)[
+        0
+    ]
+    expected = 3 * (X.square().sum().item() + 2000)
+    assert reading.value == pytest.approx(expected, abs=4 * (reading.standard_error or 0.0))
+    assert reading.note == "probes on 500 of 2,000 samples"
+
+
+def test_an_infinite_number_of_a_group_leaves_the_error_unknown() -> None:
+    """A statistic of infinities is none: the number stands."""
+
+    def take(samples: gs.Samples, purpose: str = "") -> gs.Readings:
+        value = 2.0 if len(samples) > 10 else math.inf
+        return gs.Readings([replace(reading, value=value)])
+
+    reading = gs.measure(network(), (X, Y), ["loss"])[0]
+    part = gs.Samples(X[:40], Y[:40])
+    assert math.isnan(sampled._whole(take, part, 100)[0].standard_error or 0)
+    assert math.isnan(sampled._mean(take, part, 100)[0].standard_error or 0)
+
+
+def test_smaller_draws_are_parts_of_larger_ones() -> None:
+    samples = as_samples(torch.arange(50.0)[:, None])
+    small, large = (set(drawn(samples, n, 1).inputs[:, 0].tolist()) for n in (10, 20))
+    assert small < large and len(large) == 20
+    assert set(drawn(samples, 10, 2).inputs[:, 0].tolist()) != small
+
+
+def test_the_dearest_is_halved_until_all_fit() -> None:
+    costs = {"ntk_trace": 0.1, "input_jacobian_norm": 0.05, "loss": 0.001}
+    fewest = {name: SAMPLINGS[name].fewest for name in costs}
+    counts = _fitted(costs, fewest, 2000, 30.0)
+    assert counts == {"ntk_trace": 128, "input_jacobian_norm": 256, "loss": 2000}
+    assert _fitted(costs, fewest, 2000, 1e9) == dict.fromkeys(costs, 2000)
+    assert _fitted(costs, fewest, 2000, 1e-9) == fewest  # powers of two, as all parts are
+    assert _fitted({"loss": 1.0}, {"loss": 256}, 1024, 600.0) == {"loss": 512}
+
+
+def test_what_is_paid_once_does_not_count_for_every_sample() -> None:
+    def take(item: Any, part: Any, options: Any) -> None:
+        time.sleep(0.05 * (not paid) + 1e-3 * len(part.samples))
+        paid.append(len(part.samples))
+
+    paid: list[int] = []
+    cost = planning._cost(get_measure("loss"), ready(nn.Linear(6, 3), as_samples((X, Y))), {}, take, 0.0)
+    assert paid == [10, 10] and cost.once > 0.03 and 1e-3 <= cost.a_sample < 4e-3
+
+
+def test_what_a_pass_costs_whatever_its_size_does_not_count_for_every_sample() -> None:
+    def take(item: Any, part: Any, options: Any) -> None:
+        tried.append(len(part.samples))
+        time.sleep(0.02 + 1e-5 * len(part.samples))
+
+    tried: list[int] = []
+    found, item = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400]))), get_measure("loss")
+    assert planning._cost(item, found, {}, take, 1.0).a_sample < 5e-4  # .02 / 160 + 1e-5, and .002 of ten samples
+    assert tried == [10, 10, 40, 40, 160, 160]
+    tried.clear()
+    assert planning._cost(item, found, {}, take, 0.1).a_sample > 2e-3 and tried == [10, 10]  # more would be too dear
+
+
+@pytest.fixture
+def slow() -> Any:
+    """A network that takes a millisecond a sample and pass."""
+
+    class Slow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, x: Tensor) -> Tensor:
+            time.sleep(len(x) * 1e-3)
+            return self.inner(x)
+
+    return Slow()
+
+
+def test_a_budget_is_kept_and_said(slow: Any) -> None:
+    start = time.perf_counter()
+    names = ["accuracy", "input_jacobian_norm", "output_sensitivity", "parameter_count"]
+    readings = gs.measure(slow, (X, Y), names, budget=2.5)
+    assert time.perf_counter() - start < 4
+    assert "of 2,000 samples" in readings["input_jacobian_norm"].note
+    assert readings["parameter_count"].standard_error is None and not readings["parameter_count"].note
+    exact = gs.measure(slow.inner, (X, Y), names)
+    for name in ("accuracy", "input_jacobian_norm", "output_sensitivity"):
+        error = readings[name].standard_error
+        assert error and readings[name].value == pytest.approx(exact[name].value, abs=5 * error)
+
+
+def test_of_all_measures_those_that_cannot_fit_are_left_out_untried(slow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = ("loss", "accuracy", "gradient_norm", "ntk_logdet", "hessian_density", "local_learning_coefficient")
+    monkeypatch.setattr(front_door, "measures", lambda: {name: measures()[name] for name in kept})
+    start = time.perf_counter()
+    readings = gs.measure(slow, (X[:400], Y[:400]), "all", budget=10.0)
+    assert time.perf_counter() - start < 10
+    assert {reading.measure for reading in readings} == {"loss", "accuracy", "gradient_norm"}
+    said = readings.unmeasured
+    assert "budget of 10 s: on the fewest samples that say anything it takes about" in said["hessian_density"]
+    assert "beside what is cheaper. Pass a larger budget, or name it" in said["local_learning_coefficient"]
+    assert "left out to keep the budget: it takes" in said["ntk_logdet"]
+
+
+def test_the_cheapest_stay_and_what_is_asked_for_stays() -> None:
+    least = {"a": 1.0, "b": 2.0, "c": 9.0, "d": 0.5}
+    assert list(planning._too_dear(least, 4.0, least)) == ["c"]
+    assert list(planning._too_dear(least, 2.0, least)) == ["b", "c"]
+    assert list(planning._too_dear(least, 2.0, ["a", "b"])) == ["b"]
+    assert planning._too_dear(least, 1.0, []) == {}
+
+
+def test_a_cost_that_grows_is_followed_until_it_is_known_to_fit() -> None:
+    def cubic(item: Any, part: Any, options: Any) -> None:
+        tried.append(len(part.samples))
+        time.sleep(2e-8 * len(part.samples) ** 3)  # 1.3 s for 400
+
+    tried: list[int] = []
+    found = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400])))
+    item = get_measure("ntk_logdet")
+    assert planning._grown_too_dear(item, found, 1e-6, 2.5, cubic) == {}
+    assert tried[0] == 10 and tried[-1] < 400
+    tried.clear()
+    assert "it took 0.0" in planning._grown_too_dear(item, found, 1e-6, 0.1, cubic)["ntk_logdet"]
+    assert tried[-1] < 400
+    tried.clear()
+    assert "it takes 24 s at least" in planning._grown_too_dear(item, found, 0.01, 2.5, cubic)["ntk_logdet"]
+    assert not tried
+
+
+def test_what_the_caller_asks_for_by_option_stays_as_asked(slow: Any) -> None:
+    few = gs.measure(slow, (X[:64], Y[:64]), ["ntk_trace"], budget=0.2, options={"ntk_trace": {"method": "exact"}})
+    assert few["ntk_trace"].standard_error is None and few["ntk_trace"].note == ""
+
+
+@pytest.mark.parametrize("make", [resnet18, bert], ids=["ResNet-18", "BERT"])
+def test_named_measures_without_a_budget_are_exact(make: Any) -> None:
+    own, data = make()
+    readings = gs.measure(own, data, ["ntk_trace", "loss"])
+    assert [reading.standard_error for reading in readings] == [None, None]
+    within = gs.measure(own, data, ["ntk_trace", "loss"], budget=1e6)
+    assert within.values() == {name: pytest.approx(value, rel=1e-6) for name, value in readings.values().items()}
+
+
+@pytest.mark.parametrize("make", [resnet18, bert], ids=["ResNet-18", "BERT"])
+def test_a_plan_for_a_tiny_budget_uses_probes(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "TRIAL", 4)
+    own, data = make()
+    readings = gs.measure(own, data, ["ntk_trace"], budget=1e-3)
+    assert readings["ntk_trace"].note == "one probe a sample" and readings["ntk_trace"].standard_error
+
+
+def test_wrong_budgets_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="budget must be a positive number of seconds, or None; got 0"):
+        gs.measure(network(), (X, Y), budget=0)
+
+
+@pytest.fixture
+def interrupted() -> Any:
+    """Two measures, between accuracy and the rest: one that is stopped by Ctrl-C, and one that would come after it."""
+    known = measures()
+
+    @register_measure("axle", needs=("inputs",), cost="", reference="")
+    def axle(network: nn.Module, x: Tensor) -> float:
+        raise KeyboardInterrupt
+
+    yield axle
+    from gapscope.measures.registry import _MEASURES
+
+    del _MEASURES["axle"]
+    assert list(measures()) == list(known)
+
+
+def test_stopping_keeps_what_is_finished(interrupted: Any) -> None:
+    readings = gs.measure(network(), (X, Y), ["loss", "axle", "accuracy"])
+    assert list(readings.values()) == ["loss"]
+    assert readings.unmeasured == dict.fromkeys(["axle", "accuracy"], "stopped before it was finished")
+    with pytest.raises(NotMeasurable, match="accuracy has no value: stopped before it was finished"):
+        _ = readings["accuracy"]
+    for strict, names in ((True, ["loss", "axle"]), (False, ["axle", "loss"])):
+        with pytest.raises(KeyboardInterrupt):
+            gs.measure(network(), (X, Y), names, strict=strict)

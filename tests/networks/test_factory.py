@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.specs import INITIALIZATIONS
+from gapscope.networks.factory import build, check_network_options, network_names
+
+_NARROW = {"width_multiplier": 0.125}
+_VGG = (3, 32, 32), {"width_multiplier": 0.0625, "head": "paper", "head_width": 16}
+# One case a network: sizes and options that keep it small.
+CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "alexnet": ((1, 28, 28), {"width_multiplier": 0.125, "head_width": 16}),
+    "conv6": ((3, 8, 8), _NARROW),
+    "fully_connected": ((2,), {"width": 7}),
+    "lenet5": ((1, 28, 28), {}),
+    "mobilenet": ((3, 32, 32), _NARROW),
+    "plain_cnn": ((3, 10, 10), {"n_conv": 2}),
+    "resnet18": ((3, 8, 8), _NARROW),
+    "resnet20": ((1, 8, 8), {}),
+    "resnet34": ((3, 8, 8), _NARROW),
+    "small_cnn": ((1, 8, 8), {}),
+    "vgg11": _VGG,
+    "vgg13": _VGG,
+    "vgg16": _VGG,
+    "vgg19": _VGG,
+}
+# Another value of every option that any network takes.
+OTHER: dict[str, Any] = {
+    "activation": "tanh",
+    "channels": 6,
+    "depth": 4,
+    "dropout": 0.25,
+    "head": "linear",
+    "head_width": 20,
+    "hidden": 9,
+    "n_conv": 3,
+    "n_hidden": 3,
+    "normalization": "none",
+    "width": 9,
+    "width_multiplier": 0.5,
+}
+SWITCHES = ("batch_norm", "max_pool")
+
+
+def _build(name: str, seed: int = 0, n_outputs: int = 3, **changes: Any) -> nn.Module:
+    input_shape, options = CASES[name]
+    generator = torch.Generator().manual_seed(seed)
+    settings = {**options, **changes}
+    return build(name, input_shape=input_shape, n_outputs=n_outputs, generator=generator, **settings)
+
+
+def _inputs(name: str, n: int = 4, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(n, *CASES[name][0], generator=torch.Generator().manual_seed(1), dtype=dtype)
+
+
+def _options(name: str) -> list[str]:
+    with pytest.raises(InvalidInput) as caught:
+        check_network_options(name, {"?": 1})
+    return str(caught.value).partition("it knows ")[2].rstrip(".").split(", ")
+
+
+OPTIONS = [(name, option) for name in network_names() for option in _options(name)]
+
+
+def test_there_is_a_case_for_every_network() -> None:
+    assert set(CASES) == set(network_names())
+    assert network_names() == tuple(sorted(network_names()))
+    assert {option for _, option in OPTIONS} == {*OTHER, *SWITCHES}
+
+
+@pytest.mark.parametrize("name", network_names())
+def test_forward_and_backward(name: str) -> None:
+    network = _build(name)
+    outputs = network(_inputs(name))
+    assert outputs.shape == (4, 3)
+    outputs.square().sum().backward()
+    for parameter_name, parameter in network.named_parameters():
+        assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), parameter_name
+    assert any(parameter.grad.abs().sum() > 0 for parameter in network.parameters() if parameter.grad is not None)
+
+
+@pytest.mark.parametrize("name", network_names())
+def test_same_seed_same_weights_and_the_global_state_untouched(name: str) -> None:
+    before = torch.get_rng_state()
+    first, second, other = _build(name, 3).state_dict(), _build(name, 3).state_dict(), _build(name, 4).state_dict()
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    drawn = [key for key in first if first[key].ndim > 1]
+    assert drawn and not any(torch.equal(first[key], other[key]) for key in drawn)
+
+
+@pytest.mark.parametrize("name", network_names())
+def test_double_precision_and_state_dict_round_trip(name: str) -> None:
+    network, copy = _build(name, 0).double().eval(), _build(name, 1).double().eval()
+    copy.load_state_dict(network.state_dict())
+    x = _inputs(name, dtype=torch.float64)
+    assert network(x).dtype is torch.float64
+    assert torch.equal(network(x), copy(x))
+
+
+@pytest.mark.parametrize("name", network_names())
+def test_no_layer_works_in_place_and_every_activation_is_a_module(name: str) -> None:
+    network = _build(name)
+    assert not any(getattr(module, "inplace", False) for module in network.modules())
+    seen = []
+    for module in network.modules():
+        if isinstance(module, nn.ReLU):
+            module.register_full_backward_hook(lambda *_: seen.append(1))
+    network(_inputs(name)).sum().backward()
+    assert len(seen) == sum(isinstance(module, nn.ReLU) for module in network.modules()) > 0
+
+
+@pytest.mark.parametrize("name", network_names())
+def test_layers_run_in_order_and_the_last_is_linear(name: str) -> None:
+    network = _build(name).eval()
+    assert isinstance(network, nn.Sequential)
+    x = _inputs(name)
+    named = dict(network.named_children())
+    assert list(named)[-1] == "output"
+    assert isinstance(named["output"], nn.Linear)
+    for layer in named.values():
+        x = layer(x)
+    assert torch.equal(x, network(_inputs(name)))
+
+
+def _shapes(network: nn.Module) -> dict[str, torch.Size]:
+    return {key: value.shape for key, value in network.state_dict().items()}
+
+
+@pytest.mark.parametrize(("name", "option"), [pair for pair in OPTIONS if pair[1] not in SWITCHES])
+def test_every_option_changes_the_network(name: str, option: str) -> None:
+    value = OTHER[option]
+    plain, changed = _build(name), _build(name, **{option: value})
+    assert changed(_inputs(name)).shape == (4, 3)
+    if option == "dropout":
+        drops = [module for module in changed.modules() if isinstance(module, nn.Dropout)]
+        assert drops and {drop.p for drop in drops} == {value}
+        assert _shapes(plain) == _shapes(changed)
+    elif option == "activation":
+        assert any(isinstance(module, nn.Tanh) for module in changed.modules())
+        assert not any(isinstance(module, nn.ReLU) for module in changed.modules())
+    else:
+        assert _shapes(plain) != _shapes(changed)
+
+
+@pytest.mark.parametrize(("name", "option"), [pair for pair in OPTIONS if pair[1] in SWITCHES])
+def test_every_switch_adds_its_layers(name: str, option: str) -> None:
+    kinds = (nn.MaxPool2d,) if option == "max_pool" else (nn.BatchNorm1d, nn.BatchNorm2d)
+    for switch in (True, False):
+        network = _build(name, **{option: switch})
+        assert network(_inputs(name)).shape == (4, 3)
+        assert any(isinstance(module, kinds) for module in network.modules()) is switch
+
+
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS if option == "dropout"])
+def test_dropout_zero_leaves_no_dropout_layer(name: str) -> None:
+    assert not any(isinstance(module, nn.Dropout) for module in _build(name, dropout=0.0).modules())
+
+
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS if option == "width_multiplier"])
+def test_the_width_multiplier_scales_but_never_to_nothing(name: str) -> None:
+    sizes = [sum(p.numel() for p in _build(name, width_multiplier=m).parameters()) for m in (1e-6, 0.1, 0.2, 0.4)]
+    assert sizes == sorted(sizes) and len(set(sizes)) == 4
+    assert _build(name, width_multiplier=1e-6)(_inputs(name)).shape == (4, 3)
+
+
+@pytest.mark.parametrize("name", ["alexnet", "fully_connected", "lenet5", "plain_cnn", "small_cnn", "vgg16"])
+def test_weights_do_not_depend_on_dropout_or_batch_norm(name: str) -> None:
+    plain = dict(_build(name, dropout=0.0, batch_norm=False).named_parameters())
+    changed = dict(_build(name, dropout=0.5, batch_norm=True).named_parameters())
+    assert set(plain) < set(changed)
+    assert all(torch.equal(plain[key], changed[key]) for key in plain)
+
+
+@pytest.mark.parametrize("kind", INITIALIZATIONS)
+def test_initialization_reaches_the_weights(kind: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    network = build("lenet5", input_shape=(1, 28, 28), n_outputs=10, initialization=kind, generator=generator)
+    weight = network.get_parameter("fc1.weight")
+    expected = {
+        "torch": (1 / 3 / 400) ** 0.5,
+        "standard_normal": 1.0,
+        "xavier_uniform": (2 / 520) ** 0.5,
+        "he_uniform": (2 / 400) ** 0.5,
+        "he_normal": (2 / 400) ** 0.5,
+    }
+    assert float(weight.detach().std()) == pytest.approx(expected[kind], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("lenet", {}, r"There is no network 'lenet'; known are .*lenet5.*\. Did you mean 'lenet5'\?$"),
+        ("lenet5", {"droput": 0.1}, r"Network 'lenet5' has no option 'droput'; it knows .* Did you mean 'dropout'\?$"),
+        ("lenet5", {"dropout": 1.0}, r"Option 'dropout' of network 'lenet5' must lie in \[0, 1\); got 1.0\.$"),
+        ("lenet5", {"dropout": "x"}, r"Option 'dropout' of network 'lenet5' must be of type float; got 'x' \(str\)\.$"),
+        ("lenet5", {"width_multiplier": 0}, r"'width_multiplier' of network 'lenet5' must lie in \(0, inf\); got 0\.$"),
+        ("lenet5", {"batch_norm": 1}, r"'batch_norm' of network 'lenet5' must be of type bool; got 1 \(int\)\.$"),
+        ("fully_connected", {"n_hidden": True}, r"'n_hidden' .* must be of type int; got True \(bool\)\.$"),
+        ("fully_connected", {"n_hidden": -1}, r"'n_hidden' .* must lie in \[0, inf\); got -1\.$"),
+        ("fully_connected", {"width": 0}, r"'width' .* must lie in \[1, inf\); got 0\.$"),
+        (
+            "vgg16",
+            {"head": "papr"},
+            r"'head' of network 'vgg16' must be one of 'linear', 'paper'; got 'papr'\. Did you",
+        ),
+        ("vgg61", {}, r"There is no network 'vgg61'; .* Did you mean 'vgg"),
+        ("fully_connected", {"activation": "rleu"}, r"must be one of 'relu', .*; got 'rleu'\. Did you mean 'relu'\?$"),
+    ],
+)
+def test_wrong_names_and_options_get_one_sentence(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        check_network_options(name, options)
+    with pytest.raises(InvalidInput, match=message):
+        build(name, input_shape=(1, 28, 28), n_outputs=10, **options)
+
+
+@pytest.mark.parametrize("input_shape", [(), (0, 28, 28), (1.0, 28, 28)])
+def test_an_impossible_input_shape_is_refused(input_shape: Any) -> None:
+    with pytest.raises(InvalidInput, match="input_shape must be the shape of one sample, without the batch, such as"):
+        build("lenet5", input_shape=input_shape, n_outputs=10)
+
+
+def test_no_outputs_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"n_outputs must lie in \[1, inf\); got 0\."):
+        build("lenet5", input_shape=(1, 28, 28), n_outputs=0)
+
+
+def test_an_integer_is_a_fine_number_for_a_float_option() -> None:
+    assert _shapes(_build("lenet5", width_multiplier=1)) == _shapes(_build("lenet5"))
+
+
+def test_default_dtype_is_respected() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert _build("small_cnn").get_parameter("output.weight").dtype is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_an_unknown_public_name_is_an_attribute_error() -> None:
+    import gapscope.networks
+
+    with pytest.raises(AttributeError, match=r"module 'gapscope\.networks' has no attribute 'biuld'"):
+        gapscope.networks.biuld  # type: ignore[attr-defined] # noqa: B018

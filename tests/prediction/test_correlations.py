@@ -1,0 +1,117 @@
+"""Correlations against scipy, intervals against simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy
+import pandas
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from gapscope.base.errors import InvalidInput
+from gapscope.estimation import correlations
+from tables import rows_of
+
+
+def _table(n: int, slope: float, seed: int) -> pandas.DataFrame:
+    rng = numpy.random.default_rng(seed)
+    gap = rng.normal(size=n)
+    return pandas.DataFrame(
+        {
+            "gap": gap,
+            "norm": slope * gap + rng.normal(size=n),
+            "steps": rng.integers(0, 4, size=n) + (gap > 0),
+            "parameter_count": rng.integers(1, 5, size=n) * 1e6,
+        }
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(5, 40), seed=st.integers(0, 2**32 - 1))
+def test_coefficients_are_scipys_also_with_ties(n: int, seed: int) -> None:
+    table = _table(n, 0.7, seed)
+    found = correlations(table, ["norm", "steps"], n_bootstrap=1)
+    for name in ("norm", "steps"):
+        x, y = table[name], table["gap"]
+        assert found.loc[name, "pearson"] == pytest.approx(stats.pearsonr(x, y)[0], abs=1e-12)
+        assert found.loc[name, "spearman"] == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-12)
+        assert found.loc[name, "kendall"] == pytest.approx(stats.kendalltau(x, y)[0], abs=1e-12)
+
+
+def test_a_resample_of_counts_equals_the_repeated_networks() -> None:
+    """The bootstrap works on counts; here they are checked against scipy on a table with the rows repeated."""
+    from gapscope.prediction.correlations import COEFFICIENTS
+
+    table = _table(12, 0.7, 0)
+    counts = numpy.random.default_rng(1).multinomial(12, numpy.full(12, 1 / 12), size=5)
+    oracles = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}
+    for name, oracle in oracles.items():
+        x, y = table["steps"].to_numpy(float), table["gap"].to_numpy(float)
+        expected = [oracle(numpy.repeat(x, row), numpy.repeat(y, row))[0] for row in counts]
+        numpy.testing.assert_allclose(COEFFICIENTS[name](counts.astype(float), x, y), expected, atol=1e-12)
+
+
+def test_the_size_baseline_always_stands_beside() -> None:
+    found = correlations(_table(20, 1.0, 0), ["norm"])
+    assert list(found.index) == ["norm", "parameter_count"]
+    assert found["is_baseline"].tolist() == [False, True]
+    assert list(correlations(_table(20, 1.0, 0), ["parameter_count", "norm"]).index) == ["parameter_count", "norm"]
+
+
+def test_values_that_are_not_finite_are_dropped_and_counted() -> None:
+    table = _table(20, 1.0, 0)
+    whole = correlations(table.iloc[3:], ["norm"])
+    table["norm"] = [numpy.nan, numpy.inf, -numpy.inf, *table["norm"].iloc[3:]]
+    found = rows_of(correlations(table, ["norm"]))
+    assert (found["norm"]["n"], found["norm"]["dropped"]) == (17, 3)
+    assert found["norm"]["kendall"] == rows_of(whole)["norm"]["kendall"]
+    assert found["parameter_count"]["dropped"] == 0
+
+
+def test_a_constant_measure_has_no_correlation_and_no_interval() -> None:
+    found = correlations(_table(20, 1.0, 0).assign(parameter_count=7.0), ["norm"])
+    row = rows_of(found)["parameter_count"]
+    assert all(math.isnan(value) for name, value in row.items() if name not in ("n", "dropped", "is_baseline"))
+
+
+def test_huge_readings_do_not_overflow() -> None:
+    table = _table(20, 1.0, 0)
+    found = rows_of(correlations(table.assign(norm=numpy.exp(table["norm"]) * 1e300), ["norm"]))
+    assert found["norm"]["spearman"] == pytest.approx(stats.spearmanr(table["norm"], table["gap"])[0])
+    assert numpy.isfinite(found["norm"]["pearson"])
+
+
+def test_the_seed_decides_the_interval_and_more_networks_narrow_it() -> None:
+    table = _table(40, 1.0, 0)
+    one, same, other = (rows_of(correlations(table, ["norm"], seed=seed))["norm"] for seed in (0, 0, 1))
+    assert one == same
+    assert one["kendall_low"] != other["kendall_low"]
+    wide = rows_of(correlations(table.iloc[:15], ["norm"]))["norm"]
+    assert wide["kendall_high"] - wide["kendall_low"] > one["kendall_high"] - one["kendall_low"]
+
+
+@pytest.mark.thorough
+def test_intervals_cover_about_as_often_as_they_say() -> None:
+    """Bivariate normal with correlation 1/sqrt(2): Kendall's tau is 2/pi asin(rho) = 0.5 exactly."""
+    truth = {"pearson": 2**-0.5, "spearman": 6 / numpy.pi * numpy.arcsin(2**-1.5), "kendall": 0.5}
+    covered = {name: 0 for name in truth}
+    for seed in range(150):
+        row = correlations(_table(60, 1.0, seed), ["norm"], n_bootstrap=300, level=0.9).loc["norm"]
+        for name, value in truth.items():
+            covered[name] += bool(row[f"{name}_low"] <= value <= row[f"{name}_high"])
+    assert all(0.82 <= count / 150 <= 0.97 for count in covered.values()), covered
+
+
+def test_what_is_wrong_is_said() -> None:
+    table = _table(5, 1.0, 0)
+    with pytest.raises(InvalidInput, match=r"must have a column 'nrom'; it has .*Did you mean 'norm'\?"):
+        correlations(table, ["nrom"])
+    with pytest.raises(InvalidInput, match="must have a column 'parameter_count'"):
+        correlations(table.drop(columns="parameter_count"), ["norm"])
+    with pytest.raises(InvalidInput, match=r"level must lie in \(0, 1\); got 95"):
+        correlations(table, ["norm"], level=95)
+    with pytest.raises(InvalidInput, match=r"measures must be a list of column names; got 'norm'"):
+        correlations(table, "norm")

@@ -1,0 +1,234 @@
+"""`gs.twin`: recipes of every form, the interval that was asked for, going on after a stop, messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+from cases import CASES
+from door_networks import bert_classifier
+from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.prediction.subset_designs import DESIGNS
+from gapscope.prediction.subset_runs import sample_scores
+
+
+def two_blobs(n: int, seed: int = 0, apart: float = 1.5) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(2, (n,), generator=generator)
+    return torch.randn(n, 2, generator=generator) + apart * y[:, None], y
+
+
+def least_squares(x: Tensor, y: Tensor) -> nn.Module:
+    """A recipe in closed form: regression of one-hot targets, or of the targets themselves."""
+    targets = y if y.is_floating_point() else nn.functional.one_hot(y, 2).float()
+    design = torch.cat([x, torch.ones(len(x), 1)], 1)
+    solution = torch.linalg.lstsq(design, targets).solution
+    network = nn.Linear(x.shape[1], targets.shape[1])
+    with torch.no_grad():
+        network.weight.copy_(solution[:-1].T)
+        network.bias.copy_(solution[-1])
+    return network
+
+
+def test_the_score_is_what_new_samples_give() -> None:
+    found = gs.twin(least_squares, two_blobs(1000))
+    network, (x, y) = least_squares(*two_blobs(1000)), two_blobs(20000, seed=1)
+    truth = float((network(x).argmax(1) == y).double().mean())
+    assert found.low <= truth <= found.high and abs(found.score - truth) < 0.03
+    assert (found.design, found.cost, found.samples) == ("half and quarter", 0.75, 1000)
+    assert [item.trained_on for item in found.trainings] == [250, 500]
+
+
+@pytest.mark.parametrize("design", list(DESIGNS))
+def test_every_design_costs_what_it_says(design: str) -> None:
+    found = gs.twin(least_squares, two_blobs(200), design=design)
+    assert found.design == design and found.cost == pytest.approx(DESIGNS[design].cost, abs=0.02)
+    assert found.low < found.score < found.high
+
+
+def test_folds_of_a_spec_in_a_stack_are_those_one_by_one(tmp_path: Path) -> None:
+    spec = gs.Spec.from_dict({
+        "data": {"train_size": 100, "test_size": 20},
+        "training": {"epochs": 2, "batch_size": 20},
+        "network": {"options": {"width": 8}},
+    })  # fmt: skip
+    settings: dict[str, Any] = {"design": "five folds and quarter", "seed": 1}
+    alone = gs.twin(spec, **settings)
+    stacked = gs.twin(spec, folder=tmp_path, stack="always", **settings)
+    assert stacked.trainings == alone.trainings and stacked.score == alone.score
+    assert len(list((tmp_path / "trainings").glob("fold*.json"))) == 5
+    with pytest.raises(InvalidInput, match="must be a Spec for its trainings to be stacked"):
+        gs.twin(least_squares, two_blobs(100), stack="auto")
+
+
+def test_folds_agree_with_cross_validation_done_by_hand() -> None:
+    x, y = two_blobs(120)
+    found = gs.twin(least_squares, (x, y), design="five folds and quarter")
+    from gapscope.base.randomness import stream_seed
+    from gapscope.prediction.splits import folds
+
+    splits = folds(np.arange(120), 5, np.random.default_rng(stream_seed(0, "5 folds")))
+    by_hand = []
+    for split in splits:
+        rest, held = torch.from_numpy(split.trained), torch.from_numpy(split.scored)
+        by_hand.append(float((least_squares(x[rest], y[rest])(x[held]).argmax(1) == y[held]).double().mean()))
+    assert [item.score for item in found.trainings[1:]] == pytest.approx(by_hand, abs=1e-12)
+
+
+def test_regression_is_r2() -> None:
+    x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    y = x @ torch.tensor([[1.0], [2.0], [0.0]]) + torch.randn(400, 1, generator=torch.Generator().manual_seed(1))
+    found = gs.twin(least_squares, (x, y))
+    assert found.task == "regression" and found.low < 5 / 6 < found.high
+    scores = sample_scores(least_squares(x, y), gs.Samples(x, y), float(y.var(correction=0)))
+    residual = (least_squares(x, y)(x) - y).detach().square().mean()
+    assert scores.mean() == pytest.approx(float(1 - residual / y.var(correction=0)), abs=1e-6)
+
+
+def test_a_narrow_interval_takes_more_trainings() -> None:
+    data = two_blobs(800)
+    wide, narrow = gs.twin(least_squares, data, width=0.2), gs.twin(least_squares, data, width=0.08)
+    assert wide.cost == 0.75 and narrow.cost > 0.75
+    assert narrow.high - narrow.low <= 0.08 and not narrow.note
+
+
+def test_an_interval_out_of_reach_is_said_and_costs_nothing_more() -> None:
+    found = gs.twin(least_squares, two_blobs(200), width=0.001)
+    assert found.cost == 0.75 and "needs more samples" in found.note and "ten folds" in found.note
+
+
+def test_many_samples_are_held_out_plainly() -> None:
+    x, y = two_blobs(21000)
+    assert gs.twin(least_squares, (x, y)).design == "hold-out"
+    assert "plain hold-out" in gs.twin(least_squares, (x, y), design="half and quarter").note
+
+
+def test_groups_are_never_on_both_sides() -> None:
+    """Samples of a group are copies: by samples the twin would see what scores it."""
+    x = torch.randn(30, 400, generator=torch.Generator().manual_seed(0)).repeat_interleave(8, 0)
+    y = torch.randint(2, (30,), generator=torch.Generator().manual_seed(1)).repeat_interleave(8)
+    by_sample, by_group = gs.twin(least_squares, (x, y)), gs.twin(least_squares, (x, y), groups=np.arange(30).repeat(8))
+    assert by_sample.score > 0.9 and by_group.low < 0.5
+    assert by_group.standard_error > 2 * by_sample.standard_error
+
+
+class Counted:
+    """A recipe that counts its trainings and fails at one of them."""
+
+    def __init__(self, fails_at: int = 0) -> None:
+        self.calls, self.fails_at = 0, fails_at
+
+    def __call__(self, x: Tensor, y: Tensor) -> nn.Module:
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise RuntimeError("no power")
+        return least_squares(x, y)
+
+
+def test_a_stopped_twin_goes_on(tmp_path: Path) -> None:
+    broken, data = Counted(fails_at=4), two_blobs(120)
+    with pytest.raises(GapscopeError, match="no power"):
+        gs.twin(broken, data, design="five folds and quarter", folder=tmp_path)
+    again = Counted()
+    found = gs.twin(again, data, design="five folds and quarter", folder=tmp_path)
+    assert again.calls == 1
+    assert found == gs.twin(least_squares, data, design="five folds and quarter")
+
+
+def test_another_twin_is_not_mixed_in(tmp_path: Path) -> None:
+    gs.twin(least_squares, two_blobs(100), folder=tmp_path)
+    with pytest.raises(InvalidInput, match="trainings of the same twin; its data differ"):
+        gs.twin(least_squares, two_blobs(100, seed=1), folder=tmp_path)
+    with pytest.raises(InvalidInput, match="recipe and seed differ"):
+        gs.twin(Counted(), two_blobs(100), folder=tmp_path, seed=1)
+
+
+def test_a_spec_is_a_recipe() -> None:
+    spec = gs.Spec(
+        data=gs.DataSpec(train_size=200),
+        network=gs.NetworkSpec(options={"n_hidden": 1, "width": 16}),
+        training=gs.TrainingSpec(optimizer="adam", learning_rate=0.01, epochs=8),
+    )
+    found = gs.twin(spec)
+    assert found.samples == 200 and found.score > 0.5
+    assert found == gs.twin(spec)
+
+
+@pytest.mark.parametrize("name", ["ResNet-18, narrow", "encoder", "LSTM"])
+def test_networks_that_people_have(name: str) -> None:
+    """One step each: the score is chance, or near; the point is that training and scoring fit."""
+
+    def recipe(x: Tensor, y: Tensor) -> nn.Module:
+        network = CASES[name].build()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+        nn.functional.cross_entropy(network(x), y).backward()
+        optimizer.step()
+        return network
+
+    samples = CASES[name].samples(48)
+    assert 0 <= gs.twin(recipe, samples).score <= 1
+
+
+def test_a_mapping_of_inputs_comes_as_it_was_given() -> None:
+    seen: list[dict[str, tuple[int, ...]]] = []
+
+    def recipe(x: dict[str, Tensor], y: Tensor) -> nn.Module:
+        seen.append({name: tuple(part.shape) for name, part in x.items()})
+        return bert_classifier()
+
+    ids = torch.randint(20, (48, 6), generator=torch.Generator().manual_seed(0))
+    data = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids[:, 0] % 2}
+    assert 0 <= gs.twin(recipe, data).score <= 1
+    assert seen[0] == {"input_ids": (12, 6), "attention_mask": (12, 6)}
+
+
+def test_random_states_are_left_alone() -> None:
+    def drawing(x: Tensor, y: Tensor) -> nn.Module:
+        torch.rand(3)
+        np.random.rand(2)
+        return least_squares(x, y)
+
+    torch.manual_seed(5)
+    np.random.seed(5)
+    gs.twin(drawing, two_blobs(80))
+    after = torch.rand(1), np.random.rand()
+    torch.manual_seed(5)
+    np.random.seed(5)
+    assert after == (torch.rand(1), np.random.rand())
+
+
+@pytest.mark.parametrize(
+    ("recipe", "data", "options", "message"),
+    [
+        (least_squares, None, {}, "needs data; got none"),
+        (least_squares, two_blobs(20), {}, "40 samples in 12 groups or more; got 20 samples in 20 groups"),
+        (least_squares, two_blobs(60), {"groups": [0, 1] * 30}, "got 60 samples in 2 groups"),
+        (least_squares, two_blobs(60)[0], {}, "data must hold targets"),
+        (least_squares, two_blobs(60), {"design": "halfs"}, "half and quarter"),
+        (least_squares, two_blobs(60), {"width": 0.0}, "width must lie in"),
+        (
+            lambda x, y: "network",
+            two_blobs(60),
+            {},
+            "must return the trained network, a torch.nn.Module; it returned str",
+        ),
+        (least_squares, (torch.randn(60, 2), torch.ones(60, 1) * 3.0), {}, "targets must differ; all are the same"),
+    ],
+)
+def test_messages(recipe: Any, data: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(GapscopeError, match=message):
+        gs.twin(recipe, data, **options)
+
+
+def test_it_prints_in_a_few_lines_and_keeps_itself_as_json() -> None:
+    found = gs.twin(least_squares, two_blobs(100))
+    lines = repr(found).splitlines()
+    assert len(lines) <= 8 and "90 % interval" in lines[0] and "0.75 trainings" in lines[1]
+    assert list(found.to_pandas()["name"]) == ["quarter", "half"]
+    assert '"design": "half and quarter"' in found.to_json()

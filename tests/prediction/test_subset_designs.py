@@ -1,0 +1,85 @@
+"""Formulas of a twin: closed forms, and coverage where the truth is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gapscope.prediction.subset_designs import (
+    DESIGNS,
+    LADDER,
+    NORMAL_QUANTILE,
+    SizedScore,
+    cheapest,
+    expectation,
+    predicted_width,
+    variance_of_mean,
+)
+
+
+def test_half_and_quarter_is_the_formula_written_out() -> None:
+    p, q, n = 0.7, 0.62, 600
+    found = expectation(
+        SizedScore(n // 2, p, p * (1 - p) / (n / 2)), SizedScore(n // 4, q, q * (1 - q) / (3 * n / 4)), n
+    )
+    variance = 1.5**2 * p * (1 - p) / (n / 2) + 0.5**2 * q * (1 - q) / (3 * n / 4) + (0.25 * (p - q)) ** 2 + 0.01**2
+    assert found.value == pytest.approx(p + 0.5 * (p - q), abs=1e-15)
+    assert found.standard_error == pytest.approx(math.sqrt(variance), rel=1e-14)
+
+
+def test_folds_continue_less_the_nearer_they_are() -> None:
+    small = SizedScore(150, 0.6, 0.0)
+    beyond = [expectation(SizedScore(size, 0.7, 0.0), small, 600).value - 0.7 for size in (300, 480, 540, 600)]
+    assert beyond == sorted(beyond, reverse=True) and beyond[-1] == 0.0
+    # five folds: log(600 / 480) / log(480 / 150) of the growth that the two sizes show, and half of it
+    assert beyond[1] == pytest.approx(0.5 * 0.1 * math.log(1.25) / math.log(3.2), rel=1e-12)
+
+
+def test_a_score_that_falls_with_more_samples_is_not_uncertain_growth() -> None:
+    falling, flat = (expectation(SizedScore(300, 0.7, 0.0), SizedScore(150, mean, 0.0), 600) for mean in (0.8, 0.7))
+    assert falling.standard_error == flat.standard_error == pytest.approx(0.01)
+
+
+def test_variance_of_a_mean_is_that_of_the_textbook() -> None:
+    scores = np.random.default_rng(0).normal(size=50)
+    assert variance_of_mean(scores, np.arange(50)) == pytest.approx(scores.var(ddof=1) / 50, rel=1e-12)
+    assert math.isinf(variance_of_mean(scores, np.zeros(50, dtype=int)))
+
+
+def test_groups_of_equal_scores_count_once() -> None:
+    scores = np.random.default_rng(1).normal(size=20)
+    assert variance_of_mean(scores.repeat(3), np.arange(20).repeat(3)) == pytest.approx(scores.var(ddof=1) / 20)
+
+
+def test_no_wrong_one_among_a_few_is_not_certainty() -> None:
+    assert variance_of_mean(np.ones(10), np.arange(10)) == pytest.approx((12 / 14) * (2 / 14) / 10)
+
+
+def test_the_interval_covers_where_the_score_is_the_same_at_all_sizes() -> None:
+    random, covered, rounds, n, truth = np.random.default_rng(2), 0, 400, 400, 0.7
+    for _ in range(rounds):
+        right = (random.random(n) < truth).astype(float)
+        half = SizedScore(n // 2, right[n // 2 :].mean(), variance_of_mean(right[n // 2 :], np.arange(n // 2)))
+        quarter = SizedScore(n // 4, right[n // 4 :].mean(), variance_of_mean(right[n // 4 :], np.arange(3 * n // 4)))
+        found = expectation(half, quarter, n)
+        covered += abs(found.value - truth) <= NORMAL_QUANTILE * found.standard_error
+    # the covariance that the formula leaves out makes it a little wide
+    assert 0.90 <= covered / rounds <= 0.98
+
+
+def test_the_cheapest_design_that_reaches_the_width_is_taken() -> None:
+    quarter = SizedScore(150, 0.7, 0.21 / 450)
+    widths = [predicted_width(design, quarter, 0.0, 600) for design in LADDER]
+    assert widths == sorted(widths, reverse=True)
+    for design, width in zip(LADDER, widths, strict=True):
+        assert cheapest(width * 1.001, quarter, 0.0, 600) is design
+    assert cheapest(widths[-1] * 0.99, quarter, 0.0, 600) is None
+
+
+def test_costs_are_what_the_shares_say() -> None:
+    for design in LADDER:
+        trainings = design.folds or (1 if design.scored_share == 0.5 else 2)
+        assert design.cost == pytest.approx(trainings * design.trained_share + 0.25)
+    assert DESIGNS["hold-out"].cost == pytest.approx(0.9)

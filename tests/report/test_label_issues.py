@@ -1,0 +1,85 @@
+"""The section and the page on suspicious labels, and the page about one training."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from gapscope.base.errors import InvalidInput
+from gapscope.labels.results import LabelNoise, SuspectLabels, ranked_suspects
+from gapscope.report import write_report, write_training_report
+from gapscope.report.label_issues import MOST_SHOWN, suspects_section
+from gapscope.training.recordings import Recordings
+from report.synthetic_pool import synthetic_records
+
+IMAGES = torch.rand(200, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def found(rate: float = 0.25, clean: float = 0.9) -> SuspectLabels:
+    margins = torch.arange(200.0).flip(0)  # the last sample is the most suspicious one
+    labels = torch.arange(200) % 4
+    noise = LabelNoise(rate, 0.2, 0.3, clean, 200)
+    return ranked_suspects(torch.arange(200), labels, (labels + 1) % 4, margins, 9.5, noise)
+
+
+def test_the_most_suspicious_samples_stand_first_and_are_bounded() -> None:
+    section = suspects_section(found(), IMAGES, ["cat", "dog", "<b>", "owl"])
+    assert len(section["cards"]) == MOST_SHOWN and section["of"] == 200 and section["flagged"] == 10
+    first = section["cards"][0]
+    assert (first["sample"], first["given"], first["likelier"], first["flagged"]) == ("199", "owl", "cat", True)
+    assert [card["flagged"] for card in section["cards"]] == [True] * 10 + [False] * (MOST_SHOWN - 10)
+    assert section["expected"] == "100 %" and section["said"].startswith("About 25.0% of 200 labels are wrong")
+
+
+def test_samples_that_are_no_images_have_no_picture() -> None:
+    assert not suspects_section(found(), torch.zeros(200, 5))["pictures"]
+    assert not suspects_section(found())["pictures"]
+
+
+def test_where_the_network_is_too_weak_the_page_says_so(tmp_path: Path) -> None:
+    section = suspects_section(found(clean=0.3), IMAGES)
+    assert section["said"].startswith("How many labels are wrong cannot be told") and section["expected"] == ""
+
+
+def test_the_report_of_a_pool_shows_them_escaped_and_stays_small(tmp_path: Path) -> None:
+    path = write_report(
+        synthetic_records(),
+        tmp_path / "report.html",
+        title="Pool",
+        suspects=found(),
+        images=IMAGES,
+        classes=["cat", "dog", "<script>alert(1)</script>", "owl"],
+    )
+    text = path.read_text()
+    assert text.count('<img src="data:image/png;base64,') == MOST_SHOWN
+    assert "<script>alert" not in text and "&lt;script&gt;alert" in text and 'href="#suspects"' in text
+    assert len(text) < 1_500_000
+
+
+ROWS = [
+    {"ntk_trace": 2.0 * k, "alarm.ordinary": 0.1 * k, "alarm.canaries": 0.02 * k, "alarm.raised": float(k >= 6)}
+    for k in range(1, 9)
+]
+
+
+def test_the_page_of_a_training_marks_the_moment_of_the_alarm(tmp_path: Path) -> None:
+    path = write_training_report(
+        Recordings(range(1, 9), ROWS), tmp_path / "training.html", title="<One>", suspects=found(), images=IMAGES
+    )
+    text = path.read_text()
+    assert "The alarm was raised at epoch 6" in text and "&lt;One&gt;" in text
+    # epoch 6 of 8 in both figures: memorisation against learning, and the trace
+    assert re.findall(r'class="moment raised" x1="([^"]*)"', text) == ["75.00%", "75.00%"]
+    assert "Memorisation against learning" in text and text.count("<img") == MOST_SHOWN
+
+
+def test_without_an_alarm_and_without_suspects_there_is_still_a_page(tmp_path: Path) -> None:
+    rows = [{"ntk_trace": float(k)} for k in range(3)]
+    text = write_training_report(Recordings(range(1, 4), rows), tmp_path / "training.html").read_text()
+    assert "moment" not in re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
+    assert "Memorisation" not in text and "ntk_<wbr>trace" in text
+    with pytest.raises(InvalidInput, match="needs recordings; the monitor has none"):
+        write_training_report(Recordings([], []), tmp_path / "none.html")

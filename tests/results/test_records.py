@@ -1,0 +1,98 @@
+"""Estimates, readings and records: round trips, tables, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from pathlib import Path
+
+import pytest
+
+from gapscope.base.errors import NotMeasurable, UnreadableFile
+from gapscope.results.estimate import Estimate
+from gapscope.results.readings import SCHEMA, Reading, Readings
+from gapscope.results.records import Record, records_to_pandas
+from tables import rows_of
+
+
+def some_record(**changes: object) -> Record:
+    readings = Readings(
+        [
+            Reading(measure="ntk_trace", number="ntk_trace", value=2.5, standard_error=0.1, direction="lower"),
+            Reading(measure="unit_sparsity", number="zeta", value=-math.inf, units="fraction"),
+        ]
+    )
+    content = {
+        "id": "abc",
+        "spec": {"data": {"name": "digits", "options": {"noise": 0.1}}, "seed": 3},
+        "status": "finished",
+        "scores": {"train_accuracy": 1.0, "test_accuracy": 0.75, "train_loss": 0.1, "test_loss": 1.1},
+        "readings": readings,
+    }
+    return Record(**{**content, **changes})  # type: ignore[arg-type]
+
+
+def test_an_estimate_is_a_float_that_knows_its_standard_error() -> None:
+    estimate = Estimate(2.0, 0.5)
+    assert estimate * 2 == 4.0 and isinstance(estimate, float) and not estimate.exact
+    assert repr(estimate) == "2 ± 0.5" and repr(Estimate(1 / 3)) == "0.333333" and Estimate(1.0).exact
+    copy = pickle.loads(pickle.dumps(estimate))  # what a process pool does with it
+    assert copy == 2.0 and copy.standard_error == 0.5
+    assert json.dumps(estimate) == "2.0"
+
+
+def test_a_record_survives_the_disk(tmp_path: Path) -> None:
+    record = some_record()
+    record.write(tmp_path)
+    (tmp_path / "history.jsonl").write_text('{"epoch": 1}\n')
+    read = Record.read(tmp_path)
+    assert read.readings == record.readings and read.scores == record.scores and read.history == ({"epoch": 1},)
+    assert read.gap == 0.25 and read.gap_kind == "accuracy"
+
+
+def test_the_gap_of_regression_is_test_minus_train_loss() -> None:
+    record = some_record(scores={"train_loss": 0.5, "test_loss": 2.0})
+    assert record.gap == 1.5 and record.gap_kind == "loss"
+    assert math.isnan(some_record(scores={}, status="diverged").gap)
+
+
+def test_the_table_has_settings_scores_and_readings() -> None:
+    table = records_to_pandas([some_record(), some_record(id="def", status="failed", scores={}, readings=Readings())])
+    row = rows_of(table)["abc"]
+    assert row["data.options.noise"] == 0.1 and row["gap"] == 0.25
+    assert row["ntk_trace"] == 2.5 and row["ntk_trace.se"] == 0.1 and row["unit_sparsity.zeta"] == -math.inf
+    assert math.isnan(rows_of(table)["def"]["ntk_trace"])
+    assert records_to_pandas([]).empty
+
+
+def test_readings_are_found_by_name_and_escape_their_html() -> None:
+    readings = some_record().readings
+    assert readings["unit_sparsity.zeta"].units == "fraction"
+    with pytest.raises(NotMeasurable, match="Did you mean 'ntk_trace'"):
+        _ = readings["ntk_trac"]
+    evil = Readings([Reading(measure="<script>", number="<script>", value=1.0, units="<b>")])
+    assert "<script>" not in evil.to_html() and "&lt;script&gt;" in evil.to_html()
+    assert list(readings.to_pandas().index) == ["ntk_trace", "unit_sparsity.zeta"]
+    assert repr(readings).splitlines()[1].split() == ["ntk_trace", "2.5", "±", "0.1", "lower"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"schema": 99, "id": "a"}', "written by a newer gapscope"),
+        ('{"a": 1}', "must be a gapscope record; it has no 'schema'"),
+        ("[1]", "must be a gapscope record"),
+        (f'{{"schema": {SCHEMA}, "id": "a"}}', "must name spec, status"),
+        ('{"schema": 1, "id"', "must hold JSON"),
+    ],
+)
+def test_damaged_records_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "record.json").write_text(content)
+    with pytest.raises(UnreadableFile, match=message):
+        Record.read(tmp_path)
+
+
+def test_only_measures_never_tried_are_missing() -> None:
+    record = some_record(unmeasured={"margin_signature": "no hidden layer"})
+    assert record.missing_measures(["ntk_trace", "margin_signature", "loss"]) == ["loss"]

@@ -1,0 +1,106 @@
+"""Every result is a table, plain values and JSON, in the same way."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from torch import nn
+
+import gapscope as gs
+from gapscope.results.estimate import Estimate
+from gapscope.results.readings import Readings
+from gapscope.results.result import Result, Rows, plain
+
+X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(40) % 2
+
+
+def _network() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)]
+    network = nn.Sequential(*layers)
+    network(X)
+    return network.eval()
+
+
+def _monitor() -> gs.Monitor:
+    monitor = gs.Monitor((X, Y), ["parameter_count"])
+    for epoch in (1, 2):
+        monitor.record(_network(), epoch)
+    return monitor
+
+
+def _ranking() -> Any:
+    candidates = {f"{width}": gs.NetworkSpec(options={"width": width}) for width in (2, 4)}
+    return gs.rank_architectures(candidates, (X, Y), initializations=2)
+
+
+RESULTS: dict[str, Callable[[], Any]] = {
+    "Readings": lambda: gs.measure(_network(), (X, Y), ["parameter_count", "loss"]),
+    "UnitSparsity": lambda: gs.unit_sparsity(_network(), X, Y),
+    "MarginSignature": lambda: gs.margin_signature(_network(), X, Y),
+    "ErrorDetection": lambda: gs.error_detection(_network(), X, Y),
+    "GammaDecay": lambda: gs.batch_norm.gamma_decay(_network(), (X, Y), batch_size=4),
+    "BatchNormExcess": lambda: gs.batch_norm.batch_norm_excess(_network(), (X, Y), batch_sizes=(4,), passes=2),
+    "BatchStatistics": lambda: gs.batch_norm.batch_statistics(_network(), (X, Y), batch_sizes=(4,), passes=2),
+    "BatchNormAdvice": lambda: gs.advise_batch_norm(_network(), (X, Y), batch_size=4, passes=2),
+    "ArchitectureRanking": _ranking,
+    "Monitor": _monitor,
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_result_is_a_table_and_json(name: str) -> None:
+    result = RESULTS[name]()
+    assert isinstance(result, Result) and type(result).__name__ == name
+    table = result.to_pandas()
+    assert isinstance(table, pandas.DataFrame) and len(table)
+    content = result.to_dict()
+    assert content and all(isinstance(key, str) for key in content)
+    # plain values alone: what json writes by itself, but for numbers that are not finite
+    assert json.dumps(json.loads(json.dumps(content))) == json.dumps(content)
+    assert json.loads(result.to_json()).keys() == content.keys()
+    assert result.to_json(indent=1).count("\n") > 2
+    assert result._repr_html_().lstrip().startswith(("<table", "<div"))
+    assert len(repr(result).splitlines()) >= len(table) or name == "Monitor"
+
+
+def test_plain_values() -> None:
+    @dataclass
+    class Inner:
+        weights: torch.Tensor
+        error: Estimate
+
+    value = {1: Inner(torch.eye(2), Estimate(math.inf)), "b": (np.float64(2.5), np.arange(2), None, "text", True)}
+    assert plain(value) == {
+        "1": {"weights": [[1.0, 0.0], [0.0, 1.0]], "error": {"value": math.inf, "standard_error": None}},
+        "b": [2.5, [0, 1], None, "text", True],
+    }
+
+
+def test_numbers_that_are_not_finite_are_texts_that_float_reads() -> None:
+    reading = gs.Reading(measure="a", number="a", value=-math.inf)
+    (row,) = json.loads(Readings([reading]).to_json())["rows"]
+    assert float(row["value"]) == -math.inf and row["measure"] == "a"
+
+
+def test_rows_stay_tuples() -> None:
+    rows = Rows([(1, 2), (3, 4)])
+    assert rows == ((1, 2), (3, 4)) and rows[1] == (3, 4) and isinstance(rows, tuple)
+
+
+def test_a_result_without_a_table_says_so() -> None:
+    class Empty(Result):
+        pass
+
+    with pytest.raises(NotImplementedError, match=r"Empty must define to_pandas"):
+        Empty().to_pandas()
