@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gapscope.measures.registry import COST_CLASSES, REPARAMETRISATIONS, Measure, measures
+from gapscope.measures.registry import COST_CLASSES, REPARAMETRISATIONS, Measure, list_measures
 
 PAGE = Path(__file__).parent / "measures.md"
 COMPARED = PAGE.parents[1] / "benchmarks" / "measures" / "peers.json"
@@ -86,7 +86,7 @@ def _row(item: Measure, known: dict[tuple[str, str], bool]) -> str:
 def page() -> str:
     """Return the whole page."""
     peers = compared()
-    known = [item for item in measures().values() if item.function.__module__.startswith("gapscope.")]
+    known = [item for item in list_measures().values() if item.function.__module__.startswith("gapscope.")]
     lines = [f"{HEAD}Cost classes:", ""]
     lines += [f"- {name}: {meaning}." for name, meaning in COST_CLASSES.items()]
     lines += ["", 'What "unchanged by" names is checked both ways by one test; initial weights stay as they are:', ""]

@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 
-from gapscope.leaderboard.line_fit import held_out_line
+from gapscope.leaderboard.line_fit import cross_validated_line
 
 ROOT = Path(__file__).parents[1]
 QUOTED = re.compile(r"<!--n (?P<file>\S+) :: (?P<way>.+?) :: (?P<form>\S+?)-->(?P<text>.*?)<!--/n-->")
@@ -62,7 +62,7 @@ def _r_squared(networks: list[dict[str, float]], measure: str) -> float:
     """How well the line of all other networks predicts each one's gap."""
     values, gaps = (np.array([network[name] for network in networks]) for name in (measure, "gap"))
     one_each = np.arange(len(gaps))
-    return held_out_line(values, gaps, one_each, np.empty((0, len(gaps)), dtype=int), n_bootstrap=1).r_squared
+    return cross_validated_line(values, gaps, one_each, np.empty((0, len(gaps)), dtype=int), n_bootstrap=1).r_squared
 
 
 def _step(found: Any, name: str) -> Any:

@@ -19,7 +19,7 @@ for epoch in range(1, 7):
         optimizer.zero_grad()
         nn.functional.cross_entropy(network(x[part]), y[part]).backward()
         optimizer.step()
-    monitor.record(network, epoch)
+    monitor.observe(network, epoch)
 print(monitor)
 print(monitor.to_pandas())
 print(gs.measure(network, (x, y)))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.samples import Samples
-from gapscope.networks import build
+from gapscope.networks import build_network
 
 CLASSES = 3
 
@@ -88,7 +88,7 @@ def _convolutional() -> nn.Module:
 
 
 def _resnet18() -> nn.Module:
-    return build("resnet18", input_shape=(1, 8, 8), n_outputs=CLASSES, width_multiplier=1 / 16)
+    return build_network("resnet18", input_shape=(1, 8, 8), n_outputs=CLASSES, width_multiplier=1 / 16)
 
 
 def _low_rank() -> nn.Module:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gapscope.networks import build
+from gapscope.networks import build_network
 
 N = 24
 
@@ -16,7 +16,7 @@ N = 24
 def resnet18() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     """A ResNet-18 an eighth as wide, for images of 8 x 8, with three classes; left in training mode."""
     generator = torch.Generator().manual_seed(0)
-    network = build("resnet18", input_shape=(3, 8, 8), n_outputs=3, generator=generator, width_multiplier=0.125)
+    network = build_network("resnet18", input_shape=(3, 8, 8), n_outputs=3, generator=generator, width_multiplier=0.125)
     return network.train(), (torch.randn(N, 3, 8, 8, generator=generator), torch.arange(N) % 3)
 
 

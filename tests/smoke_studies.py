@@ -11,7 +11,7 @@ import pytest
 from filelock import FileLock
 
 from gapscope.cli.study import load_study
-from gapscope_studies.kit.study import Setting, run_study
+from gapscope_studies.kit.study import RunSettings, run_study
 
 # parts that `make test` runs: together they use every way in which a study trains, measures, judges and draws
 QUICK = {
@@ -37,7 +37,7 @@ class SmokeStudy:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.study = load_study(name)
-        self.setting = Setting(scale="smoke", work=folder / "work", workers=1, say=lambda line: None)
+        self.setting = RunSettings(scale="smoke", work=folder / "work", workers=1, say=lambda line: None)
         self.results = folder / "results" / name / "smoke"
         folder.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(folder / "tests.lock")

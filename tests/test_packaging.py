@@ -40,7 +40,7 @@ def test_holds_the_package_its_types_and_its_templates_but_no_studies(wheel: Pat
 @pytest.mark.thorough
 def test_works_where_it_is_installed(wheel: Path, tmp_path: Path) -> None:
     pip("install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel))
-    code = "import gapscope as gs; print(gs.__version__, gs.__file__, gs.load('digits').n_outputs)"
+    code = "import gapscope as gs; print(gs.__version__, gs.__file__, gs.load_dataset('digits').n_outputs)"
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, check=True

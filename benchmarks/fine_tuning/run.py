@@ -35,7 +35,7 @@ import torch
 import transformers
 
 from gapscope.base.environment import environment
-from gapscope.integrations.memorization_monitor import FineTuningMeter, add_meter
+from gapscope.integrations.memorization_monitor import MemorizationMonitor, add_memorization_monitor
 from gapscope.labels.paired_canaries import PairedCanaries
 
 WORDS, CLASSES, PAIRS = 29, 4, 48
@@ -107,7 +107,7 @@ def tossed_anew(canaries: PairedCanaries, seed: int) -> PairedCanaries:
 
 def fine_tuned(
     kind: str, seed: int, epochs: int, *, null: bool = False, count: int = 480, length: int = 0, pairs: int = PAIRS
-) -> tuple[FineTuningMeter, list[float]]:
+) -> tuple[MemorizationMonitor, list[float]]:
     model_of, data_of, usual = KINDS[kind]
     generator, length = torch.Generator().manual_seed(seed), length or usual
     data, held_out = data_of(count, length, generator), data_of(300, length, generator)
@@ -126,7 +126,7 @@ def fine_tuned(
             eval_dataset=held_out,  # type: ignore[arg-type]
         )
         trainer.remove_callback(transformers.PrinterCallback)
-        meter = add_meter(trainer, canaries)
+        meter = add_memorization_monitor(trainer, canaries)
         trainer.train()
         return meter, [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
 
@@ -146,7 +146,7 @@ def null(kind: str, seed: int, epochs: int = 6) -> dict[str, Any]:
 def cost(kind: str, seed: int) -> dict[str, Any]:
     start = time.perf_counter()
     meter, _ = fine_tuned(kind, seed, 2, null=True, count=2000, length=64, pairs=24)
-    return {"share": meter.share, "seconds": time.perf_counter() - start}
+    return {"share": meter.overhead_fraction, "seconds": time.perf_counter() - start}
 
 
 def summary(runs: dict[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ HARMLESS = 0.02
 
 def images(seed: int, setting: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Training images with partly wrong labels, and test images."""
-    problem = gs.load("fashion_mnist")
+    problem = gs.load_dataset("fashion_mnist")
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(problem.train), generator=generator)[: setting["samples"]]
     assert problem.test is not None and problem.train.targets is not None and problem.test.targets is not None

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gapscope.base.files import to_json
-from gapscope.results.readings import SCHEMA
 from gapscope.pools import Grid
+from gapscope.results.readings import SCHEMA
 
 READINGS = {
     "parameter_count": ("lower", "parameters"),

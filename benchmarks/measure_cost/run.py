@@ -51,10 +51,10 @@ def fitted(network: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
 
 def of_images(name: str, data: str, **options: Any) -> Callable[[int], Made]:
     def make(n: int) -> Made:
-        problem = gs.load(data)
+        problem = gs.load_dataset(data)
         samples = problem.train.subset(torch.arange(n))
         assert samples.targets is not None
-        network = gs.build(name, input_shape=problem.input_shape, n_outputs=problem.n_outputs, **options)
+        network = gs.build_network(name, input_shape=problem.input_shape, n_outputs=problem.n_outputs, **options)
         return fitted(network, samples.inputs, samples.targets), samples
 
     return make
@@ -84,7 +84,7 @@ class Recurrent(nn.Module):
 
 
 def lstm(n: int) -> Made:
-    samples = gs.load("mnist").train.subset(torch.arange(n))
+    samples = gs.load_dataset("mnist").train.subset(torch.arange(n))
     assert samples.targets is not None
     return fitted(Recurrent(), samples.inputs, samples.targets), samples
 
@@ -111,7 +111,7 @@ def measured(name: str, n: int, exact: bool, busy: bool) -> dict[str, Any]:
     network, data = NETWORKS[name][0](n)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     cpu, wall = time.process_time(), time.monotonic()
-    readings = gs.measure(network, data, budget=None if exact else "auto", progress=False)
+    readings = gs.measure(network, data, time_budget=None if exact else "auto", progress=False)
     cpu, wall = time.process_time() - cpu, time.monotonic() - wall
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {

@@ -34,7 +34,7 @@ N, SEEDS = 500, range(6)
 @lru_cache
 def subject() -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
     """A network trained on images of ten classes, in [0, 1]."""
-    split = gs.load("cifar10").train
+    split = gs.load_dataset("cifar10").train
     assert split.targets is not None
     x, y = split.inputs[:4000, :, 8:24, 8:24], split.targets[:4000]
     # as many of each class, since a mean over classes and one over samples are then the same

@@ -25,15 +25,15 @@ import torch
 from torch import Tensor
 
 import gapscope as gs
-from gapscope.measures.budget import Plan, Share, planned
-from gapscope.inspection.validation import in_eager_mode, ready
-from gapscope.measures.subsampling import taken
 from gapscope.base.environment import environment
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import TrainingSpec
-from gapscope.inspection.memoization import sharing
-from gapscope.measures.registry import Measure, get_measure, measures
+from gapscope.inspection.memoization import memo_scope
+from gapscope.inspection.validation import eager_mode, prepare
+from gapscope.measures.budget import Allocation, Plan, plan_budget
+from gapscope.measures.registry import Measure, get_measure, list_measures
+from gapscope.measures.subsampling import evaluate_on_subset
 from gapscope.training.loop import train
 
 # their cost grows faster than the number of samples, or they need no network
@@ -59,7 +59,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 def images(n: int, size: int) -> tuple[Tensor, Tensor]:
     """Images of CIFAR-10, cut to a corner of `size` pixels, with their labels."""
-    train_split = gs.load("cifar10").train
+    train_split = gs.load_dataset("cifar10").train
     assert train_split.targets is not None
     return train_split.inputs[:n, :, :size, :size].contiguous(), train_split.targets[:n]
 
@@ -89,24 +89,26 @@ def rounds(chosen: Sequence[str], take: Callable[[Sequence[str]], Any], count: i
 
 def planned_taking(network: Any, data: Any, initial: Any, chosen: Sequence[str], budget: float) -> Planned:
     """Plan once for a budget; the names that fit, and what takes some of them as planned."""
-    found, history = ready(network, as_samples(data)), ()
+    found, history = prepare(network, as_samples(data)), ()
 
     def trial(item: Measure, part: Any, given: Any) -> gs.Readings:
-        share = Share(len(part.samples), given)
-        return taken(item, part, share, initial=initial, history=history, options={}, seed=0)
+        share = Allocation(len(part.samples), given)
+        return evaluate_on_subset(item, part, share, initial_state=initial, history=history, options={}, seed=0)
 
     items = [get_measure(name) for name in chosen]
     start = time.process_time()
-    with in_eager_mode(), sharing():
-        plan = planned(items, found, budget=budget, options={}, take=trial, dispensable=chosen)
+    with eager_mode(), memo_scope():
+        plan = plan_budget(items, found, budget=budget, options={}, take=trial, dispensable=chosen)
     spent = time.process_time() - start
 
     def take(names: Sequence[str]) -> dict[str, float]:
         values = {}
-        with in_eager_mode(), sharing():
+        with eager_mode(), memo_scope():
             for item in map(get_measure, names):
                 share = plan.shares[item.name]
-                readings = taken(item, found, share, initial=initial, history=history, options={}, seed=0)
+                readings = evaluate_on_subset(
+                    item, found, share, initial_state=initial, history=history, options={}, seed=0
+                )
                 values |= readings.values()
         return values
 
@@ -126,7 +128,7 @@ def furthest(together: Mapping[str, float], alone: Mapping[str, float]) -> dict[
 
 def unshared(chosen: Sequence[str], take: Callable[[Sequence[str]], Any]) -> dict[str, float]:
     """What each measure takes while all shared work is kept already."""
-    with sharing():
+    with memo_scope():
         take(chosen)
         return {name: cpu_seconds(lambda name=name: take([name])) for name in chosen}
 
@@ -146,7 +148,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     shape = (3, given.size, given.size)
-    network = gs.build("resnet18", input_shape=shape, n_outputs=10, width_multiplier=given.width)
+    network = gs.build_network("resnet18", input_shape=shape, n_outputs=10, width_multiplier=given.width)
     initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     data = images(given.images, given.size)
     if given.epochs:
@@ -154,10 +156,10 @@ def main() -> None:
     else:
         initial = {name: 0.9 * tensor for name, tensor in initial.items()}
     network.eval()
-    chosen = given.only or [name for name in measures() if name not in LEFT_OUT]
+    chosen = given.only or [name for name in list_measures() if name not in LEFT_OUT]
 
     def take(names: Sequence[str], samples: Any = data) -> dict[str, float]:
-        found = gs.measure(network, samples, list(names), initial=initial, budget=None, progress=False)
+        found = gs.measure(network, samples, list(names), initial_state=initial, time_budget=None, progress=False)
         return dict(found.values())
 
     for name in chosen:

@@ -63,7 +63,7 @@ def pyhessian() -> list[dict[str, Any]]:
     torch.manual_seed(7)
     own = Hessian(network, x, y, None)
     signs = torch.stack([_random_signs(network) for _ in range(8)])
-    traces = (own.times(signs).double() * signs.double()).sum(1).tolist()
+    traces = (own.matvec(signs).double() * signs.double()).sum(1).tolist()
     return [
         {"number": "hessian_top_eigenvalue", "ours": own_top, "theirs": float(top), "tolerance": 1e-3 * abs(top),
          "note": "Lanczos against power iteration, which finds the largest in magnitude: the same one here"},
@@ -185,7 +185,7 @@ def robust_generalization_measures() -> list[dict[str, Any]]:
     found = get_all_measures(network, initial, loader, accuracy, 0)
     theirs = {item.name: value for item, value in found.items()}
     names = sorted({name.split(".")[0] for name in SAME.values()})
-    own = gs.measure(network, (x, y), names, initial=initial.state_dict(), budget=None, progress=False)
+    own = gs.measure(network, (x, y), names, initial_state=initial.state_dict(), time_budget=None, progress=False)
     values = {reading.name: reading.value for reading in own}
     rows = []
     for name, ours in SAME.items():
@@ -289,7 +289,7 @@ def torch_func() -> list[dict[str, Any]]:
     rows = torch.func.vmap(torch.func.jacrev(output), (None, 0))(parameters, x)
     jacobian = torch.cat([value.flatten(2) for value in rows.values()], dim=2).flatten(0, 1)
     theirs = float(torch.linalg.slogdet(jacobian @ jacobian.T).logabsdet)
-    ours = gs.measure(network, x, ["ntk_logdet"], budget=None, progress=False).values()["ntk_logdet"]
+    ours = gs.measure(network, x, ["ntk_logdet"], time_budget=None, progress=False).values()["ntk_logdet"]
     return [{"number": "ntk_logdet", "ours": ours, "theirs": theirs, "tolerance": 1e-8 * abs(theirs),
              "note": "slogdet of the kernel from its Jacobian, float64"}]  # fmt: skip
 

@@ -25,7 +25,7 @@ from gapscope.base.environment import environment
 from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.output_sensitivity import output_sensitivity
-from gapscope.networks import build
+from gapscope.networks import build_network
 
 NETWORKS = ("fully_connected", "vgg13", "vgg16", "resnet18", "resnet34")
 PAPER = {"J over S before softmax": 1.165 / 0.085, "J over S after softmax": 1.166 / 0.086}
@@ -57,7 +57,7 @@ def candidates(network: nn.Module, x: Tensor, few: Tensor, chunk_size: int) -> d
 def seconds_of(name: str, options: argparse.Namespace) -> dict[str, float]:
     """Median seconds of every candidate for `options.samples` inputs of one network."""
     wide = {} if name == "fully_connected" else {"width_multiplier": options.width}
-    network = build(
+    network = build_network(
         name, input_shape=(3, 32, 32), n_outputs=10, generator=torch.Generator().manual_seed(0), **wide
     ).to(options.device).eval()  # fmt: skip
     x = torch.rand(options.samples, 3, 32, 32, generator=torch.Generator().manual_seed(1)).to(options.device)

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from gapscope.base.environment import environment
-from gapscope.results.records import Record
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.pools import engines, run
 from gapscope.pools.batches import Batch, run_batch
 from gapscope.pools.readings import RunOptions
+from gapscope.results.records import Record
 
 MEASURES = ("ntk_trace", "output_sensitivity", "margin_signature", "unit_sparsity", "parameter_norm")
 
@@ -85,7 +85,7 @@ def jobs(runs: int, epochs: int, folder: Path) -> list[Batch]:
         "data": {"name": "digits", "train_size": 600}, "network": {"name": "fully_connected"},
         "training": {"epochs": epochs, "batch_size": 50},
     }  # fmt: skip
-    specs = [Spec.from_dict({**base, "seed": seed}) for seed in range(runs)]
+    specs = [RunSpec.from_dict({**base, "seed": seed}) for seed in range(runs)]
     return [([spec], [folder / spec.id], options) for spec in specs]
 
 

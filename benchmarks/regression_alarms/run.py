@@ -21,9 +21,9 @@ import torch
 import gapscope as gs
 from gapscope.base.environment import environment
 from gapscope.base.files import to_json
-from gapscope.base.random_streams import stream
-from gapscope.data import load
-from gapscope.pools.jobs import remembered
+from gapscope.base.random_streams import make_generator
+from gapscope.data import load_dataset
+from gapscope.pools.jobs import run_cached
 from gapscope.training.alarms.registry import make_alarm
 
 NOISES = (0.0, 0.5, 1.0, 2.0)
@@ -34,21 +34,23 @@ TRAINING = gs.TrainingSpec(optimizer="adam", learning_rate=0.003, batch_size=30,
 
 def samples_of(noise: float, seed: int, root: str | None) -> tuple[gs.Samples, gs.Samples]:
     """Training samples with noise on their targets, and test samples without; targets have variance 1."""
-    problem = load("california_housing", root=root)
-    chosen = torch.randperm(len(problem.train), generator=stream(seed, "subset"))[:SAMPLES]
+    problem = load_dataset("california_housing", root=root)
+    chosen = torch.randperm(len(problem.train), generator=make_generator(seed, "subset"))[:SAMPLES]
     train, test = problem.train.subset(chosen), problem.test.subset(torch.arange(TEST))
     assert train.targets is not None and test.targets is not None
     centre, scale = train.targets.mean(), train.targets.std()
     noisy = (train.targets - centre) / scale
-    noisy = noisy + noise * torch.randn(noisy.shape, generator=stream(seed, "noise"))
+    noisy = noisy + noise * torch.randn(noisy.shape, generator=make_generator(seed, "noise"))
     return replace(train, targets=noisy), replace(test, targets=(test.targets - centre) / scale)
 
 
 def errors_of(train: gs.Samples, test: gs.Samples, seed: int, on_epoch: Any = None) -> list[float]:
     """Test error after each epoch."""
     shape = tuple(train.inputs.shape[1:])
-    weights = stream(seed, "weights")
-    network = gs.build("fully_connected", input_shape=shape, n_outputs=1, n_hidden=2, width=64, generator=weights)
+    weights = make_generator(seed, "weights")
+    network = gs.build_network(
+        "fully_connected", input_shape=shape, n_outputs=1, n_hidden=2, width=64, generator=weights
+    )
     result = gs.train(network, train, TRAINING, seed=seed, test=test, on_epoch=on_epoch)
     return [float(row["test_loss"]) for row in result.history]
 
@@ -61,10 +63,10 @@ def cell(noise: float, seed: int, root: str | None) -> dict[str, Any]:
 
     def watch(network: torch.nn.Module, row: dict[str, Any]) -> None:
         for monitor in monitors:
-            monitor.record(network, row["epoch"])
+            monitor.observe(network, row["epoch"])
 
     errors = errors_of(train, test, seed, watch)
-    order = torch.randperm(SAMPLES, generator=stream(seed, "split"))
+    order = torch.randperm(SAMPLES, generator=make_generator(seed, "split"))
     tenth, rest = (train.subset(part) for part in order.tensor_split([SAMPLES // 10]))
     held_out: list[float] = []
 
@@ -112,7 +114,7 @@ def main() -> None:
         for seed in range(given.seeds)
         for noise in NOISES
     }
-    cells = list(remembered(jobs, given.kept, workers=1).values())
+    cells = list(run_cached(jobs, given.kept, workers=1).values())
     rows = summary(cells)
     print(pandas.json_normalize(rows).T.to_string(float_format="{:.3f}".format))
     if given.out:

@@ -23,10 +23,10 @@ from torch import nn
 
 from gapscope.base.environment import environment
 from gapscope.base.specs import PenaltySpec, TrainingSpec
-from gapscope.networks import build
+from gapscope.networks import build_network
 from gapscope.training.loop import Training
+from gapscope.training.multi_training import train_many
 from gapscope.training.stack import Stack
-from gapscope.training.multi_training import train_together
 
 PENALTY = (PenaltySpec(name="gradient_similarity", options={"strength": 0.001}),)
 CASES: dict[str, dict[str, Any]] = {
@@ -42,7 +42,9 @@ CASES: dict[str, dict[str, Any]] = {
 
 def networks(count: int, name: str, options: dict[str, Any]) -> list[nn.Module]:
     return [
-        build(name, input_shape=(1, 28, 28), n_outputs=10, generator=torch.Generator().manual_seed(seed), **options)
+        build_network(
+            name, input_shape=(1, 28, 28), n_outputs=10, generator=torch.Generator().manual_seed(seed), **options
+        )
         for seed in range(count)
     ]
 
@@ -81,7 +83,7 @@ def compared(
             alone.append(taken[0] / steps)
             stacked.append(taken[1] / steps)
     made = networks(count, name, options or {})
-    whole = seconds_of(lambda: train_together(made, (x, y), settings, stack="auto"))
+    whole = seconds_of(lambda: train_many(made, (x, y), settings, stack="auto"))
     each, ratio = statistics.median(alone), statistics.median(s / a for s, a in zip(stacked, alone, strict=True))
     return {
         "one after the other, milliseconds a step of all": round(1e3 * each, 2),

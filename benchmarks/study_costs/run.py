@@ -16,8 +16,8 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gapscope.results.records import Record
 from gapscope.pools import open_pool
+from gapscope.results.records import Record
 
 STUDY, WORKERS, BUSY = 10_000, (1, 8, 64), 0.8
 Row = dict[str, float]

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from gapscope.base.environment import environment
 from gapscope.measures.unit_sparsity import unit_sparsity
-from gapscope.networks import build
+from gapscope.networks import build_network
 
 LAYER = "block5_conv3_relu"
 
@@ -36,7 +36,7 @@ def sparse_vgg(
     tail: str, density: float, width: float, x: Tensor
 ) -> tuple[nn.Sequential, nn.Sequential, nn.Sequential]:
     """VGG-16 without batch norm whose pooled units are active with this density, with its body and tail."""
-    network = build(
+    network = build_network(
         "vgg16",
         input_shape=(3, 32, 32),
         n_outputs=100,

@@ -29,10 +29,10 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.base.environment import environment
 from gapscope.base.files import to_json
-from gapscope.base.randomness import stream_seed
-from gapscope.data import label_noise, load
+from gapscope.base.randomness import derive_seed
+from gapscope.data import inject_label_noise, load_dataset
 from gapscope.inspection.losses import sample_losses
-from gapscope.pools.jobs import remembered
+from gapscope.pools.jobs import run_cached
 
 RATES = (0.05, 0.1, 0.2, 0.4)
 KINDS = ("symmetric", "pair-wise", "instance-dependent")
@@ -85,13 +85,13 @@ def instance_dependent(
 
 def cell_data(chosen: Set, kind: str, rate: float, seed: int, root: str | None) -> tuple[gs.Samples, Tensor, int]:
     """Samples with their labels as given, which of them are wrong, and the number of classes."""
-    problem = load(chosen.data, root=root)
-    generator = torch.Generator().manual_seed(stream_seed(seed, f"{chosen.data} {kind} {rate}"))
+    problem = load_dataset(chosen.data, root=root)
+    generator = torch.Generator().manual_seed(derive_seed(seed, f"{chosen.data} {kind} {rate}"))
     train = problem.train.subset(torch.randperm(len(problem.train), generator=generator)[: chosen.samples])
     classes = problem.n_outputs
     assert train.targets is not None
     noisy = {
-        "symmetric": partial(label_noise, train.targets, rate, classes, generator),
+        "symmetric": partial(inject_label_noise, train.targets, rate, classes, generator),
         "pair-wise": partial(pair_wise, train.targets, rate, classes, generator),
         "instance-dependent": partial(instance_dependent, train.inputs, train.targets, rate, classes, generator),
     }[kind]()
@@ -100,9 +100,9 @@ def cell_data(chosen: Set, kind: str, rate: float, seed: int, root: str | None) 
 
 def build(chosen: Set, samples: gs.Samples, classes: int, seed: int) -> nn.Module:
     """The network with its initial weights."""
-    generator = torch.Generator().manual_seed(stream_seed(seed, "initial weights"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "initial weights"))
     shape = tuple(samples.inputs.shape[1:])
-    return gs.build(chosen.network, input_shape=shape, n_outputs=classes, generator=generator, **chosen.options)
+    return gs.build_network(chosen.network, input_shape=shape, n_outputs=classes, generator=generator, **chosen.options)
 
 
 def trained(chosen: Set, samples: gs.Samples, classes: int, seed: int, **changes: Any) -> nn.Module:
@@ -114,11 +114,11 @@ def trained(chosen: Set, samples: gs.Samples, classes: int, seed: int, **changes
 
 def before_training(network: nn.Module, samples: gs.Samples) -> tuple[np.ndarray, float, dict[str, float]]:
     """gapscope: suspicion a sample, rate (NaN where it refuses), and its own cut."""
-    found = gs.suspect_labels(network, samples)
+    found = gs.find_label_issues(network, samples)
     suspicion = np.empty(len(samples))
-    suspicion[found.order.numpy()] = -found.margin.numpy()
+    suspicion[found.indices.numpy()] = -found.margin.numpy()
     rate = float("nan") if found.noise is None else found.noise.rate
-    facts = {"flagged": found.flagged, "expected_precision": found.expected_precision}
+    facts = {"flagged": found.n_flagged, "expected_precision": found.expected_precision}
     if found.noise is not None:
         facts |= {"low": found.noise.low, "high": found.noise.high}
     return suspicion, rate, facts
@@ -136,10 +136,10 @@ def one_training(
     settings = TRAINING.to_dict() | {"epochs": WATCHED, "stop_at_train_loss": None}
     network = build(chosen, samples, classes, seed)
     gs.train(network, trained_on, gs.TrainingSpec.from_dict(settings), seed=seed, on_epoch=monitor)
-    found = gs.suspect_labels(monitor, seed=seed)
+    found = gs.find_label_issues(monitor, seed=seed)
     suspicion = np.full(n, np.nan)
-    suspicion[found.order.numpy()] = -found.margin.numpy()
-    facts = {"flagged": found.flagged, "expected_precision": found.expected_precision}
+    suspicion[found.indices.numpy()] = -found.margin.numpy()
+    facts = {"flagged": found.n_flagged, "expected_precision": found.expected_precision}
     if found.noise is None:
         return suspicion, float("nan"), facts
     return suspicion, found.noise.rate, facts | {"low": found.noise.low, "high": found.noise.high}
@@ -151,7 +151,7 @@ def five_folds(chosen: Set, samples: gs.Samples, classes: int, seed: int) -> tup
     from cleanlab.rank import get_self_confidence_for_each_label  # pyright: ignore[reportMissingImports]
 
     n = len(samples)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(stream_seed(seed, "folds")))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(derive_seed(seed, "folds")))
     probabilities = torch.empty(n, classes)
     for fold in order.chunk(FOLDS):
         network = trained(chosen, samples.subset(order[~torch.isin(order, fold)]), classes, seed)
@@ -247,7 +247,7 @@ def main() -> None:
     }  # fmt: skip
     if given.finished_only:
         jobs = {name: job for name, job in jobs.items() if (given.kept / f"{name}.json").exists()}
-    found = remembered(
+    found = run_cached(
         jobs, given.kept, workers=1, on_done=lambda name, done, of: print(f"{done}/{of} {name}", flush=True)
     )
     rows = summary(list(found.values()))

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gapscope.networks import build
+from gapscope.networks import build_network
 
 Network = TypeVar("Network", bound=nn.Module)
 
 
 def built(name: str, *, input_shape: Any = (3, 32, 32), **options: Any) -> nn.Module:
     """A network of gapscope's, He-initialised, its batch-norm statistics taken from noise."""
-    network = build(
+    network = build_network(
         name,
         input_shape=input_shape,
         n_outputs=7,

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from ablation.some_networks import Functional, Untraceable, initialised, noise
-from gapscope.ablation.graph import Traced, ancestors, crossing, descendants, piece, trace
+from gapscope.ablation.graph import TracedGraph, ancestors, crossing, descendants, extract_subgraph, trace
 
 
-def traced(network: nn.Module) -> Traced:
+def traced(network: nn.Module) -> TracedGraph:
     found = trace(network)
     assert found is not None
     return found
@@ -72,7 +72,7 @@ def test_crossing_holds_what_passes_a_cut() -> None:
     assert site is not None
     passing = crossing(found, site)
     assert [found.function_name(node) for node in passing] == ["mul", "getitem"], "no constants, no inner nodes"
-    tail, used = piece(found, [site, *passing], [found.output])
+    tail, used = extract_subgraph(found, [site, *passing], [found.output])
     assert used == [True, True, True]
     x = noise(4, 3)
     (outputs,) = tail(network.inner(x), 2 * x, 4)
@@ -83,7 +83,7 @@ def test_a_piece_takes_only_what_it_uses() -> None:
     network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
     found = traced(network)
     x, _, relu, last, _ = found.graph.nodes
-    end, used = piece(found, [x, relu], [last])
+    end, used = extract_subgraph(found, [x, relu], [last])
     assert used == [False, True]
     z = noise(4, 3)
     assert torch.equal(end(z)[0], network[2](z))

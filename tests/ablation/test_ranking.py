@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.ablation.unit_order import class_selectivity, mean_absolute_activation, ranked, weight_norm
+from gapscope.ablation.unit_order import class_selectivity, mean_absolute_activation, rank_units, weight_norm
 from gapscope.base.errors import NotMeasurable
 
 
@@ -29,4 +29,4 @@ def test_weight_norms_are_those_of_the_filters() -> None:
 
 
 def test_ranking_is_descending_and_stable() -> None:
-    assert ranked(torch.tensor([0.0, 2.0, 0.0, 5.0])).tolist() == [3, 1, 0, 2]
+    assert rank_units(torch.tensor([0.0, 2.0, 0.0, 5.0])).tolist() == [3, 1, 0, 2]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ablation.some_networks import Untraceable, initialised, noise
-from gapscope.ablation.replay import Reads, forwards, handing_back, passed_calls
+from gapscope.ablation.replay import ReadRecorder, passed_calls, patch_forwards, replay_forwards
 from gapscope.ablation.split import HookedSplit, ReplayedSplit, SplitNetwork, split_at
 from gapscope.base.errors import NotMeasurable
 from gapscope.measures.unit_sparsity import unit_sparsity
@@ -122,7 +122,7 @@ def test_a_layer_that_is_called_again_is_computed_only_behind_the_cut() -> None:
         counted.append(1)
         return own(value)
 
-    with forwards({network.again: counting}):
+    with patch_forwards({network.again: counting}):
         split.outputs(source.values, source, torch.arange(3))
     assert len(counted) == 1 and "forward" not in vars(network.again)
 
@@ -225,7 +225,7 @@ def test_other_modules_for_other_samples_are_refused() -> None:
 @torch.no_grad()
 def test_a_tensor_is_read_by_operations_not_by_calls() -> None:
     looked_at, handed_on = torch.ones(2), torch.ones(2)
-    with Reads() as read:
+    with ReadRecorder() as read:
         _ = looked_at[:1] + 1
         [handed_on][0].shape  # noqa: B018
     assert looked_at in read and handed_on not in read
@@ -234,7 +234,7 @@ def test_a_tensor_is_read_by_operations_not_by_calls() -> None:
 @torch.no_grad()
 def test_calls_are_handed_back_in_their_order_and_then_computed() -> None:
     layer = nn.Identity()
-    with forwards(handing_back([(layer, 1), (layer, 2)])):
+    with patch_forwards(replay_forwards([(layer, 1), (layer, 2)])):
         assert [layer(0), layer(0), layer(0)] == [1, 2, 0]
 
 

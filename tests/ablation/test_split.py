@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialised, noise
 from gapscope.ablation.graph import trace
 from gapscope.ablation.split import HookedSplit, TracedSplit, split_at
-from gapscope.ablation.summed_tail import SummedTail, tail_of
+from gapscope.ablation.summed_tail import SeparableTail, choose_tail
 from gapscope.base.errors import InvalidInput, NotMeasurable
 
 
@@ -50,8 +50,8 @@ def test_activations_in_place_behind_the_cut() -> None:
     assert isinstance(split, TracedSplit)
     source = split.activations(x)
     kept = source.values.clone()
-    assert isinstance(tail_of(split, x, None), SummedTail)
-    tail_of(split, x, None).predictions(source, torch.arange(4))
+    assert isinstance(choose_tail(split, x, None), SeparableTail)
+    choose_tail(split, x, None).predictions(source, torch.arange(4))
     assert torch.equal(source.values, kept)
 
 
@@ -129,5 +129,5 @@ def test_masks_follow_the_axis_of_units() -> None:
         kept = torch.zeros(2, 12, dtype=torch.bool)
         kept[:, 3] = True
         masked = split.masked(values, kept)
-    assert split.unit_axis == -1 and split.units_first(values).shape == (2, 12, 4)
+    assert split.unit_axis == -1 and split.flatten_positions(values).shape == (2, 12, 4)
     assert torch.equal(masked[..., 3], values[..., 3]) and masked.count_nonzero() == values[..., 3].count_nonzero()

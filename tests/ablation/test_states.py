@@ -17,7 +17,7 @@ def test_every_step_is_the_state_in_which_the_right_active_units_are_left(rows: 
     active = torch.tensor(rows)
     samples, units = active.shape
     states = States(active)
-    kept = states.kept(torch.arange(states.total)) & active[states.sample_of]
+    kept = states.mask(torch.arange(states.total)) & active[states.sample_of]
     for sample in range(samples):
         for n in range(units + 1):
             first_removed, last_removed = active[sample].clone(), active[sample].clone()
@@ -34,7 +34,7 @@ def test_every_step_is_the_state_in_which_the_right_active_units_are_left(rows: 
 def test_no_state_of_a_sample_stands_twice(rows: list[list[bool]]) -> None:
     active = torch.tensor(rows)
     states = States(active)
-    kept = states.kept(torch.arange(states.total)) & active[states.sample_of]
+    kept = states.mask(torch.arange(states.total)) & active[states.sample_of]
     labelled = torch.cat([states.sample_of[:, None], kept.long()], 1)
     assert len(labelled.unique(dim=0)) == states.total
     assert states.total == sum(max(1, 2 * sum(row)) for row in rows)

@@ -10,8 +10,8 @@ from ablation.naive import naive_predictions
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialised, noise
 from gapscope.ablation.masked_tail import MaskedTail
 from gapscope.ablation.split import SplitNetwork, split_at
-from gapscope.ablation.summed_tail import SummedTail, linear_cut, separates_units, tail_of
-from gapscope.ablation.unit_order import mean_absolute_activation, ranked
+from gapscope.ablation.summed_tail import SeparableTail, choose_tail, linear_cut, separates_units
+from gapscope.ablation.unit_order import mean_absolute_activation, rank_units
 
 SMALL = {"width_multiplier": 0.1}
 IMAGES = (3, 32, 32)
@@ -68,8 +68,8 @@ def prepared(case: str, dtype: torch.dtype, samples: int = 6) -> tuple[Any, Spli
     network, layer, shape, _, _ = CASES[case]
     network, x = network.to(dtype), noise(samples, *shape, seed=5, dtype=dtype)
     split = split_at(network, x, layer, None)
-    values = split.units_first(split.activations(x).values)
-    return network, split, x, ranked(mean_absolute_activation(values))
+    values = split.flatten_positions(split.activations(x).values)
+    return network, split, x, rank_units(mean_absolute_activation(values))
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_predictions_are_those_of_the_naive_loop_at_every_step(case: str, dtype:
     network, split, x, ranking = prepared(case, dtype)
     _, layer, _, axis, sums = CASES[case]
     expected = naive_predictions(network, layer, x, ranking, unit_axis=axis)
-    source, tail = split.all_activations(x, 4), tail_of(split, x, None)
-    assert isinstance(tail, SummedTail if sums else MaskedTail)
+    source, tail = split.all_activations(x, 4), choose_tail(split, x, None)
+    assert isinstance(tail, SeparableTail if sums else MaskedTail)
     assert torch.equal(tail.predictions(source, ranking), expected)
     assert torch.equal(MaskedTail(split, None).predictions(source, ranking), expected)
     assert len(expected.unique()) > 1, "the case shows nothing"
@@ -97,9 +97,9 @@ def test_predictions_are_those_of_the_naive_loop_at_every_step(case: str, dtype:
 def test_the_chunk_size_has_no_effect(case: str) -> None:
     _, split, x, ranking = prepared(case, torch.float64)
     source = split.activations(x)
-    expected = tail_of(split, x, None).predictions(source, ranking)
+    expected = choose_tail(split, x, None).predictions(source, ranking)
     for rows in (1, 2, 5, 40):
-        assert torch.equal(tail_of(split, x, rows).predictions(source, ranking), expected)
+        assert torch.equal(choose_tail(split, x, rows).predictions(source, ranking), expected)
         assert torch.equal(split.all_activations(x, 1 + rows % 5).values, source.values)
 
 
@@ -113,9 +113,9 @@ def test_rows_that_tie_are_those_of_the_masked_forward_pass() -> None:
     x = noise(8, 4)
     split = split_at(network, x, "1", None)
     source = split.activations(x)
-    ranking = ranked(mean_absolute_activation(split.units_first(source.values)))
-    tail = tail_of(split, x, None)
-    assert isinstance(tail, SummedTail)
+    ranking = rank_units(mean_absolute_activation(split.flatten_positions(source.values)))
+    tail = choose_tail(split, x, None)
+    assert isinstance(tail, SeparableTail)
     found = tail.predictions(source, ranking)
     assert torch.equal(found, naive_predictions(network, "1", x, ranking))
     assert torch.equal(MaskedTail(split, None).predictions(source, ranking), found)
@@ -132,9 +132,9 @@ def test_near_ties_are_settled_by_the_masked_forward_pass(monkeypatch: pytest.Mo
     x = noise(8, 4)
     split = split_at(network, x, "1", None)
     source = split.activations(x)
-    ranking = ranked(mean_absolute_activation(split.units_first(source.values)))
-    tail = tail_of(split, x, None)
-    assert isinstance(tail, SummedTail)
+    ranking = rank_units(mean_absolute_activation(split.flatten_positions(source.values)))
+    tail = choose_tail(split, x, None)
+    assert isinstance(tail, SeparableTail)
     masked = MaskedTail(split, None).predictions(source, ranking)
     assert torch.equal(tail.predictions(source, ranking), masked)
     monkeypatch.setattr("gapscope.ablation.summed_tail.doubtful", lambda outputs, tolerance: outputs[:, 0].isnan())
@@ -153,8 +153,8 @@ def test_zero_units_cost_nothing() -> None:
     source = split.activations(x)
     active = int((source.values != 0).sum())
     assert 0 < active < source.values.numel() / 2
-    ranking = ranked(mean_absolute_activation(split.units_first(source.values)))
-    for tail in (tail_of(split, x, None), MaskedTail(split, None)):
+    ranking = rank_units(mean_absolute_activation(split.flatten_positions(source.values)))
+    for tail in (choose_tail(split, x, None), MaskedTail(split, None)):
         rows.clear()
         tail.predictions(source, ranking)
         assert sum(rows) <= 2 * active + len(x) + 10
@@ -167,7 +167,7 @@ def test_a_dead_layer_has_one_prediction() -> None:
     split = split_at(network, x, "1", None)
     source, ranking = split.activations(x), torch.arange(5)
     expected = network(x).argmax(1)[None, :, None].expand(2, 6, 6)
-    assert torch.equal(tail_of(split, x, None).predictions(source, ranking), expected)
+    assert torch.equal(choose_tail(split, x, None).predictions(source, ranking), expected)
     assert torch.equal(MaskedTail(split, None).predictions(source, ranking), expected)
 
 
@@ -200,14 +200,14 @@ def test_a_linear_layer_that_something_passes_by_is_no_cut() -> None:
     split = split_at(network, x, "inner", None)
     cut = linear_cut(split)  # type: ignore[arg-type]
     assert cut is not None and cut.linear is network.head
-    assert isinstance(tail_of(split, x, None), MaskedTail)
+    assert isinstance(choose_tail(split, x, None), MaskedTail)
 
 
 def test_one_class_is_predicted_always() -> None:
     network, x = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), noise(2, 2)
     with torch.no_grad():
         split = split_at(network, x, "1", None)
-        assert not tail_of(split, x, None).predictions(split.activations(x), torch.arange(3)).any()
+        assert not choose_tail(split, x, None).predictions(split.activations(x), torch.arange(3)).any()
 
 
 def test_functional_activation_as_default_layer() -> None:
@@ -215,8 +215,8 @@ def test_functional_activation_as_default_layer() -> None:
     with torch.no_grad():
         split = split_at(network, x, None, None)
         source = split.activations(x)
-        ranking = ranked(mean_absolute_activation(split.units_first(source.values)))
-        tail = tail_of(split, x, None)
-        assert isinstance(tail, SummedTail)
+        ranking = rank_units(mean_absolute_activation(split.flatten_positions(source.values)))
+        tail = choose_tail(split, x, None)
+        assert isinstance(tail, SeparableTail)
         # zero before the ReLU is zero behind it
         assert torch.equal(tail.predictions(source, ranking), naive_predictions(network, "norm", x, ranking))

@@ -9,8 +9,8 @@ from ablation.naive import naive_predictions
 from cases import CASES
 from gapscope.ablation.masked_tail import MaskedTail
 from gapscope.ablation.split import split_at
-from gapscope.ablation.summed_tail import tail_of
-from gapscope.ablation.unit_order import mean_absolute_activation, ranked
+from gapscope.ablation.summed_tail import choose_tail
+from gapscope.ablation.unit_order import mean_absolute_activation, rank_units
 
 LAYERS = {
     "fully connected": "3",
@@ -28,8 +28,8 @@ LAYERS = {
 def test_predictions_are_those_of_the_naive_loop(name: str) -> None:
     network, samples = CASES[name].make(5, dtype=torch.float64)
     split = split_at(network, samples.inputs, LAYERS[name], None)
-    ranking = ranked(mean_absolute_activation(split.units_first(split.activations(samples.inputs).values)))
+    ranking = rank_units(mean_absolute_activation(split.flatten_positions(split.activations(samples.inputs).values)))
     expected = naive_predictions(network, LAYERS[name], samples.inputs, ranking)
     source = split.all_activations(samples.inputs, 2)
-    assert torch.equal(tail_of(split, samples.inputs, None).predictions(source, ranking), expected)
+    assert torch.equal(choose_tail(split, samples.inputs, None).predictions(source, ranking), expected)
     assert torch.equal(MaskedTail(split, None).predictions(source, ranking), expected)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.options import check_known, from_mapping, typed
+from gapscope.base.options import check_known, coerce, from_mapping
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Size:
     ],
 )
 def test_values_take_their_declared_type(value: Any, annotation: Any, expected: Any) -> None:
-    found = typed("x", value, annotation)
+    found = coerce("x", value, annotation)
     assert found == expected and type(found) is type(expected)
 
 
@@ -54,7 +54,7 @@ def test_values_take_their_declared_type(value: Any, annotation: Any, expected: 
 )
 def test_a_wrong_type_is_refused_by_name(value: Any, annotation: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        typed("x", value, annotation)
+        coerce("x", value, annotation)
 
 
 def test_names_that_are_not_known() -> None:

@@ -8,66 +8,69 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.base.random_streams import given_or_repeatable, stream
-from gapscope.base.randomness import numpy_given_or_repeatable
+from gapscope.base.random_streams import make_generator, resolve_generator
+from gapscope.base.randomness import resolve_numpy_generator
 from gapscope.base.samples import Samples
 from gapscope.data.augmentation import flip_shift_rotate
-from gapscope.data.corruptions import balanced_subset, label_noise, subset, target_noise
-from gapscope.data.synthetic_faces import draw_faces
+from gapscope.data.corruptions import add_target_noise, balanced_subset, inject_label_noise, subset
 from gapscope.data.motion_blur import motion_blur
+from gapscope.data.synthetic_faces import render_faces
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.ntk_trace import ntk_trace
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.unit_sparsity import unit_sparsity
-from gapscope.networks.factory import build
+from gapscope.networks.factory import build_network
 from gapscope.theory.teacher_students import draw_teacher_task
 
 
 def test_streams_differ_by_seed_and_by_purpose() -> None:
-    draws = [torch.rand(1, generator=stream(seed, purpose)).item() for seed in (0, 1) for purpose in ("a", "b")]
+    draws = [torch.rand(1, generator=make_generator(seed, purpose)).item() for seed in (0, 1) for purpose in ("a", "b")]
     assert len(set(draws)) == 4
-    assert torch.rand(1, generator=stream(0, "a")).item() == draws[0]
+    assert torch.rand(1, generator=make_generator(0, "a")).item() == draws[0]
 
 
 def test_none_is_repeatable_and_leaves_the_global_state_alone() -> None:
     before = torch.get_rng_state()
-    first, second = (torch.rand(4, generator=given_or_repeatable(None, "a")) for _ in range(2))
+    first, second = (torch.rand(4, generator=resolve_generator(None, "a")) for _ in range(2))
     assert torch.equal(first, second)
-    assert not torch.equal(first, torch.rand(4, generator=given_or_repeatable(None, "b")))
-    assert given_or_repeatable(None).initial_seed() == 0
+    assert not torch.equal(first, torch.rand(4, generator=resolve_generator(None, "b")))
+    assert resolve_generator(None).initial_seed() == 0
     assert torch.equal(torch.get_rng_state(), before)
     mine = torch.Generator()
-    assert given_or_repeatable(mine, "a") is mine
+    assert resolve_generator(mine, "a") is mine
 
 
 def test_numpy_follows_the_same_rule() -> None:
-    first, second = (numpy_given_or_repeatable(None).standard_normal(3) for _ in range(2))
+    first, second = (resolve_numpy_generator(None).standard_normal(3) for _ in range(2))
     assert (first == second).all()
     mine = np.random.default_rng(1)
-    assert numpy_given_or_repeatable(mine) is mine
+    assert resolve_numpy_generator(mine) is mine
 
 
 def _calls() -> dict[str, Callable[[], Any]]:
     """Everything that takes a generator, called without one."""
     samples = Samples(torch.arange(40.0)[:, None], torch.arange(40) % 2)
-    images = torch.rand(3, 1, 8, 8, generator=stream(0, "test"))
-    network = build("lenet5", input_shape=(1, 28, 28), n_outputs=2)
-    faces, layer = torch.rand(6, 4, generator=stream(1, "test")), nn.Linear(4, 2)
+    images = torch.rand(3, 1, 8, 8, generator=make_generator(0, "test"))
+    network = build_network("lenet5", input_shape=(1, 28, 28), n_outputs=2)
+    faces, layer = torch.rand(6, 4, generator=make_generator(1, "test")), nn.Linear(4, 2)
     return {
-        "initial weights": lambda: next(build("fully_connected", input_shape=(3,), n_outputs=2).parameters()),
-        "label noise": lambda: label_noise(samples.targets, 0.5, 2),  # type: ignore[arg-type]
-        "target noise": lambda: target_noise(samples.inputs, 1.0),
+        "initial weights": lambda: next(build_network("fully_connected", input_shape=(3,), n_outputs=2).parameters()),
+        "label noise": lambda: inject_label_noise(samples.targets, 0.5, 2),  # type: ignore[arg-type]
+        "target noise": lambda: add_target_noise(samples.inputs, 1.0),
         "subset": lambda: subset(samples, 9).inputs,
         "balanced subset": lambda: balanced_subset(samples, 8, 2).inputs,
         "motion blur": lambda: motion_blur(images, 5),
-        "drawn faces": lambda: draw_faces(2)[0],
+        "drawn faces": lambda: render_faces(2)[0],
         "augmentation": lambda: flip_shift_rotate(images),
         "output sensitivity": lambda: output_sensitivity(layer, faces),
         "probes of the kernel": lambda: ntk_trace(layer, faces, method="probe", probe="rademacher"),
         "probes of the Jacobian": lambda: input_jacobian_norm(layer, faces, method="probe", squared=True),
         "random ranking": lambda: (
             unit_sparsity(
-                network, torch.rand(6, 1, 28, 28, generator=stream(2, "test")), torch.arange(6) % 2, attribute="random"
+                network,
+                torch.rand(6, 1, 28, 28, generator=make_generator(2, "test")),
+                torch.arange(6) % 2,
+                attribute="random",
             ).curves
         ),
         "teachers": lambda: torch.as_tensor(draw_teacher_task(0.5, n_inputs=6, students=2).inputs),

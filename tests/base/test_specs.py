@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.specs import DataSpec, NetworkSpec, Spec, TrainingSpec, setting_paths
+from gapscope.base.specs import DataSpec, NetworkSpec, RunSpec, TrainingSpec, setting_paths
 
 
 def test_equal_settings_have_equal_ids_however_they_were_written() -> None:
-    written = Spec.from_dict({"data": {"label_noise": 0, "name": "digits"}, "training": {"learning_rate": 0.1}})
-    assert written == Spec() and written.id == Spec().id and hash(written) == hash(Spec())
-    assert Spec(training=TrainingSpec(learning_rate=1)).id == Spec(training=TrainingSpec(learning_rate=1.0)).id
-    first, second = (Spec(network=NetworkSpec(options={"width_multiplier": value})) for value in (1, 1.0))
+    written = RunSpec.from_dict({"data": {"label_noise": 0, "name": "digits"}, "training": {"learning_rate": 0.1}})
+    assert written == RunSpec() and written.id == RunSpec().id and hash(written) == hash(RunSpec())
+    assert RunSpec(training=TrainingSpec(learning_rate=1)).id == RunSpec(training=TrainingSpec(learning_rate=1.0)).id
+    first, second = (RunSpec(network=NetworkSpec(options={"width_multiplier": value})) for value in (1, 1.0))
     assert first == second and first.id == second.id
 
 
 def test_ids_are_stable_across_versions() -> None:
-    assert Spec().id == "44136fa355b3678a"  # of "{}": a new setting with a neutral default must not change it
-    assert Spec(seed=1).id == "a4bbadc1c78966d2"
+    assert RunSpec().id == "44136fa355b3678a"  # of "{}": a new setting with a neutral default must not change it
+    assert RunSpec(seed=1).id == "a4bbadc1c78966d2"
 
 
 @given(
@@ -31,9 +31,9 @@ def test_ids_are_stable_across_versions() -> None:
     options=st.dictionaries(st.text(max_size=5), st.integers() | st.floats(allow_nan=False, allow_infinity=False)),
 )
 def test_a_spec_survives_plain_values(noise: float, seed: int, options: dict[str, Any]) -> None:
-    spec = Spec(data=DataSpec(label_noise=noise), network=NetworkSpec(options=options), seed=seed)
-    assert Spec.from_dict(spec.to_dict()) == spec
-    assert Spec.from_dict(spec.to_dict(omit_defaults=True)).id == spec.id
+    spec = RunSpec(data=DataSpec(label_noise=noise), network=NetworkSpec(options=options), seed=seed)
+    assert RunSpec.from_dict(spec.to_dict()) == spec
+    assert RunSpec.from_dict(spec.to_dict(omit_defaults=True)).id == spec.id
 
 
 def test_every_setting_changes_the_id() -> None:
@@ -53,8 +53,8 @@ def test_every_setting_changes_the_id() -> None:
     }  # fmt: skip
     needs_others = {"training.nesterov", "normalization.emulated_size"}
     assert set(changed) | needs_others == set(setting_paths())
-    ids = {Spec().replace({path: value}).id for path, value in changed.items()}
-    assert len(ids | {Spec().id}) == len(changed) + 1
+    ids = {RunSpec().replace({path: value}).id for path, value in changed.items()}
+    assert len(ids | {RunSpec().id}) == len(changed) + 1
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_every_setting_changes_the_id() -> None:
 )
 def test_wrong_settings_get_one_sentence(content: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        Spec.from_dict(content)
+        RunSpec.from_dict(content)
 
 
 def test_changes_are_named_by_their_path() -> None:
-    assert Spec().replace({"network.options.width": 3}).network.options == {"width": 3}
+    assert RunSpec().replace({"network.options.width": 3}).network.options == {"width": 3}
     with pytest.raises(InvalidInput, match=r"Did you mean 'data.label_noise'"):
-        Spec().replace({"dta.label_noise": 1})
+        RunSpec().replace({"dta.label_noise": 1})
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def test_changes_are_named_by_their_path() -> None:
 )
 def test_wrong_normalizations_get_one_sentence(content: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        Spec.from_dict({"normalization": content})
+        RunSpec.from_dict({"normalization": content})
 
 
 def test_a_neutral_normalization_keeps_the_ids_of_older_runs() -> None:
-    older = Spec(network=NetworkSpec(name="lenet5"), seed=3)
+    older = RunSpec(network=NetworkSpec(name="lenet5"), seed=3)
     written = older.to_dict()
     del written["normalization"]  # as a record of an older version has it
-    assert Spec.from_dict(written) == older and Spec.from_dict(written).id == older.id
+    assert RunSpec.from_dict(written) == older and RunSpec.from_dict(written).id == older.id
     assert older.replace({"normalization.kind": "batch"}).id == older.id
     assert older.replace({"normalization.kind": "none"}).id != older.id

@@ -12,7 +12,7 @@ from batch_norm.some_networks import Residual, images, plain, warmed_up
 from gapscope.base.errors import InvalidInput, NotMeasurable, NotYetSupported
 from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d
 from gapscope.batch_norm.layers.population import PopulationNorm1d
-from gapscope.batch_norm.norm_layers import batch_norm_layers, feeding_layers, in_forward_order
+from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order, preceding_layers
 
 
 class NormWithActivation(nn.BatchNorm1d):
@@ -56,15 +56,18 @@ def test_a_layer_used_twice_or_never_is_refused() -> None:
 
 def test_feeding_layers() -> None:
     network = warmed_up(Residual().double())
-    assert feeding_layers(network, batch_norm_layers(network), images(1).inputs) == {"norm1": "conv1", "norm2": "conv2"}
+    assert preceding_layers(network, batch_norm_layers(network), images(1).inputs) == {
+        "norm1": "conv1",
+        "norm2": "conv2",
+    }
     shared = nn.Linear(2, 2)
     twice = nn.Sequential(shared, nn.BatchNorm1d(2), shared, nn.BatchNorm1d(2)).eval()
-    assert feeding_layers(twice, batch_norm_layers(twice), torch.zeros(1, 2)) == {}
+    assert preceding_layers(twice, batch_norm_layers(twice), torch.zeros(1, 2)) == {}
     tokens = nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5)).eval()  # [n, 5, 5]: channels are tokens here
-    assert feeding_layers(tokens, batch_norm_layers(tokens), torch.zeros(1, 5, 2)) == {}
+    assert preceding_layers(tokens, batch_norm_layers(tokens), torch.zeros(1, 5, 2)) == {}
 
 
 def test_hooks_are_removed() -> None:
     network = warmed_up(plain())
-    feeding_layers(network, batch_norm_layers(network), images(1).inputs)
+    preceding_layers(network, batch_norm_layers(network), images(1).inputs)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())

@@ -15,7 +15,7 @@ from batch_norm.some_networks import Residual, images, plain, warmed_up
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.batch_norm.layers.population import PopulationNorm1d
 from gapscope.batch_norm.refresh import refresh_population
-from gapscope.batch_norm.replace import replace
+from gapscope.batch_norm.replace import replace_batch_norm
 
 
 def statistics(network: nn.Module) -> dict[str, Tensor]:
@@ -40,7 +40,7 @@ def by_hand(network: nn.Sequential, x: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("chunk_size", [7, 40])
 def test_layer_by_layer_with_earlier_layers_already_updated(chunk_size: int) -> None:
-    network = replace(warmed_up(plain()), "population")
+    network = replace_batch_norm(warmed_up(plain()), "population")
     refresh_population(network, images(40, seed=99), chunk_size=chunk_size)
     expected = by_hand(network, images(40, seed=99).inputs)
     for one, other in zip(statistics(network).values(), expected, strict=True):
@@ -48,7 +48,7 @@ def test_layer_by_layer_with_earlier_layers_already_updated(chunk_size: int) -> 
 
 
 def test_forward_order_not_order_of_registration() -> None:
-    network = replace(warmed_up(Residual().double()), "population")
+    network = replace_batch_norm(warmed_up(Residual().double()), "population")
     other = copy.deepcopy(network)
     refresh_population(network, images(30), chunk_size=30)
     refresh_population(other, images(30), chunk_size=11)
@@ -61,7 +61,7 @@ def test_forward_order_not_order_of_registration() -> None:
 
 
 def test_nothing_else_changes() -> None:
-    network: Any = replace(warmed_up(plain()), "population").train()
+    network: Any = replace_batch_norm(warmed_up(plain()), "population").train()
     network[1].eval()
     before = {name: p.clone() for name, p in network.named_parameters()}
     modes = [module.training for module in network.modules()]
@@ -76,7 +76,7 @@ def test_nothing_else_changes() -> None:
 def test_a_shuffling_loader_gives_every_layer_the_same_samples() -> None:
     samples = images(60)
     loader = DataLoader(TensorDataset(samples.inputs, torch.zeros(60)), batch_size=8, shuffle=True)
-    network = replace(warmed_up(plain()), "population")
+    network = replace_batch_norm(warmed_up(plain()), "population")
     torch.manual_seed(5)
     refresh_population(network, loader, samples=20)
     torch.manual_seed(5)
@@ -122,7 +122,7 @@ def test_batch_norm_layers_can_be_named() -> None:
 
 
 def test_not_finite_activations_change_nothing() -> None:
-    network: Any = replace(warmed_up(plain()), "population")
+    network: Any = replace_batch_norm(warmed_up(plain()), "population")
     with torch.no_grad():
         network[3].weight[2] = torch.inf
     before = statistics(network)

@@ -15,14 +15,14 @@ from gapscope.batch_norm.layers.ghost import GhostBatchNorm2d
 from gapscope.batch_norm.layers.mean_only import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d
 from gapscope.batch_norm.layers.population import PopulationNorm2d
 from gapscope.batch_norm.layers.variance_only import VarianceOnlyBatchNorm2d
-from gapscope.batch_norm.replace import KINDS, replace
+from gapscope.batch_norm.replace import KINDS, replace_batch_norm
 
 
 @pytest.mark.parametrize("kind", ["batch", "population", "ghost"])
 @pytest.mark.parametrize("make", [plain, Residual])
 def test_kinds_with_the_same_state_give_identical_outputs(kind: str, make: Any) -> None:
     network, x = warmed_up(make().double()), images(9).inputs
-    swapped: Any = replace(network, kind)
+    swapped: Any = replace_batch_norm(network, kind)
     assert torch.equal(swapped(x), network(x))
     assert list(swapped.state_dict()) == list(network.state_dict())
     swapped.load_state_dict(network.state_dict())
@@ -32,7 +32,7 @@ def test_kinds_with_the_same_state_give_identical_outputs(kind: str, make: Any) 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_keeps_what_whole_networks_compute(name: str, kind: str) -> None:
     network, samples = CASES[name].make(5, dtype=torch.float64)
-    swapped = replace(network, kind, inputs=samples.inputs)
+    swapped = replace_batch_norm(network, kind, inputs=samples.inputs)
     torch.testing.assert_close(swapped(samples.inputs), network(samples.inputs))
 
 
@@ -44,7 +44,7 @@ def test_every_kind_keeps_the_evaluation_function(kind: str, weight_norm: bool, 
     x = images(9).inputs
     if not bias:
         network[0].bias = None
-    swapped: Any = replace(network, kind, weight_norm=weight_norm, inputs=x)
+    swapped: Any = replace_batch_norm(network, kind, weight_norm=weight_norm, inputs=x)
     torch.testing.assert_close(swapped(x), network(x))
     assert isinstance(swapped[1], KINDS[kind][1]) and isinstance(swapped[8], KINDS[kind][0])
     assert hasattr(swapped[3], "parametrizations") == weight_norm
@@ -58,14 +58,14 @@ def test_zero_gamma_is_no_obstacle(kind: str) -> None:
     with torch.no_grad():
         network[1].weight[1] = 0.0
     for weight_norm in (False, True):
-        swapped: Any = replace(network, kind, weight_norm=weight_norm, inputs=x)
+        swapped: Any = replace_batch_norm(network, kind, weight_norm=weight_norm, inputs=x)
         torch.testing.assert_close(swapped(x), network(x))
 
 
 def test_the_length_takes_the_place_of_gamma_in_weight_normalised_mean_only() -> None:
     network: Any = warmed_up(plain())
     x = images(9).inputs
-    swapped: Any = replace(network, "mean_only", weight_norm=True, inputs=x)
+    swapped: Any = replace_batch_norm(network, "mean_only", weight_norm=True, inputs=x)
     assert isinstance(swapped[1], MeanOnlyBatchNorm2d) and swapped[1].weight is None
     lengths = swapped[0].parametrizations.weight.original0.flatten()
     expected = network[1].weight / (network[1].running_var + 1e-5).sqrt() * network[0].weight.flatten(1).norm(dim=1)
@@ -75,11 +75,11 @@ def test_the_length_takes_the_place_of_gamma_in_weight_normalised_mean_only() ->
 def test_back_and_forth_and_rms() -> None:
     network: Any = warmed_up(plain())
     x = images(9).inputs
-    there: Any = replace(network, "population", detach=True)
+    there: Any = replace_batch_norm(network, "population", detach=True)
     assert isinstance(there[1], PopulationNorm2d) and there[1].detach
-    back = replace(there, "batch")
+    back = replace_batch_norm(there, "batch")
     assert type(back[1]) is nn.BatchNorm2d and back[1].momentum == 0.1 and torch.equal(back(x), network(x))
-    rms: Any = replace(network, "variance_only", rms=True)
+    rms: Any = replace_batch_norm(network, "variance_only", rms=True)
     assert isinstance(rms[1], VarianceOnlyBatchNorm2d) and rms[1].rms
     torch.testing.assert_close(rms(x), network(x))
 
@@ -88,7 +88,7 @@ def test_modes_options_and_frozen_parameters_are_carried_over() -> None:
     network: Any = warmed_up(plain()).train()
     network[4].eval()
     network[1].weight.requires_grad_(False)
-    swapped: Any = replace(network, "ghost", ghost_size=4, layers=["1", "4"])
+    swapped: Any = replace_batch_norm(network, "ghost", ghost_size=4, layers=["1", "4"])
     assert isinstance(swapped[1], GhostBatchNorm2d) and swapped[1].ghost_size == 4
     assert swapped[1].training and not swapped[4].training and type(swapped[8]) is nn.BatchNorm1d
     assert not swapped[1].weight.requires_grad and swapped[1].bias.requires_grad
@@ -96,16 +96,18 @@ def test_modes_options_and_frozen_parameters_are_carried_over() -> None:
 
 def test_in_place_and_a_network_that_is_one_layer() -> None:
     network = warmed_up(plain())
-    assert replace(network, "population", inplace=True) is network and isinstance(network[1], PopulationNorm2d)
-    assert isinstance(replace(nn.BatchNorm1d(2), "mean_only"), MeanOnlyBatchNorm1d)
+    assert replace_batch_norm(network, "population", inplace=True) is network and isinstance(
+        network[1], PopulationNorm2d
+    )
+    assert isinstance(replace_batch_norm(nn.BatchNorm1d(2), "mean_only"), MeanOnlyBatchNorm1d)
 
 
 def test_a_layer_without_a_feeder_is_refused_or_left() -> None:
     network, x = warmed_up(Residual().double()), images(9).inputs
     with pytest.raises(ReplaceLayer, match="layer 'last': its input is not the output of one linear or convolutional"):
-        replace(network, "none", inputs=x)
+        replace_batch_norm(network, "none", inputs=x)
     with pytest.warns(UserWarning, match="cannot for layer 'last'.*These layers stay as they are"):
-        swapped: Any = replace(network, "none", inputs=x, strict=False)
+        swapped: Any = replace_batch_norm(network, "none", inputs=x, strict=False)
     assert isinstance(swapped.norm1, nn.Identity) and isinstance(swapped.last, nn.BatchNorm2d)
     torch.testing.assert_close(swapped(x), network(x))
 
@@ -122,13 +124,13 @@ def test_where_it_cannot(layer: nn.Module, kind: str, reason: str) -> None:
     with pytest.raises(
         ReplaceLayer, match=f"must keep the evaluation function, which it cannot for layer '0': {reason}"
     ):
-        replace(nn.Sequential(layer), kind)
+        replace_batch_norm(nn.Sequential(layer), kind)
 
 
 def test_affine_false_is_fine_where_the_state_is_the_same() -> None:
     network, x = nn.Sequential(nn.BatchNorm1d(3, affine=False)), torch.randn(5, 3)
     network(x)
-    assert torch.equal(replace(network.eval(), "population")(x), network(x))
+    assert torch.equal(replace_batch_norm(network.eval(), "population")(x), network(x))
 
 
 class Shared(nn.Module):
@@ -147,27 +149,27 @@ def test_a_feeder_that_feeds_others_too_is_found_out() -> None:
     network, x = Shared(), torch.randn(20, 3)
     nn.init.constant_(network.norm.weight, 3.0)
     with pytest.raises(ReplaceLayer, match="must keep the outputs; they changed by"):
-        replace(network.eval(), "none", inputs=x)
+        replace_batch_norm(network.eval(), "none", inputs=x)
 
 
 def test_errors() -> None:
     network = warmed_up(plain())
     with pytest.raises(InvalidInput, match=r"got 'populaton'. Did you mean 'population'"):
-        replace(network, "populaton")
+        replace_batch_norm(network, "populaton")
     with pytest.raises(InvalidInput, match="pass a few inputs"):
-        replace(network, "none")
+        replace_batch_norm(network, "none")
     with pytest.raises(InvalidInput, match=r"GhostBatchNorm2d has no option 'ghostsize'. Did you mean 'ghost_size'"):
-        replace(network, "ghost", ghostsize=3)
+        replace_batch_norm(network, "ghost", ghostsize=3)
     with pytest.raises(
         InvalidInput, match="layers must name batch-normalisation layers of the network: '1', '4', '8'; got '3'"
     ):
-        replace(network, "ghost", layers=["3"])
+        replace_batch_norm(network, "ghost", layers=["3"])
     with pytest.raises(NotMeasurable, match="must hold batch-normalisation layers; it holds none"):
-        replace(nn.Linear(2, 2), "ghost")
+        replace_batch_norm(nn.Linear(2, 2), "ghost")
 
 
 def test_training_differs_as_it_should() -> None:
     network, x = warmed_up(plain()), images(12).inputs
     reference = network.train()(x)
-    assert not torch.allclose(replace(network, "population").train()(x), reference)
-    torch.testing.assert_close(replace(network, "ghost", ghost_size=12).train()(x), reference)
+    assert not torch.allclose(replace_batch_norm(network, "population").train()(x), reference)
+    torch.testing.assert_close(replace_batch_norm(network, "ghost", ghost_size=12).train()(x), reference)

@@ -16,9 +16,9 @@ import torch
 import gapscope as gs
 
 def digits(wrong=0.0):
-    train = gs.load("digits").train.subset(torch.arange(120))
+    train = gs.load_dataset("digits").train.subset(torch.arange(120))
     labels = train.targets if not wrong else train.targets[torch.randperm(120, generator=torch.Generator())]
-    network = gs.build("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=32)
+    network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=32)
     training = {"optimizer": "adam", "learning_rate": 0.005, "epochs": 20, "batch_size": 20}
     gs.train(network, gs.Samples(train.inputs, labels), gs.TrainingSpec.from_dict(training))
     return network, (train.inputs, labels)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from gapscope.results.readings import Reading, Readings
-from gapscope.results.records import Record
 from gapscope.cli import app
 from gapscope.pools import Pool
+from gapscope.results.readings import Reading, Readings
+from gapscope.results.records import Record
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "pgdl_task1_v4.csv"
 FAST = ["--permutations", "60", "--measure", "m.rbf", "--measure", "m.wcv"]

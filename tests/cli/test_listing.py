@@ -19,7 +19,7 @@ def rows(what: str) -> list[dict[str, Any]]:
 
 def test_all_measures_with_their_options() -> None:
     found = {row["name"]: row for row in rows("measures")}
-    assert found.keys() == gs.measures.registry.measures().keys()
+    assert found.keys() == gs.list_measures().keys()
     trace = found["ntk_trace"]
     assert trace["needs"] == ["inputs"] and trace["cost"] == "many" and "method" in trace["options"]
     assert {name for name, row in found.items() if row["by_default"]} >= {"accuracy", "unit_sparsity"}

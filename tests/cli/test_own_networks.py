@@ -79,7 +79,7 @@ def test_a_pool_of_own_networks_is_read_reported_and_estimated_from(pool: gs.Poo
     assert done.returncode in (0, 2) and done.stdout.count("trust: ") == 2, done.stderr
     estimator = gs.GapEstimator.load(pool.folder / "estimator.json")
     record = pool.records()[0]
-    answer = estimator.assess(gs.records_to_pandas([record]))
+    answer = estimator.assess(gs.pools.records_to_pandas([record]))
     assert answer["verdict"].tolist() == ["inside"]
 
 
@@ -124,13 +124,15 @@ def test_a_wrong_function_gets_one_sentence(own: Path, source: str, message: str
 def test_a_resnet_and_a_bert_make_records() -> None:
     for make in (resnet18, bert):
         network, data = make()
-        record = gs.record(network, data, test=data, name="mine", measures=["ntk_trace", "unit_sparsity", "loss"])
+        record = gs.record_network(
+            network, data, test=data, name="mine", measures=["ntk_trace", "unit_sparsity", "loss"]
+        )
         assert record.gap == 0 and record.readings["ntk_trace"].value > 0 and record.measured_samples == 24
         assert record.spec["network"]["name"] == type(network).__name__
     assert not record.unmeasured
-    assert gs.record(network, data, name="mine", measures=["loss"]).gap != record.gap  # NaN: no test data
+    assert gs.record_network(network, data, name="mine", measures=["loss"]).gap != record.gap  # NaN: no test data
 
 
 def test_a_record_needs_targets() -> None:
     with pytest.raises(InvalidInput, match="train data of a record need targets"):
-        gs.record(nn.Linear(3, 2), torch.ones(4, 3), name="mine")
+        gs.record_network(nn.Linear(3, 2), torch.ones(4, 3), name="mine")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapscope.base.errors import DataNotFound, UnreadableFile
-from gapscope.data.compressed import check_room, opened, read_bounded
+from gapscope.data.compressed import check_capacity, open_maybe_gzip, read_bounded
 
 
 @pytest.mark.parametrize("name", ["file", "file.gz"])
@@ -62,16 +62,16 @@ def test_a_promise_that_no_file_of_this_size_can_keep_is_refused(tmp_path: Path)
     plain, packed = tmp_path / "plain", tmp_path / "packed"
     plain.write_bytes(b"12345678")
     packed.write_bytes(gzip.compress(bytes(10**6), 9))
-    check_room(plain, 8)
-    check_room(packed, 10**6)
+    check_capacity(plain, 8)
+    check_capacity(packed, 10**6)
     with pytest.raises(UnreadableFile, match="must hold the 9 bytes that its header states; it can hold 8 at most"):
-        check_room(plain, 9)
+        check_capacity(plain, 9)
     with pytest.raises(UnreadableFile, match="must hold the 1,000,000,000 bytes"):
-        check_room(packed, 10**9)
+        check_capacity(packed, 10**9)
 
 
 def test_an_error_of_the_body_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"content")
-    with pytest.raises(KeyError, match="mine"), opened(path):
+    with pytest.raises(KeyError, match="mine"), open_maybe_gzip(path):
         raise KeyError("mine")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.data.corruptions import balanced_subset, label_noise, subset, target_noise
+from gapscope.data.corruptions import add_target_noise, balanced_subset, inject_label_noise, subset
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -22,7 +22,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 )
 def test_exactly_round_rate_n_labels_become_another_class(n: int, rate: float, n_classes: int, seed: int) -> None:
     labels = torch.arange(n) % n_classes
-    noisy = label_noise(labels, rate, n_classes, seeded(seed))
+    noisy = inject_label_noise(labels, rate, n_classes, seeded(seed))
     assert int((noisy != labels).sum()) == round(rate * n)
     assert torch.equal(labels, torch.arange(n) % n_classes), "the input must stay as it is"
     if n:
@@ -31,7 +31,7 @@ def test_exactly_round_rate_n_labels_become_another_class(n: int, rate: float, n
 
 
 def test_the_other_classes_are_equally_likely() -> None:
-    noisy = label_noise(torch.full((90_000,), 3), 1.0, 10, seeded())
+    noisy = inject_label_noise(torch.full((90_000,), 3), 1.0, 10, seeded())
     counts = torch.bincount(noisy, minlength=10).double()
     assert counts[3] == 0
     # Chi-squared with 8 degrees of freedom exceeds 26 with probability 0.001.
@@ -40,14 +40,14 @@ def test_the_other_classes_are_equally_likely() -> None:
 
 def test_the_same_class_may_be_drawn_on_request() -> None:
     labels = torch.zeros(100_000, dtype=torch.int64)
-    noisy = label_noise(labels, 0.8, 10, seeded(), may_keep_class=True)
+    noisy = inject_label_noise(labels, 0.8, 10, seeded(), may_keep_class=True)
     # 80,000 draws of 10 classes: 72,000 wrong, standard deviation 85.
     assert abs(int((noisy != labels).sum()) - 72_000) < 4 * 85
 
 
 def test_a_larger_rate_keeps_the_wrong_labels_of_a_smaller_one() -> None:
     labels = torch.arange(500) % 10
-    low, high = (label_noise(labels, rate, 10, seeded(1)) for rate in (0.3, 0.6))
+    low, high = (inject_label_noise(labels, rate, 10, seeded(1)) for rate in (0.3, 0.6))
     wrong = low != labels
     assert torch.equal(high[wrong], low[wrong])
 
@@ -63,12 +63,12 @@ def test_a_larger_rate_keeps_the_wrong_labels_of_a_smaller_one() -> None:
 )
 def test_impossible_label_noise_is_refused(rate: float, n_classes: int, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        label_noise(torch.tensor([0, 1, 2]), rate, n_classes)
+        inject_label_noise(torch.tensor([0, 1, 2]), rate, n_classes)
 
 
 def test_target_noise_has_the_stated_standard_deviation() -> None:
     targets = torch.full((20_000, 2), 5.0)
-    noise = target_noise(targets, 10.0, seeded()).double() - 5
+    noise = add_target_noise(targets, 10.0, seeded()).double() - 5
     # 40,000 draws: the mean has standard error 0.05, the standard deviation 0.035.
     assert abs(noise.mean()) < 0.2
     assert abs(noise.std() - 10) < 0.14
@@ -78,7 +78,7 @@ def test_target_noise_has_the_stated_standard_deviation() -> None:
 
 def test_negative_target_noise_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"std of target_noise must lie in \[0, inf\); got -1"):
-        target_noise(torch.zeros(3, 1), -1.0)
+        add_target_noise(torch.zeros(3, 1), -1.0)
 
 
 SAMPLES = Samples(torch.arange(60.0).reshape(30, 2), torch.arange(30) % 3)

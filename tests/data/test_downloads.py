@@ -216,8 +216,8 @@ def test_a_drip_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     clock = [0.0]
     monkeypatch.setattr(downloads.time, "monotonic", lambda: clock[0])
-    with pytest.raises(downloads._BrokenOff, match="fewer than 16,384 bytes in 60 seconds"):
-        list(downloads._steadily(Drip()))
+    with pytest.raises(downloads._ConnectionLost, match="fewer than 16,384 bytes in 60 seconds"):
+        list(downloads._read_with_timeout(Drip()))
     assert clock[0] < 70
 
 

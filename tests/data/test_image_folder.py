@@ -9,7 +9,7 @@ from PIL import Image
 
 from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
 from gapscope.data.image_folder import image_folder
-from gapscope.data.sources import fetch, found, load
+from gapscope.data.sources import fetch, find_dataset, load_dataset
 
 COLOURS = {"cat": (255, 0, 0), "ant": (0, 255, 0)}
 
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_classes_are_folders_and_colours_are_kept(root: Path) -> None:
-    problem = load("image_folder", root=root, side=4)
+    problem = load_dataset("image_folder", root=root, side=4)
     assert (problem.class_names, problem.n_outputs, problem.input_shape) == (("ant", "cat"), 2, (3, 4, 4))
     assert problem.train.targets is not None and problem.test.targets is not None
     assert problem.train.targets.tolist() == [0, 1, 0, 1, 0, 1], "the first samples must hold all classes"
@@ -54,7 +54,7 @@ def test_another_folder_and_a_test_split_of_the_other_name(root: Path) -> None:
         image_folder(root)
     with pytest.raises(DataNotFound, match=r"cannot be fetched. Put your own photographs into .*images.train.CLASS"):
         fetch("image_folder", root=root)
-    assert found("image_folder", root=root) == ""
+    assert find_dataset("image_folder", root=root) == ""
 
 
 def test_a_class_that_one_split_lacks_is_refused(root: Path) -> None:

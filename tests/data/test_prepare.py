@@ -13,7 +13,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import DataSpec
 from gapscope.data.prepare import pack_mask, prepare, unpack_mask
 from gapscope.data.problem import Problem
-from gapscope.data.sources import load
+from gapscope.data.sources import load_dataset
 
 
 def targets(problem: Problem) -> torch.Tensor:
@@ -29,7 +29,7 @@ def test_a_packed_mask_comes_back(mask: list[bool]) -> None:
 
 def test_a_plain_spec_changes_nothing() -> None:
     problem, facts = prepare(DataSpec(name="digits"))
-    plain = load("digits")
+    plain = load_dataset("digits")
     assert torch.equal(problem.train.inputs, plain.train.inputs)
     assert torch.equal(targets(problem), targets(plain))
     assert facts == {
@@ -108,7 +108,7 @@ def test_targets_are_centred_by_those_that_are_trained_on(data_root: Path) -> No
 def test_target_noise_of_a_table(data_root: Path) -> None:
     spec = DataSpec(name="concrete", target_noise=10.0)
     problem, facts = prepare(spec, root=data_root)
-    clean = load("concrete", root=data_root)
+    clean = load_dataset("concrete", root=data_root)
     noise = (targets(problem) - targets(clean)).double()
     assert abs(float(noise.std()) - 10) < 1
     assert facts["target_noise"] == {"std": 10.0, "samples": 721}

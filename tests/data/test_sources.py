@@ -7,7 +7,7 @@ import torch
 
 from gapscope.base.errors import DataNotFound, InvalidInput
 from gapscope.data.catalogue import SOURCES
-from gapscope.data.sources import check_dataset_options, dataset_names, fetch, found, load
+from gapscope.data.sources import check_dataset_options, dataset_names, fetch, find_dataset, load_dataset
 from loopback import serving, stated_as_official
 
 
@@ -31,12 +31,12 @@ def test_every_data_set_has_its_name() -> None:
 
 @pytest.mark.parametrize("name", dataset_names())
 def test_every_problem_is_what_the_table_says(data_root: Path, name: str) -> None:
-    if not found(name, root=data_root):
+    if not find_dataset(name, root=data_root):
         advice = "with your images" if name == "image_folder" else f"gapscope data fetch {name}"
         with pytest.raises(DataNotFound, match=advice):
-            load(name, root=data_root)
+            load_dataset(name, root=data_root)
         return
-    problem = load(name, root=data_root)
+    problem = load_dataset(name, root=data_root)
     assert (problem.name, problem.task) == (name, SOURCES[name].task)
     for samples in (problem.train, problem.test):
         assert samples.inputs.dtype == torch.float32
@@ -52,14 +52,14 @@ def test_every_problem_is_what_the_table_says(data_root: Path, name: str) -> Non
     sorted({*dataset_names()} - {"fashion_mnist", "cifar10", "cifar100", "image_folder", "facial_keypoints"}),
 )
 def test_the_sizes_of_the_table_are_those_of_the_files(data_root: Path, name: str) -> None:
-    problem = load(name, root=data_root)
+    problem = load_dataset(name, root=data_root)
     assert SOURCES[name].sizes == f"{len(problem.train):,} + {len(problem.test):,}"
 
 
 def test_options_reach_the_data_set(data_root: Path) -> None:
-    assert len(load("two_circles", n=10).train) == 10
-    assert len(load("concrete", root=data_root, test_fraction=0.5).test) == 515
-    assert load("two_circles", factor=0).n_outputs == 2, "an integer does for a float"
+    assert len(load_dataset("two_circles", n=10).train) == 10
+    assert len(load_dataset("concrete", root=data_root, test_fraction=0.5).test) == 515
+    assert load_dataset("two_circles", factor=0).n_outputs == 2, "an integer does for a float"
 
 
 @pytest.mark.parametrize(
@@ -79,17 +79,17 @@ def test_options_reach_the_data_set(data_root: Path) -> None:
     ],
 )
 def test_wrong_names_and_options_are_refused(name: str, options: dict, message: str) -> None:
-    for function in (lambda: load(name, **options), lambda: check_dataset_options(name, options)):
+    for function in (lambda: load_dataset(name, **options), lambda: check_dataset_options(name, options)):
         with pytest.raises(InvalidInput, match=message):
             function()
 
 
 def test_found_says_where(data_root: Path, tmp_path: Path) -> None:
-    assert found("digits") == "built in"
-    assert found("mnist", root=data_root) == str(data_root / "mnist")
-    assert found("mnist", root=tmp_path) == ""
+    assert find_dataset("digits") == "built in"
+    assert find_dataset("mnist", root=data_root) == str(data_root / "mnist")
+    assert find_dataset("mnist", root=tmp_path) == ""
     with pytest.raises(InvalidInput, match="Did you mean 'mnist'"):
-        found("mnits")
+        find_dataset("mnits")
 
 
 def test_fetching_puts_files_where_loading_finds_them(
@@ -99,7 +99,7 @@ def test_fetching_puts_files_where_loading_finds_them(
     with serving(data_root / "boston_housing") as server:
         paths = fetch("boston_housing", root=tmp_path, base_url=server.url)
     assert paths == [tmp_path / "boston_housing" / "housing.data"]
-    assert len(load("boston_housing", root=tmp_path).train) == 354
+    assert len(load_dataset("boston_housing", root=tmp_path).train) == 354
 
 
 def test_what_cannot_be_fetched_says_what_to_do(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gapscope.base.errors import GapscopeError, InvalidInput
-from gapscope.data.synthetic_faces import draw_faces, drawn_faces, write_csv
 from gapscope.data.facial_keypoints import COORDINATES, HEADER, facial_keypoints, read_facial_keypoints
+from gapscope.data.synthetic_faces import drawn_faces, render_faces, write_csv
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -20,13 +20,13 @@ def points(keypoints: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def test_every_keypoint_lies_in_the_image() -> None:
-    _, keypoints = draw_faces(1000, seeded())
+    _, keypoints = render_faces(1000, seeded())
     assert float(keypoints.min()) > 1
     assert float(keypoints.max()) < 94
 
 
 def test_left_and_right_are_the_faces_own() -> None:
-    at = points(draw_faces(200, seeded())[1])
+    at = points(render_faces(200, seeded())[1])
     assert (at["left_eye_center"][:, 0] > at["right_eye_center"][:, 0]).all()
     assert (at["mouth_left_corner"][:, 0] > at["mouth_right_corner"][:, 0]).all()
     assert (at["left_eye_outer_corner"][:, 0] > at["left_eye_inner_corner"][:, 0]).all()
@@ -36,7 +36,7 @@ def test_left_and_right_are_the_faces_own() -> None:
 
 
 def test_keypoints_lie_on_what_was_drawn() -> None:
-    images, keypoints = draw_faces(400, seeded())
+    images, keypoints = render_faces(400, seeded())
     grey = images[:, 0].float()
     at = points(keypoints)
 
@@ -53,15 +53,15 @@ def test_keypoints_lie_on_what_was_drawn() -> None:
 
 def test_faces_depend_on_the_generator_alone() -> None:
     before = torch.get_rng_state()
-    first, again, other = draw_faces(70, seeded()), draw_faces(70, seeded()), draw_faces(70, seeded(1))
+    first, again, other = render_faces(70, seeded()), render_faces(70, seeded()), render_faces(70, seeded(1))
     assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
     assert not torch.equal(first[1], other[1])
-    assert torch.equal(draw_faces(2)[1], draw_faces(2)[1])  # no generator: the same draws at every call
+    assert torch.equal(render_faces(2)[1], render_faces(2)[1])  # no generator: the same draws at every call
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_faces_vary_in_every_coordinate_and_in_light() -> None:
-    images, keypoints = draw_faces(300, seeded())
+    images, keypoints = render_faces(300, seeded())
     assert (keypoints.std(0) > 2).all()
     assert images.float().mean((1, 2, 3)).std() > 20
 
@@ -73,7 +73,7 @@ def test_what_is_written_is_read_back_exactly(tmp_path: Path) -> None:
     images, keypoints = read_facial_keypoints(path)
     generator = seeded()
     torch.randperm(70, generator=generator)
-    drawn = draw_faces(70, generator)
+    drawn = render_faces(70, generator)
     assert torch.equal(images, drawn[0])
     assert torch.equal(keypoints, drawn[1])
     assert list(tmp_path.iterdir()) == [path]
@@ -111,7 +111,7 @@ def test_the_problem_has_independent_splits() -> None:
 
 def test_impossible_numbers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"n of draw_faces must lie in \[1, inf\); got 0"):
-        draw_faces(0)
+        render_faces(0)
     with pytest.raises(InvalidInput, match=r"complete_fraction of write_csv must lie in \[0, 1\]; got 2"):
         write_csv(tmp_path / "a.csv", 1, complete_fraction=2)
     with pytest.raises(InvalidInput, match="test_size of drawn_faces"):

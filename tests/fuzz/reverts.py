@@ -17,19 +17,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from gapscope.gradients import backward, by_inputs, contributions, kernel, per_sample, self_check, tape
-from gapscope.gradients.contributions import Contribution, Dense
+from gapscope.gradients import backward, contributions, input_gradients, kernel, per_sample, tape, verification
+from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.layer_rules import Call
 from gapscope.gradients.tape import Tape
 from gapscope.inspection import independence, outputs, restoring
-from gapscope.inspection.substitution import Substituted
+from gapscope.inspection.substitution import ParameterSubstitution
 from gapscope.measures.ntk_logdet import ntk_logdet
 
 Patch = pytest.MonkeyPatch
 
 
 @contextmanager
-def _placed_by_every_name(self: Substituted, module: nn.Module) -> Iterator[None]:
+def _placed_by_every_name(self: ParameterSubstitution, module: nn.Module) -> Iterator[None]:
     """As torch.func.functional_call does it: a module with two names is restored to what its first name put there."""
     slots = [
         (values, name)
@@ -55,26 +55,26 @@ def _lets_not_a_number_pass(network: nn.Module, x: Tensor, together: Tensor) -> 
 
 
 def _two_names(patch: Patch) -> None:
-    patch.setattr(Substituted, "placed", _placed_by_every_name)
+    patch.setattr(ParameterSubstitution, "install", _placed_by_every_name)
     patch.setattr(restoring._Attributes, "restore", lambda self: None)
 
 
 def _check_at_the_weights_as_they_are(patch: Patch) -> None:
-    patch.setattr(self_check, "_PERTURBATION", 0.0)
+    patch.setattr(verification, "_PERTURBATION", 0.0)
 
 
 def _check_in_single_precision(patch: Patch) -> None:
-    patch.setattr(self_check, "_PERTURBATION", 0.0)
-    patch.setattr(self_check, "finest", lambda device: torch.float32)
-    patch.setattr(self_check, "_TOLERANCE", {torch.float32: 1e-3})
+    patch.setattr(verification, "_PERTURBATION", 0.0)
+    patch.setattr(verification, "highest_precision_dtype", lambda device: torch.float32)
+    patch.setattr(verification, "_TOLERANCE", {torch.float32: 1e-3})
 
 
 def _no_check(patch: Patch) -> None:
-    patch.setattr(self_check, "_found_ways", lambda tape, outputs, ways, *rest, **options: ways)
+    patch.setattr(verification, "_find_routing", lambda tape, outputs, ways, *rest, **options: ways)
 
 
 def _vmap_of_derivatives(
-    repeated: per_sample._Repeated, gradients: Sequence[Tensor], *, create_graph: bool
+    repeated: per_sample._ReplayableCall, gradients: Sequence[Tensor], *, create_graph: bool
 ) -> list[Tensor]:
     """The derivatives themselves vectorised, not the forward pass alone: torch loses the second one of layer_norm."""
 
@@ -90,7 +90,7 @@ def _vmap_of_derivatives(
 
 def _second_derivative_lost(patch: Patch) -> None:
     patch.setattr(per_sample, "_vectorized", _vmap_of_derivatives)
-    patch.setattr(self_check, "_second_derivative_is_wrong", lambda *arguments: False)
+    patch.setattr(verification, "_second_derivative_is_wrong", lambda *arguments: False)
 
 
 def _copied(patch: Patch) -> None:
@@ -107,10 +107,12 @@ def _scalars_are_flattened(patch: Patch) -> None:
             for parameter, values in zip(part.parameters, part.dense(), strict=True):
                 flat = values.flatten(2)
                 sums[id(parameter)] = parameter, flat + sums.get(id(parameter), (parameter, torch.zeros_like(flat)))[1]
-        return {(key,): Dense((parameter,), values) for key, (parameter, values) in sums.items()}
+        return {(key,): DenseJacobian((parameter,), values) for key, (parameter, values) in sums.items()}
 
-    patch.setattr(tape, "dense_contribution", lambda parameter, rows: Dense((parameter,), rows.flatten(2)))
-    patch.setattr(per_sample, "dense_contribution", lambda parameter, rows: Dense((parameter,), rows.flatten(2)))
+    patch.setattr(tape, "dense_contribution", lambda parameter, rows: DenseJacobian((parameter,), rows.flatten(2)))
+    patch.setattr(
+        per_sample, "dense_contribution", lambda parameter, rows: DenseJacobian((parameter,), rows.flatten(2))
+    )
     patch.setattr(contributions, "densely_combined", combined)
 
 
@@ -145,9 +147,9 @@ def _outputs_must_depend_on_the_inputs(patch: Patch) -> None:
 
 
 def _errors_of_torch_as_they_are(patch: Patch) -> None:
-    for module in (outputs, backward, by_inputs, tape):
-        patch.setattr(module, "explained", nullcontext)
-    for module in (backward, self_check):
+    for module in (outputs, backward, input_gradients, tape):
+        patch.setattr(module, "explain_torch_errors", nullcontext)
+    for module in (backward, verification):
         patch.setattr(module, "check_no_reentrant_checkpoint", lambda results: None)
 
 
@@ -160,24 +162,24 @@ def _squares_of_complex_numbers(patch: Patch) -> None:
 
 
 def _complex_numbers_as_they_are(patch: Patch) -> None:
-    for module in (per_sample, backward, self_check):
+    for module in (per_sample, backward, verification):
         patch.setattr(module, "as_real", lambda tensor: tensor)
 
 
 def _no_refusal(patch: Patch) -> None:
-    patch.setattr(independence, "treats_samples_alone", lambda network, x: True)
+    patch.setattr(independence, "is_sample_independent", lambda network, x: True)
     patch.setattr(independence, "check_no_batch_statistics", lambda modules: None)
-    patch.setattr(self_check, "_check_mixing", lambda tape, ways: None)
+    patch.setattr(verification, "_check_mixing", lambda tape, ways: None)
 
 
 def _check_in_half_precision(patch: Patch) -> None:
-    patch.setattr(self_check, "finest", lambda device: torch.bfloat16)
-    patch.setattr(self_check, "_TOLERANCE", {torch.bfloat16: 0.2})
+    patch.setattr(verification, "highest_precision_dtype", lambda device: torch.bfloat16)
+    patch.setattr(verification, "_TOLERANCE", {torch.bfloat16: 0.2})
 
 
 def _not_a_number(patch: Patch) -> None:
     patch.setattr(independence, "_close", _lets_not_a_number_pass)
-    patch.setattr(self_check, "_check_mixing", lambda tape, ways: None)
+    patch.setattr(verification, "_check_mixing", lambda tape, ways: None)
 
 
 # name of the finding -> what takes its mend out

@@ -114,7 +114,7 @@ def test_the_derivative_of_a_sign_is_zero_but_for_rounding(dtype: torch.dtype, l
         nn.Linear(3, 4), nn.Tanh(), Wrapped(lambda net, x: F.normalize(net.layer(x)), layer=nn.Linear(4, 1))
     )
     x = torch.randn(16, 3)
-    assert float(gs.input_jacobian_norm(network.to(dtype), x.to(dtype))) < largest
+    assert float(gs.functional.input_jacobian_norm(network.to(dtype), x.to(dtype))) < largest
 
 
 def test_the_grammar_makes_every_construct_and_every_kind_of_network() -> None:
@@ -160,11 +160,13 @@ def test_the_oracle_is_that_of_a_linear_network() -> None:
 def test_a_wrong_number_and_a_trace_are_seen(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     case = sentence(0, words=("linear",), head="all places", dtype=dtype)
     assert not problems(case)
-    monkeypatch.setattr("fuzz.oracle.ntk_trace", lambda *args, **options: 1.001 * gs.ntk_trace(*args, **options))
+    monkeypatch.setattr(
+        "fuzz.oracle.ntk_trace", lambda *args, **options: 1.001 * gs.functional.ntk_trace(*args, **options)
+    )
     assert any("ntk_trace" in problem for problem in problems(case))
     monkeypatch.setattr(
         "fuzz.oracle.input_jacobian_norm",
-        lambda *args, **options: 1.001 * float(gs.input_jacobian_norm(*args, **options)),
+        lambda *args, **options: 1.001 * float(gs.functional.input_jacobian_norm(*args, **options)),
     )
     assert any("input_jacobian_norm" in problem for problem in problems(case))
     network = case.network()

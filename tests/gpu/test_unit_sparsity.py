@@ -9,8 +9,8 @@ from ablation.naive import naive_predictions
 from ablation.some_networks import built, noise
 from gapscope.ablation.masked_tail import MaskedTail
 from gapscope.ablation.split import split_at
-from gapscope.ablation.summed_tail import tail_of
-from gapscope.ablation.unit_order import mean_absolute_activation, ranked
+from gapscope.ablation.summed_tail import choose_tail
+from gapscope.ablation.unit_order import mean_absolute_activation, rank_units
 from gapscope.measures.margin_signature import margin_signature
 from gapscope.measures.unit_sparsity import unit_sparsity
 
@@ -30,9 +30,9 @@ def test_predictions_are_those_of_the_naive_loop(case: str) -> None:
     network, x = built(name, **options).double().cuda(), noise(6, 3, 32, 32, dtype=torch.float64).cuda()
     split = split_at(network, x, layer, None)
     source = split.activations(x)
-    ranking = ranked(mean_absolute_activation(split.units_first(source.values)))
+    ranking = rank_units(mean_absolute_activation(split.flatten_positions(source.values)))
     expected = naive_predictions(network, layer, x, ranking)
-    assert torch.equal(tail_of(split, x, None).predictions(source, ranking), expected)
+    assert torch.equal(choose_tail(split, x, None).predictions(source, ranking), expected)
     assert torch.equal(MaskedTail(split, None).predictions(source, ranking), expected)
 
 

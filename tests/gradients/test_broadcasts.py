@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gapscope.gradients.kernel import kernel
-from gapscope.gradients.recording import recorded
+from gapscope.gradients.kernel import ntk_blocks
+from gapscope.gradients.recording import record_forward
+from gapscope.gradients.traces import one_hot_cotangents, square_norms
 from gapscope.gradients.verification import verify
-from gapscope.gradients.traces import every_output, square_norms
 from gradients.reference import Wrapped, dense_jacobian, gradient_of
 
 
@@ -51,16 +51,16 @@ def _network(name: str) -> tuple[nn.Module, Tensor]:
 @pytest.mark.parametrize("name", USES)
 def test_bare_parameters_need_no_other_pass(name: str) -> None:
     network, x = _network(name)
-    tape, outputs = recorded(network, x)
-    norms = square_norms(tape, outputs, every_output(outputs), create_graph=True)
+    tape, outputs = record_forward(network, x)
+    norms = square_norms(tape, outputs, one_hot_cotangents(outputs), create_graph=True)
     assert not tape.irregular and not tape.separate
-    assert not tape.parts(outputs, every_output(outputs), create_graph=False)[1]
+    assert not tape.contributions_per_call(outputs, one_hot_cotangents(outputs), create_graph=False)[1]
     rows = dense_jacobian(network, x, create_graph=True)
     torch.testing.assert_close(norms, rows.square().sum((1, 2)), rtol=1e-10, atol=0)
     right = gradient_of(rows.square().sum(), network)
     torch.testing.assert_close(gradient_of(norms.sum(), network), right, rtol=0, atol=1e-10 * float(right.abs().max()))
     torch.testing.assert_close(
-        kernel(network, x, None, traced=False, max_bytes=2**20, chunk_size=4),
+        ntk_blocks(network, x, None, traced=False, max_bytes=2**20, chunk_size=4),
         torch.einsum("ncp,mdp->ncmd", rows, rows).detach(),
         rtol=1e-10,
         atol=1e-10,
@@ -76,18 +76,18 @@ def test_a_table_of_positions_is_read_once_for_all_samples(shape: tuple[int, ...
     torch.manual_seed(0)
     parts = {"layer": nn.Linear(3, 4), "table": nn.Embedding(7, 4), "norm": nn.Linear(4, 4), "head": nn.Linear(20, 2)}
     network, x = Wrapped(forward, **parts).double(), torch.randn(6, 5, 3, dtype=torch.float64)
-    tape, outputs = recorded(network, x)
+    tape, outputs = record_forward(network, x)
     verify(tape, outputs)
     rows = dense_jacobian(network, x)
-    norms = square_norms(tape, outputs, every_output(outputs))
+    norms = square_norms(tape, outputs, one_hot_cotangents(outputs))
     torch.testing.assert_close(norms, rows.square().sum((1, 2)), rtol=1e-10, atol=0)
-    assert not any(call.has_no_samples and call.owned & tape.irregular for call in tape.calls if call.name == "norm")
+    assert not any(call.lacks_batch_dim and call.owned & tape.irregular for call in tape.calls if call.name == "norm")
 
 
 def test_a_use_that_is_not_known_goes_another_way() -> None:
     network, x = _network("scale")
     network.function = lambda net, x: net.head((net.layer(x).abs() ** net.p).flatten(1))  # type: ignore[attr-defined]
-    tape, outputs = recorded(network, x)
+    tape, outputs = record_forward(network, x)
     assert not tape._broadcasts(outputs)
-    norms = square_norms(tape, outputs, every_output(outputs))
+    norms = square_norms(tape, outputs, one_hot_cotangents(outputs))
     torch.testing.assert_close(norms, dense_jacobian(network, x).square().sum((1, 2)), rtol=1e-10, atol=0)

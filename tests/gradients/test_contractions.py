@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gapscope.gradients.contractions import (
     ORDERS,
-    Side,
+    KernelSide,
     cheapest_order,
     gram_matrix,
     kernel_block,
@@ -17,13 +17,13 @@ from gapscope.gradients.contractions import (
 )
 
 
-def _side(c: int, n: int, o: int, k: int, t: int, seed: int) -> Side:
+def _side(c: int, n: int, o: int, k: int, t: int, seed: int) -> KernelSide:
     generator = torch.Generator().manual_seed(seed)
     columns = torch.randn(n, k, t, generator=generator, dtype=torch.float64)
-    return Side(columns, torch.randn(c, n, o, t, generator=generator, dtype=torch.float64))
+    return KernelSide(columns, torch.randn(c, n, o, t, generator=generator, dtype=torch.float64))
 
 
-def _jacobian(side: Side) -> Tensor:
+def _jacobian(side: KernelSide) -> Tensor:
     return torch.einsum("cnot,nkt->ncok", side.gradients, side.columns)
 
 
@@ -60,7 +60,7 @@ def test_gradient_of_a_weighted_kernel(size: tuple[int, int, int, int, int]) -> 
     weights = torch.randn(n * c, n * c, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     weights = (weights + weights.T).view(n, c, n, c)
     leaves = side.columns.clone().requires_grad_(), side.gradients.clone().requires_grad_()
-    jacobian = _jacobian(Side(*leaves))
+    jacobian = _jacobian(KernelSide(*leaves))
     expected = torch.autograd.grad((torch.einsum("ncok,mdok->ncmd", jacobian, jacobian) * weights).sum(), leaves)
     for given_, right in zip(kernel_block_gradient(side, weights, by_columns=True), expected, strict=True):
         torch.testing.assert_close(given_, right, rtol=1e-11, atol=1e-11)
@@ -76,7 +76,7 @@ def test_gradient_of_a_weighted_kernel(size: tuple[int, int, int, int, int]) -> 
     ],
 )
 def test_the_cheapest_order_is_taken(c: int, n: int, o: int, k: int, t: int, order: str) -> None:
-    side = Side(torch.empty(n, k, t, device="meta"), torch.empty(c, n, o, t, device="meta"))
+    side = KernelSide(torch.empty(n, k, t, device="meta"), torch.empty(c, n, o, t, device="meta"))
     assert cheapest_order(side, side) == order
 
 

@@ -31,7 +31,7 @@ def test_the_same_as_by_unfolding(
     monkeypatch.setattr("gapscope.gradients.grouped_convolutions._WINDOWS", threshold)
     results = []
     for used in (True, False):
-        monkeypatch.setattr(square_norms, "pays", lambda *_, used=used: used)
+        monkeypatch.setattr(square_norms, "is_faster", lambda *_, used=used: used)
         norms = jacobian_square_norms(x, g, layout)
         results.append((norms, *torch.autograd.grad((norms * torch.arange(1, 5)).sum(), [x, g])))
     for one, other in zip(*results, strict=True):

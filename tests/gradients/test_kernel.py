@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import UnsupportedLayer
-from gapscope.gradients.kernel import kernel
+from gapscope.gradients.kernel import ntk_blocks
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gradients.reference import CASES, Wrapped, dense_jacobian
 
 
 def kernel_of(network: nn.Module, x: Tensor, x2: Tensor | None = None, **options: object) -> Tensor:
     settings = {"traced": False, "max_bytes": 2**30, "chunk_size": None} | options
-    return kernel(network, x, x2, **settings)  # type: ignore[arg-type]
+    return ntk_blocks(network, x, x2, **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gapscope.gradients.kernel_ridge import best_left_out, left_out, nystroem_spectrum, spectrum
+from gapscope.gradients.kernel_ridge import loo_predictions, nystroem_spectrum, select_ridge, spectrum
 
 
 def some_kernel(n: int, rank: int, seed: int = 0) -> Tensor:
@@ -33,7 +33,7 @@ def refitted(kernel: Tensor, targets: Tensor, ridge: float) -> Tensor:
 def test_left_out_predictions_are_those_of_n_refits(rank: int, ridge: float) -> None:
     kernel = some_kernel(15, rank)
     targets = torch.randn(15, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 3
-    found = left_out(spectrum(kernel), targets, ridge)
+    found = loo_predictions(spectrum(kernel), targets, ridge)
     expected = refitted(kernel, targets, ridge)
     torch.testing.assert_close(found.predictions, expected, rtol=1e-8, atol=1e-8)
     assert found.squared_error == pytest.approx(float((targets - expected).square().sum(1).mean()))
@@ -41,7 +41,7 @@ def test_left_out_predictions_are_those_of_n_refits(rank: int, ridge: float) -> 
 
 def test_a_constant_is_predicted_by_the_intercept_alone() -> None:
     targets = torch.full((12, 1), 7.0, dtype=torch.float64)
-    found = left_out(spectrum(some_kernel(12, 5)), targets, 0.1)
+    found = loo_predictions(spectrum(some_kernel(12, 5)), targets, 0.1)
     torch.testing.assert_close(found.predictions, targets)
 
 
@@ -51,7 +51,7 @@ def test_effective_dimension_and_generalized_cross_validation_by_the_dense_matri
     targets = torch.randn(n, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     inverse = torch.linalg.inv(kernel + ridge * torch.eye(n, dtype=torch.float64)) * ridge
     maker = inverse - inverse @ ones @ ones.T @ inverse / (ones.T @ inverse @ ones)
-    found = left_out(spectrum(kernel), targets, ridge)
+    found = loo_predictions(spectrum(kernel), targets, ridge)
     freedom = float(maker.trace())
     assert found.effective_dimension == pytest.approx(n - freedom)
     assert found.largest_leverage == pytest.approx(1 - float(maker.diagonal().min()))
@@ -63,21 +63,21 @@ def test_the_chosen_ridge_has_the_smallest_left_out_error() -> None:
     kernel = spectrum(some_kernel(30, 30))
     targets = torch.randn(30, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     ridges = (1e-3, 1e-1, 10.0)
-    ridge, found = best_left_out(kernel, targets, ridges)
-    errors = {r: left_out(kernel, targets, r * kernel.mean).squared_error for r in ridges}
+    ridge, found = select_ridge(kernel, targets, ridges)
+    errors = {r: loo_predictions(kernel, targets, r * kernel.mean).squared_error for r in ridges}
     assert errors[ridge] == found.squared_error == min(errors.values())
 
 
 def test_all_samples_as_landmarks_give_the_exact_answer() -> None:
     kernel, targets = some_kernel(20, 6), torch.eye(20, 2, dtype=torch.float64)
-    exact = left_out(spectrum(kernel), targets, 0.3)
-    approximate = left_out(nystroem_spectrum(kernel, kernel), targets, 0.3)
+    exact = loo_predictions(spectrum(kernel), targets, 0.3)
+    approximate = loo_predictions(nystroem_spectrum(kernel, kernel), targets, 0.3)
     torch.testing.assert_close(approximate.predictions, exact.predictions, rtol=1e-6, atol=1e-8)
     assert approximate.effective_dimension == pytest.approx(exact.effective_dimension)
 
 
 def test_as_many_landmarks_as_the_rank_are_enough() -> None:
     kernel, targets = some_kernel(40, 6), torch.randn(40, 2, dtype=torch.float64)
-    exact = left_out(spectrum(kernel), targets, 0.3)
-    approximate = left_out(nystroem_spectrum(kernel[:, :10], kernel[:10, :10]), targets, 0.3)
+    exact = loo_predictions(spectrum(kernel), targets, 0.3)
+    approximate = loo_predictions(nystroem_spectrum(kernel[:, :10], kernel[:10, :10]), targets, 0.3)
     torch.testing.assert_close(approximate.predictions, exact.predictions, rtol=1e-6, atol=1e-8)

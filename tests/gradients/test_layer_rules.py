@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import ReplaceLayer
 from gapscope.gradients import layer_rules
-from gapscope.gradients.contributions import Contribution, Dense
+from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.layer_rules import Call, layer_rule, rule_of
-from gapscope.gradients.recording import recorded
-from gapscope.gradients.traces import every_output, per_sample_traces
+from gapscope.gradients.recording import record_forward
+from gapscope.gradients.traces import one_hot_cotangents, per_sample_traces
 from gradients.reference import dense_jacobian, headed
 
 
@@ -68,7 +68,7 @@ def test_a_layer_of_ones_own_works_with_and_without_a_rule(monkeypatch: pytest.M
     @layer_rule(_Scale)
     def scale(call: Call, gradient: Tensor) -> list[Contribution]:
         calls.append(call.name)
-        return [Dense((call.parameters["weight"],), gradient * call.inputs)]
+        return [DenseJacobian((call.parameters["weight"],), gradient * call.inputs)]
 
     _check(network, x)
     assert set(calls) == {"1"}
@@ -78,7 +78,7 @@ def test_a_wrong_rule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 4), _Scale(), nn.Tanh(), nn.Linear(4, 2)).double()
     monkeypatch.setattr(layer_rules, "_RULES", dict(layer_rules._RULES))
-    layer_rule(_Scale)(lambda call, gradient: [Dense((call.parameters["weight"],), 2 * gradient * call.inputs)])
+    layer_rule(_Scale)(lambda call, gradient: [DenseJacobian((call.parameters["weight"],), 2 * gradient * call.inputs)])
     _check(network, torch.randn(3, 3, dtype=torch.float64))
 
 
@@ -111,6 +111,6 @@ def test_keyword_arguments() -> None:
 @pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])
 def test_embeddings_that_change_weights_or_gradients_are_refused(options: dict[str, Any]) -> None:
     network = nn.Sequential(nn.Embedding(5, 4, **options), nn.Flatten(), nn.Linear(8, 2))
-    tape, outputs = recorded(network, torch.tensor([[1, 2], [3, 4]]))
+    tape, outputs = record_forward(network, torch.tensor([[1, 2], [3, 4]]))
     with pytest.raises(ReplaceLayer, match=r"Embedding '0' must have max_norm=None and scale_grad_by_freq=False"):
-        tape.contributions(outputs, every_output(outputs))
+        tape.contributions(outputs, one_hot_cotangents(outputs))

@@ -9,15 +9,15 @@ import torch
 
 from gapscope.base.errors import InvalidInput
 from gapscope.gradients.probes import ProbeSource, draw_probe, probe_scale, stratified_classes
-from gapscope.gradients.recording import recorded
-from gapscope.gradients.traces import every_output, square_norms
+from gapscope.gradients.recording import record_forward
+from gapscope.gradients.traces import one_hot_cotangents, square_norms
 from gradients.reference import CASES
 
 
 def test_the_class_probe_is_exactly_unbiased_over_all_assignments() -> None:
     network, x = CASES["conv stack"].make(n=3)
-    tape, outputs = recorded(network, x)
-    exact = square_norms(tape, outputs, every_output(outputs)).sum()
+    tape, outputs = record_forward(network, x)
+    exact = square_norms(tape, outputs, one_hot_cotangents(outputs)).sum()
     total, count = 0.0, 0
     for order, first in itertools.product(itertools.permutations(range(3)), range(3)):
         classes = (torch.tensor(order) + first) % 3
@@ -29,8 +29,8 @@ def test_the_class_probe_is_exactly_unbiased_over_all_assignments() -> None:
 
 def test_random_signs_are_exactly_unbiased_over_all_signs() -> None:
     network, x = CASES["linear on tokens"].make(n=2)
-    tape, outputs = recorded(network, x)
-    exact = square_norms(tape, outputs, every_output(outputs)).sum()
+    tape, outputs = record_forward(network, x)
+    exact = square_norms(tape, outputs, one_hot_cotangents(outputs)).sum()
     signs = [torch.tensor(s, dtype=torch.float64).view(2, 3) for s in itertools.product((-1.0, 1.0), repeat=6)]
     mean = sum(float(square_norms(tape, outputs, sign[None]).sum()) for sign in signs) / len(signs)
     assert math.isclose(mean, float(exact), rel_tol=1e-12)

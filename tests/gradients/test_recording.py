@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import NeverSupported, NotMeasurable, ReplaceLayer
-from gapscope.gradients.recording import recorded
+from gapscope.gradients.recording import record_forward
+from gapscope.gradients.traces import one_hot_cotangents, per_sample_traces, square_norms
 from gapscope.gradients.verification import verify
-from gapscope.gradients.traces import every_output, per_sample_traces, square_norms
 from gradients.reference import CASES, VisionTransformer, Wrapped, dense_jacobian
 
 
@@ -24,12 +24,12 @@ def _square_norms_on_the_graph(network: nn.Module, outputs: Tensor) -> Tensor:
 def test_batch_norm_without_statistics_is_refused_with_the_fix() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2))
     with pytest.raises(ReplaceLayer, match=r"must not mix the samples.*'1' uses the statistics.*module.eval\(\)"):
-        recorded(network.eval(), torch.randn(4, 3))
+        record_forward(network.eval(), torch.randn(4, 3))
 
 
 def test_a_network_without_trainable_parameters_is_refused() -> None:
     with pytest.raises(NotMeasurable, match="must have trainable parameters"):
-        recorded(nn.Linear(2, 2).requires_grad_(False), torch.zeros(1, 2))
+        record_forward(nn.Linear(2, 2).requires_grad_(False), torch.zeros(1, 2))
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU(inplace=True), nn.SiLU(inplace=True), nn.LeakyReLU(inplace=True)])
@@ -49,11 +49,11 @@ def test_an_input_that_is_changed_in_place_afterwards_is_refused() -> None:
         return net.head(bias_only + h)
 
     network = Wrapped(forward, shift=nn.Linear(3, 3, bias=False), head=nn.Linear(3, 2))
-    tape, outputs = recorded(network, torch.randn(2, 3))
+    tape, outputs = record_forward(network, torch.randn(2, 3))
     with pytest.raises(
         ReplaceLayer, match=r"input of layer 'shift' must stay as it was.*x = x \+ y instead of x \+= y"
     ):
-        tape.contributions(outputs, every_output(outputs))
+        tape.contributions(outputs, one_hot_cotangents(outputs))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_input_that_is_changed_in_place_afterwards_is_refused() -> None:
 )
 def test_mixing_samples_is_refused(mix: Any) -> None:
     network = Wrapped(mix, layer=nn.Linear(3, 4), head=nn.Linear(4, 2))
-    tape, outputs = recorded(network, torch.randn(4, 3))
+    tape, outputs = record_forward(network, torch.randn(4, 3))
     with pytest.raises(NeverSupported, match="Every output must depend on its own sample alone"):
         verify(tape, outputs)
 
@@ -76,9 +76,9 @@ def test_inputs_that_mix_before_every_parameter_are_no_mixing() -> None:
     """The rows J_n are then those of the mixed inputs, for autograd too: nothing is wrong with them."""
     network = Wrapped(lambda net, x: net.layer(x - x.mean(0)), layer=nn.Linear(3, 2)).double()
     x = torch.randn(4, 3, dtype=torch.float64)
-    tape, outputs = recorded(network, x)
+    tape, outputs = record_forward(network, x)
     expected = 2 * ((x - x.mean(0)).square().sum(1) + 1)
-    torch.testing.assert_close(square_norms(tape, outputs, every_output(outputs)), expected)
+    torch.testing.assert_close(square_norms(tape, outputs, one_hot_cotangents(outputs)), expected)
 
 
 @pytest.mark.filterwarnings("ignore::gapscope.base.errors.SlowGradients")
@@ -93,11 +93,11 @@ def test_random_numbers_beside_a_parameter_outside_layers_are_seen_as_drawn() ->
         dropout=nn.Dropout(0.5),
         token=nn.Parameter(torch.ones(64)),
     )
-    tape, outputs = recorded(network.double().train(), torch.randn(4, 3, dtype=torch.float64))
-    norms = square_norms(tape, outputs, every_output(outputs))
+    tape, outputs = record_forward(network.double().train(), torch.randn(4, 3, dtype=torch.float64))
+    norms = square_norms(tape, outputs, one_hot_cotangents(outputs))
     assert not tape.separate
     torch.testing.assert_close(norms, _square_norms_on_the_graph(network, outputs))
-    tape, outputs = recorded(network.eval(), torch.randn(4, 3, dtype=torch.float64))
+    tape, outputs = record_forward(network.eval(), torch.randn(4, 3, dtype=torch.float64))
     verify(tape, outputs)
     assert not tape.separate
 
@@ -106,8 +106,8 @@ def test_dropout_is_seen_with_the_masks_that_were_drawn() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 2)).double().train()
     x = torch.randn(4, 3, dtype=torch.float64)
-    tape, outputs = recorded(network, x)
-    norms = square_norms(tape, outputs, every_output(outputs))
+    tape, outputs = record_forward(network, x)
+    norms = square_norms(tape, outputs, one_hot_cotangents(outputs))
     parameters = list(network.parameters())
     for n, norm in enumerate(norms):
         rows = [torch.autograd.grad(output, parameters, retain_graph=True) for output in outputs[n]]
@@ -119,8 +119,8 @@ def test_transformer_training_with_dropout_is_seen_with_its_masks() -> None:
     torch.manual_seed(0)
     encoder = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.5, batch_first=True)
     network = nn.Sequential(encoder, nn.Flatten(), nn.Linear(12, 2)).double().train()
-    tape, outputs = recorded(network, torch.randn(3, 3, 4, dtype=torch.float64))
-    norm = square_norms(tape, outputs, every_output(outputs))[1]
+    tape, outputs = record_forward(network, torch.randn(3, 3, 4, dtype=torch.float64))
+    norm = square_norms(tape, outputs, one_hot_cotangents(outputs))[1]
     rows = [torch.autograd.grad(output, list(network.parameters()), retain_graph=True) for output in outputs[1]]
     expected = sum(float(gradient.square().sum()) for row in rows for gradient in row)
     assert abs(float(norm) - expected) < 1e-10 * expected
@@ -133,7 +133,7 @@ def test_attention_outputs_are_those_of_the_module() -> None:
         lambda net, x: net.attention(x, x, x, average_attn_weights=False)[0].flatten(1), attention=attention
     )
     x = torch.randn(3, 5, 8)
-    _, outputs = recorded(network, x)
+    _, outputs = record_forward(network, x)
     torch.testing.assert_close(outputs, network(x))
     _, weights = attention(x, x, x, average_attn_weights=False)
     assert weights.shape == (3, 2, 5, 5)
@@ -144,7 +144,7 @@ def test_a_recorded_pass_leaves_no_hooks_and_fires_the_users() -> None:
     network, x = CASES["conv stack"].make()
     seen: list[str] = []
     network.get_submodule("0").register_forward_hook(lambda module, inputs, outputs: seen.append("user"))
-    recorded(network, x)
+    record_forward(network, x)
     assert seen == ["user"]
     assert all(len(module._forward_hooks) == (name == "0") for name, module in network.named_modules())
 
@@ -161,7 +161,7 @@ def test_irregular_parameters_are_found_and_remembered() -> None:
     torch.manual_seed(0)
     network = VisionTransformer().double()
     x = torch.randn(3, 1, 4, 4, dtype=torch.float64)
-    tape, outputs = recorded(network, x)
+    tape, outputs = record_forward(network, x)
     verify(tape, outputs)
     assert tape.irregular == frozenset()  # the owner of the bare parameters is the network itself
     network.positions.requires_grad_(False)
@@ -177,22 +177,22 @@ def test_irregular_parameters_are_found_and_remembered() -> None:
 def test_the_self_check_can_fail() -> None:
     """A rule that forgets something is found out: the parameter then goes through the whole network."""
     network, x = CASES["used outside its module"].make()
-    tape, outputs = recorded(network, x)
+    tape, outputs = record_forward(network, x)
     with torch.no_grad():
-        parts = tape.contributions(outputs, every_output(outputs)).values()
+        parts = tape.contributions(outputs, one_hot_cotangents(outputs)).values()
         wrong = sum(float(part.square_norms().sum()) for part in parts)
     verify(tape, outputs)
     assert tape.irregular == {id(network.get_parameter("first.weight"))}
     right = float(dense_jacobian(network, x).square().sum())
-    assert abs(float(square_norms(tape, outputs, every_output(outputs)).sum()) - right) < 1e-9 * right
+    assert abs(float(square_norms(tape, outputs, one_hot_cotangents(outputs)).sum()) - right) < 1e-9 * right
     assert abs(wrong - right) > 1e-3 * right
 
 
 def test_a_diverged_network_gives_nan_not_an_error() -> None:
     network = nn.Linear(2, 2)
     nn.init.constant_(network.weight, float("nan"))
-    tape, outputs = recorded(network, torch.ones(2, 2))
-    assert square_norms(tape, outputs, every_output(outputs)).shape == (2,)
+    tape, outputs = record_forward(network, torch.ones(2, 2))
+    assert square_norms(tape, outputs, one_hot_cotangents(outputs)).shape == (2,)
 
 
 def test_parameters_that_were_called_without_gradients() -> None:
@@ -209,8 +209,8 @@ def test_parameters_that_were_called_without_gradients() -> None:
 
 def test_outputs_that_do_not_depend_on_any_parameter() -> None:
     network = Wrapped(lambda net, x: x * (0 * net.layer(x).sum()), layer=nn.Linear(2, 2))
-    tape, outputs = recorded(network, torch.randn(3, 2))
-    norms = square_norms(tape, outputs, every_output(outputs))
+    tape, outputs = record_forward(network, torch.randn(3, 2))
+    norms = square_norms(tape, outputs, one_hot_cotangents(outputs))
     torch.testing.assert_close(norms, torch.zeros_like(norms))
 
 
@@ -224,6 +224,6 @@ def test_lower_precision_is_close(dtype: torch.dtype) -> None:
 
 def test_outputs_without_a_gradient_are_refused() -> None:
     network = Wrapped(lambda net, x: net.layer(x).detach(), layer=nn.Linear(2, 2))
-    tape, outputs = recorded(network, torch.zeros(2, 2))
+    tape, outputs = record_forward(network, torch.zeros(2, 2))
     with pytest.raises(NotMeasurable, match=r"these have no gradient\. Look for torch\.no_grad"):
         verify(tape, outputs)

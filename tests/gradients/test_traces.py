@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gapscope.gradients.recording import recording
-from gapscope.gradients.traces import every_output, per_sample_traces, square_norms
+from gapscope.gradients.recording import record_calls
+from gapscope.gradients.traces import one_hot_cotangents, per_sample_traces, square_norms
 from gradients.reference import CASES, dense_jacobian, gradient_of
 
 
@@ -20,10 +20,10 @@ def test_gradient_of_the_squared_norms_is_exact(name: str) -> None:
     network, x = CASES[name].make()
     jacobian = dense_jacobian(network, x, create_graph=True)
     generator = torch.Generator().manual_seed(1)
-    with recording(network, x) as tape:
+    with record_calls(network, x) as tape:
         outputs = network(x)
     random = torch.randn(1, *outputs.shape, generator=generator, dtype=outputs.dtype)
-    for weights in (random, every_output(outputs)):
+    for weights in (random, one_hot_cotangents(outputs)):
         expected = torch.einsum("wnc,ncp->wnp", weights, jacobian).square().sum()
         value = square_norms(tape, outputs, weights, create_graph=True).sum()
         torch.testing.assert_close(value, expected, rtol=1e-10, atol=0)

@@ -15,11 +15,11 @@ from torch.utils.checkpoint import checkpoint
 
 from gapscope.base.errors import NeverSupported, SlowGradients
 from gapscope.gradients import tape as tape_module
-from gapscope.gradients.contributions import Contribution, Dense
+from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.per_sample import per_sample_jacobian
-from gapscope.gradients.recording import recorded
-from gapscope.gradients.verification import verify
+from gapscope.gradients.recording import record_forward
 from gapscope.gradients.traces import per_sample_traces
+from gapscope.gradients.verification import verify
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gradients.reference import CASES, OwnLayerNorm, Wrapped, dense_jacobian, gradient_of
 
@@ -134,7 +134,7 @@ def test_mixing_behind_a_zero_initialised_head_is_refused() -> None:
     )
     nn.init.zeros_(network.get_parameter("head.weight"))
     with pytest.raises(NeverSupported, match="Every output must depend on its own sample alone"):
-        verify(*recorded(network, torch.randn(4, 3)))
+        verify(*record_forward(network, torch.randn(4, 3)))
 
 
 def test_standardisation_over_the_batch_is_refused() -> None:
@@ -146,13 +146,15 @@ def test_standardisation_over_the_batch_is_refused() -> None:
 
     network = Wrapped(forward, layer=nn.Linear(4, 4), head=nn.Linear(4, 2))
     with pytest.raises(NeverSupported, match="Every output must depend on its own sample alone"):
-        verify(*recorded(network, torch.randn(5, 4)))
+        verify(*record_forward(network, torch.randn(5, 4)))
 
 
 def test_a_second_derivative_that_is_lost_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def detached(*given: Any) -> list[Contribution]:
         parts = per_sample_jacobian(*given)
-        return [Dense(part.parameters, part.values.detach()) for part in parts if isinstance(part, Dense)]
+        return [
+            DenseJacobian(part.parameters, part.values.detach()) for part in parts if isinstance(part, DenseJacobian)
+        ]
 
     monkeypatch.setattr(tape_module, "per_sample_jacobian", detached)
     network = nn.Sequential(nn.Linear(4, 6), OwnLayerNorm(6), nn.Tanh(), nn.Linear(6, 2)).double()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.inspection.checks import other_type
+from gapscope.inspection.checks import dtype_mismatch_message
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(20) % 2
@@ -23,12 +23,12 @@ def _penalised(network: Any, x: Tensor) -> Any:
 
 VERBS: dict[str, Callable[[Any, Tensor], Any]] = {
     "penalty": _penalised,
-    "ntk_trace": gs.ntk_trace,
-    "input_jacobian_norm": gs.input_jacobian_norm,
-    "output_sensitivity": gs.output_sensitivity,
-    "unit_sparsity": lambda network, x: gs.unit_sparsity(network, x, Y),
-    "margin_signature": lambda network, x: gs.margin_signature(network, x, Y),
-    "expected_accuracy": lambda network, x: gs.expected_accuracy(network, (x, Y)),
+    "ntk_trace": gs.functional.ntk_trace,
+    "input_jacobian_norm": gs.functional.input_jacobian_norm,
+    "output_sensitivity": gs.functional.output_sensitivity,
+    "unit_sparsity": lambda network, x: gs.functional.unit_sparsity(network, x, Y),
+    "margin_signature": lambda network, x: gs.functional.margin_signature(network, x, Y),
+    "expected_accuracy": lambda network, x: gs.forecast_accuracy(network, (x, Y)),
     "estimate_accuracy": lambda network, x: gs.estimate_accuracy(network, (x.repeat(10, 1), Y.repeat(10))),
     "compare": lambda network, x: gs.compare({"one": network, "other": network}, (x, Y)),
 }
@@ -76,5 +76,5 @@ def test_weights_without_numbers_are_named(verb: str) -> None:
 def test_the_ways_in_which_torch_says_so_are_known(layer: nn.Module, x: Tensor) -> None:
     with pytest.raises(RuntimeError) as caught:
         layer(x)
-    assert "inputs must have a type that the network's layers take; got " in other_type(caught.value)
-    assert other_type(RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)")) == ""
+    assert "inputs must have a type that the network's layers take; got " in dtype_mismatch_message(caught.value)
+    assert dtype_mismatch_message(RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)")) == ""

@@ -10,8 +10,8 @@ from torch import nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection import chunking
-from gapscope.inspection.chunking import bytes_held, memory_budget, rows_per_pass
-from gapscope.inspection.outputs import AT_MOST, network_outputs, samples_per_pass
+from gapscope.inspection.chunking import memory_budget, peak_bytes, rows_per_pass
+from gapscope.inspection.outputs import MAX_SAMPLES_PER_PASS, network_outputs, samples_per_pass
 from gapscope.measures.output_sensitivity import output_sensitivity
 
 CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
     ids=["one", "two", "freed on the way", "views", "nothing"],
 )
 def test_bytes_held_are_those_at_one_time(work, expected) -> None:
-    assert bytes_held(work) == expected
+    assert peak_bytes(work) == expected
 
 
 @pytest.mark.parametrize("gradients", [False, True])
@@ -37,7 +37,7 @@ def test_a_pass_with_gradients_holds_every_activation(gradients: bool) -> None:
     network = nn.Sequential(*[nn.Linear(100, 100) for _ in range(8)])
     x = torch.ones(16, 100)
     with torch.set_grad_enabled(gradients):
-        held = bytes_held(lambda: network(x))
+        held = peak_bytes(lambda: network(x))
     # without them: the input of a layer (not counted for the first, which was there before) and its output
     assert held == 16 * 100 * 4 * (8 if gradients else 2)
 
@@ -118,9 +118,9 @@ def test_large_inputs_pay_one_sample_and_scarce_memory_makes_small_chunks(monkey
 def test_token_ids_are_few_only_where_they_are_very_few() -> None:
     network, seen = nn.Embedding(10, 4), []
     ids = torch.zeros(40, 16, dtype=torch.int64)
-    assert samples_per_pass(network, ids[:16], None, one_pass=seen.append) == AT_MOST
+    assert samples_per_pass(network, ids[:16], None, one_pass=seen.append) == MAX_SAMPLES_PER_PASS
     assert not seen
-    assert samples_per_pass(network, ids, None, one_pass=seen.append) == AT_MOST
+    assert samples_per_pass(network, ids, None, one_pass=seen.append) == MAX_SAMPLES_PER_PASS
     assert [len(part) for part in seen] == [1]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection import outputs as outputs_module
-from gapscope.inspection.distributed import Processes, divided, over_processes
+from gapscope.inspection.distributed import Processes, compute_distributed, distribute_over
 from two_processes import together
 
 N = 23
@@ -38,14 +38,14 @@ def _data() -> tuple[Tensor, Tensor]:
 
 def _found() -> dict[str, Any]:
     network, (x, y) = _network(), _data()
-    readings = gs.measure(network, (x, y), MEASURES, initial=_network().state_dict(), progress=False)
+    readings = gs.measure(network, (x, y), MEASURES, initial_state=_network().state_dict(), progress=False)
     assert not readings.unmeasured, readings.unmeasured
     return {
         **readings.values(),
-        "probe": float(gs.ntk_trace(network, x, method="probe")),
-        "kernel": gs.empirical_ntk(network, x),
-        "block": gs.empirical_ntk(network, x, x[:5], outputs="traced"),
-        "few": gs.empirical_ntk(network, x[:1]),
+        "probe": float(gs.functional.ntk_trace(network, x, method="probe")),
+        "kernel": gs.functional.empirical_ntk(network, x),
+        "block": gs.functional.empirical_ntk(network, x, x[:5], outputs="traced"),
+        "few": gs.functional.empirical_ntk(network, x[:1]),
     }
 
 
@@ -55,7 +55,7 @@ def _process(rank: int, folder: str) -> None:
     seen: list[int] = []
     network = _network()
     network.register_forward_hook(lambda module, given, result: seen.append(len(result)))
-    with over_processes():
+    with distribute_over():
         outputs_module.network_outputs(network, _data()[0], chunk_size=4)
         passes = sum(seen)
         found = _found()
@@ -81,6 +81,6 @@ def test_stretches_cover_all_rows_once() -> None:
 
 
 def test_alone_nothing_is_divided_and_processes_must_have_met() -> None:
-    assert divided(3, lambda part: torch.arange(part.start, part.stop)).tolist() == [0, 1, 2]
-    with pytest.raises(InvalidInput, match="Processes must have met"), over_processes():
+    assert compute_distributed(3, lambda part: torch.arange(part.start, part.stop)).tolist() == [0, 1, 2]
+    with pytest.raises(InvalidInput, match="Processes must have met"), distribute_over():
         pass

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.inspection.hooks import calls, hooked, kind, module_named, tapped
+from gapscope.inspection.hooks import capture_outputs, forward_hooks, kind, module_named, record_module_calls
 
 
 def network() -> nn.Sequential:
@@ -39,14 +39,14 @@ def test_calls_come_in_the_order_in_which_they_are_made() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.last(self.first(x))
 
-    made = calls(Backwards(), torch.zeros(1, 2))
+    made = record_module_calls(Backwards(), torch.zeros(1, 2))
     assert [call.name for call in made] == ["first", "last"]
     assert made[1].input is made[0].output
 
 
 def test_tapped_outputs_are_not_overwritten_by_what_follows() -> None:
     net, x = network(), torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), tapped({"0": net[0]}) as seen:
+    with torch.no_grad(), capture_outputs({"0": net[0]}) as seen:
         outputs = net(x)
     assert torch.equal(seen["0"], net[0](x)) and bool((seen["0"] < 0).any())
     assert torch.equal(outputs, net(x)) and not net[0]._forward_hooks
@@ -55,7 +55,7 @@ def test_tapped_outputs_are_not_overwritten_by_what_follows() -> None:
 def test_tapped_outputs_are_replaced() -> None:
     net: Any = network()
     x = torch.ones(2, 2)
-    with torch.no_grad(), tapped({"1": net[1]}, replacement=torch.zeros(2, 3)):
+    with torch.no_grad(), capture_outputs({"1": net[1]}, replacement=torch.zeros(2, 3)):
         outputs = net(x)
     assert torch.equal(outputs, net[2].bias.expand(2, 2))
 
@@ -65,7 +65,7 @@ def test_a_module_that_is_called_twice_is_refused() -> None:
     twice = nn.Sequential(nn.Linear(2, 2), relu, nn.Linear(2, 2), relu)
     with (
         pytest.raises(NotMeasurable, match=r"Layer '1' must be called once.*Name a module around it"),
-        tapped({"1": relu}),
+        capture_outputs({"1": relu}),
     ):
         twice(torch.ones(1, 2))
     assert not relu._forward_hooks
@@ -74,23 +74,30 @@ def test_a_module_that_is_called_twice_is_refused() -> None:
 def test_a_module_that_returns_no_tensor_is_refused() -> None:
     attention = nn.MultiheadAttention(4, 2)
     x = torch.ones(1, 3, 4)
-    with pytest.raises(NotMeasurable, match="Layer 'a' must return one tensor; got tuple"), tapped({"a": attention}):
+    with (
+        pytest.raises(NotMeasurable, match="Layer 'a' must return one tensor; got tuple"),
+        capture_outputs({"a": attention}),
+    ):
         attention(x, x, x)
 
 
 def test_a_hook_may_change_what_goes_in_and_what_comes_out() -> None:
     net, x = network(), torch.ones(2, 2)
-    with hooked({"1": net[1], "2": net[2]}, lambda name, module, inputs, output: output * 2):
+    with forward_hooks({"1": net[1], "2": net[2]}, lambda name, module, inputs, output: output * 2):
         outputs = net(x)
     assert torch.equal(outputs, 2 * net[2](2 * net[1](net[0](x))))
-    with hooked({"0": net[0]}, lambda name, module, inputs: (inputs[0] + 1,), before=True):
+    with forward_hooks({"0": net[0]}, lambda name, module, inputs: (inputs[0] + 1,), before=True):
         outputs = net(x)
     assert torch.equal(outputs, net(x + 1))
 
 
 def test_hooks_are_removed_where_the_pass_fails() -> None:
     net = network()
-    with pytest.raises(RuntimeError), hooked({"0": net[0]}, print, before=True), hooked({"2": net[2]}, print):
+    with (
+        pytest.raises(RuntimeError),
+        forward_hooks({"0": net[0]}, print, before=True),
+        forward_hooks({"2": net[2]}, print),
+    ):
         net(torch.ones(2, 7))
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
 
@@ -103,8 +110,8 @@ def test_a_compiled_network_is_watched_too(in_place: bool) -> None:
     if in_place:
         net.compile(backend="eager")
     compiled(x)
-    assert [type(call.module) for call in calls(compiled, x)] == [nn.Linear, nn.ReLU, nn.Linear]
-    with tapped({"1": net[1]}, replacement=torch.zeros(5, 3)):
+    assert [type(call.module) for call in record_module_calls(compiled, x)] == [nn.Linear, nn.ReLU, nn.Linear]
+    with capture_outputs({"1": net[1]}, replacement=torch.zeros(5, 3)):
         outputs = compiled(x)
     assert torch.equal(outputs, net[2].bias.expand(5, 2))
 
@@ -112,9 +119,9 @@ def test_a_compiled_network_is_watched_too(in_place: bool) -> None:
 def test_margins_of_a_compiled_network_are_those_of_the_network() -> None:
     net, x = network(), torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
     y = net(x).argmax(1)
-    expected = gs.margin_signature(net, x, y)
+    expected = gs.functional.margin_signature(net, x, y)
     compiled = torch.compile(net, backend="eager")
     compiled(x)
-    found = gs.margin_signature(compiled, x, y)  # type: ignore[arg-type]
+    found = gs.functional.margin_signature(compiled, x, y)  # type: ignore[arg-type]
     assert len(found.layers) == len(expected.layers)
     torch.testing.assert_close(found.signature, expected.signature)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gapscope.base.errors import NeverSupported, ReplaceLayer
-from gapscope.inspection.independence import check_samples_alone, treats_samples_alone
+from gapscope.inspection.independence import check_sample_independence, is_sample_independent
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.margin_signature import margin_signature
@@ -73,7 +73,7 @@ def test_every_measure_refuses_batch_norm_without_running_statistics(measure: st
 def test_a_closed_branch_hides_no_mixing() -> None:
     network = mixing(MIXED["other samples"])
     nn.init.zeros_(network.get_parameter("head.weight"))
-    assert not treats_samples_alone(network, torch.randn(5, 4))
+    assert not is_sample_independent(network, torch.randn(5, 4))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -81,7 +81,7 @@ def test_networks_whose_samples_are_alone_pass(dtype: torch.dtype) -> None:
     layers = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(64, 3))
     network = nn.Sequential(*layers).to(dtype).eval()
     for n in (1, 2, 7):
-        check_samples_alone(network, torch.randn(n, 1, 6, 6, dtype=dtype))
+        check_sample_independence(network, torch.randn(n, 1, 6, 6, dtype=dtype))
 
 
 def test_weights_that_bear_no_perturbation_are_looked_at_as_they_are() -> None:
@@ -90,13 +90,13 @@ def test_weights_that_bear_no_perturbation_are_looked_at_as_they_are() -> None:
         layer=nn.Linear(3, 2),
         width=nn.Parameter(torch.full((2,), 1e-9)),
     )
-    assert treats_samples_alone(network, torch.randn(4, 3))
+    assert is_sample_independent(network, torch.randn(4, 3))
     mixed = Wrapped(
         lambda net, x: net.layer(x).flip(0) * net.width.sqrt(),
         layer=nn.Linear(3, 2),
         width=nn.Parameter(torch.full((2,), 1e-9)),
     )
-    assert not treats_samples_alone(mixed, torch.randn(4, 3))
+    assert not is_sample_independent(mixed, torch.randn(4, 3))
 
 
 def test_the_same_weights_and_samples_are_looked_at_once() -> None:
@@ -106,7 +106,7 @@ def test_the_same_weights_and_samples_are_looked_at_once() -> None:
 
     def looks() -> bool:
         passes.clear()
-        assert treats_samples_alone(network, x)
+        assert is_sample_independent(network, x)
         return bool(passes)
 
     assert looks() and not looks()
@@ -127,11 +127,11 @@ def test_a_network_that_begins_to_mix_is_looked_at_again(change: str) -> None:
         lambda net, x: net.layer(x).flip(0) if getattr(net, "mixes", False) else net.layer(x), layer=nn.Linear(3, 2)
     )
     x = torch.randn(6, 3)
-    assert treats_samples_alone(network, x)
+    assert is_sample_independent(network, x)
     if change == "a hook":
         network.register_forward_hook(lambda module, inputs, output: output.flip(0))
     elif change == "a flag":
         network.mixes = True  # type: ignore[assignment]
     else:
         network.forward = lambda x: network.layer(x).flip(0)  # type: ignore[method-assign, operator]
-    assert not treats_samples_alone(network, x)
+    assert not is_sample_independent(network, x)

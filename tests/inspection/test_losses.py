@@ -17,14 +17,14 @@ from gapscope.base.specs import TrainingSpec
 from gapscope.batch_norm.advice.dropout import DropoutLoss
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.gamma_decay.measured_excess import batch_norm_excess
-from gapscope.inspection.losses import loss_of, sample_losses, scores
+from gapscope.inspection.losses import default_loss, evaluate, sample_losses
 
 
 def test_classification_agrees_with_scikit_learn() -> None:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(50, 4, generator=generator), torch.randint(0, 3, (50,), generator=generator)
     network = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
-    result = scores(network, Samples(x, y), chunk_size=7)
+    result = evaluate(network, Samples(x, y), chunk_size=7)
     with torch.no_grad():
         logits = network[0](x).double()
     assert result["accuracy"] == accuracy_score(y, logits.argmax(1))
@@ -35,19 +35,19 @@ def test_classification_agrees_with_scikit_learn() -> None:
 def test_regression_agrees_with_scikit_learn() -> None:
     x, y = torch.randn(20, 4), torch.randn(20, 2)
     network = nn.Linear(4, 2)
-    result = scores(network, Samples(x, y))
+    result = evaluate(network, Samples(x, y))
     assert result.keys() == {"loss"}
     assert result["loss"] == pytest.approx(mean_squared_error(y, network(x).detach()), rel=1e-5)
 
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(InvalidInput, match="Scores need targets"):
-        scores(nn.Identity(), Samples(torch.zeros(3, 2)))
+        evaluate(nn.Identity(), Samples(torch.zeros(3, 2)))
     with pytest.raises(InvalidInput, match="number of outputs, 2; got 2"):
-        scores(nn.Identity(), Samples(torch.zeros(3, 2), torch.tensor([0, 1, 2])))
+        evaluate(nn.Identity(), Samples(torch.zeros(3, 2), torch.tensor([0, 1, 2])))
 
 
-@pytest.mark.parametrize("loss", [loss_of, sample_losses])
+@pytest.mark.parametrize("loss", [default_loss, sample_losses])
 def test_regression_targets_are_never_broadcast(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
     for outputs, targets in (((3, 2), (3, 1)), ((3, 2), (3,)), ((3, 1), (3, 2)), ((3,), (3, 2)), ((3, 1), (1,))):
         with pytest.raises(InvalidInput, match=r"Regression targets must have the shape of the outputs, \[3.*; got \["):
@@ -62,7 +62,7 @@ def test_one_number_a_sample_may_come_with_or_without_its_axis(
     outputs, targets = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
     outputs, targets = outputs.view(outputs_shape), targets.view(targets_shape)
     assert sample_losses(outputs, targets).tolist() == [0, 4, 9]
-    assert loss_of(outputs, targets).item() == pytest.approx(13 / 3)
+    assert default_loss(outputs, targets).item() == pytest.approx(13 / 3)
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (6, 4, 5)])
@@ -74,27 +74,27 @@ def test_the_losses_of_samples_have_the_loss_as_their_mean(shape: tuple[int, ...
         targets = targets.argmax(1)
     each = sample_losses(outputs, targets)
     assert each.shape == (6,)
-    torch.testing.assert_close(each.mean(), loss_of(outputs, targets))
+    torch.testing.assert_close(each.mean(), default_loss(outputs, targets))
     torch.testing.assert_close(each[2:3], sample_losses(outputs[2:3], targets[2:3]))
 
 
 def test_labels_that_do_not_fit_are_refused() -> None:
     outputs = torch.zeros(3, 2)
     with pytest.raises(InvalidInput, match=r"Class labels must be smaller than .* number of outputs, 2; got 5"):
-        loss_of(outputs, torch.tensor([0, 5, 1]))
+        default_loss(outputs, torch.tensor([0, 5, 1]))
     with pytest.raises(InvalidInput, match=r"int64 of shape \[3\].*; got torch.int64 of shape \[3, 1\]"):
-        loss_of(outputs, torch.zeros(3, 1, dtype=torch.int64))
+        default_loss(outputs, torch.zeros(3, 1, dtype=torch.int64))
     with pytest.raises(InvalidInput, match=r"int64 of shape \[3\].*; got torch.int32 of shape \[3\]. Use"):
         sample_losses(outputs, torch.zeros(3, dtype=torch.int32))
 
 
 CALLERS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
-    "loss": gs.loss,
+    "loss": gs.functional.loss,
     "train": lambda network, x, y: gs.train(network, Samples(x, y), TrainingSpec(epochs=1)),
-    "by the weights": lambda network, x, y: gs.LossGradientPenalty(1.0)(network, x, y),
-    "by the inputs": lambda network, x, y: gs.LossGradientPenalty(1.0, wrt="inputs")(network, x, y),
+    "by the weights": lambda network, x, y: gs.penalties.LossGradientPenalty(1.0)(network, x, y),
+    "by the inputs": lambda network, x, y: gs.penalties.LossGradientPenalty(1.0, wrt="inputs")(network, x, y),
     "gamma decay": lambda network, x, y: gamma_decay(network, (x, y), batch_size=2),
-    "gamma decay penalty": lambda network, x, y: gs.GammaDecayPenalty(batch_size=2)(network, x, y),
+    "gamma decay penalty": lambda network, x, y: gs.penalties.GammaDecayPenalty(batch_size=2)(network, x, y),
     "batch norm excess": lambda network, x, y: batch_norm_excess(network, (x, y), batch_sizes=(2,)),
     "advice": lambda network, x, y: gs.advise_batch_norm(network, (x, y), batch_size=2),
     "dropout": lambda network, x, y: DropoutLoss(network, Samples(x, y), ["1"]),

@@ -11,7 +11,7 @@ from torch import nn
 
 from cases import CASES, each
 from gapscope.base.errors import GapscopeError, InvalidInput
-from gapscope.inspection.outputs import check_labels, checked_outputs, inspecting, network_outputs, ready_inputs
+from gapscope.inspection.outputs import check_labels, checked_outputs, inspection_mode, network_outputs, prepare_inputs
 
 
 def some_network() -> nn.Sequential:
@@ -46,7 +46,7 @@ def test_everything_is_restored(failing: bool) -> None:
     network = some_network()
     before, gradient = everything(network), network[4].weight.grad
     try:
-        with torch.no_grad(), inspecting(network, mode="train"):
+        with torch.no_grad(), inspection_mode(network, mode="train"):
             assert all(module.training for module in network.modules())
             network[0].weight.requires_grad_(True)
             network(torch.randn(5, 3)).sum().backward()  # gradients are on again, buffers and random states move
@@ -62,7 +62,7 @@ def test_everything_is_restored(failing: bool) -> None:
 def test_a_replaced_buffer_is_put_back() -> None:
     network = some_network()
     buffer = network[1].running_mean
-    with inspecting(network):
+    with inspection_mode(network):
         network[1].running_mean = torch.ones(4)
     assert network[1].running_mean is buffer
 
@@ -70,7 +70,7 @@ def test_a_replaced_buffer_is_put_back() -> None:
 def test_changed_weights_are_noticed() -> None:
     network = some_network()
     message = "must leave the weights as they are"
-    with pytest.raises(GapscopeError, match=message), inspecting(network), torch.no_grad():
+    with pytest.raises(GapscopeError, match=message), inspection_mode(network), torch.no_grad():
         network.get_parameter("4.weight").add_(1)
 
 
@@ -78,8 +78,8 @@ def test_inference_mode_is_left() -> None:
     network = some_network()
     with torch.inference_mode():
         x = torch.randn(5, 3)
-        with inspecting(network):
-            outputs = network(ready_inputs(network, x))
+        with inspection_mode(network):
+            outputs = network(prepare_inputs(network, x))
             (gradient,) = torch.autograd.grad(outputs.sum(), network.get_parameter("4.weight"))
     assert gradient.shape == (2, 4)
 
@@ -97,7 +97,7 @@ def test_wrong_inputs_and_outputs_get_one_sentence() -> None:
 
 def test_chunks_do_not_change_outputs() -> None:
     network, x = some_network().eval().double(), torch.randn(11, 3).double()
-    with inspecting(network):
+    with inspection_mode(network):
         assert torch.allclose(network_outputs(network, x, chunk_size=3), network_outputs(network, x), atol=1e-14)
 
 
@@ -106,7 +106,7 @@ def test_every_network_gives_its_own_outputs_in_any_chunks_and_is_left_as_it_was
     network, samples = CASES[name].make(7, dtype=torch.float64, mode="train")
     alone = CASES[name].make(7, dtype=torch.float64)[0](samples.inputs)
     before = everything(network)
-    with inspecting(network):
+    with inspection_mode(network):
         found = network_outputs(network, samples.inputs, chunk_size=3)
     assert same(everything(network), before)
     torch.testing.assert_close(found, alone)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.inspection.outputs import inspecting
-from gapscope.inspection.restoring import restored
+from gapscope.inspection.outputs import inspection_mode
+from gapscope.inspection.restoring import preserve_state
 
 
 class Restless(nn.Module):
@@ -39,7 +39,7 @@ def test_traces_of_a_forward_pass_are_gone_and_gradients_stay() -> None:
     network: Any = Restless()
     network.layer.weight.grad = gradient = torch.ones(2, 3)
     before, state, kept, seen = dict(vars(network)), random.getstate(), network.kept, network.seen
-    with inspecting(network):
+    with inspection_mode(network):
         network(torch.zeros(5, 3))
         assert network.calls == 1 and len(network.seen) == 5
     assert vars(network).keys() == before.keys() and network.calls == 0
@@ -52,7 +52,7 @@ def test_traces_of_a_forward_pass_are_gone_and_gradients_stay() -> None:
 def test_replaced_parameters_children_and_hooks_are_put_back() -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
     weight, child = network[0].weight, network[1]
-    with restored(network):
+    with preserve_state(network):
         network[0].weight = nn.Parameter(torch.zeros(2, 2))
         network[1] = nn.ReLU()
         network.register_forward_hook(lambda *_: None)

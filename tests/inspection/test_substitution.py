@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gapscope.inspection.substitution import Substituted, in_precision, in_precision_of
+from gapscope.inspection.substitution import ParameterSubstitution, cast_like, cast_network
 
 DOUBLE = torch.float64
 
@@ -37,7 +37,7 @@ class Pair(NamedTuple):
 
 def test_a_tensor_is_replaced_wherever_it_lies_among_arguments() -> None:
     given, other, apart = torch.ones(2), torch.zeros(2), torch.full((2,), 3.0)
-    substituted = Substituted([(given, other)])
+    substituted = ParameterSubstitution([(given, other)])
     seen: Any = substituted._seen(
         (
             given,
@@ -54,7 +54,7 @@ def test_a_tensor_is_replaced_wherever_it_lies_among_arguments() -> None:
     assert seen[4]["b"] is other and seen[5:] == (torch.Size([2]), "text")
     assert type(seen[5]) is torch.Size
     assert substituted._seen(torch.float32) == torch.float32
-    assert Substituted([], DOUBLE)._seen([torch.float32, torch.int64, torch.complex64]) == [
+    assert ParameterSubstitution([], DOUBLE)._seen([torch.float32, torch.int64, torch.complex64]) == [
         DOUBLE, torch.int64, torch.complex128,
     ]  # fmt: skip
 
@@ -62,7 +62,7 @@ def test_a_tensor_is_replaced_wherever_it_lies_among_arguments() -> None:
 def test_everything_is_computed_in_the_precision_asked_for() -> None:
     network = Constants()
     x = torch.randn(4, 3, dtype=DOUBLE)
-    with in_precision(network, DOUBLE):
+    with cast_network(network, DOUBLE):
         found = network(x)
     weight, bias = network.layer.weight.double(), network.layer.bias.double()
     expected = F.linear(x, weight, bias) @ network.plain.double() + network.listed[0].double() + 1.5
@@ -75,7 +75,7 @@ def test_a_parameter_is_replaced_in_lists_closures_and_recurrent_layers() -> Non
     network: Any = nn.LSTM(2, 3, batch_first=True).double()
     x = torch.randn(2, 4, 2, dtype=DOUBLE)
     doubled = [(p, 2 * p.detach()) for p in network.parameters()]
-    with Substituted(doubled):
+    with ParameterSubstitution(doubled):
         found = network(x)[0]
         assert torch.equal(network.weight_ih_l0 + 0, doubled[0][1])
     with torch.no_grad():
@@ -86,7 +86,7 @@ def test_a_parameter_is_replaced_in_lists_closures_and_recurrent_layers() -> Non
 
 def test_writing_to_a_buffer_writes_to_its_stand_in() -> None:
     network: Any = nn.BatchNorm1d(2)
-    with in_precision(network, DOUBLE):
+    with cast_network(network, DOUBLE):
         network(torch.randn(5, 2, dtype=DOUBLE) + 3)
         network.running_mean.add_(1.0)
     assert not bool(network.running_mean.any())
@@ -95,7 +95,7 @@ def test_writing_to_a_buffer_writes_to_its_stand_in() -> None:
 @pytest.mark.parametrize("given", [torch.complex64, torch.float32])
 def test_complex_numbers_stay_complex(given: torch.dtype) -> None:
     network = nn.Linear(2, 2, dtype=given)
-    with in_precision(network, DOUBLE) as substituted:
+    with cast_network(network, DOUBLE) as substituted:
         found = network(torch.randn(3, 2, dtype=DOUBLE).to(given))
     assert found.dtype == substituted[network.weight].dtype == (torch.complex128 if given.is_complex else DOUBLE)
 
@@ -103,6 +103,6 @@ def test_complex_numbers_stay_complex(given: torch.dtype) -> None:
 def test_a_tensor_is_converted_inside_a_substitution_too() -> None:
     """There it says the precision in which it is seen, not its own."""
     x = torch.ones(2)
-    with Substituted([], DOUBLE):
-        converted = in_precision_of(x, DOUBLE)
+    with ParameterSubstitution([], DOUBLE):
+        converted = cast_like(x, DOUBLE)
     assert converted.dtype == DOUBLE and x.dtype == torch.float32

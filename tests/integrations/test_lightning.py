@@ -103,7 +103,7 @@ def test_the_module_can_be_monitored_inside_validation_with_its_inference_tensor
     class Inside(pl.Callback):
         def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
             assert torch.is_inference_mode_enabled()
-            monitor.record(pl_module, 1)
+            monitor.observe(pl_module, 1)
 
     trainer, module = fit(tmp_path, epochs=1)
     trainer = pl.Trainer(callbacks=[Inside()], accelerator="cpu", logger=False, enable_progress_bar=False)
@@ -152,15 +152,15 @@ def test_wrong_labels_are_told_after_a_fit_and_after_a_resumed_one(tmp_path: Pat
 
     unbroken, data = watched()
     fit(tmp_path, unbroken, data=data)
-    found = gs.suspect_labels(unbroken)
-    wrong = (found.order < 12).double()
-    assert len(found.order) == 136 and float(wrong[: int(wrong.sum())].mean()) > 0.8
+    found = gs.find_label_issues(unbroken)
+    wrong = (found.indices < 12).double()
+    assert len(found.indices) == 136 and float(wrong[: int(wrong.sum())].mean()) > 0.8
     first, resumed = watched()[0], watched()[0]
     trainer, _ = fit(tmp_path, first, epochs=2, data=data)
     trainer.save_checkpoint(tmp_path / "half.ckpt")
     fit(tmp_path, resumed, data=data, resume=tmp_path / "half.ckpt")
-    again = gs.suspect_labels(resumed)
-    assert float((again.order[: int(wrong.sum())] < 12).double().mean()) > 0.8
+    again = gs.find_label_issues(resumed)
+    assert float((again.indices[: int(wrong.sum())] < 12).double().mean()) > 0.8
 
 
 class Penalised(Module):

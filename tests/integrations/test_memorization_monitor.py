@@ -19,7 +19,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from gapscope.base.errors import InvalidInput
-from gapscope.integrations.memorization_monitor import add_meter, sequence_losses
+from gapscope.integrations.memorization_monitor import add_memorization_monitor, sequence_losses
 from gapscope.labels.paired_canaries import PairedCanaries, paired_p_value
 
 pytestmark = [
@@ -42,7 +42,7 @@ def test_the_rows_are_those_by_hand_and_training_is_untouched(tmp_path: Path) ->
     plain, model = bert_classifier(), bert_classifier()
     trainer_of(tmp_path, plain, CANARIES.dataset).train()
     trainer = trainer_of(tmp_path, model, CANARIES.dataset, logging_steps=1)
-    meter = add_meter(trainer, CANARIES)
+    meter = add_memorization_monitor(trainer, CANARIES)
     trainer.train()
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
     logged = [row["loss"] for row in trainer.state.log_history if "loss" in row]
@@ -83,7 +83,7 @@ def test_the_trace_of_a_lora_adapter_is_over_its_weights_alone(tmp_path: Path) -
     lora = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
     model = peft.get_peft_model(bert_classifier(), lora)
     trainer = trainer_of(tmp_path, model, CANARIES.dataset, max_steps=1)
-    meter = add_meter(trainer, CANARIES, trace_samples=3)
+    meter = add_memorization_monitor(trainer, CANARIES, trace_samples=3)
     # drawn labels: with two classes the trace is the mean over both, each weighted by its probability, in expectation
     draws = torch.tensor([meter._trace()["trained_fisher_trace"] for _ in range(60)])
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -101,7 +101,7 @@ def test_the_trace_of_a_lora_adapter_is_over_its_weights_alone(tmp_path: Path) -
 
 def test_a_flag_can_end_the_training(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, bert_classifier(), CANARIES.dataset, num_train_epochs=5)
-    meter = add_meter(trainer, CANARIES, level=1.0, stop=True)
+    meter = add_memorization_monitor(trainer, CANARIES, level=1.0, stop=True)
     meter._of_canaries = lambda epoch: setattr(meter, "flagged_at", epoch) or {}  # type: ignore[method-assign]
     trainer.train()
     assert meter.flagged_at == 1 and trainer.state.epoch == 1
@@ -109,9 +109,9 @@ def test_a_flag_can_end_the_training(tmp_path: Path) -> None:
 
 def test_other_data_and_other_objects_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="needs a transformers Trainer; got str"):
-        add_meter("trainer")
+        add_memorization_monitor("trainer")
     with pytest.raises(InvalidInput, match="must train on the data that hold the canaries"):
-        add_meter(trainer_of(tmp_path, bert_classifier(), SENTENCES), CANARIES)
+        add_memorization_monitor(trainer_of(tmp_path, bert_classifier(), SENTENCES), CANARIES)
 
 
 def _rows(folder: str, **options: Any) -> list[dict[str, float]]:
@@ -121,7 +121,7 @@ def _rows(folder: str, **options: Any) -> list[dict[str, float]]:
         average_tokens_across_devices=False, **options,
     )  # fmt: skip
     trainer._get_train_sampler = lambda *_: SequentialSampler(CANARIES.dataset)  # type: ignore[arg-type]
-    meter = add_meter(trainer, CANARIES)
+    meter = add_memorization_monitor(trainer, CANARIES)
     trainer.train()
     return meter.rows
 

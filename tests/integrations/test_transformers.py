@@ -18,8 +18,8 @@ pytest.importorskip("accelerate")
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.base.input_packing import packed
-from gapscope.inspection.network_adapter import Adapted
+from gapscope.base.input_packing import pack_inputs
+from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.integrations.transformers import MonitorCallback, add_penalty
 from gapscope.networks.adapters import LogitsOnly
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
@@ -106,8 +106,8 @@ def test_a_penalty_adds_its_own_gradient_to_that_of_the_loss(tmp_path: Path, acc
         gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
     model = without_dropout(bert_classifier()).train()
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    x, form = packed(inputs)
-    (GradientSimilarityPenalty(0.1, method="exact")(Adapted(model, form), x) / accumulated).backward()
+    x, form = pack_inputs(inputs)
+    (GradientSimilarityPenalty(0.1, method="exact")(NetworkAdapter(model, form), x) / accumulated).backward()
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             added = gradients[1][name] - gradients[0][name]
@@ -147,7 +147,7 @@ def test_padding_is_left_out() -> None:
     model = bert_classifier().eval()
     expected = model(input_ids=TOKENS, attention_mask=(TOKENS != 0).long()).logits
     monitor = Monitor((TOKENS, LABELS), ["accuracy"], n_samples=32)
-    numbers = monitor.record(LogitsOnly(model, 0), 1)
+    numbers = monitor.observe(LogitsOnly(model, 0), 1)
     assert numbers["accuracy"] == (expected.argmax(1) == LABELS).double().mean().item()
 
 
@@ -202,11 +202,11 @@ def test_wrong_labels_are_told_after_a_training_and_after_a_resumed_one(tmp_path
         trainer.train(**resume)
         return callback
 
-    found = gs.suspect_labels(watched(tmp_path))
-    wrong = (found.order < 8).double()
-    assert len(found.order) == 96 and float(wrong[: int(wrong.sum())].mean()) > 0.7
-    again = gs.suspect_labels(watched(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-15")))
-    assert again.order[: int(wrong.sum())].tolist() == found.order[: int(wrong.sum())].tolist()
+    found = gs.find_label_issues(watched(tmp_path))
+    wrong = (found.indices < 8).double()
+    assert len(found.indices) == 96 and float(wrong[: int(wrong.sum())].mean()) > 0.7
+    again = gs.find_label_issues(watched(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-15")))
+    assert again.indices[: int(wrong.sum())].tolist() == found.indices[: int(wrong.sum())].tolist()
 
 
 @pytest.mark.thorough

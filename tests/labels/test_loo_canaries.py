@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import torch
 
-from gapscope.base.random_streams import stream
+from gapscope.base.random_streams import make_generator
 from gapscope.gradients.kernel_ridge import spectrum
-from gapscope.labels.loo_canaries import FEWEST, ROUNDS, canary_margins, likely_wrong_labels
+from gapscope.labels.loo_canaries import FEWEST, ROUNDS, canary_margins, confusion_odds
 
 
 def test_odds_follow_the_confusions() -> None:
     predicted, labels = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 2, 2, 1])
-    assert likely_wrong_labels(predicted, labels, 3).tolist() == [[0, 1, 3], [1, 0, 1], [1, 1, 0]]
+    assert confusion_odds(predicted, labels, 3).tolist() == [[0, 1, 3], [1, 0, 1], [1, 1, 0]]
 
 
 def test_margins_are_those_of_refits() -> None:
     generator = torch.Generator().manual_seed(0)
     features, labels = torch.randn(30, 4, generator=generator, dtype=torch.float64), torch.arange(30) % 3
     kernel = spectrum(features @ features.T)
-    found = canary_margins(kernel, labels, labels, 0.1, 3, stream(0, "canaries"))
+    found = canary_margins(kernel, labels, labels, 0.1, 3, make_generator(0, "canaries"))
     assert found.canaries.shape == (ROUNDS, FEWEST) and found.ordinary.shape == (ROUNDS, 30 - FEWEST)
     # the first round again, with one refit a sample
-    draws = stream(0, "canaries")
+    draws = make_generator(0, "canaries")
     chosen = torch.randperm(30, generator=draws)[:FEWEST]
     changed = labels.clone()
-    changed[chosen] = torch.multinomial(likely_wrong_labels(labels, labels, 3)[labels[chosen]], 1, generator=draws)[
-        :, 0
-    ]
+    changed[chosen] = torch.multinomial(confusion_odds(labels, labels, 3)[labels[chosen]], 1, generator=draws)[:, 0]
     ridge, targets = 0.1 * kernel.mean, torch.nn.functional.one_hot(changed, 3).double()
     for place, sample in enumerate(chosen.tolist()):
         rest = torch.tensor([i for i in range(30) if i != sample])
@@ -40,4 +38,4 @@ def test_margins_are_those_of_refits() -> None:
 
 
 def test_a_canary_never_keeps_its_label() -> None:
-    assert (likely_wrong_labels(torch.arange(9) % 3, torch.arange(9) % 3, 3).diagonal() == 0).all()
+    assert (confusion_odds(torch.arange(9) % 3, torch.arange(9) % 3, 3).diagonal() == 0).all()

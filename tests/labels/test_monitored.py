@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.data import label_noise as with_wrong_labels
-from gapscope.labels.monitored import WatchedLabels
+from gapscope.data import inject_label_noise as with_wrong_labels
+from gapscope.labels.monitored import MonitoredLabels
 from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
 from gapscope.training.monitor import Monitor
 
@@ -26,13 +26,13 @@ class Watched:
     """A small network trained on digits of which a share is wrong, and on canaries."""
 
     def __init__(self, rate: float, settings: gs.TrainingSpec = SETTINGS, folder: Path | None = None) -> None:
-        train = gs.load("digits").train.subset(torch.arange(600))
+        train = gs.load_dataset("digits").train.subset(torch.arange(600))
         assert train.targets is not None
         generator = torch.Generator().manual_seed(0)
         self.truth, self.x = train.targets, train.inputs
         self.labels = with_wrong_labels(train.targets, rate, 10, generator)
         self.canaries = Canaries(self.labels, number=48)
-        self.network = gs.build(
+        self.network = gs.build_network(
             "fully_connected", input_shape=(1, 8, 8), n_outputs=10, generator=generator, n_hidden=2, width=64
         )
         alarm = CanaryAlarm(self.canaries, restore=False)
@@ -50,50 +50,50 @@ def noisy() -> Iterator[Watched]:
 
 
 def test_wrong_labels_stand_first(noisy: Watched) -> None:
-    found = gs.suspect_labels(noisy.monitor)
-    order = found.order
+    found = gs.find_label_issues(noisy.monitor)
+    order = found.indices
     assert len(order) == 552 and not torch.isin(order, noisy.canaries.positions).any()
-    assert torch.equal(found.given, noisy.labels[order])
+    assert torch.equal(found.given_labels, noisy.labels[order])
     assert roc_auc_score(noisy.wrong[order].numpy(), -found.margin.numpy()) > 0.97
-    flagged = noisy.wrong[order][: found.flagged].double()
+    flagged = noisy.wrong[order][: found.n_flagged].double()
     assert float(flagged.sum() / noisy.wrong[order].sum()) > 0.85
     assert abs(float(flagged.mean()) - found.expected_precision) < 0.25
-    right = found.likelier[: found.flagged] == noisy.truth[order][: found.flagged]
+    right = found.suggested_labels[: found.n_flagged] == noisy.truth[order][: found.n_flagged]
     assert float(right.double().mean()) > 0.8
-    assert torch.equal(found.likelier[-100:], found.given[-100:])
+    assert torch.equal(found.suggested_labels[-100:], found.given_labels[-100:])
 
 
 def test_the_rate_lies_in_its_interval(noisy: Watched) -> None:
-    found = gs.label_noise(noisy.monitor)
+    found = gs.estimate_label_noise(noisy.monitor)
     share = float(noisy.wrong[~torch.isin(torch.arange(600), noisy.canaries.positions)].double().mean())
     assert abs(found.rate - share) < 0.06 and found.low <= share <= found.high
     assert found.samples == 552 and found.clean_accuracy > 0.8
-    same = gs.label_noise(noisy.monitor.alarm)
+    same = gs.estimate_label_noise(noisy.monitor.alarm)
     assert same.to_json() == found.to_json()
 
 
 def test_clean_labels_are_called_clean() -> None:
-    assert gs.label_noise(Watched(0.0).monitor).rate < 0.06
+    assert gs.estimate_label_noise(Watched(0.0).monitor).rate < 0.06
 
 
 def test_a_training_that_is_resumed_says_the_same(noisy: Watched, tmp_path: Path) -> None:
     Watched(0.2, gs.TrainingSpec.from_dict(SETTINGS.to_dict() | {"epochs": 5}), tmp_path)
     resumed = Watched(0.2, folder=tmp_path)
-    assert gs.suspect_labels(resumed.monitor).to_json() == gs.suspect_labels(noisy.monitor).to_json()
+    assert gs.find_label_issues(resumed.monitor).to_json() == gs.find_label_issues(noisy.monitor).to_json()
     again = Monitor(
         (noisy.x, noisy.canaries.labels), [], n_samples=600, alarm=CanaryAlarm(noisy.canaries, restore=False)
     )
     again.load_state_dict(json.loads(json.dumps(noisy.monitor.state_dict())))
-    assert gs.suspect_labels(again).to_json() == gs.suspect_labels(noisy.monitor).to_json()
+    assert gs.find_label_issues(again).to_json() == gs.find_label_issues(noisy.monitor).to_json()
 
 
 def test_a_part_of_the_samples_has_its_positions(noisy: Watched) -> None:
     monitor = Monitor(
         (noisy.x, noisy.canaries.labels), [], n_samples=200, alarm=CanaryAlarm(noisy.canaries, restore=False)
     )
-    monitor.record(noisy.network, 1)
-    found = gs.suspect_labels(monitor)
-    assert 150 < len(found.order) <= 200 and torch.equal(found.given, noisy.labels[found.order])
+    monitor.observe(noisy.network, 1)
+    found = gs.find_label_issues(monitor)
+    assert 150 < len(found.indices) <= 200 and torch.equal(found.given_labels, noisy.labels[found.indices])
 
 
 def test_margins_and_rivals_by_hand() -> None:
@@ -117,18 +117,18 @@ def test_a_network_that_knows_nothing_is_refused() -> None:
     generator = torch.Generator().manual_seed(0)
     given = torch.randint(0, 5, (200,), generator=generator)
     rivals = (given + torch.randint(1, 5, (200,), generator=generator)) % 5
-    weak = WatchedLabels(
+    weak = MonitoredLabels(
         torch.arange(200), given, rivals, torch.randn(200, generator=generator).double(), torch.arange(200) < 40, 5
     )
 
     class Alarm:
-        def watched_labels(self) -> WatchedLabels:
+        def watched_labels(self) -> MonitoredLabels:
             return weak
 
     with pytest.raises(NotMeasurable, match="cannot be told: right ones must be predicted from the others at 60%"):
-        gs.label_noise(Alarm())
-    found = gs.suspect_labels(Alarm())
-    assert found.noise is None and math.isnan(found.expected_precision) and len(found.order) == 160
+        gs.estimate_label_noise(Alarm())
+    found = gs.find_label_issues(Alarm())
+    assert found.noise is None and math.isnan(found.expected_precision) and len(found.indices) == 160
 
 
 def test_many_wrong_labels_are_not_told_from_a_network_that_knows_little() -> None:
@@ -137,19 +137,19 @@ def test_many_wrong_labels_are_not_told_from_a_network_that_knows_little() -> No
     # six in ten look like the canaries, and the canaries' own labels are predicted at 36 %
     rivals = torch.where(torch.arange(400) < 18, given, (given + 1) % 5)
     margins = torch.where(torch.arange(400) < 260, -1.0, 1.0).double() + 0.1 * torch.randn(400, generator=generator)
-    seen = WatchedLabels(torch.arange(400), given, rivals, margins, canary, 5)
+    seen = MonitoredLabels(torch.arange(400), given, rivals, margins, canary, 5)
     found = seen.noise(generator)
-    assert found.rate > 0.5 and found.clean_accuracy == pytest.approx(0.36) and found.weakness
+    assert found.rate > 0.5 and found.clean_accuracy == pytest.approx(0.36) and found.unreliable_because
 
 
 def test_messages(noisy: Watched) -> None:
     with pytest.raises(InvalidInput, match="whose alarm is a CanaryAlarm; got Monitor with the alarm LabelWave"):
-        gs.suspect_labels(Monitor((noisy.x, noisy.labels), [], alarm="label_wave"))
+        gs.find_label_issues(Monitor((noisy.x, noisy.labels), [], alarm="label_wave"))
     with pytest.raises(InvalidInput, match=r"has seen nothing yet\. Train first"):
-        gs.label_noise(Monitor((noisy.x, noisy.canaries.labels), [], alarm=CanaryAlarm(noisy.canaries)))
+        gs.estimate_label_noise(Monitor((noisy.x, noisy.canaries.labels), [], alarm=CanaryAlarm(noisy.canaries)))
     with pytest.raises(InvalidInput, match="has its data already; got data beside Monitor"):
-        gs.label_noise(noisy.monitor, (noisy.x, noisy.labels))
+        gs.estimate_label_noise(noisy.monitor, (noisy.x, noisy.labels))
     with pytest.raises(InvalidInput, match="need the training data of the untrained network"):
-        gs.label_noise(nn.Linear(2, 2))
+        gs.estimate_label_noise(nn.Linear(2, 2))
     with pytest.raises(InvalidInput, match=r"must be given class labels.*A regression target has no class"):
         Canaries(torch.randn(100, 1))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from gapscope.labels.results import LabelNoise
+from gapscope.labels.results import LabelNoiseEstimate
 
 
 @pytest.mark.parametrize(
     ("noise", "why"),
     [
-        (LabelNoise(0.2, 0.1, 0.3, 0.9, 500), ""),
-        (LabelNoise(0.2, 0.1, 0.3, 0.55, 500), "predicted from the others at 60% or more, here it is 55%"),
+        (LabelNoiseEstimate(0.2, 0.1, 0.3, 0.9, 500), ""),
+        (LabelNoiseEstimate(0.2, 0.1, 0.3, 0.55, 500), "predicted from the others at 60% or more, here it is 55%"),
         # what one training said of photographs a tenth of whose labels were wrong
-        (LabelNoise(0.43, 0.24, 0.63, 0.8, 760), "must be 30% wide at most, here it goes from 24% to 63%"),
-        (LabelNoise(0.2, 0.1, 0.3, float("nan"), 500), "60% or more"),
+        (LabelNoiseEstimate(0.43, 0.24, 0.63, 0.8, 760), "must be 30% wide at most, here it goes from 24% to 63%"),
+        (LabelNoiseEstimate(0.2, 0.1, 0.3, float("nan"), 500), "60% or more"),
     ],
 )
-def test_a_rate_that_cannot_be_believed_says_why(noise: LabelNoise, why: str) -> None:
-    assert (why in noise.weakness) and bool(noise.weakness) == bool(why)
+def test_a_rate_that_cannot_be_believed_says_why(noise: LabelNoiseEstimate, why: str) -> None:
+    assert (why in noise.unreliable_because) and bool(noise.unreliable_because) == bool(why)

@@ -96,13 +96,13 @@ def board(**correlations: float) -> gs.Leaderboard:
     table = pandas.DataFrame({"hp.width": numpy.arange(42) % 3, "hp.rate": numpy.arange(42) // 3, "gap": gap})
     table["m.parameter_count"] = table["hp.width"]
     table = table.assign(**{f"m.{name}": values for name, values in measures.items()})
-    return gs.leaderboard(table, n_permutations=200, n_bootstrap=50)
+    return gs.rank_measures(table, n_permutations=200, n_bootstrap=50)
 
 
 def test_measures_with_evidence_vote_in_the_direction_that_they_have_there() -> None:
     measures = ["input_jacobian_norm", "loss", "parameter_norm"]
     judged = board(loss=-1.0, parameter_norm=0.0)
-    found = gs.compare(NETWORKS, (X, Y), measures, judged_by=judged)
+    found = gs.compare(NETWORKS, (X, Y), measures, evidence=judged)
     assert [vote.measure for vote in found.votes()] == ["loss"]
     losses = {row.network: row.value for row in found.of("loss")}
     assert found.order()[0] == max(losses, key=lambda name: losses[name])
@@ -114,13 +114,13 @@ def test_measures_with_evidence_vote_in_the_direction_that_they_have_there() -> 
 
 
 def test_without_evidence_the_verdict_says_so_first() -> None:
-    found = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"], judged_by=board(input_jacobian_norm=0.0))
+    found = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"], evidence=board(input_jacobian_norm=0.0))
     assert found.verdict[0].startswith("No evidence: none of the 2 numbers taken here says more of the gap than")
     assert found.verdict[1].startswith("flat is expected") and not found.trusted
     nothing = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"])
-    assert nothing.verdict[-1].endswith("is not known here; judged_by=gs.leaderboard(POOL) says it.")
+    assert nothing.verdict[-1].endswith("is not known here; judged_by=gs.rank_measures(POOL) says it.")
     with pytest.raises(InvalidInput, match="judged_by must be a leaderboard; got str"):
-        gs.compare(NETWORKS, (X, Y), ["loss"], judged_by="pool")
+        gs.compare(NETWORKS, (X, Y), ["loss"], evidence="pool")
 
 
 def test_a_comparison_survives_the_disk(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pandas
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.estimation import conditional_mutual_information
+from gapscope.leaderboard import conditional_mutual_information
 
 
 def _table(seed: int, n: int = 24) -> pandas.DataFrame:

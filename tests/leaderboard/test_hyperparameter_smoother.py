@@ -6,8 +6,8 @@ import numpy
 import pandas
 import pytest
 
-from gapscope.statistics.clusters import recipes
 from gapscope.leaderboard.hyperparameter_smoother import HyperparameterSmoother, normal_scores
+from gapscope.statistics.clusters import configuration_ids
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def table() -> pandas.DataFrame:
 
 def test_left_out_residuals_are_those_of_refitting_without_the_recipe(table: pandas.DataFrame) -> None:
     settings = ["width", "depth", "rate"]
-    clusters, y = recipes(table, settings), table["y"].to_numpy()
+    clusters, y = configuration_ids(table, settings), table["y"].to_numpy()
     smoother = HyperparameterSmoother(table, settings, clusters)
     kernel = numpy.prod([1 + 0.05 * own for own in smoother._kernels], axis=0)
     kernel, ridge = kernel / kernel.diagonal().mean(), 0.001 / 96 * len(table)
@@ -35,7 +35,7 @@ def test_left_out_residuals_are_those_of_refitting_without_the_recipe(table: pan
 
 def test_a_function_of_hyperparameters_leaves_little(table: pandas.DataFrame) -> None:
     settings = ["width", "depth", "rate"]
-    smoother = HyperparameterSmoother(table, settings, recipes(table, settings))
+    smoother = HyperparameterSmoother(table, settings, configuration_ids(table, settings))
     for own in ("width", "depth", "rate"):
         scores = normal_scores(table[own].to_numpy(dtype=float))
         left = smoother.residuals(scores).left_out @ scores

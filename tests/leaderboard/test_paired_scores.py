@@ -9,7 +9,8 @@ import pandas
 import pytest
 from scipy.stats import kendalltau
 
-from gapscope.estimation import conditional_mutual_information, granulated_kendall
+from gapscope.leaderboard import conditional_mutual_information
+from gapscope.leaderboard.granulated_kendall import granulated_kendall
 from gapscope.leaderboard.paired_scores import PairedScores
 
 SETTINGS = ["width", "depth", "rate"]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy
 import pandas
 import pytest
+from gapscope.leaderboard.protocols import compare_protocols
 
 import gapscope as gs
 from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
-from gapscope.estimation import compare_protocols
-from gapscope.leaderboard.ranking import RANDOM, fixed_by_settings, verdicts
 from gapscope.leaderboard.leaderboard_row import Score, judged
+from gapscope.leaderboard.ranking import RANDOM, explain_by_settings, verdicts
 from tables import rows_of
 
 # the spec's own computation: tau, granulated tau, score of the competition
@@ -28,7 +28,7 @@ REFERENCE = {
 
 @pytest.fixture(scope="module")
 def board(pgdl: pandas.DataFrame) -> gs.Leaderboard:
-    return gs.leaderboard(pgdl, measures=[f"m.{name}" for name in REFERENCE], n_permutations=200, n_bootstrap=100)
+    return gs.rank_measures(pgdl, measures=[f"m.{name}" for name in REFERENCE], n_permutations=200, n_bootstrap=100)
 
 
 def test_history_has_the_reference_scores(board: gs.Leaderboard) -> None:
@@ -88,14 +88,14 @@ def test_it_prints_words_first_and_is_kept(board: gs.Leaderboard, tmp_path: Path
 def test_a_table_of_ones_own(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
     path = tmp_path / "own.csv"
     pgdl.drop(columns="m.vc_dim").assign(**{"m.mine": pgdl["m.rbf"]}).to_csv(path, index=False)
-    found = gs.leaderboard(path, measures=["m.mine"], n_permutations=50, n_bootstrap=20)
+    found = gs.rank_measures(path, measures=["m.mine"], n_permutations=50, n_bootstrap=20)
     assert found.row("mine").verdict == "evidence" and found.networks == 96 and found.source == str(path)
     assert found.verdict[-1] == "The table has no size (parameter_count) to compare with."
 
 
 def test_networks_without_a_number_are_left_out_and_measures_that_lack_many(pgdl: pandas.DataFrame) -> None:
     holes = pgdl.assign(**{"m.wcv": pgdl["m.wcv"].where(pgdl.index > 0), "m.vr": pgdl["m.vr"].where(pgdl.index > 40)})
-    found = gs.leaderboard(holes, measures=["m.wcv", "m.vr"], n_permutations=20, n_bootstrap=20)
+    found = gs.rank_measures(holes, measures=["m.wcv", "m.vr"], n_permutations=20, n_bootstrap=20)
     assert found.left_out == {"m.vr": "41 of 96 networks have no finite value"}
     assert found.networks == 95 and found.dropped == 1 and "1 more left out" in found.facts
 
@@ -128,32 +128,32 @@ def test_verdicts_in_words() -> None:
 
 def test_what_is_fixed_by_settings() -> None:
     table = pandas.DataFrame({"a": [1, 1, 2, 2], "b": [1, 2, 1, 2], "x": [1.0, 2.0, 3.0, 4.0], "same": 1.0})
-    assert fixed_by_settings(table, "x", ["a", "b"]) == ""
-    assert fixed_by_settings(table, "same", ["a", "b"]) == "it is the same in all networks"
+    assert explain_by_settings(table, "x", ["a", "b"]) == ""
+    assert explain_by_settings(table, "same", ["a", "b"]) == "it is the same in all networks"
     seeds = pandas.concat([table, table])
-    assert fixed_by_settings(seeds, "x", ["a", "b"]).endswith("all seeds have the same")
-    assert fixed_by_settings(seeds.assign(x=numpy.arange(8.0)), "x", ["a", "b"]) == ""
+    assert explain_by_settings(seeds, "x", ["a", "b"]).endswith("all seeds have the same")
+    assert explain_by_settings(seeds.assign(x=numpy.arange(8.0)), "x", ["a", "b"]) == ""
 
 
 def test_what_is_wrong_is_said(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
     with pytest.raises(UnreadableFile, match=r"nothing.csv must be a CSV file or a pool folder; there is no such file"):
-        gs.leaderboard(tmp_path / "nothing.csv")
+        gs.rank_measures(tmp_path / "nothing.csv")
     with pytest.raises(InvalidInput, match=r"must have measures, columns named m.NAME"):
-        gs.leaderboard(pandas.DataFrame({"gap": [1.0, 2.0], "hp.width": [1, 2]}))
+        gs.rank_measures(pandas.DataFrame({"gap": [1.0, 2.0], "hp.width": [1, 2]}))
     with pytest.raises(InvalidInput, match=r"must have a column 'm.rbg'.*Did you mean 'm.rbf'"):
-        gs.leaderboard(pgdl, measures=["m.rbg"])
+        gs.rank_measures(pgdl, measures=["m.rbg"])
     with pytest.raises(InvalidInput, match=r"Column 'm.wcv' must hold numbers"):
-        gs.leaderboard(pgdl.assign(**{"m.wcv": "many"}), measures=["m.wcv"])
+        gs.rank_measures(pgdl.assign(**{"m.wcv": "many"}), measures=["m.wcv"])
     with pytest.raises(DataNotFound, match="The networks of the 2020 competition must lie in"):
-        gs.leaderboard(data_root=tmp_path)
+        gs.rank_measures(data_root=tmp_path)
 
 
 def test_of_many_networks_whole_recipes_are_judged(pgdl: pandas.DataFrame) -> None:
     thrice = pandas.concat([pgdl] * 3, ignore_index=True)
     thrice["gap"] += numpy.random.default_rng(0).normal(size=len(thrice)) / 1000
-    found = gs.leaderboard(thrice, measures=["m.rbf"], n_permutations=20, n_bootstrap=20, most_networks=100)
+    found = gs.rank_measures(thrice, measures=["m.rbf"], n_permutations=20, n_bootstrap=20, most_networks=100)
     assert found.networks == 99 and found.recipes == 33 and found.drawn_from == 288
     assert found.facts.startswith("99 networks drawn from 288, 33 recipes")
     assert gs.Leaderboard.from_json(found.to_json()).drawn_from == 288
     with pytest.raises(InvalidInput, match="most_networks"):
-        gs.leaderboard(thrice, most_networks=2)
+        gs.rank_measures(thrice, most_networks=2)

@@ -13,17 +13,19 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from door_networks import bert, resnet18
-from gapscope.assessment import budget as planning
-from gapscope.assessment import measure as front_door
-from gapscope.assessment import sampled
-from gapscope.measures.budget import Share, _fitted
-from gapscope.inspection.validation import ready
-from gapscope.measures.subsampling import drawn, taken
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import as_samples
-from gapscope.measures.registry import get_measure, measures, register_measure
+from gapscope.inspection.validation import prepare
+from gapscope.measures import budget as planning
+from gapscope.measures import measurement as front_door
+from gapscope.measures import subsampling as sampled
+from gapscope.measures.budget import Allocation, _fit_to_budget
+from gapscope.measures.registry import get_measure, list_measures, register_measure
+from gapscope.measures.subsampling import evaluate_on_subset, subsample
 
-SAMPLINGS = {name: item.sampling for name, item in measures().items() if item.sampling is not None and item.by_default}
+SAMPLINGS = {
+    name: item.sampling for name, item in list_measures().items() if item.sampling is not None and item.default
+}
 X = torch.randn(2000, 6, generator=torch.Generator().manual_seed(0))
 Y = ((X[:, 0] + 0.3 * X[:, 1] > 0).long() + (X[:, 2] > 1).long()) % 3
 
@@ -39,12 +41,12 @@ def network() -> nn.Module:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", list(SAMPLINGS))
 def test_a_part_of_the_samples_estimates_the_number_of_all(name: str) -> None:
-    item, found = get_measure(name), ready(network(), as_samples((X, Y)))
-    exact = taken(item, found, Share(2000), initial=None, options={}, seed=0).values()
+    item, found = get_measure(name), prepare(network(), as_samples((X, Y)))
+    exact = evaluate_on_subset(item, found, Allocation(2000), initial_state=None, options={}, seed=0).values()
     off = []
     for seed in range(12):
-        share = Share(500, SAMPLINGS[name].probe)
-        for reading in taken(item, found, share, initial=None, options={}, seed=seed):
+        share = Allocation(500, SAMPLINGS[name].probe)
+        for reading in evaluate_on_subset(item, found, share, initial_state=None, options={}, seed=seed):
             if reading.number.endswith("fence"):  # extremes of a part lie inside those of the whole
                 continue
             if math.isfinite(exact[reading.name]):
@@ -55,10 +57,10 @@ def test_a_part_of_the_samples_estimates_the_number_of_all(name: str) -> None:
 
 
 def test_a_sum_is_scaled_to_all_samples() -> None:
-    found = ready(nn.Linear(6, 3), as_samples(X))
-    reading = taken(get_measure("ntk_trace"), found, Share(500, {"method": "probe"}), initial=None, options={}, seed=0)[
-        0
-    ]
+    found = prepare(nn.Linear(6, 3), as_samples(X))
+    reading = evaluate_on_subset(
+        get_measure("ntk_trace"), found, Allocation(500, {"method": "probe"}), initial_state=None, options={}, seed=0
+    )[0]
     expected = 3 * (X.square().sum().item() + 2000)
     assert reading.value == pytest.approx(expected, abs=4 * (reading.standard_error or 0.0))
     assert reading.note == "probes on 500 of 2,000 samples"
@@ -73,25 +75,25 @@ def test_an_infinite_number_of_a_group_leaves_the_error_unknown() -> None:
 
     reading = gs.measure(network(), (X, Y), ["loss"])[0]
     part = gs.Samples(X[:40], Y[:40])
-    assert math.isnan(sampled._whole(take, part, 100)[0].standard_error or 0)
+    assert math.isnan(sampled._with_group_error(take, part, 100)[0].standard_error or 0)
     assert math.isnan(sampled._mean(take, part, 100)[0].standard_error or 0)
 
 
 def test_smaller_draws_are_parts_of_larger_ones() -> None:
     samples = as_samples(torch.arange(50.0)[:, None])
-    small, large = (set(drawn(samples, n, 1).inputs[:, 0].tolist()) for n in (10, 20))
+    small, large = (set(subsample(samples, n, 1).inputs[:, 0].tolist()) for n in (10, 20))
     assert small < large and len(large) == 20
-    assert set(drawn(samples, 10, 2).inputs[:, 0].tolist()) != small
+    assert set(subsample(samples, 10, 2).inputs[:, 0].tolist()) != small
 
 
 def test_the_dearest_is_halved_until_all_fit() -> None:
     costs = {"ntk_trace": 0.1, "input_jacobian_norm": 0.05, "loss": 0.001}
     fewest = {name: SAMPLINGS[name].fewest for name in costs}
-    counts = _fitted(costs, fewest, 2000, 30.0)
+    counts = _fit_to_budget(costs, fewest, 2000, 30.0)
     assert counts == {"ntk_trace": 128, "input_jacobian_norm": 256, "loss": 2000}
-    assert _fitted(costs, fewest, 2000, 1e9) == dict.fromkeys(costs, 2000)
-    assert _fitted(costs, fewest, 2000, 1e-9) == fewest  # powers of two, as all parts are
-    assert _fitted({"loss": 1.0}, {"loss": 256}, 1024, 600.0) == {"loss": 512}
+    assert _fit_to_budget(costs, fewest, 2000, 1e9) == dict.fromkeys(costs, 2000)
+    assert _fit_to_budget(costs, fewest, 2000, 1e-9) == fewest  # powers of two, as all parts are
+    assert _fit_to_budget({"loss": 1.0}, {"loss": 256}, 1024, 600.0) == {"loss": 512}
 
 
 def test_what_is_paid_once_does_not_count_for_every_sample() -> None:
@@ -100,7 +102,7 @@ def test_what_is_paid_once_does_not_count_for_every_sample() -> None:
         paid.append(len(part.samples))
 
     paid: list[int] = []
-    cost = planning._cost(get_measure("loss"), ready(nn.Linear(6, 3), as_samples((X, Y))), {}, take, 0.0)
+    cost = planning._cost(get_measure("loss"), prepare(nn.Linear(6, 3), as_samples((X, Y))), {}, take, 0.0)
     assert paid == [10, 10] and cost.once > 0.03 and 1e-3 <= cost.a_sample < 4e-3
 
 
@@ -110,7 +112,7 @@ def test_what_a_pass_costs_whatever_its_size_does_not_count_for_every_sample() -
         time.sleep(0.02 + 1e-5 * len(part.samples))
 
     tried: list[int] = []
-    found, item = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400]))), get_measure("loss")
+    found, item = prepare(nn.Linear(6, 3), as_samples((X[:400], Y[:400]))), get_measure("loss")
     assert planning._cost(item, found, {}, take, 1.0).a_sample < 5e-4  # .02 / 160 + 1e-5, and .002 of ten samples
     assert tried == [10, 10, 40, 40, 160, 160]
     tried.clear()
@@ -136,7 +138,7 @@ def slow() -> Any:
 def test_a_budget_is_kept_and_said(slow: Any) -> None:
     start = time.perf_counter()
     names = ["accuracy", "input_jacobian_norm", "output_sensitivity", "parameter_count"]
-    readings = gs.measure(slow, (X, Y), names, budget=2.5)
+    readings = gs.measure(slow, (X, Y), names, time_budget=2.5)
     assert time.perf_counter() - start < 4
     assert "of 2,000 samples" in readings["input_jacobian_norm"].note
     assert readings["parameter_count"].standard_error is None and not readings["parameter_count"].note
@@ -148,9 +150,9 @@ def test_a_budget_is_kept_and_said(slow: Any) -> None:
 
 def test_of_all_measures_those_that_cannot_fit_are_left_out_untried(slow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = ("loss", "accuracy", "gradient_norm", "ntk_logdet", "hessian_density", "local_learning_coefficient")
-    monkeypatch.setattr(front_door, "measures", lambda: {name: measures()[name] for name in kept})
+    monkeypatch.setattr(front_door, "list_measures", lambda: {name: list_measures()[name] for name in kept})
     start = time.perf_counter()
-    readings = gs.measure(slow, (X[:400], Y[:400]), "all", budget=10.0)
+    readings = gs.measure(slow, (X[:400], Y[:400]), "all", time_budget=10.0)
     assert time.perf_counter() - start < 10
     assert {reading.measure for reading in readings} == {"loss", "accuracy", "gradient_norm"}
     said = readings.unmeasured
@@ -161,10 +163,10 @@ def test_of_all_measures_those_that_cannot_fit_are_left_out_untried(slow: Any, m
 
 def test_the_cheapest_stay_and_what_is_asked_for_stays() -> None:
     least = {"a": 1.0, "b": 2.0, "c": 9.0, "d": 0.5}
-    assert list(planning._too_dear(least, 4.0, least)) == ["c"]
-    assert list(planning._too_dear(least, 2.0, least)) == ["b", "c"]
-    assert list(planning._too_dear(least, 2.0, ["a", "b"])) == ["b"]
-    assert planning._too_dear(least, 1.0, []) == {}
+    assert list(planning._over_budget(least, 4.0, least)) == ["c"]
+    assert list(planning._over_budget(least, 2.0, least)) == ["b", "c"]
+    assert list(planning._over_budget(least, 2.0, ["a", "b"])) == ["b"]
+    assert planning._over_budget(least, 1.0, []) == {}
 
 
 def test_a_cost_that_grows_is_followed_until_it_is_known_to_fit() -> None:
@@ -173,20 +175,20 @@ def test_a_cost_that_grows_is_followed_until_it_is_known_to_fit() -> None:
         time.sleep(2e-8 * len(part.samples) ** 3)  # 1.3 s for 400
 
     tried: list[int] = []
-    found = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400])))
+    found = prepare(nn.Linear(6, 3), as_samples((X[:400], Y[:400])))
     item = get_measure("ntk_logdet")
-    assert planning._grown_too_dear(item, found, 1e-6, 2.5, cubic) == {}
+    assert planning._superlinear_over_budget(item, found, 1e-6, 2.5, cubic) == {}
     assert tried[0] == 10 and tried[-1] < 400
     tried.clear()
-    assert "it took 0.0" in planning._grown_too_dear(item, found, 1e-6, 0.1, cubic)["ntk_logdet"]
+    assert "it took 0.0" in planning._superlinear_over_budget(item, found, 1e-6, 0.1, cubic)["ntk_logdet"]
     assert tried[-1] < 400
     tried.clear()
-    assert "it takes 24 s at least" in planning._grown_too_dear(item, found, 0.01, 2.5, cubic)["ntk_logdet"]
+    assert "it takes 24 s at least" in planning._superlinear_over_budget(item, found, 0.01, 2.5, cubic)["ntk_logdet"]
     assert not tried
 
 
 def test_what_the_caller_asks_for_by_option_stays_as_asked(slow: Any) -> None:
-    few = gs.measure(slow, (X[:64], Y[:64]), ["ntk_trace"], budget=0.2, options={"ntk_trace": {"method": "exact"}})
+    few = gs.measure(slow, (X[:64], Y[:64]), ["ntk_trace"], time_budget=0.2, options={"ntk_trace": {"method": "exact"}})
     assert few["ntk_trace"].standard_error is None and few["ntk_trace"].note == ""
 
 
@@ -195,7 +197,7 @@ def test_named_measures_without_a_budget_are_exact(make: Any) -> None:
     own, data = make()
     readings = gs.measure(own, data, ["ntk_trace", "loss"])
     assert [reading.standard_error for reading in readings] == [None, None]
-    within = gs.measure(own, data, ["ntk_trace", "loss"], budget=1e6)
+    within = gs.measure(own, data, ["ntk_trace", "loss"], time_budget=1e6)
     assert within.values() == {name: pytest.approx(value, rel=1e-6) for name, value in readings.values().items()}
 
 
@@ -203,19 +205,19 @@ def test_named_measures_without_a_budget_are_exact(make: Any) -> None:
 def test_a_plan_for_a_tiny_budget_uses_probes(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "TRIAL", 4)
     own, data = make()
-    readings = gs.measure(own, data, ["ntk_trace"], budget=1e-3)
+    readings = gs.measure(own, data, ["ntk_trace"], time_budget=1e-3)
     assert readings["ntk_trace"].note == "one probe a sample" and readings["ntk_trace"].standard_error
 
 
 def test_wrong_budgets_are_refused() -> None:
     with pytest.raises(InvalidInput, match="budget must be a positive number of seconds, or None; got 0"):
-        gs.measure(network(), (X, Y), budget=0)
+        gs.measure(network(), (X, Y), time_budget=0)
 
 
 @pytest.fixture
 def interrupted() -> Any:
     """Two measures, between accuracy and the rest: one that is stopped by Ctrl-C, and one that would come after it."""
-    known = measures()
+    known = list_measures()
 
     @register_measure("axle", needs=("inputs",), cost="", reference="")
     def axle(network: nn.Module, x: Tensor) -> float:
@@ -225,7 +227,7 @@ def interrupted() -> Any:
     from gapscope.measures.registry import _MEASURES
 
     del _MEASURES["axle"]
-    assert list(measures()) == list(known)
+    assert list(list_measures()) == list(known)
 
 
 def test_stopping_keeps_what_is_finished(interrupted: Any) -> None:

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from cases import CASES
 from gapscope.base.errors import GapscopeError
-from gapscope.results.readings import Readings
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
-from gapscope.measures.registry import Measure, measures
+from gapscope.measures.registry import Measure, list_measures
+from gapscope.results.readings import Readings
 from gapscope.training.loop import train
 from measures_small import HISTORY, SMALL, options_of
 
-MEASURES = measures()
+MEASURES = list_measures()
 N, FEW = 24, 8
 
 

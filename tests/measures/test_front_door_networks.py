@@ -10,7 +10,7 @@ import torch
 
 import gapscope as gs
 from door_networks import bert, resnet18
-from gapscope.measures.registry import measures
+from gapscope.measures.registry import list_measures
 from measures_small import HISTORY, SMALL
 
 FEW = 12
@@ -33,18 +33,18 @@ def test_every_measure_has_its_numbers_or_a_reason_and_leaves_no_trace(make: Any
         network,
         data if isinstance(data, dict) else tuple(data),
         "all",
-        initial=initial,
+        initial_state=initial,
         history=HISTORY,
         options=SMALL,
-        budget=None,
+        time_budget=None,
         progress=False,
     )
     taken = {reading.measure for reading in found}
-    assert set(found.unmeasured) == without and taken == set(measures()) - without, found.unmeasured
+    assert set(found.unmeasured) == without and taken == set(list_measures()) - without, found.unmeasured
     assert all(len(why) > 20 and "\n" not in why for why in found.unmeasured.values())
     for name in taken:
         numbers = [reading for reading in found if reading.measure == name]
-        assert [reading.number for reading in numbers] == list(measures()[name].numbers)
+        assert [reading.number for reading in numbers] == list(list_measures()[name].numbers)
         assert any(math.isfinite(reading.value) for reading in numbers), name
     assert all(torch.equal(state[name], tensor) for name, tensor in network.state_dict().items())
     assert [module.training for module in network.modules()] == modes

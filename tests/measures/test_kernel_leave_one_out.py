@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.data import load
+from gapscope.data import load_dataset
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out, kernel_leave_one_out_at_both_weights
-from gapscope.networks import build
+from gapscope.networks import build_network
 
 
 def network_of(seed: int = 0) -> nn.Module:
@@ -67,10 +67,10 @@ def test_equals_refits_without_each_sample(task: str) -> None:
 
 
 def test_says_before_training_what_the_data_allow() -> None:
-    digits = load("digits")
+    digits = load_dataset("digits")
     samples = digits.train.subset(torch.arange(300))
     assert samples.targets is not None
-    network = build("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=64,
+    network = build_network("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=64,
                     generator=torch.Generator().manual_seed(0))  # fmt: skip
     found = kernel_leave_one_out(network, samples.inputs, samples.targets)
     assert 0.85 < found.accuracy < 1  # fully connected networks trained on 300 of these digits reach .90 to .95
@@ -80,10 +80,10 @@ def test_says_before_training_what_the_data_allow() -> None:
 
 
 def test_landmarks_are_near_the_exact_answer() -> None:
-    digits = load("digits")
+    digits = load_dataset("digits")
     samples = digits.train.subset(torch.arange(400))
     assert samples.targets is not None
-    network = build("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=64,
+    network = build_network("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=64,
                     generator=torch.Generator().manual_seed(0))  # fmt: skip
     exact = kernel_leave_one_out(network, samples.inputs, samples.targets)
     near = kernel_leave_one_out(network, samples.inputs, samples.targets, max_exact=100, landmarks=200)
@@ -92,11 +92,11 @@ def test_landmarks_are_near_the_exact_answer() -> None:
 
 
 def test_all_samples_as_landmarks_are_the_exact_answer() -> None:
-    digits = load("digits")
+    digits = load_dataset("digits")
     samples = digits.train.subset(torch.arange(300))
     assert samples.targets is not None
     # the mean dominates this float32 kernel: its other eigenvalues are small, and still not rounding
-    network = build("fully_connected", input_shape=digits.input_shape, n_outputs=10, n_hidden=3, width=64,
+    network = build_network("fully_connected", input_shape=digits.input_shape, n_outputs=10, n_hidden=3, width=64,
                     generator=torch.Generator().manual_seed(0))  # fmt: skip
     exact = kernel_leave_one_out(network, samples.inputs, samples.targets)
     near = kernel_leave_one_out(network, samples.inputs, samples.targets, max_exact=100, landmarks=300)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ablation.some_networks import built, initialised, noise
-from gapscope.measures.measurement import measure
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.measures.margin_signature import FEATURES, TAPS, margin_signature
+from gapscope.measures.measurement import measure
 
 
 def labels_of(network: nn.Module, x: Tensor) -> Tensor:

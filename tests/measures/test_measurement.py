@@ -11,7 +11,7 @@ from torch import nn
 import gapscope as gs
 from cases import CASES, each
 from gapscope.base.errors import InvalidInput
-from gapscope.inspection.losses import scores
+from gapscope.inspection.losses import evaluate
 
 X, Y = torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
 NETWORK = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -22,7 +22,7 @@ def test_everything_that_the_data_allow_is_measured() -> None:
     assert {"accuracy", "loss", "parameter_count", "parameter_norm"} <= names
     assert "distance_from_initialization" not in names
     assert "distance_from_initialization" in {
-        reading.measure for reading in gs.measure(NETWORK, (X, Y), initial=copy.deepcopy(NETWORK.state_dict()))
+        reading.measure for reading in gs.measure(NETWORK, (X, Y), initial_state=copy.deepcopy(NETWORK.state_dict()))
     }
     assert "accuracy" not in {reading.measure for reading in gs.measure(NETWORK, X)}
     assert "ntk_logdet" not in names  # its cost is not linear in n: only when named
@@ -55,4 +55,4 @@ def test_every_network_has_the_scores_of_its_own_outputs(name: str) -> None:
     assert readings["loss"].value == pytest.approx(float(nn.functional.cross_entropy(outputs, samples.targets)))
     trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
     assert readings["parameter_count"].value == trained
-    assert scores(network, samples)["loss"] == pytest.approx(readings["loss"].value)
+    assert evaluate(network, samples)["loss"] == pytest.approx(readings["loss"].value)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
-from gapscope.data import load
+from gapscope.data import load_dataset
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.output_variance import error_detection, output_variance
 from gapscope.training.loop import train
@@ -92,7 +92,7 @@ def test_behind_the_softmax_the_variance_finds_errors_nearly_as_well_as_the_larg
 
 def trained_on_images(name: str, root: Path, network: nn.Module) -> tuple[nn.Module, Samples]:
     """The network after 40 epochs on the first 1,000 images, and the test set."""
-    problem = load(name, root=root)
+    problem = load_dataset(name, root=root)
     torch.manual_seed(0)
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.results.estimate import Estimate
 from gapscope.base.samples import Samples
 from gapscope.measures import registry
-from gapscope.measures.registry import Number, get_measure, measures, register_measure
+from gapscope.measures.registry import ScalarInfo, get_measure, list_measures, register_measure
+from gapscope.results.estimate import Estimate
 
 X, Y = torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
 
@@ -20,7 +20,11 @@ X, Y = torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
 @pytest.fixture
 def own_measure() -> Iterator[None]:
     @register_measure(
-        "two_numbers", needs=("inputs",), cost="none", reference="", numbers={"a": Number("m"), "b": Number("s")}
+        "two_numbers",
+        needs=("inputs",),
+        cost="none",
+        reference="",
+        numbers={"a": ScalarInfo("m"), "b": ScalarInfo("s")},
     )
     def two_numbers(network: nn.Module, x: torch.Tensor, *, scale: float = 1.0) -> object:
         class Result:
@@ -55,9 +59,9 @@ def test_names_and_needs_are_checked() -> None:
         get_measure("distance_from_initialization")(nn.Identity(), Samples(X))
 
 
-@pytest.mark.parametrize("name", sorted(measures()))
+@pytest.mark.parametrize("name", sorted(list_measures()))
 def test_every_measure_states_its_facts(name: str) -> None:
-    item = measures()[name]
+    item = list_measures()[name]
     assert item.cost and item.numbers and item.function.__doc__
     assert item.title and len(item.title) <= 85
     for number in item.numbers.values():

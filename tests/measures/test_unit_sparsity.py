@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from ablation.naive import naive_predictions
 from ablation.some_networks import BareRelu, Untraceable, initialised, noise
-from gapscope.measures.measurement import measure
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
+from gapscope.measures.measurement import measure
 from gapscope.measures.unit_sparsity import UnitSparsity, unit_sparsity
-from gapscope.networks import build
+from gapscope.networks import build_network
 from gapscope.training.loop import train
 
 
@@ -69,7 +69,7 @@ def test_a_constant_head_looks_sparse_and_is_told() -> None:
     assert found.class_zeta.tolist() == pytest.approx([1 / 12] * 4) and found.kappa == 0
     assert found.reached_chance.tolist() == [True, False, True, True] and found.n_never_at_chance == 1
     assert found.accuracy == 0.25
-    accuracy, chance = found.cautions
+    accuracy, chance = found.caveats
     assert "accuracy at least 0.97); here it is 0.250" in accuracy and "For 1 of 4 classes" in chance
     assert repr(found).endswith(chance)
 
@@ -83,7 +83,7 @@ def digits() -> tuple[Tensor, Tensor]:
 def trained() -> tuple[nn.Module, Tensor, Tensor]:
     """A convolutional network that fits 300 digits, and the first 120 of them: each is run once a unit ablated."""
     x, y = (tensor[:300] for tensor in digits())
-    network = build(
+    network = build_network(
         "small_cnn",
         input_shape=(1, 8, 8),
         n_outputs=10,
@@ -122,7 +122,7 @@ def test_curves_of_a_trained_network_are_those_of_the_naive_loop(
         found = unit_sparsity(network, x, y, layers=layer)
         expected = naive_curves(network, layer, x, y)
         assert torch.equal(torch.stack([found.curves, found.reversed_curves]), expected), layer
-    assert found.accuracy > 0.97 and not [c for c in found.cautions if "0.97" in c]
+    assert found.accuracy > 0.97 and not [c for c in found.caveats if "0.97" in c]
 
 
 def test_by_default_it_is_the_last_convolution(trained: tuple[nn.Module, Tensor, Tensor]) -> None:

@@ -25,7 +25,7 @@ from gapscope.measures.parameter_norm import parameter_norm
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.penalties.input_jacobian import InputJacobianPenalty
 from gapscope.penalties.loss_gradient import LossGradientPenalty
-from gapscope.penalties.weight import WeightPenalty
+from gapscope.penalties.weight import L2Penalty
 from gradients.reference import CASES, Wrapped, dense_jacobian, trainable
 
 DOUBLE = torch.float64
@@ -94,7 +94,7 @@ def test_distance_of_complex_weights() -> None:
         GradientSimilarityPenalty(1.0, probe="batch_sum"),
         LossGradientPenalty(1.0),
         InputJacobianPenalty(1.0, method="exact"),
-        WeightPenalty(1.0),
+        L2Penalty(1.0),
     ],
     ids=lambda penalty: type(penalty).__name__,
 )

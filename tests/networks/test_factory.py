@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import INITIALIZATIONS
-from gapscope.networks.factory import build, check_network_options, network_names
+from gapscope.networks.factory import build_network, check_network_options, network_names
 
 _NARROW = {"width_multiplier": 0.125}
 _VGG = (3, 32, 32), {"width_multiplier": 0.0625, "head": "paper", "head_width": 16}
@@ -51,7 +51,7 @@ def _build(name: str, seed: int = 0, n_outputs: int = 3, **changes: Any) -> nn.M
     input_shape, options = CASES[name]
     generator = torch.Generator().manual_seed(seed)
     settings = {**options, **changes}
-    return build(name, input_shape=input_shape, n_outputs=n_outputs, generator=generator, **settings)
+    return build_network(name, input_shape=input_shape, n_outputs=n_outputs, generator=generator, **settings)
 
 
 def _inputs(name: str, n: int = 4, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -180,7 +180,7 @@ def test_weights_do_not_depend_on_dropout_or_batch_norm(name: str) -> None:
 @pytest.mark.parametrize("kind", INITIALIZATIONS)
 def test_initialization_reaches_the_weights(kind: str) -> None:
     generator = torch.Generator().manual_seed(0)
-    network = build("lenet5", input_shape=(1, 28, 28), n_outputs=10, initialization=kind, generator=generator)
+    network = build_network("lenet5", input_shape=(1, 28, 28), n_outputs=10, initialization=kind, generator=generator)
     weight = network.get_parameter("fc1.weight")
     expected = {
         "torch": (1 / 3 / 400) ** 0.5,
@@ -217,18 +217,18 @@ def test_wrong_names_and_options_get_one_sentence(name: str, options: dict[str, 
     with pytest.raises(InvalidInput, match=message):
         check_network_options(name, options)
     with pytest.raises(InvalidInput, match=message):
-        build(name, input_shape=(1, 28, 28), n_outputs=10, **options)
+        build_network(name, input_shape=(1, 28, 28), n_outputs=10, **options)
 
 
 @pytest.mark.parametrize("input_shape", [(), (0, 28, 28), (1.0, 28, 28)])
 def test_an_impossible_input_shape_is_refused(input_shape: Any) -> None:
     with pytest.raises(InvalidInput, match="input_shape must be the shape of one sample, without the batch, such as"):
-        build("lenet5", input_shape=input_shape, n_outputs=10)
+        build_network("lenet5", input_shape=input_shape, n_outputs=10)
 
 
 def test_no_outputs_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"n_outputs must lie in \[1, inf\); got 0\."):
-        build("lenet5", input_shape=(1, 28, 28), n_outputs=0)
+        build_network("lenet5", input_shape=(1, 28, 28), n_outputs=0)
 
 
 def test_an_integer_is_a_fine_number_for_a_float_option() -> None:

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from gapscope.base.errors import InvalidInput
-from gapscope.networks.factory import build
+from gapscope.networks.factory import build_network
 
 
 @pytest.mark.parametrize(
@@ -15,13 +15,13 @@ from gapscope.networks.factory import build
     [((1, 28, 28), 10, 61_706), ((1, 32, 32), 10, 61_706), ((3, 32, 32), 10, 62_006), ((1, 96, 96), 30, 862_126)],
 )
 def test_parameter_counts(input_shape: tuple[int, int, int], n_outputs: int, parameters: int) -> None:
-    network = build("lenet5", input_shape=input_shape, n_outputs=n_outputs)
+    network = build_network("lenet5", input_shape=input_shape, n_outputs=n_outputs)
     assert sum(p.numel() for p in network.parameters()) == parameters
     assert network(torch.zeros(1, *input_shape)).shape == (1, n_outputs)
 
 
 def test_against_the_functional_form() -> None:
-    network = build("lenet5", input_shape=(1, 28, 28), n_outputs=10).double()
+    network = build_network("lenet5", input_shape=(1, 28, 28), n_outputs=10).double()
     p = dict(network.named_parameters())
     x = torch.randn(3, 1, 28, 28, dtype=torch.float64)
     h = functional.max_pool2d(functional.conv2d(x, p["conv1.weight"], p["conv1.bias"], padding=2).relu(), 2)
@@ -33,7 +33,7 @@ def test_against_the_functional_form() -> None:
 
 
 def test_places_of_dropout_and_batch_norm() -> None:
-    network = build("lenet5", input_shape=(1, 28, 28), n_outputs=10, dropout=0.2, batch_norm=True)
+    network = build_network("lenet5", input_shape=(1, 28, 28), n_outputs=10, dropout=0.2, batch_norm=True)
     assert [name for name, _ in network.named_children()] == [
         "conv1", "conv1_norm", "conv1_relu", "conv1_pool", "conv2", "conv2_norm", "conv2_relu", "conv2_pool",
         "flatten", "fc1_dropout", "fc1", "fc1_norm", "fc1_relu", "fc2_dropout", "fc2", "fc2_norm", "fc2_relu",
@@ -43,17 +43,17 @@ def test_places_of_dropout_and_batch_norm() -> None:
 
 
 def test_the_smallest_image_that_works() -> None:
-    assert build("lenet5", input_shape=(1, 12, 12), n_outputs=2)(torch.zeros(1, 1, 12, 12)).shape == (1, 2)
+    assert build_network("lenet5", input_shape=(1, 12, 12), n_outputs=2)(torch.zeros(1, 1, 12, 12)).shape == (1, 2)
     with pytest.raises(InvalidInput, match=r"^lenet5 needs images of at least 12 x 12 pixels; got 8 x 8\. Enlarge or"):
-        build("lenet5", input_shape=(1, 8, 8), n_outputs=10)
+        build_network("lenet5", input_shape=(1, 8, 8), n_outputs=10)
 
 
 def test_rectangular_images() -> None:
-    assert build("lenet5", input_shape=(1, 20, 40), n_outputs=2)(torch.zeros(1, 1, 20, 40)).shape == (1, 2)
+    assert build_network("lenet5", input_shape=(1, 20, 40), n_outputs=2)(torch.zeros(1, 1, 20, 40)).shape == (1, 2)
 
 
 def test_data_that_are_no_images_are_refused() -> None:
     with pytest.raises(
         InvalidInput, match=r"lenet5 needs images, input_shape \(channels, height, width\); got \(13,\)"
     ):
-        build("lenet5", input_shape=(13,), n_outputs=1)
+        build_network("lenet5", input_shape=(13,), n_outputs=1)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gapscope.networks.factory import build
+from gapscope.networks.factory import build_network
 from gapscope.networks.resnet import PaddedShortcut, ResidualBlock
 
 
@@ -20,7 +20,7 @@ from gapscope.networks.resnet import PaddedShortcut, ResidualBlock
     ],
 )
 def test_parameter_counts(name: str, input_shape: tuple[int, int, int], parameters: int) -> None:
-    network = build(name, input_shape=input_shape, n_outputs=10)
+    network = build_network(name, input_shape=input_shape, n_outputs=10)
     assert sum(p.numel() for p in network.parameters()) == parameters
     # A residual network is named after its weighted layers, shortcuts apart.
     weighted = [m for n, m in network.named_modules() if isinstance(m, nn.Conv2d | nn.Linear) and "shortcut" not in n]
@@ -28,7 +28,7 @@ def test_parameter_counts(name: str, input_shape: tuple[int, int, int], paramete
 
 
 def test_a_block_is_the_relu_of_branch_plus_shortcut() -> None:
-    network = build("resnet18", input_shape=(3, 8, 8), n_outputs=10, width_multiplier=0.1).double().eval()
+    network = build_network("resnet18", input_shape=(3, 8, 8), n_outputs=10, width_multiplier=0.1).double().eval()
     block = network.get_submodule("stage2_block1")
     p = {**dict(block.named_parameters()), **dict(block.named_buffers())}
     x = torch.rand(2, 6, 8, 8, dtype=torch.float64)
@@ -53,7 +53,7 @@ def test_padded_shortcut() -> None:
 
 
 def test_shortcuts_of_the_narrow_network_have_no_parameters() -> None:
-    network = build("resnet20", input_shape=(1, 28, 28), n_outputs=10)
+    network = build_network("resnet20", input_shape=(1, 28, 28), n_outputs=10)
     assert not any("shortcut" in name for name in network.state_dict())
     blocks = [module for module in network.modules() if isinstance(module, ResidualBlock)]
     kinds = [type(block.shortcut) for block in blocks]
@@ -62,14 +62,16 @@ def test_shortcuts_of_the_narrow_network_have_no_parameters() -> None:
 
 @pytest.mark.parametrize(("normalization", "kind"), [("batch", nn.BatchNorm2d), ("group", nn.GroupNorm)])
 def test_normalization_and_biases(normalization: str, kind: type[nn.Module]) -> None:
-    network = build("resnet18", input_shape=(3, 8, 8), n_outputs=2, width_multiplier=0.1, normalization=normalization)
+    network = build_network(
+        "resnet18", input_shape=(3, 8, 8), n_outputs=2, width_multiplier=0.1, normalization=normalization
+    )
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     assert sum(isinstance(module, kind) for module in network.modules()) == len(convolutions) == 20
     assert all(convolution.bias is None for convolution in convolutions)
 
 
 def test_without_normalization_convolutions_have_biases() -> None:
-    network = build("resnet20", input_shape=(3, 8, 8), n_outputs=2, normalization="none")
+    network = build_network("resnet20", input_shape=(3, 8, 8), n_outputs=2, normalization="none")
     assert not any("norm" in name for name in network.state_dict())
     assert all(module.bias is not None for module in network.modules() if isinstance(module, nn.Conv2d))
 
@@ -77,12 +79,12 @@ def test_without_normalization_convolutions_have_biases() -> None:
 def test_group_norm_keeps_samples_apart_in_training_mode() -> None:
     x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     for normalization, apart in (("group", True), ("batch", False)):
-        network = build("resnet20", input_shape=(1, 8, 8), n_outputs=3, normalization=normalization).train()
+        network = build_network("resnet20", input_shape=(1, 8, 8), n_outputs=3, normalization=normalization).train()
         assert torch.allclose(network(x)[:2], network(x[:2]), atol=1e-6) is apart
 
 
 def test_dropout_follows_every_block() -> None:
-    network = build("resnet20", input_shape=(1, 8, 8), n_outputs=3, dropout=0.1)
+    network = build_network("resnet20", input_shape=(1, 8, 8), n_outputs=3, dropout=0.1)
     children = [name for name, _ in network.named_children()]
     blocks = [name for name in children if name.endswith(("block1", "block2", "block3"))]
     assert len(blocks) == 9
@@ -90,7 +92,7 @@ def test_dropout_follows_every_block() -> None:
 
 
 def test_the_ablated_layer_of_resnet34() -> None:
-    network = build("resnet34", input_shape=(3, 32, 32), n_outputs=10)
+    network = build_network("resnet34", input_shape=(3, 32, 32), n_outputs=10)
     shapes: list[torch.Size] = []
 
     def keep(_module: nn.Module, _inputs: object, output: torch.Tensor) -> None:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import gapscope as gs
 from cases import CASES
 from gapscope.base.errors import InvalidInput
-from gapscope.base.input_packing import packed
-from gapscope.data import label_noise
-from gapscope.inspection.network_adapter import Adapted
-from gapscope.penalties.automatic_strength import FALL, LIMITS, RISE, AutomaticStrength, memorised
+from gapscope.base.input_packing import pack_inputs
+from gapscope.data import inject_label_noise
+from gapscope.inspection.network_adapter import NetworkAdapter
+from gapscope.penalties.automatic_strength import FALL, LIMITS, RISE, AutomaticStrength, memorization_stats
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import make_penalty
 
@@ -25,10 +25,10 @@ from gapscope.penalties.registry import make_penalty
 def test_what_is_learnt_by_heart_by_hand() -> None:
     probabilities = torch.tensor([[0.7, 0.1, 0.2], [0.3, 0.5, 0.2], [0.6, 0.3, 0.1]])
     # the first two labels are as predicted; of the third, class 1, class 0 is predicted, and class 2 stands beside
-    m, ordinary = memorised(probabilities, torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0]))
+    m, ordinary = memorization_stats(probabilities, torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0]))
     assert (m, ordinary) == pytest.approx((0.3 - 0.1, (0.7 + 0.5) / 2))
-    assert memorised(probabilities, torch.tensor([0, 1, 0]), torch.tensor([0, 1, 0]))[0] == 0
-    assert memorised(probabilities, torch.tensor([1, 0, 1]), torch.tensor([0, 1, 0]))[1] == 0
+    assert memorization_stats(probabilities, torch.tensor([0, 1, 0]), torch.tensor([0, 1, 0]))[0] == 0
+    assert memorization_stats(probabilities, torch.tensor([1, 0, 1]), torch.tensor([0, 1, 0]))[1] == 0
 
 
 def test_the_strength_rises_fast_falls_slowly_and_stays_within_its_limits() -> None:
@@ -36,7 +36,7 @@ def test_the_strength_rises_fast_falls_slowly_and_stays_within_its_limits() -> N
 
     def moved(*errors: float, collapsed: bool = False) -> float:
         for error in errors:
-            strength._move(error, collapsed=collapsed)
+            strength._step_strength(error, collapsed=collapsed)
         return strength.strength
 
     assert moved() == moved(-1.0, math.nan) == 0.001
@@ -53,9 +53,9 @@ SETTINGS = gs.TrainingSpec(epochs=20, learning_rate=0.1, momentum=0.9, batch_siz
 
 
 def problem(rate: float, n: int = 240) -> tuple[Tensor, Tensor]:
-    train = gs.load("digits").train.subset(torch.arange(n))
+    train = gs.load_dataset("digits").train.subset(torch.arange(n))
     assert train.targets is not None
-    return train.inputs, label_noise(train.targets, rate, 10, torch.Generator().manual_seed(0))
+    return train.inputs, inject_label_noise(train.targets, rate, 10, torch.Generator().manual_seed(0))
 
 
 def network(*more: nn.Module) -> nn.Module:
@@ -80,9 +80,9 @@ def same(a: nn.Module, b: nn.Module) -> bool:
     ("name", "make"),
     [
         ("GradientSimilarityPenalty", gs.GradientSimilarityPenalty),
-        ("WeightPenalty", gs.WeightPenalty),
-        ("LossGradientPenalty", gs.LossGradientPenalty),
-        ("AutomaticDropout", gs.AutomaticDropout),
+        ("WeightPenalty", gs.penalties.L2Penalty),
+        ("LossGradientPenalty", gs.penalties.LossGradientPenalty),
+        ("AutomaticDropout", gs.penalties.AutomaticDropout),
     ],
 )
 def test_it_falls_while_nothing_is_memorised_then_rises(name: str, make: Any) -> None:
@@ -128,9 +128,9 @@ def test_a_strength_without_room_is_a_fixed_one() -> None:
     [
         (gs.GradientSimilarityPenalty, 1),
         (gs.GradientSimilarityPenalty, 9),
-        (gs.WeightPenalty, 9),
-        (gs.LossGradientPenalty, 9),
-        (gs.AutomaticDropout, 9),
+        (gs.penalties.L2Penalty, 9),
+        (gs.penalties.LossGradientPenalty, 9),
+        (gs.penalties.AutomaticDropout, 9),
     ],
 )
 def test_a_resumed_training_ends_as_the_unbroken_one(tmp_path: Path, make: Any, epochs: int) -> None:
@@ -182,15 +182,15 @@ def test_messages() -> None:
     with pytest.raises(InvalidInput, match="needs 100 different samples or more; the training has 60"):
         penalty(net, x, y)
     unequal = AutomaticStrength()
-    gs.WeightPenalty(unequal)(net, x, y)
+    gs.penalties.L2Penalty(unequal)(net, x, y)
     with pytest.raises(InvalidInput, match=r"needs samples of one shape; got \[5\] after \[4\]"):
-        gs.WeightPenalty(unequal)(nn.Linear(5, 3), torch.randn(60, 5), y)
+        gs.penalties.L2Penalty(unequal)(nn.Linear(5, 3), torch.randn(60, 5), y)
     columns = (torch.zeros(60, 7, dtype=torch.int64), torch.ones(60, 7, dtype=torch.int64))
-    rows, form = packed({"input_ids": columns[0], "attention_mask": columns[1]})
+    rows, form = pack_inputs({"input_ids": columns[0], "attention_mask": columns[1]})
     with pytest.raises(InvalidInput, match=r"a network with one input.*this one has 2, such as tokens and a mask"):
-        gs.WeightPenalty("auto")(Adapted(nn.Linear(7, 3), form), rows, y)
+        gs.penalties.L2Penalty("auto")(NetworkAdapter(nn.Linear(7, 3), form), rows, y)
     with pytest.raises(InvalidInput, match=r"by the inputs must be a number.*got 'auto', which GradientSimilarity"):
-        gs.LossGradientPenalty("auto", wrt="inputs")
+        gs.penalties.LossGradientPenalty("auto", wrt="inputs")
     for name, options in (("input_jacobian", {}), ("gamma_decay", {"batch_size": 10})):
         with pytest.raises(InvalidInput, match=r"must be a number, 0 or larger; got 'auto', which .*WeightPenalty"):
             make_penalty(name, {"strength": "auto", **options})

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gapscope.penalties.base import Penalty, outputs_with_penalties
+from gapscope.penalties.base import Penalty, forward_with_penalties
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.penalties.input_jacobian import InputJacobianPenalty
 from gapscope.penalties.loss_gradient import LossGradientPenalty
-from gapscope.penalties.weight import WeightPenalty
+from gapscope.penalties.weight import L2Penalty
 from two_processes import together
 
 
@@ -39,7 +39,7 @@ def _cases() -> dict[str, Penalty]:
         "loss gradient": LossGradientPenalty(0.1),
         "loss gradient by inputs": LossGradientPenalty(0.1, wrt="inputs"),
         "input jacobian": InputJacobianPenalty(0.1, method="exact"),
-        "weight": WeightPenalty(0.1),
+        "weight": L2Penalty(0.1),
     }
 
 
@@ -53,7 +53,7 @@ def _gradient(network: Any, penalty: Penalty, x: Tensor, y: Tensor) -> Tensor:
     network.zero_grad()
     for _ in range(2):  # twice: the second step meets what the first has remembered
         network.zero_grad()
-        outputs, value = outputs_with_penalties(network, x, y, [penalty])
+        outputs, value = forward_with_penalties(network, x, y, [penalty])
         (F.cross_entropy(outputs, y) + value).backward()
     return torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
 

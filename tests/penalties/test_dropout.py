@@ -10,8 +10,8 @@ from gapscope.base.errors import InvalidInput
 from gapscope.penalties.registry import make_penalty
 
 
-def rule(strength: float) -> gs.AutomaticStrength:
-    return gs.AutomaticStrength(start=strength, least=strength, most=strength)
+def rule(strength: float) -> gs.penalties.AutomaticStrength:
+    return gs.penalties.AutomaticStrength(start=strength, least=strength, most=strength)
 
 
 def problem() -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,7 +31,7 @@ def test_a_probability_without_room_trains_as_layers_that_have_it() -> None:
     for layer in (fixed[1], fixed[3]):
         assert isinstance(layer, nn.Dropout | nn.AlphaDropout)
         layer.p = 0.25
-    penalty = gs.AutomaticDropout(rule(0.25))
+    penalty = gs.penalties.AutomaticDropout(rule(0.25))
     gs.train(automatic, problem(), settings, penalties=[penalty])
     gs.train(fixed, problem(), settings)
     assert all(torch.equal(a, b) for a, b in zip(automatic.parameters(), fixed.parameters(), strict=True))
@@ -51,8 +51,8 @@ def test_it_adds_nothing_and_gives_every_dropout_layer_its_probability() -> None
 def test_messages() -> None:
     resnet, samples = CASES["ResNet-18, narrow"].make(4)
     with pytest.raises(InvalidInput, match=r"must be given a network with dropout layers.*this one has none"):
-        gs.AutomaticDropout()(resnet, samples.inputs, samples.targets)
+        gs.penalties.AutomaticDropout()(resnet, samples.inputs, samples.targets)
     with pytest.raises(InvalidInput, match=r"must be 'auto' or an AutomaticStrength; got 0\.5\. For a fixed"):
         make_penalty("automatic_dropout", {"strength": 0.5})
     with pytest.raises(InvalidInput, match=r"must be a probability below 1; got 1\. Pass AutomaticStrength\(start=0.3"):
-        gs.AutomaticDropout(gs.AutomaticStrength(most=1))
+        gs.penalties.AutomaticDropout(gs.penalties.AutomaticStrength(most=1))

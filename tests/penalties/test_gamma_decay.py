@@ -14,8 +14,8 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import PenaltySpec, TrainingSpec
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.refresh import refresh_population
-from gapscope.batch_norm.replace import replace
-from gapscope.penalties.base import outputs_with_penalties
+from gapscope.batch_norm.replace import replace_batch_norm
+from gapscope.penalties.base import forward_with_penalties
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
 from gapscope.penalties.registry import make_penalty
 from gapscope.training.loop import train
@@ -38,7 +38,7 @@ def some_network() -> Any:
             if isinstance(module, nn.BatchNorm1d) and module.affine:
                 nn.init.uniform_(module.weight, -1, 2)
         network.train()(some_samples().inputs)
-    network = replace(network, "population")
+    network = replace_batch_norm(network, "population")
     refresh_population(network, some_samples())
     return network.train()
 
@@ -117,7 +117,7 @@ def test_data_in_place_of_mini_batches() -> None:
 def test_one_forward_pass_is_shared_and_nothing_else_changes() -> None:
     network, samples = some_network(), some_samples()
     before = copy.deepcopy(network.state_dict())
-    outputs, value = outputs_with_penalties(
+    outputs, value = forward_with_penalties(
         network, samples.inputs, samples.targets, [GammaDecayPenalty(batch_size=16)]
     )
     torch.testing.assert_close(outputs, network(samples.inputs))

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.penalties.base import outputs_with_penalties
+from gapscope.penalties.base import forward_with_penalties
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.penalties.registry import make_penalty
-from gapscope.penalties.weight import WeightPenalty
+from gapscope.penalties.weight import L2Penalty
 from gradients.reference import CASES, dense_jacobian, gradient_of
 
 
@@ -120,8 +120,8 @@ def test_shared_forward_pass_gives_the_same_outputs() -> None:
     assert passes == [1]
     torch.testing.assert_close(outputs, network(x), rtol=0, atol=0)
     assert value.ndim == 0 and value.requires_grad
-    both = outputs_with_penalties(network, x, None, [GradientSimilarityPenalty(0.1), WeightPenalty(0.1)])[1]
-    torch.testing.assert_close(both, value + WeightPenalty(0.1)(network, x))
+    both = forward_with_penalties(network, x, None, [GradientSimilarityPenalty(0.1), L2Penalty(0.1)])[1]
+    torch.testing.assert_close(both, value + L2Penalty(0.1)(network, x))
 
 
 def _train(
@@ -238,7 +238,7 @@ def test_a_collapsed_network_is_told_once_what_to_do() -> None:
 
 @pytest.mark.parametrize("kind", ["trace", "logdet"])
 def test_a_network_that_stays_at_chance_is_told_whatever_its_trace(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapscope.penalties.gradient_similarity._LOOK_EVERY", 4)
+    monkeypatch.setattr("gapscope.penalties.gradient_similarity._CHECK_INTERVAL", 4)
     # normalised features keep the trace up although the outputs are the same for all samples
     network = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3))
     nn.init.zeros_(network.get_parameter("2.weight"))
@@ -269,7 +269,7 @@ def test_a_network_that_stays_at_chance_is_told_whatever_its_trace(kind: Any, mo
 def test_whether_outputs_grow_apart_tells_a_slow_network_from_a_dead_one(
     spreads: tuple[float, ...], warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gapscope.penalties.gradient_similarity._LOOK_EVERY", 1)
+    monkeypatch.setattr("gapscope.penalties.gradient_similarity._CHECK_INTERVAL", 1)
     network, x = nn.Linear(1, 2, bias=False), torch.tensor([[-1.0], [1.0]])
     penalty, said = GradientSimilarityPenalty(0.03), []
     for spread in spreads:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.penalties.base import outputs_with_penalties
+from gapscope.penalties.base import forward_with_penalties
 from gapscope.penalties.input_jacobian import InputJacobianPenalty
 from gapscope.penalties.loss_gradient import LossGradientPenalty
 from gapscope.penalties.registry import make_penalty
@@ -99,7 +99,7 @@ def test_every_third_call_has_three_times_the_strength_and_goes_on_when_resumed(
 def test_two_penalties_on_the_inputs_share_them() -> None:
     network, (x, y) = _network(), _batch()
     first, second = LossGradientPenalty(1.0, wrt="inputs"), InputJacobianPenalty(1.0, method="exact")
-    _, both = outputs_with_penalties(network, x, y, [first, second])
+    _, both = forward_with_penalties(network, x, y, [first, second])
     torch.testing.assert_close(both, first(network, x, y) + second(network, x))
 
 

@@ -11,12 +11,12 @@ import torch
 from gapscope.base.errors import InvalidInput
 from gapscope.penalties import registry
 from gapscope.penalties.registry import make_penalty, penalties, register_penalty
-from gapscope.penalties.weight import WeightPenalty
+from gapscope.penalties.weight import L2Penalty
 
 
 def test_penalties_are_made_by_name() -> None:
     made = make_penalty("weight", {"strength": 0.5})
-    assert isinstance(made, WeightPenalty) and made.strength == 0.5
+    assert isinstance(made, L2Penalty) and made.strength == 0.5
     with pytest.raises(InvalidInput, match=r"no penalty 'wieght'.*Did you mean 'weight'"):
         make_penalty("wieght", {})
     with pytest.raises(InvalidInput, match=r"has no setting 'strenth'.*Did you mean 'strength'"):
@@ -28,7 +28,7 @@ def test_penalties_are_made_by_name() -> None:
 def test_two_classes_of_one_name_are_refused() -> None:
     with pytest.raises(InvalidInput, match="A penalty called 'weight' is registered already"):
         register_penalty("weight")(int)
-    assert register_penalty("weight")(WeightPenalty) is WeightPenalty
+    assert register_penalty("weight")(L2Penalty) is L2Penalty
 
 
 def test_the_penalty_of_the_docs_stands_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

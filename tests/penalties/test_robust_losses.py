@@ -22,27 +22,29 @@ def batch(n: int = 6, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, to
 def test_generalized_cross_entropy_is_the_formula() -> None:
     outputs, labels, indices = batch()
     p = outputs.softmax(1)[indices, labels]
-    assert torch.allclose(gs.GeneralizedCrossEntropy(0.7)(outputs, labels), ((1 - p**0.7) / 0.7).mean(), rtol=1e-12)
+    assert torch.allclose(
+        gs.penalties.GeneralizedCrossEntropy(0.7)(outputs, labels), ((1 - p**0.7) / 0.7).mean(), rtol=1e-12
+    )
 
 
 def test_its_limits_are_cross_entropy_and_absolute_error() -> None:
     outputs, labels, _ = batch()
-    assert torch.allclose(gs.GeneralizedCrossEntropy(1e-9)(outputs, labels), F.cross_entropy(outputs, labels))
+    assert torch.allclose(gs.penalties.GeneralizedCrossEntropy(1e-9)(outputs, labels), F.cross_entropy(outputs, labels))
     one_hot = F.one_hot(labels, 4).double()
     absolute = (outputs.softmax(1) - one_hot).abs().sum(1).mean() / 2
-    assert torch.allclose(gs.GeneralizedCrossEntropy(1.0)(outputs, labels), absolute, rtol=1e-12)
+    assert torch.allclose(gs.penalties.GeneralizedCrossEntropy(1.0)(outputs, labels), absolute, rtol=1e-12)
 
 
 def test_its_gradient_is_that_of_cross_entropy_weighted() -> None:
     outputs, labels, indices = batch()
-    (gradient,) = torch.autograd.grad(gs.GeneralizedCrossEntropy(0.5)(outputs, labels), outputs)
+    (gradient,) = torch.autograd.grad(gs.penalties.GeneralizedCrossEntropy(0.5)(outputs, labels), outputs)
     (plain,) = torch.autograd.grad(F.cross_entropy(outputs, labels), outputs)
     weight = outputs.detach().softmax(1)[indices, labels].sqrt()
     assert torch.allclose(gradient, plain * weight[:, None], rtol=1e-12)
 
 
 def test_early_learning_is_the_formula_step_by_step() -> None:
-    loss, (outputs, labels, indices) = gs.EarlyLearningRegularization(strength=2.0, momentum=0.6), batch()
+    loss, (outputs, labels, indices) = gs.penalties.EarlyLearningRegularization(strength=2.0, momentum=0.6), batch()
     average = torch.zeros(6, 4, dtype=torch.float64)
     for step in range(3):
         logits = outputs.detach() * (1 + step)
@@ -54,7 +56,7 @@ def test_early_learning_is_the_formula_step_by_step() -> None:
 
 
 def test_averages_belong_to_samples_and_take_no_gradient() -> None:
-    loss, (outputs, labels, _) = gs.EarlyLearningRegularization(), batch()
+    loss, (outputs, labels, _) = gs.penalties.EarlyLearningRegularization(), batch()
     loss(outputs, labels, torch.tensor([9, 1, 4, 0, 7, 2]))
     averages = loss.state_dict()["averages"]
     assert averages.shape == (10, 4) and not averages.requires_grad
@@ -63,7 +65,10 @@ def test_averages_belong_to_samples_and_take_no_gradient() -> None:
 
 def test_it_outweighs_the_pull_of_a_wrong_label() -> None:
     """Where early predictions were sure of class 0, the label 1 pulls less, and in the end not at all."""
-    loss, logits = gs.EarlyLearningRegularization(strength=10.0), torch.tensor([[3.0, 0.0]], requires_grad=True)
+    loss, logits = (
+        gs.penalties.EarlyLearningRegularization(strength=10.0),
+        torch.tensor([[3.0, 0.0]], requires_grad=True),
+    )
     for _ in range(20):
         value = loss(logits, torch.tensor([1]), torch.tensor([0]))
     (gradient,) = torch.autograd.grad(value, logits)
@@ -79,11 +84,11 @@ SPECS = [
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 def test_training_uses_it_and_goes_on_as_if_unbroken(spec: gs.LossSpec, tmp_path: Path) -> None:
-    samples = gs.load("digits").train.subset(torch.arange(60))
+    samples = gs.load_dataset("digits").train.subset(torch.arange(60))
     settings = gs.TrainingSpec(epochs=4, loss=spec)
 
     def network() -> torch.nn.Module:
-        return gs.build(
+        return gs.build_network(
             "fully_connected", input_shape=(1, 8, 8), n_outputs=10, generator=torch.Generator().manual_seed(0),
             n_hidden=1, width=8,
         )  # fmt: skip
@@ -106,9 +111,9 @@ def test_training_uses_it_and_goes_on_as_if_unbroken(spec: gs.LossSpec, tmp_path
 
 
 def test_the_default_keeps_the_ids_of_older_runs() -> None:
-    assert gs.Spec().id == gs.Spec(training=gs.TrainingSpec(loss=gs.LossSpec())).id
-    assert "loss" not in gs.Spec().to_dict(omit_defaults=True).get("training", {})
-    assert gs.Spec().id != gs.Spec(training=gs.TrainingSpec(loss=SPECS[0])).id
+    assert gs.RunSpec().id == gs.RunSpec(training=gs.TrainingSpec(loss=gs.LossSpec())).id
+    assert "loss" not in gs.RunSpec().to_dict(omit_defaults=True).get("training", {})
+    assert gs.RunSpec().id != gs.RunSpec(training=gs.TrainingSpec(loss=SPECS[0])).id
 
 
 def test_messages() -> None:
@@ -120,4 +125,4 @@ def test_messages() -> None:
         with pytest.raises(InvalidInput, match="For regression use the squared error"):
             made()(torch.zeros(3, 2), torch.zeros(3, 2), torch.arange(3))
     with pytest.raises(InvalidInput, match="q of GeneralizedCrossEntropy"):
-        gs.GeneralizedCrossEntropy(0.0)
+        gs.penalties.GeneralizedCrossEntropy(0.0)

@@ -22,11 +22,11 @@ from gapscope.base.errors import (
     UnreadableFile,
     WorkerDied,
 )
-from gapscope.results.records import Record
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.pools import Grid, Pool, open_pool
 from gapscope.pools.readings import RunOptions, failure_message
 from gapscope.pools.run import run
+from gapscope.results.records import Record
 from gapscope.training.checkpoints import load_tensors, save_tensors
 
 BASE = {
@@ -34,7 +34,7 @@ BASE = {
     "training": {"epochs": 2},
     "network": {"options": {"width": 4}},
 }
-SPEC = Spec.from_dict(BASE)
+SPEC = RunSpec.from_dict(BASE)
 MEASURES = ("accuracy", "parameter_count")
 NO_RIGHTS = pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
 
@@ -42,7 +42,7 @@ NO_RIGHTS = pytest.mark.skipif(os.geteuid() == 0, reason="root may read and writ
 pytestmark = pytest.mark.usefixtures("without_workers")
 
 
-def specs(*seeds: int) -> list[Spec]:
+def specs(*seeds: int) -> list[RunSpec]:
     return [SPEC.replace({"seed": seed}) for seed in seeds or (0, 1)]
 
 
@@ -104,7 +104,7 @@ def test_damaged_data_are_no_failure_of_the_network(tmp_path: Path) -> None:
 def test_a_divergence_in_the_last_step_is_one(tmp_path: Path, rate: float) -> None:
     base = {"data.train_size": 200, "data.test_size": 100, "network.options": {"width": 16}}
     changes = {"training.epochs": 1, "training.batch_size": 200, "training.learning_rate": rate}
-    (record,) = Pool(tmp_path / "pool").run([Spec().replace(base | changes)])
+    (record,) = Pool(tmp_path / "pool").run([RunSpec().replace(base | changes)])
     assert record.status == "diverged" and record.scores == {} and "not finite after epoch 1" in record.message
 
 
@@ -121,9 +121,9 @@ def test_lack_of_memory_is_recognised(text: str) -> None:
     assert failure_message(RuntimeError("")) == "RuntimeError: no message"
 
 
-def interrupted(folder: Path, spec: Spec) -> Path:
+def interrupted(folder: Path, spec: RunSpec) -> Path:
     """A run that was killed after its second epoch."""
-    from gapscope.pools.from_spec import build_network, prepared
+    from gapscope.pools.from_spec import network_from_spec, prepared
     from gapscope.training.loop import train
 
     (folder / "runs" / spec.id).mkdir(parents=True)
@@ -134,7 +134,7 @@ def interrupted(folder: Path, spec: Spec) -> Path:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(build_network(spec, problem), problem.train, spec.training, seed=spec.seed, test=problem.test,
+        train(network_from_spec(spec, problem), problem.train, spec.training, seed=spec.seed, test=problem.test,
               folder=folder / "runs" / spec.id, on_epoch=stop)  # fmt: skip
     return folder / "runs" / spec.id
 

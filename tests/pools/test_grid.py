@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gapscope.base.errors import InvalidInput, UnreadableFile
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.pools import Grid
 
 TOML = """
@@ -49,7 +49,7 @@ def test_a_grid_is_cases_times_axes(tmp_path: Path) -> None:
 
 def test_equal_specs_come_once() -> None:
     assert len(Grid(cases=[{"seed": 1}, {"seed": 1}, {}])) == 2
-    assert list(Grid()) == [Spec()]
+    assert list(Grid()) == [RunSpec()]
     assert len(Grid(axes={"seed": range(3)})) == 3
 
 

@@ -16,10 +16,10 @@ import pytest
 
 from gapscope.base.errors import DamagedFileWarning
 from gapscope.base.files import to_json
-from gapscope.results.readings import Reading, Readings
-from gapscope.results.records import Record, records_to_pandas
 from gapscope.pools import Grid, Pool
 from gapscope.pools import index as index_module
+from gapscope.results.readings import Reading, Readings
+from gapscope.results.records import Record, records_to_pandas
 
 GRID = Grid.from_dict({"axes": {"seed": list(range(80))}})
 _opened: list[str] | None = None
@@ -151,12 +151,12 @@ def test_a_pool_that_may_only_be_read_is_read(pool: Pool, monkeypatch: pytest.Mo
     def refuse(*_: Any, **__: Any) -> Any:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr(index_module, "written_whole", refuse)
+    monkeypatch.setattr(index_module, "atomic_writer", refuse)
     assert pool.status(GRID).finished == 75
     assert not (pool.folder / "index.json").exists()
 
 
 def test_summaries_are_the_records_without_what_is_large(pool: Pool) -> None:
-    for own, record in zip(pool.indexed().summaries(), pool.records(), strict=True):
+    for own, record in zip(pool.index().summaries(), pool.records(), strict=True):
         assert (own.id, own.status, own.scores, own.gap) == (record.id, record.status, record.scores, record.gap)
         assert not own.readings and not own.history

@@ -16,7 +16,7 @@ import torch
 from engines import in_this_process
 from gapscope.base.errors import GapscopeError, InvalidInput, NotWritten, WorkerDied
 from gapscope.pools import jobs
-from gapscope.pools.jobs import remembered
+from gapscope.pools.jobs import run_cached
 
 
 def answer(folder: str, name: str) -> dict[str, object]:
@@ -41,12 +41,12 @@ def test_every_job_is_computed_once_and_kept(tmp_path: Path, workers: int) -> No
     def tell(*done: object) -> None:
         said.append(done)  # type: ignore[arg-type]
 
-    first = remembered(made(tmp_path, "b", "a"), tmp_path / "kept", workers=workers, on_done=tell)
+    first = run_cached(made(tmp_path, "b", "a"), tmp_path / "kept", workers=workers, on_done=tell)
     assert list(first) == ["b", "a"] and first["a"]["name"] == "a"
     assert first["a"]["threads"] == 1 and (first["a"]["process"] == os.getpid()) == (workers == 1)
     assert first["a"]["gone"] == "NaN" and first["a"]["pair"] == [1, 2]
     assert sorted(name for name, _, _ in said) == ["a", "b"] and [done[1:] for done in said] == [(1, 2), (2, 2)]
-    again = remembered(made(tmp_path, "a", "b", "c"), tmp_path / "kept", workers=workers, on_done=tell)
+    again = run_cached(made(tmp_path, "a", "b", "c"), tmp_path / "kept", workers=workers, on_done=tell)
     assert again["a"] == first["a"] and again["b"] == first["b"] and said[2:] == [("c", 1, 1)]
     assert {path.read_text() for path in tmp_path.glob("*.calls")} == {"x"}
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["a.json", "b.json", "c.json"]
@@ -55,11 +55,11 @@ def test_every_job_is_computed_once_and_kept(tmp_path: Path, workers: int) -> No
 def test_a_failure_does_not_lose_the_others(tmp_path: Path) -> None:
     wanted = made(tmp_path, "fails", "a", "b")
     with pytest.raises(GapscopeError, match=r"1 of 3 failed, first 'fails' \(ValueError: as told\)") as raised:
-        remembered(wanted, tmp_path / "kept", workers=1)
+        run_cached(wanted, tmp_path / "kept", workers=1)
     assert isinstance(raised.value.__cause__, ValueError)
     assert sorted(path.stem for path in (tmp_path / "kept").iterdir()) == ["a", "b"]
     with pytest.raises(GapscopeError, match="1 of 1 failed"):
-        remembered(wanted, tmp_path / "kept", workers=1)
+        run_cached(wanted, tmp_path / "kept", workers=1)
     assert (tmp_path / "a.calls").read_text() == "x" and (tmp_path / "fails.calls").read_text() == "xx"
 
 
@@ -70,7 +70,7 @@ def test_a_job_that_killed_its_worker_does_not_lose_the_others(tmp_path: Path, m
 
     monkeypatch.setattr(jobs, "run_local", engine)
     with pytest.raises(GapscopeError, match=r"1 of 3 failed, first 'dies' \(WorkerDied: killed\)") as raised:
-        remembered(made(tmp_path, "dies", "a", "b"), tmp_path / "kept", workers=2)
+        run_cached(made(tmp_path, "dies", "a", "b"), tmp_path / "kept", workers=2)
     assert isinstance(raised.value.__cause__, WorkerDied)
     assert sorted(path.stem for path in (tmp_path / "kept").iterdir()) == ["a", "b"]
 
@@ -78,7 +78,7 @@ def test_a_job_that_killed_its_worker_does_not_lose_the_others(tmp_path: Path, m
 @pytest.mark.slow
 def test_jobs_that_fail_or_kill_their_worker_do_not_lose_the_others(tmp_path: Path) -> None:
     with pytest.raises(GapscopeError, match="2 of 3 failed, first") as raised:
-        remembered(made(tmp_path, "dies", "fails", "a"), tmp_path / "kept", workers=2)
+        run_cached(made(tmp_path, "dies", "fails", "a"), tmp_path / "kept", workers=2)
     assert isinstance(raised.value.__cause__, WorkerDied | ValueError)
     assert [path.stem for path in (tmp_path / "kept").iterdir()] == ["a"]
 
@@ -89,7 +89,7 @@ def test_an_answer_that_cannot_be_written_stops_at_once(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(jobs, "write_atomically", full)
     with pytest.raises(NotWritten, match="disk full"):
-        remembered(made(tmp_path, "a", "b"), tmp_path / "kept", workers=1)
+        run_cached(made(tmp_path, "a", "b"), tmp_path / "kept", workers=1)
     assert not (tmp_path / "b.calls").exists()
 
 
@@ -97,7 +97,7 @@ def test_the_threads_of_this_process_are_left_alone(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert remembered(made(tmp_path, "a"), tmp_path / "kept", workers=1)["a"]["threads"] == 1
+        assert run_cached(made(tmp_path, "a"), tmp_path / "kept", workers=1)["a"]["threads"] == 1
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -106,10 +106,10 @@ def test_the_threads_of_this_process_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "a\\b"])
 def test_names_that_are_no_file_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="usable as the name of a file"):
-        remembered({name: int}, tmp_path, workers=1)
+        run_cached({name: int}, tmp_path, workers=1)
 
 
 def test_no_workers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="workers must"):
-        remembered({"a": int}, tmp_path, workers=0)
-    assert remembered({}, tmp_path) == {}
+        run_cached({"a": int}, tmp_path, workers=0)
+    assert run_cached({}, tmp_path) == {}

@@ -11,11 +11,11 @@ import pytest
 
 from engines import in_this_process
 from gapscope.base.errors import InvalidInput, NotWritten
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.pools import Pool
-from gapscope.pools.mirror import Copies
+from gapscope.pools.mirror import Mirror
 
-SPEC = Spec.from_dict(
+SPEC = RunSpec.from_dict(
     {"data": {"train_size": 60, "test_size": 30}, "training": {"epochs": 2}, "network": {"options": {"width": 4}}}
 )
 SPECS = [SPEC, SPEC.replace({"seed": 1})]
@@ -34,10 +34,10 @@ def nothing_may_run(function: Any, jobs: Any, workers: int) -> Iterator[Any]:
 
 def check_copied(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool that is run with copies is had whole by whoever names their address."""
-    done = Pool(tmp_path / "first").run(SPECS, measures=(), copies=address)
-    assert Copies(address).known() == {spec.id for spec in SPECS}
+    done = Pool(tmp_path / "first").run(SPECS, measures=(), mirror=address)
+    assert Mirror(address).known() == {spec.id for spec in SPECS}
     monkeypatch.setattr("gapscope.pools.processes.run_local", nothing_may_run)
-    again = Pool(tmp_path / "second").run(SPECS, measures=(), copies=address)
+    again = Pool(tmp_path / "second").run(SPECS, measures=(), mirror=address)
     assert again == done
     for spec in SPECS:
         here, there = (tmp_path / pool / "runs" / spec.id for pool in ("first", "second"))
@@ -60,7 +60,7 @@ def test_an_s3_server_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                         ("ENDPOINT_URL", f"http://{host}:{port}")):  # fmt: skip
         monkeypatch.setenv(f"AWS_{name}", value)
     try:
-        Copies("s3://bucket/pool")._there[0].mkdir("bucket")
+        Mirror("s3://bucket/pool")._there[0].mkdir("bucket")
         check_copied("s3://bucket/pool", tmp_path, monkeypatch)
     finally:
         running.stop()
@@ -74,25 +74,25 @@ def test_machines_need_not_share_the_folder_of_the_pool(tmp_path: Path, monkeypa
             yield job, function((specs, elsewhere, options)), None
 
     monkeypatch.setattr("gapscope.pools.processes.run_local", on_another_machine)
-    records = Pool(tmp_path / "pool").run(SPECS, measures=(), copies=str(tmp_path / "there"))
+    records = Pool(tmp_path / "pool").run(SPECS, measures=(), mirror=str(tmp_path / "there"))
     assert [record.status for record in records] == ["finished", "finished"]
     assert {path.name for path in (tmp_path / "pool" / "runs" / SPEC.id).iterdir()} == FILES
 
 
 def test_a_run_that_lacks_a_measure_is_fetched_and_not_trained_again(tmp_path: Path) -> None:
     address = str(tmp_path / "there")
-    (first,) = Pool(tmp_path / "first").run([SPEC], measures=(), copies=address)
+    (first,) = Pool(tmp_path / "first").run([SPEC], measures=(), mirror=address)
     shutil.rmtree(tmp_path / "first")
-    (second,) = Pool(tmp_path / "second").run([SPEC], measures=("parameter_norm",), copies=address)
+    (second,) = Pool(tmp_path / "second").run([SPEC], measures=("parameter_norm",), mirror=address)
     assert not second.missing_measures(("parameter_norm",)) and first.missing_measures(("parameter_norm",))
     assert second.scores == first.scores and second.seconds >= first.seconds
-    assert Copies(address).get(SPEC.id, tmp_path / "third")
+    assert Mirror(address).get(SPEC.id, tmp_path / "third")
     assert "parameter_norm" in (tmp_path / "third" / "record.json").read_text()
 
 
 def test_a_run_that_is_copied_in_part_counts_as_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Pool(tmp_path / "pool").run([SPEC], measures=())
-    folder, copies = tmp_path / "pool" / "runs" / SPEC.id, Copies(str(tmp_path / "there"))
+    folder, copies = tmp_path / "pool" / "runs" / SPEC.id, Mirror(str(tmp_path / "there"))
     files, _ = copies._there
     put = files.put_file
 
@@ -115,7 +115,7 @@ def test_an_address_that_no_file_system_has_is_refused() -> None:
     with pytest.raises(
         InvalidInput, match=r"copies must be an address that fsspec knows, such as .* got 'nonsense://x'"
     ):
-        Pool("unused").run([SPEC], copies="nonsense://x")
+        Pool("unused").run([SPEC], mirror="nonsense://x")
     assert not Path("unused").exists()
 
 

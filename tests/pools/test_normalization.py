@@ -11,18 +11,18 @@ from torch import nn
 
 from engines import in_this_process
 from gapscope.base.errors import InvalidInput
-from gapscope.base.specs import DataSpec, NetworkSpec, Spec, TrainingSpec
+from gapscope.base.specs import DataSpec, NetworkSpec, RunSpec, TrainingSpec
 from gapscope.batch_norm import refresh_population
 from gapscope.batch_norm.norm_layers import BATCH_NORMS
 from gapscope.data import Problem, prepare
 from gapscope.pools import Pool
-from gapscope.pools.from_spec import build_network
+from gapscope.pools.from_spec import network_from_spec
+from gapscope.pools.loading import load_network
 from gapscope.pools.normalization import PopulationStatistics, penalties_of, population
 from gapscope.pools.readings import RunOptions
 from gapscope.pools.run import run
-from gapscope.pools.loading import load_network
 
-BASE = Spec(
+BASE = RunSpec(
     data=DataSpec(train_size=60, test_size=40),
     network=NetworkSpec(name="conv6", options={"width_multiplier": 1 / 16}, initialization="he_normal"),
     training=TrainingSpec(learning_rate=0.05, momentum=0.9, batch_size=10, epochs=2),
@@ -36,13 +36,13 @@ def problem() -> Problem:
     return prepare(BASE.data)[0]
 
 
-def spec(**changes: Any) -> Spec:
+def spec(**changes: Any) -> RunSpec:
     return BASE.replace({f"normalization.{name}": value for name, value in changes.items()})
 
 
 def test_kinds_of_batch_statistics_start_from_the_same_network(problem: Problem) -> None:
     batch, ghost, population_norm = (
-        build_network(made, problem)
+        network_from_spec(made, problem)
         for made in (BASE, spec(kind="ghost", emulated_size=5), spec(kind="population", emulated_size=5))
     )
     weights = {name: value for name, value in batch.state_dict().items() if name.endswith("weight")}
@@ -58,7 +58,7 @@ def test_kinds_of_batch_statistics_start_from_the_same_network(problem: Problem)
 def test_weight_normalised_networks_start_with_standardised_outputs(problem: Problem, kind: str) -> None:
     made = spec(kind=kind, weight_norm=True)
     made = made.replace({"network.options.normalization": "none"}) if kind == "batch" else made
-    network = build_network(made, problem)
+    network = network_from_spec(made, problem)
     assert not any(isinstance(layer, BATCH_NORMS) for layer in network.modules())
     outputs = network.eval()(problem.train.inputs)
     torch.testing.assert_close(outputs.std(0, unbiased=False), torch.ones(10), atol=1e-3, rtol=0)
@@ -66,12 +66,12 @@ def test_weight_normalised_networks_start_with_standardised_outputs(problem: Pro
 
 
 def test_batch_norm_in_one_layer_alone(problem: Problem) -> None:
-    network = build_network(spec(only_in="conv3_norm"), problem)
+    network = network_from_spec(spec(only_in="conv3_norm"), problem)
     assert [name for name, layer in network.named_modules() if isinstance(layer, BATCH_NORMS)] == ["conv3_norm"]
     x = problem.train.inputs[:3]
-    torch.testing.assert_close(network.eval()(x), build_network(BASE, problem).eval()(x), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(network.eval()(x), network_from_spec(BASE, problem).eval()(x), atol=1e-4, rtol=1e-4)
     with pytest.raises(InvalidInput, match=r"must name a batch-norm layer.*got 'conv3'. Did you mean 'conv3_norm'"):
-        build_network(spec(only_in="conv3"), problem)
+        network_from_spec(spec(only_in="conv3"), problem)
 
 
 def test_population_statistics_are_exact_after_training_and_measured_before_every_step(tmp_path: Path) -> None:
@@ -102,10 +102,10 @@ def test_a_network_with_batch_norm_is_trained_under_the_gradient_similarity_pena
 
 
 def test_statistics_of_other_kinds_are_left_alone(problem: Problem) -> None:
-    network = build_network(BASE, problem)
+    network = network_from_spec(BASE, problem)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     statistics = PopulationStatistics(network, BASE, problem)
-    with statistics.before_every_step():
+    with statistics.refresh_before_steps():
         statistics.refresh()
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert not network._forward_pre_hooks
@@ -133,7 +133,7 @@ def counted(network: nn.Module, problem: Problem, row: dict[str, Any]) -> None:
 
 def test_a_function_can_look_at_every_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapscope.pools.processes.run_local", in_this_process)
-    small = Spec.from_dict(
+    small = RunSpec.from_dict(
         {"data": {"train_size": 30}, "training": {"epochs": 2}, "network": {"options": {"width": 4}}}
     )
     [record] = Pool(tmp_path / "pool").run([small], workers=1, measures=(), on_epoch=counted)

@@ -13,11 +13,11 @@ import pytest
 from cases import CASES
 from engines import in_this_process
 from gapscope.base.errors import GapscopeError, InvalidInput, UnreadableFile
-from gapscope.results.records import Record
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.pools import Grid, Pool, open_pool
+from gapscope.pools.loading import measure_stored_network
 from gapscope.pools.readings import RunOptions
-from gapscope.pools.loading import read_network
+from gapscope.results.records import Record
 from gapscope.training.checkpoints import load_tensors, save_tensors
 
 BASE = {
@@ -29,7 +29,7 @@ MEASURES = ("accuracy", "parameter_count")
 
 
 def some_grid(**axes: list[object]) -> Grid:
-    return Grid(base=Spec.from_dict(BASE), axes=axes or {"seed": [0, 1]}, measures=MEASURES)
+    return Grid(base=RunSpec.from_dict(BASE), axes=axes or {"seed": [0, 1]}, measures=MEASURES)
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_a_record_holds_everything(done: Pool) -> None:
     assert record.readings["accuracy"].value == record.scores["train_accuracy"]
     assert [row["epoch"] for row in record.history] == [1, 2, 3] and record.epochs_trained == 3
     assert record.history[-1]["test_accuracy"] == record.scores["test_accuracy"]
-    assert Spec.from_dict(record.spec).id == record.id and record.environment["threads"] == 1
+    assert RunSpec.from_dict(record.spec).id == record.id and record.environment["threads"] == 1
     assert record.corruption["train"]["used"] == 100
 
 
@@ -87,7 +87,7 @@ def test_networks_that_fail_are_records(tmp_path: Path) -> None:
         {},
     )
     pool = Pool(tmp_path / "pool")
-    records = pool.run(Grid(base=Spec.from_dict(BASE), cases=cases, measures=MEASURES))
+    records = pool.run(Grid(base=RunSpec.from_dict(BASE), cases=cases, measures=MEASURES))
     assert [record.status for record in records] == ["diverged", "failed", "failed", "failed", "finished"]
     assert "loss not finite in epoch" in records[0].message
     assert "train_size must be at most 1,297" in records[1].message
@@ -95,7 +95,7 @@ def test_networks_that_fail_are_records(tmp_path: Path) -> None:
     assert "target_noise needs a regression problem" in records[3].message
     table = pool.to_pandas()
     assert [value == value for value in table["gap"].tolist()].count(True) == 1 and len(table) == 5
-    assert pool.run(Grid(base=Spec.from_dict(BASE), cases=cases[:2]))[1].seconds == 0  # not tried again
+    assert pool.run(Grid(base=RunSpec.from_dict(BASE), cases=cases[:2]))[1].seconds == 0  # not tried again
 
 
 def test_wrong_settings_stop_before_anything_is_trained(tmp_path: Path) -> None:
@@ -164,11 +164,11 @@ except NotWritten as error:
 
 @pytest.mark.thorough
 def test_a_full_disk_is_no_failure_of_the_network(tmp_path: Path) -> None:
-    pool, spec = Pool(tmp_path / "full"), Spec.from_dict(BASE)
+    pool, spec = Pool(tmp_path / "full"), RunSpec.from_dict(BASE)
     (tmp_path / "full" / "runs").mkdir(parents=True)
     told = run_on_a_full_disk(tmp_path / "full")
     assert "could not be written" in told and "run the same command again" in told
-    assert pool.record(spec.id) is None and not list(tmp_path.glob("full/runs/*/.*.tmp"))
+    assert pool.get_record(spec.id) is None and not list(tmp_path.glob("full/runs/*/.*.tmp"))
     (record,) = Pool(tmp_path / "fresh").run([spec], measures=())
     (again,) = pool.run([spec], measures=())
     assert again.status == "finished" and again.scores == record.scores
@@ -187,16 +187,16 @@ def test_weights_are_measured_only_on_the_data_they_were_trained_on(tmp_path: Pa
     pool = Pool(tmp_path)
     (record,) = pool.run(some_grid(seed=[0]))
     weights = pool.run_folder(record.id) / "weights.safetensors"
-    again = read_network(weights, RunOptions(measures=MEASURES))
+    again = measure_stored_network(weights, RunOptions(measures=MEASURES))
     assert again.readings.values() == record.readings.values() and again.measured_samples == 100
     tensors, facts = load_tensors(weights)
     facts["corruption"]["train"]["used"] = 99
     save_tensors(weights, tensors, facts)
     with pytest.raises(UnreadableFile, match="The data must be those that"):
-        read_network(weights, RunOptions(measures=MEASURES))
+        measure_stored_network(weights, RunOptions(measures=MEASURES))
     save_tensors(weights, tensors)
     with pytest.raises(UnreadableFile, match="must carry the spec of its network"):
-        read_network(weights, RunOptions(measures=MEASURES))
+        measure_stored_network(weights, RunOptions(measures=MEASURES))
 
 
 def test_networks_of_every_kind_are_put_into_one_pool(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from gapscope.base.errors import GapscopeError, WorkerDied
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.pools import Pool
 from gapscope.pools.ray_engine import run_ray, running_cluster
 
 ray = pytest.importorskip("ray")
-SPEC = Spec.from_dict(
+SPEC = RunSpec.from_dict(
     {"data": {"train_size": 60, "test_size": 30}, "training": {"epochs": 2}, "network": {"options": {"width": 4}}}
 )
 

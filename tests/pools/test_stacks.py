@@ -9,15 +9,15 @@ import pytest
 
 from engines import in_this_process
 from gapscope.base.errors import WorkerDied
-from gapscope.results.records import Record
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.pools import Grid, Pool
-from gapscope.pools.batches import batches
+from gapscope.pools.batches import group_specs
 from gapscope.pools.readings import RunOptions
 from gapscope.pools.run import run, run_together
+from gapscope.results.records import Record
 
 GRID = Grid(
-    base=Spec.from_dict({
+    base=RunSpec.from_dict({
         "data": {"train_size": 100, "test_size": 50},
         "training": {"epochs": 3, "momentum": 0.9, "batch_size": 20},
         "network": {"options": {"width": 8}},
@@ -115,6 +115,6 @@ def test_networks_of_a_stack_that_kills_its_worker_run_alone(tmp_path: Path, mon
 def test_batches_hold_what_is_alike() -> None:
     grid = Grid(base=GRID.base, axes={"network.options.width": [8, 9], "training.learning_rate": [0.1, 0.2, 0.3]})
     specs = list(grid)
-    assert [len(batch) for batch in batches(specs, 10, 1)] == [3, 3]
-    assert [len(batch) for batch in batches(specs, 10, 3)] == [2, 1, 2, 1]
-    assert batches(specs, 1, 1) == [[spec] for spec in specs]
+    assert [len(batch) for batch in group_specs(specs, 10, 1)] == [3, 3]
+    assert [len(batch) for batch in group_specs(specs, 10, 3)] == [2, 1, 2, 1]
+    assert group_specs(specs, 1, 1) == [[spec] for spec in specs]

@@ -12,9 +12,14 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.data import load
-from gapscope.prediction.accuracy_estimator import Answer
-from gapscope.prediction.accuracy_after_training import estimate_accuracy, implied_noise, in_percent, on_clean_labels
+from gapscope.data import load_dataset
+from gapscope.prediction.accuracy_after_training import (
+    clean_label_accuracy,
+    estimate_accuracy,
+    implied_noise_rate,
+    in_percent,
+)
+from gapscope.prediction.accuracy_estimator import IntervalEstimate
 
 Trained = tuple[nn.Module, dict[str, Tensor], gs.Samples, gs.Samples]
 
@@ -22,9 +27,9 @@ Trained = tuple[nn.Module, dict[str, Tensor], gs.Samples, gs.Samples]
 @pytest.fixture(scope="module")
 def trained() -> Trained:
     """A small network on 200 clean digits, its initial weights, and the rest of the digits."""
-    digits = load("digits")
+    digits = load_dataset("digits")
     train = digits.train.subset(torch.arange(200))
-    network = gs.build("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=64,
+    network = gs.build_network("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=64,
                        generator=torch.Generator().manual_seed(3))  # fmt: skip
     initial = copy.deepcopy(network.state_dict())
     gs.train(network, train, gs.TrainingSpec.from_dict({"optimizer": "adam", "learning_rate": 0.003, "epochs": 25}))
@@ -34,30 +39,30 @@ def trained() -> Trained:
 def test_the_accuracy_of_digits_lies_in_the_interval_and_nothing_is_changed(trained: Trained) -> None:
     network, initial, train, test = trained
     before = copy.deepcopy(network.state_dict())
-    found = estimate_accuracy(network, train, initial=initial)
-    assert not found.refused and found.like_training is not None and found.clean is not None
+    found = estimate_accuracy(network, train, initial_state=initial)
+    assert not found.abstained_because and found.same_noise is not None and found.clean_labels is not None
     assert test.targets is not None
     with torch.no_grad():
         reached = float((network.eval()(test.inputs).argmax(1) == test.targets).double().mean())
-    assert found.like_training.low <= reached <= found.like_training.high
-    assert abs(found.like_training.value - reached) < 0.08
-    assert found.like_training.high - found.like_training.low < 0.25
+    assert found.same_noise.low <= reached <= found.same_noise.high
+    assert abs(found.same_noise.value - reached) < 0.08
+    assert found.same_noise.high - found.same_noise.low < 0.25
     assert all(torch.equal(network.state_dict()[name], tensor) for name, tensor in before.items())
-    assert f"expect {in_percent(found.like_training)} on new data like the training data" in repr(found)
-    assert json.loads(found.to_json())["like_training"]["value"] == found.like_training.value
+    assert f"expect {in_percent(found.same_noise)} on new data like the training data" in repr(found)
+    assert json.loads(found.to_json())["like_training"]["value"] == found.same_noise.value
     assert found.to_pandas()["target"].tolist() == ["like_training", "clean"]
 
 
 def test_initial_weights_that_are_not_known_are_drawn_anew_and_always_alike(trained: Trained) -> None:
     network, initial, train, _ = trained
-    given = estimate_accuracy(network, train, initial=initial)
+    given = estimate_accuracy(network, train, initial_state=initial)
     state = torch.get_rng_state()
     drawn = estimate_accuracy(network, train)
     assert torch.equal(torch.get_rng_state(), state)
     assert drawn.initial == "drawn anew" and "initial weights were drawn anew" in repr(drawn)
-    assert given.like_training is not None and drawn.like_training is not None
-    assert drawn.like_training == estimate_accuracy(network, train).like_training
-    assert abs(drawn.like_training.value - given.like_training.value) < 0.05
+    assert given.same_noise is not None and drawn.same_noise is not None
+    assert drawn.same_noise == estimate_accuracy(network, train).same_noise
+    assert abs(drawn.same_noise.value - given.same_noise.value) < 0.05
 
 
 def test_a_layer_that_cannot_draw_its_weights_asks_for_them(trained: Trained) -> None:
@@ -77,8 +82,8 @@ def test_labels_without_meaning_are_refused(trained: Trained) -> None:
     network, initial, train, _ = trained
     assert train.targets is not None
     shuffled = train.targets[torch.randperm(200, generator=torch.Generator().manual_seed(0))]
-    found = estimate_accuracy(network, (train.inputs, shuffled), initial=initial)
-    assert found.like_training is None and found.to_pandas().empty
+    found = estimate_accuracy(network, (train.inputs, shuffled), initial_state=initial)
+    assert found.same_noise is None and found.to_pandas().empty
     assert "tell no more than the most frequent label" in repr(found)
 
 
@@ -91,23 +96,23 @@ def test_features_far_from_their_start_are_refused(trained: Trained) -> None:
         first.weight.zero_()
         first.weight[:, lit.masked_fill(lit == 0, torch.inf).argmin()] = 100.0
     assert any("features are far from their start" in reason
-               for reason in estimate_accuracy(elsewhere, train, initial=initial).refused)  # fmt: skip
+               for reason in estimate_accuracy(elsewhere, train, initial_state=initial).abstained_because)  # fmt: skip
 
 
 def test_too_few_samples_for_the_fit_are_refused(trained: Trained) -> None:
     network, initial, train, _ = trained
     few = train.subset(torch.arange(40))
-    assert "40 samples are fewer than 100" in repr(estimate_accuracy(network, few, initial=initial))
+    assert "40 samples are fewer than 100" in repr(estimate_accuracy(network, few, initial_state=initial))
 
 
 def test_a_known_share_of_wrong_labels_is_taken_out_exactly(trained: Trained) -> None:
     network, initial, train, _ = trained
-    found = estimate_accuracy(network, train, initial=initial, label_noise=0.0)
-    assert found.clean == found.like_training and found.label_noise == 0.0
+    found = estimate_accuracy(network, train, initial_state=initial, label_noise=0.0)
+    assert found.clean_labels == found.same_noise and found.label_noise == 0.0
     # .91 right: .91 (1 - .2) + .09 * .2 / 9 = .73
-    assert on_clean_labels(Answer(0.73, 0.64, 0.82), 0.2, 10).value == pytest.approx(0.91)
-    assert implied_noise(0.73, 0.91, 10) == pytest.approx(0.2)
-    assert implied_noise(0.5, 0.05, 10) == 0.0
+    assert clean_label_accuracy(IntervalEstimate(0.73, 0.64, 0.82), 0.2, 10).value == pytest.approx(0.91)
+    assert implied_noise_rate(0.73, 0.91, 10) == pytest.approx(0.2)
+    assert implied_noise_rate(0.5, 0.05, 10) == 0.0
 
 
 def test_what_it_cannot_take_is_said(trained: Trained) -> None:
@@ -122,9 +127,9 @@ def test_what_it_cannot_take_is_said(trained: Trained) -> None:
 
 def test_many_samples_are_judged_by_some_pairs(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     network, initial, train, _ = trained
-    whole = estimate_accuracy(network, train, initial=initial)
+    whole = estimate_accuracy(network, train, initial_state=initial)
     monkeypatch.setattr("gapscope.prediction.accuracy_readings.MOST_PAIRS", 120)
-    some = estimate_accuracy(network, train, initial=initial)
+    some = estimate_accuracy(network, train, initial_state=initial)
     left_out = "kernel_leave_one_out.initial.accuracy"
     assert some.readings[left_out] == whole.readings[left_out]
     name = "kernel_leave_one_out.alignment"
@@ -133,8 +138,10 @@ def test_many_samples_are_judged_by_some_pairs(trained: Trained, monkeypatch: py
 
 def test_readings_are_those_of_the_measures(trained: Trained) -> None:
     network, initial, train, _ = trained
-    found = estimate_accuracy(network, train, initial=initial).readings
-    measured = gs.measure(network, train, ["kernel_leave_one_out", "gradient_neighbours"], initial=initial).values()
+    found = estimate_accuracy(network, train, initial_state=initial).readings
+    measured = gs.measure(
+        network, train, ["kernel_leave_one_out", "gradient_neighbours"], initial_state=initial
+    ).values()
     shared = [name for name in found if "." in name]
     assert len(shared) == 8
     for name in shared:
@@ -142,11 +149,11 @@ def test_readings_are_those_of_the_measures(trained: Trained) -> None:
 
 
 def test_the_shipped_file_says_what_it_was_fitted_on(tmp_path: Path) -> None:
-    from gapscope.prediction.accuracy_estimator import AccuracyEstimator, shipped
+    from gapscope.prediction.accuracy_estimator import AccuracyEstimator, load_default
 
-    card = shipped().card
+    card = load_default().card
     assert card["fitted_on"]["networks"] >= 90 and set(card["fitted_on"]["data_sets"]) >= {"digits", "mnist", "cifar10"}
     assert card["like_training"]["error_on_data_sets_left_out"]["all"] < card["like_training"][
         "left_out_accuracy_alone"]["all"]  # fmt: skip
-    shipped().save(tmp_path / "again.json")
+    load_default().save(tmp_path / "again.json")
     assert AccuracyEstimator.load(tmp_path / "again.json").card == card

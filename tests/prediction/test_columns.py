@@ -7,15 +7,20 @@ import pandas
 import pytest
 
 from gapscope.base.errors import InvalidInput
+from gapscope.base.specs import RunSpec
+from gapscope.prediction.columns import (
+    as_texts,
+    complete_rows,
+    hyperparameter_columns,
+    reading_columns,
+    reading_directions,
+)
 from gapscope.results.readings import Reading, Readings
 from gapscope.results.records import Record, records_to_pandas
-from gapscope.base.specs import Spec
-from gapscope.estimation import hyperparameter_columns, reading_columns, reading_directions, usable_rows
-from gapscope.prediction.columns import as_texts
 
 
 def _record(seed: int, status: str = "finished", **values: float) -> Record:
-    spec = Spec(seed=seed).replace({"data.label_noise": seed / 10, "network.options": {"width": 8 * seed}})
+    spec = RunSpec(seed=seed).replace({"data.label_noise": seed / 10, "network.options": {"width": 8 * seed}})
     readings = Readings(
         Reading(measure=name, number=name, value=value, standard_error=0.1, direction="lower")
         for name, value in values.items()
@@ -45,17 +50,17 @@ def test_settings_that_vary_are_hyperparameters_scores_and_readings_are_not() ->
 
 def test_usable_rows_are_finished_and_finite() -> None:
     table = records_to_pandas(RECORDS)
-    assert usable_rows(table, ["norm"]).index.tolist() == [RECORDS[0].id, RECORDS[1].id]
-    assert usable_rows(table.assign(norm=[numpy.inf, 2.0, 3.0]), ["norm"]).index.tolist() == [RECORDS[1].id]
-    assert len(usable_rows(pandas.DataFrame({"gap": [0.1, numpy.nan]}))) == 1
+    assert complete_rows(table, ["norm"]).index.tolist() == [RECORDS[0].id, RECORDS[1].id]
+    assert complete_rows(table.assign(norm=[numpy.inf, 2.0, 3.0]), ["norm"]).index.tolist() == [RECORDS[1].id]
+    assert len(complete_rows(pandas.DataFrame({"gap": [0.1, numpy.nan]}))) == 1
 
 
 def test_what_is_wrong_is_said() -> None:
     table = records_to_pandas(RECORDS)
     with pytest.raises(InvalidInput, match=r"must have a column 'nrom'; .*Did you mean 'norm'\?"):
-        usable_rows(table, ["nrom"])
+        complete_rows(table, ["nrom"])
     with pytest.raises(InvalidInput, match="must be finished and have finite other, gap; got none of 3"):
-        usable_rows(table, ["other"])
+        complete_rows(table, ["other"])
 
 
 def test_settings_that_some_networks_lack_can_be_sorted() -> None:

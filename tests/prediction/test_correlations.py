@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gapscope.base.errors import InvalidInput
-from gapscope.estimation import correlations
+from gapscope.prediction.correlations import correlations
 from tables import rows_of
 
 

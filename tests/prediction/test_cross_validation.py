@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy
 import pandas
 import pytest
+from sklearn import model_selection
 from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
+from sklearn.model_selection import LeaveOneGroupOut
 
 from gapscope.base.errors import InvalidInput
-from gapscope.estimation import GapEstimator, baselines, cross_validate, held_out_predictions
+from gapscope.prediction.cross_validation import baselines, cross_val_predict, cross_validate
+from gapscope.prediction.gap_estimator import GapEstimator
 
 
 def pool(n: int = 40, seed: int = 0) -> pandas.DataFrame:
@@ -47,31 +49,31 @@ def _value(found: pandas.DataFrame, model: str, metric: str, column: str = "valu
 def test_held_out_predictions_are_scikit_learns(scheme: str) -> None:
     table = pool()
     groups = table["family"] if scheme == "leave_one_group_out" else table.index
-    oracle = cross_val_predict(
+    oracle = model_selection.cross_val_predict(
         LinearRegression(), table[["zeta"]], table["gap"], cv=LeaveOneGroupOut(), groups=groups.to_numpy()
     )
-    found = held_out_predictions(ESTIMATOR, table, scheme=scheme, groups="family").loc[table.index]
+    found = cross_val_predict(ESTIMATOR, table, scheme=scheme, groups="family").loc[table.index]
     numpy.testing.assert_allclose(found["prediction"], numpy.asarray(oracle), rtol=1e-9)
     assert found["target"].tolist() == table["gap"].tolist()
 
 
 def test_folds_and_groups_are_whole() -> None:
-    found = held_out_predictions(ESTIMATOR, pool(), scheme="group_folds", groups="family", n_splits=2)
+    found = cross_val_predict(ESTIMATOR, pool(), scheme="group_folds", groups="family", n_splits=2)
     assert len(set(found["split"])) == 2
     families = pool().loc[found.index, "family"].tolist()
     assert len(set(zip(families, found["split"].tolist(), strict=True))) == 4
 
 
 def test_random_splits_hold_out_a_tenth_each_time() -> None:
-    found = held_out_predictions(ESTIMATOR, pool(), scheme="splits", n_splits=7)
+    found = cross_val_predict(ESTIMATOR, pool(), scheme="splits", n_splits=7)
     assert found.groupby("split").size().tolist() == [4] * 7
-    again = held_out_predictions(ESTIMATOR, pool(), scheme="splits", n_splits=7)
+    again = cross_val_predict(ESTIMATOR, pool(), scheme="splits", n_splits=7)
     assert found.equals(again)
-    assert not found.equals(held_out_predictions(ESTIMATOR, pool(), scheme="splits", n_splits=7, seed=1))
+    assert not found.equals(cross_val_predict(ESTIMATOR, pool(), scheme="splits", n_splits=7, seed=1))
 
 
 def test_metrics_are_their_formulas(one_left_out: pandas.DataFrame) -> None:
-    predictions = held_out_predictions(ESTIMATOR, FEW)
+    predictions = cross_val_predict(ESTIMATOR, FEW)
     errors = (predictions["prediction"] - predictions["target"]).to_numpy()
     found = one_left_out
     assert _value(found, "estimator", "ssr") == pytest.approx((errors**2).sum())
@@ -87,7 +89,7 @@ def test_metrics_are_their_formulas(one_left_out: pandas.DataFrame) -> None:
 @pytest.mark.thorough
 def test_the_papers_protocol_gives_the_sum_over_the_held_out_tenth() -> None:
     table = pool()
-    predictions = held_out_predictions(ESTIMATOR, table, scheme="splits", n_splits=30)
+    predictions = cross_val_predict(ESTIMATOR, table, scheme="splits", n_splits=30)
     squares = ((predictions["prediction"] - predictions["target"]) ** 2).to_numpy()
     sums = squares.reshape(30, 4).sum(1)
     found = cross_validate(ESTIMATOR, table, n_splits=30)
@@ -105,7 +107,7 @@ def test_three_baselines_always_stand_beside_and_lose_here(one_left_out: pandas.
 
 
 def test_the_mean_gap_has_no_correlation_although_leaving_one_out_makes_one(one_left_out: pandas.DataFrame) -> None:
-    predictions = held_out_predictions(baselines(FEW)["mean gap"], FEW)
+    predictions = cross_val_predict(baselines(FEW)["mean gap"], FEW)
     assert numpy.corrcoef(predictions["prediction"], predictions["target"])[0, 1] == pytest.approx(-1)
     assert numpy.isnan(_value(one_left_out, "mean gap", "pearson"))
     assert "fit_pearson" not in set(one_left_out.loc[one_left_out["model"] == "mean gap", "metric"])
@@ -147,7 +149,7 @@ def test_unfinished_networks_and_missing_readings_are_left_out() -> None:
     broken["zeta"] = [0.5, numpy.nan, 0.5]
     broken["gap"] = [0.3, 0.3, numpy.nan]
     both = pandas.concat([table, broken.set_index(pandas.Index(["a", "b", "c"]))])
-    assert held_out_predictions(ESTIMATOR, both).equals(held_out_predictions(ESTIMATOR, table))
+    assert cross_val_predict(ESTIMATOR, both).equals(cross_val_predict(ESTIMATOR, table))
 
 
 def test_the_estimator_given_is_not_changed() -> None:

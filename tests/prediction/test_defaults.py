@@ -8,10 +8,10 @@ import numpy
 import pytest
 
 from gapscope.base.errors import InvalidInput
+from gapscope.prediction.columns import complete_rows
+from gapscope.prediction.defaults import SENSITIVITIES, suggest_estimator
 from gapscope.results.readings import Reading, Readings
 from gapscope.results.records import Record, records_to_pandas
-from gapscope.estimation import suggested_estimator, usable_rows
-from gapscope.prediction.defaults import SENSITIVITIES
 from report.synthetic_pool import synthetic_records
 
 
@@ -23,11 +23,11 @@ def records() -> list[Record]:
 def test_it_takes_sensitivities_margins_and_fit_as_far_as_every_network_has_them(records: list[Record]) -> None:
     there = [reading.name for reading in records[0].readings]
     expected = ["output_sensitivity", "ntk_trace", "loss", "accuracy"]
-    assert suggested_estimator(records).features == [name for name in expected if name in there]
+    assert suggest_estimator(records).features == [name for name in expected if name in there]
     first = records[0]
     hole = Reading(measure="ntk_trace", number="ntk_trace", value=numpy.nan)
     kept = [reading for reading in first.readings if reading.name != "ntk_trace"]
-    found = suggested_estimator([replace(first, readings=Readings([*kept, hole])), *records[1:]])
+    found = suggest_estimator([replace(first, readings=Readings([*kept, hole])), *records[1:]])
     assert found.features == [name for name in expected if name in there and name != "ntk_trace"]
     assert found.families == ["network.name"]
 
@@ -37,17 +37,17 @@ def test_without_sensitivities_and_margins_it_takes_all_readings(records: list[R
         replace(record, readings=Readings([r for r in record.readings if r.name not in SENSITIVITIES]))
         for record in records
     ]
-    found = suggested_estimator(changed)
+    found = suggest_estimator(changed)
     assert found.features == [reading.name for reading in changed[0].readings]
     assert found.directions is not None and found.directions["unit_sparsity.kappa"] == "higher"
-    table = usable_rows(records_to_pandas(changed), found.features or [])
+    table = complete_rows(records_to_pandas(changed), found.features or [])
     found.fit(table, table["gap"])
     assert len(table) == 30
 
 
 def test_wide_readings_enter_by_their_logarithm(records: list[Record]) -> None:
     names = ["ntk_trace", "output_sensitivity", "parameter_count", "unit_sparsity.zeta"]
-    assert suggested_estimator(records, features=names).logarithm == names[:3]
+    assert suggest_estimator(records, features=names).logarithm == names[:3]
 
 
 def test_normalisation_is_part_of_the_family(records: list[Record]) -> None:
@@ -56,11 +56,11 @@ def test_normalisation_is_part_of_the_family(records: list[Record]) -> None:
         return replace(record, spec={**record.spec, "network": network})
 
     changed = [with_norm(record, k) for k, record in enumerate(records)]
-    assert suggested_estimator(changed).families == ["network.name", "network.options.batch_norm"]
+    assert suggest_estimator(changed).families == ["network.name", "network.options.batch_norm"]
 
 
 def test_the_readings_can_be_named(records: list[Record]) -> None:
-    found = suggested_estimator(records, features=["unit_sparsity.zeta", "unit_sparsity.kappa"], kind="monotone")
+    found = suggest_estimator(records, features=["unit_sparsity.zeta", "unit_sparsity.kappa"], kind="monotone")
     assert (found.kind, found.features) == ("monotone", ["unit_sparsity.zeta", "unit_sparsity.kappa"])
 
 
@@ -69,4 +69,4 @@ def test_without_readings_it_says_so(records: list[Record]) -> None:
     with pytest.raises(
         InvalidInput, match="At least one reading must be finite in every finished network; got none in 30"
     ):
-        suggested_estimator(bare)
+        suggest_estimator(bare)

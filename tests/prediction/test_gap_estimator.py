@@ -13,7 +13,7 @@ from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gapscope.base.errors import InvalidInput, UnreadableFile
-from gapscope.estimation import GapEstimator
+from gapscope.prediction.gap_estimator import GapEstimator
 
 
 @parametrize_with_checks(
@@ -174,7 +174,7 @@ def test_a_network_unlike_the_fitted_ones_is_refused_with_the_reason() -> None:
     typical = {"zeta": 0.4, "kappa": 0.4, "size": 3e4, "network.name": "vgg"}
     odd = [{}, {"network.name": "resnet"}, {"zeta": 0.9}, {"kappa": numpy.nan}, {"size": 1e9}, {"size": -1.0}]
     new = pandas.DataFrame([typical | change for change in odd], index=list("abcdef"))
-    judged = found.trust(new)
+    judged = found.in_domain(new)
     assert judged["verdict"].tolist() == ["inside"] + ["outside"] * 5
     assert judged.loc["a", "reason"] == ""
     assert judged.loc["b", "reason"] == "network.name is resnet; fitted on lenet, vgg"
@@ -193,9 +193,9 @@ def test_a_setting_that_a_network_does_not_have_is_a_family_of_its_own() -> None
     found = _estimator(families=("batch_norm",)).fit(table, table["gap"])
     assert found.region_.families == {"batch_norm": ["True", "absent"]}
     typical = pandas.DataFrame([{"zeta": 0.4, "kappa": 0.4, "size": 3e4}])
-    assert found.trust(typical)["verdict"].tolist() == ["inside"]
+    assert found.in_domain(typical)["verdict"].tolist() == ["inside"]
     only = _estimator(families=("batch_norm",)).fit(table.iloc[::2], table["gap"].iloc[::2])
-    assert only.trust(typical)["reason"].tolist() == ["batch_norm is absent; fitted on True"]
+    assert only.in_domain(typical)["reason"].tolist() == ["batch_norm is absent; fitted on True"]
     with pytest.raises(InvalidInput, match="must have a column 'batch_nrom'"):
         _estimator(families=("batch_nrom",)).fit(table, table["gap"])
 
@@ -204,7 +204,7 @@ def test_many_reasons_are_cut_short() -> None:
     table = networks(30)
     found = _estimator().fit(table, table["gap"])
     far = pandas.DataFrame([{"zeta": 9.0, "kappa": 9.0, "size": 1e12, "network.name": "vit"}])
-    reason = found.trust(far)["reason"].iloc[0]
+    reason = found.in_domain(far)["reason"].iloc[0]
     assert (
         reason == "network.name is vit; fitted on lenet, vgg; zeta is 9, above every fitted network; and 2 more reasons"
     )
@@ -215,7 +215,7 @@ def test_readings_in_range_but_unlike_together_are_refused() -> None:
     zeta = rng.uniform(0, 1, 50)
     table = pandas.DataFrame({"zeta": zeta, "kappa": zeta + 0.01 * rng.standard_normal(50)})
     found = GapEstimator().fit(table, zeta)
-    judged = found.trust(pandas.DataFrame({"zeta": [0.5, 0.9], "kappa": [0.5, 0.1]}))
+    judged = found.in_domain(pandas.DataFrame({"zeta": [0.5, 0.9], "kappa": [0.5, 0.1]}))
     assert judged["verdict"].tolist() == ["inside", "outside"]
     assert judged["reason"].iloc[1].startswith("its readings together are unlike the fitted ones (leverage ")
 
@@ -237,7 +237,7 @@ def test_networks_like_the_fitted_ones_are_seldom_refused() -> None:
     for seed in range(40):
         table = networks(60, seed)
         found = _estimator().fit(table.iloc[:40], table["gap"].iloc[:40])
-        refused += found.trust(table.iloc[40:])["verdict"].tolist().count("outside")
+        refused += found.in_domain(table.iloc[40:])["verdict"].tolist().count("outside")
     assert refused / 800 < 0.06
 
 

@@ -10,8 +10,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from gapscope.base.errors import InvalidInput
-from gapscope.estimation import GapEstimator
-from gapscope.prediction.gaussian_process import chosen_kernel
+from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope.prediction.gaussian_process import fit_kernel
 
 
 def pool(n: int = 40, kinds: int = 5) -> pandas.DataFrame:
@@ -49,7 +49,7 @@ def test_intervals_are_wider_where_no_network_is_near() -> None:
 def test_the_chosen_kernel_is_more_likely_than_its_neighbours() -> None:
     table = pool()
     x, y = table[["a", "b"]].to_numpy(), table["gap"].to_numpy()
-    kernel = chosen_kernel(x, y)
+    kernel = fit_kernel(x, y)
     z = (x - x.mean(0)) / x.std(0)
     squares = ((z[:, None] - z) ** 2).sum(2)
 
@@ -97,7 +97,7 @@ def test_one_kind_alone_cannot_be_left_out() -> None:
 @pytest.mark.parametrize("interval", ["jackknife+", "split"])
 def test_intervals_are_as_wide_as_the_spread_says(interval: str) -> None:
     table = pool()
-    found = GapEstimator(features=("a", "b"), spread="error", interval=interval).fit(table, table["gap"])
+    found = GapEstimator(features=("a", "b"), error_scale="error", interval=interval).fit(table, table["gap"])
     new = table.iloc[:2].assign(error=[0.01, 0.02], a=0.5, b=0.0)
     narrow, wide = numpy.diff(found.predict_interval(new)).ravel()
     # the refits differ a little from each other, so that the ratio is not quite the one of the spreads

@@ -7,17 +7,19 @@ import time
 import numpy
 import pytest
 
+from gapscope.prediction.cross_validation import cross_val_predict
+from gapscope.prediction.defaults import suggest_estimator
+from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope.prediction.held_out import MOST_LEFT_OUT, baseline_errors, cross_validate_pool, with_interval_for
 from gapscope.results.records import records_to_pandas
-from gapscope.estimation import GapEstimator, estimated_from_others, held_out_predictions, suggested_estimator
-from gapscope.prediction.held_out import MOST_LEFT_OUT, baseline_errors, suited_to
 from report.synthetic_pool import synthetic_records
 
 
 def test_few_networks_are_held_out_one_by_one() -> None:
     records, steps = synthetic_records(20), []
-    estimator, found = estimated_from_others(records, on_fit=lambda done, of: steps.append((done, of)))
+    estimator, found = cross_validate_pool(records, on_fit=lambda done, of: steps.append((done, of)))
     table = records_to_pandas(records[:20])
-    expected = held_out_predictions(suggested_estimator(records), table)
+    expected = cross_val_predict(suggest_estimator(records), table)
     assert found.equals(expected) and estimator.interval == "jackknife+"
     assert steps == [(k, 20) for k in range(1, 21)]
 
@@ -26,7 +28,7 @@ def test_every_network_is_predicted_once_from_other_folds() -> None:
     rng = numpy.random.default_rng(0)
     table = records_to_pandas(synthetic_records(30)[:30])
     table["noise"] = rng.standard_normal(30)
-    found = held_out_predictions(GapEstimator(features=["noise"]), table, scheme="folds", n_splits=7)
+    found = cross_val_predict(GapEstimator(features=["noise"]), table, scheme="folds", n_splits=7)
     assert sorted(found.index) == sorted(table.index)
     assert len(set(found["split"])) == 7
     for _, part in found.groupby("split"):
@@ -39,7 +41,7 @@ def test_every_network_is_predicted_once_from_other_folds() -> None:
 def test_hundreds_of_networks_take_seconds() -> None:
     records = synthetic_records(400)
     begin = time.process_time()
-    estimator, found = estimated_from_others(records)
+    estimator, found = cross_validate_pool(records)
     errors = baseline_errors(records_to_pandas(records), found.index.tolist(), found.index.tolist())
     assert time.process_time() - begin < 8  # refitting without every two of them took 81
     assert estimator.interval == "cv+" and len(found) == 400
@@ -50,7 +52,7 @@ def test_hundreds_of_networks_take_seconds() -> None:
 
 @pytest.mark.parametrize("n", [MOST_LEFT_OUT, MOST_LEFT_OUT + 1])
 def test_the_change_is_at_a_hundred(n: int) -> None:
-    assert suited_to(GapEstimator(), n).interval == ("jackknife+" if n <= 100 else "cv+")
+    assert with_interval_for(GapEstimator(), n).interval == ("jackknife+" if n <= 100 else "cv+")
 
 
 def test_baselines_are_fitted_on_what_is_not_held_out() -> None:

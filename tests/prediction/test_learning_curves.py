@@ -1,4 +1,4 @@
-"""`gs.twin`: recipes of every form, the interval that was asked for, going on after a stop, messages."""
+"""`gs.learning_curve`: recipes of every form, the interval that was asked for, going on after a stop, messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def least_squares(x: Tensor, y: Tensor) -> nn.Module:
 
 
 def test_the_score_is_what_new_samples_give() -> None:
-    found = gs.twin(least_squares, two_blobs(1000))
+    found = gs.learning_curve(least_squares, two_blobs(1000))
     network, (x, y) = least_squares(*two_blobs(1000)), two_blobs(20000, seed=1)
     truth = float((network(x).argmax(1) == y).double().mean())
     assert found.low <= truth <= found.high and abs(found.score - truth) < 0.03
@@ -47,33 +47,33 @@ def test_the_score_is_what_new_samples_give() -> None:
 
 @pytest.mark.parametrize("design", list(DESIGNS))
 def test_every_design_costs_what_it_says(design: str) -> None:
-    found = gs.twin(least_squares, two_blobs(200), design=design)
+    found = gs.learning_curve(least_squares, two_blobs(200), design=design)
     assert found.design == design and found.cost == pytest.approx(DESIGNS[design].cost, abs=0.02)
     assert found.low < found.score < found.high
 
 
 def test_folds_of_a_spec_in_a_stack_are_those_one_by_one(tmp_path: Path) -> None:
-    spec = gs.Spec.from_dict({
+    spec = gs.RunSpec.from_dict({
         "data": {"train_size": 100, "test_size": 20},
         "training": {"epochs": 2, "batch_size": 20},
         "network": {"options": {"width": 8}},
     })  # fmt: skip
     settings: dict[str, Any] = {"design": "five folds and quarter", "seed": 1}
-    alone = gs.twin(spec, **settings)
-    stacked = gs.twin(spec, folder=tmp_path, stack="always", **settings)
+    alone = gs.learning_curve(spec, **settings)
+    stacked = gs.learning_curve(spec, cache_dir=tmp_path, stack="always", **settings)
     assert stacked.trainings == alone.trainings and stacked.score == alone.score
     assert len(list((tmp_path / "trainings").glob("fold*.json"))) == 5
     with pytest.raises(InvalidInput, match="must be a Spec for its trainings to be stacked"):
-        gs.twin(least_squares, two_blobs(100), stack="auto")
+        gs.learning_curve(least_squares, two_blobs(100), stack="auto")
 
 
 def test_folds_agree_with_cross_validation_done_by_hand() -> None:
     x, y = two_blobs(120)
-    found = gs.twin(least_squares, (x, y), design="five folds and quarter")
-    from gapscope.base.randomness import stream_seed
+    found = gs.learning_curve(least_squares, (x, y), design="five folds and quarter")
+    from gapscope.base.randomness import derive_seed
     from gapscope.prediction.splits import folds
 
-    splits = folds(np.arange(120), 5, np.random.default_rng(stream_seed(0, "5 folds")))
+    splits = folds(np.arange(120), 5, np.random.default_rng(derive_seed(0, "5 folds")))
     by_hand = []
     for split in splits:
         rest, held = torch.from_numpy(split.trained), torch.from_numpy(split.scored)
@@ -84,7 +84,7 @@ def test_folds_agree_with_cross_validation_done_by_hand() -> None:
 def test_regression_is_r2() -> None:
     x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
     y = x @ torch.tensor([[1.0], [2.0], [0.0]]) + torch.randn(400, 1, generator=torch.Generator().manual_seed(1))
-    found = gs.twin(least_squares, (x, y))
+    found = gs.learning_curve(least_squares, (x, y))
     assert found.task == "regression" and found.low < 5 / 6 < found.high
     scores = sample_scores(least_squares(x, y), gs.Samples(x, y), float(y.var(correction=0)))
     residual = (least_squares(x, y)(x) - y).detach().square().mean()
@@ -93,27 +93,33 @@ def test_regression_is_r2() -> None:
 
 def test_a_narrow_interval_takes_more_trainings() -> None:
     data = two_blobs(800)
-    wide, narrow = gs.twin(least_squares, data, width=0.2), gs.twin(least_squares, data, width=0.08)
+    wide, narrow = (
+        gs.learning_curve(least_squares, data, max_interval_width=0.2),
+        gs.learning_curve(least_squares, data, max_interval_width=0.08),
+    )
     assert wide.cost == 0.75 and narrow.cost > 0.75
     assert narrow.high - narrow.low <= 0.08 and not narrow.note
 
 
 def test_an_interval_out_of_reach_is_said_and_costs_nothing_more() -> None:
-    found = gs.twin(least_squares, two_blobs(200), width=0.001)
+    found = gs.learning_curve(least_squares, two_blobs(200), max_interval_width=0.001)
     assert found.cost == 0.75 and "needs more samples" in found.note and "ten folds" in found.note
 
 
 def test_many_samples_are_held_out_plainly() -> None:
     x, y = two_blobs(21000)
-    assert gs.twin(least_squares, (x, y)).design == "hold-out"
-    assert "plain hold-out" in gs.twin(least_squares, (x, y), design="half and quarter").note
+    assert gs.learning_curve(least_squares, (x, y)).design == "hold-out"
+    assert "plain hold-out" in gs.learning_curve(least_squares, (x, y), design="half and quarter").note
 
 
 def test_groups_are_never_on_both_sides() -> None:
     """Samples of a group are copies: by samples the twin would see what scores it."""
     x = torch.randn(30, 400, generator=torch.Generator().manual_seed(0)).repeat_interleave(8, 0)
     y = torch.randint(2, (30,), generator=torch.Generator().manual_seed(1)).repeat_interleave(8)
-    by_sample, by_group = gs.twin(least_squares, (x, y)), gs.twin(least_squares, (x, y), groups=np.arange(30).repeat(8))
+    by_sample, by_group = (
+        gs.learning_curve(least_squares, (x, y)),
+        gs.learning_curve(least_squares, (x, y), groups=np.arange(30).repeat(8)),
+    )
     assert by_sample.score > 0.9 and by_group.low < 0.5
     assert by_group.standard_error > 2 * by_sample.standard_error
 
@@ -134,30 +140,30 @@ class Counted:
 def test_a_stopped_twin_goes_on(tmp_path: Path) -> None:
     broken, data = Counted(fails_at=4), two_blobs(120)
     with pytest.raises(GapscopeError, match="no power"):
-        gs.twin(broken, data, design="five folds and quarter", folder=tmp_path)
+        gs.learning_curve(broken, data, design="five folds and quarter", cache_dir=tmp_path)
     again = Counted()
-    found = gs.twin(again, data, design="five folds and quarter", folder=tmp_path)
+    found = gs.learning_curve(again, data, design="five folds and quarter", cache_dir=tmp_path)
     assert again.calls == 1
-    assert found == gs.twin(least_squares, data, design="five folds and quarter")
+    assert found == gs.learning_curve(least_squares, data, design="five folds and quarter")
 
 
 def test_another_twin_is_not_mixed_in(tmp_path: Path) -> None:
-    gs.twin(least_squares, two_blobs(100), folder=tmp_path)
+    gs.learning_curve(least_squares, two_blobs(100), cache_dir=tmp_path)
     with pytest.raises(InvalidInput, match="trainings of the same twin; its data differ"):
-        gs.twin(least_squares, two_blobs(100, seed=1), folder=tmp_path)
+        gs.learning_curve(least_squares, two_blobs(100, seed=1), cache_dir=tmp_path)
     with pytest.raises(InvalidInput, match="recipe and seed differ"):
-        gs.twin(Counted(), two_blobs(100), folder=tmp_path, seed=1)
+        gs.learning_curve(Counted(), two_blobs(100), cache_dir=tmp_path, seed=1)
 
 
 def test_a_spec_is_a_recipe() -> None:
-    spec = gs.Spec(
+    spec = gs.RunSpec(
         data=gs.DataSpec(train_size=200),
         network=gs.NetworkSpec(options={"n_hidden": 1, "width": 16}),
         training=gs.TrainingSpec(optimizer="adam", learning_rate=0.01, epochs=8),
     )
-    found = gs.twin(spec)
+    found = gs.learning_curve(spec)
     assert found.samples == 200 and found.score > 0.5
-    assert found == gs.twin(spec)
+    assert found == gs.learning_curve(spec)
 
 
 @pytest.mark.parametrize("name", ["ResNet-18, narrow", "encoder", "LSTM"])
@@ -172,7 +178,7 @@ def test_networks_that_people_have(name: str) -> None:
         return network
 
     samples = CASES[name].samples(48)
-    assert 0 <= gs.twin(recipe, samples).score <= 1
+    assert 0 <= gs.learning_curve(recipe, samples).score <= 1
 
 
 def test_a_mapping_of_inputs_comes_as_it_was_given() -> None:
@@ -184,7 +190,7 @@ def test_a_mapping_of_inputs_comes_as_it_was_given() -> None:
 
     ids = torch.randint(20, (48, 6), generator=torch.Generator().manual_seed(0))
     data = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids[:, 0] % 2}
-    assert 0 <= gs.twin(recipe, data).score <= 1
+    assert 0 <= gs.learning_curve(recipe, data).score <= 1
     assert seen[0] == {"input_ids": (12, 6), "attention_mask": (12, 6)}
 
 
@@ -196,7 +202,7 @@ def test_random_states_are_left_alone() -> None:
 
     torch.manual_seed(5)
     np.random.seed(5)
-    gs.twin(drawing, two_blobs(80))
+    gs.learning_curve(drawing, two_blobs(80))
     after = torch.rand(1), np.random.rand()
     torch.manual_seed(5)
     np.random.seed(5)
@@ -223,11 +229,11 @@ def test_random_states_are_left_alone() -> None:
 )
 def test_messages(recipe: Any, data: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(GapscopeError, match=message):
-        gs.twin(recipe, data, **options)
+        gs.learning_curve(recipe, data, **options)
 
 
 def test_it_prints_in_a_few_lines_and_keeps_itself_as_json() -> None:
-    found = gs.twin(least_squares, two_blobs(100))
+    found = gs.learning_curve(least_squares, two_blobs(100))
     lines = repr(found).splitlines()
     assert len(lines) <= 8 and "90 % interval" in lines[0] and "0.75 trainings" in lines[1]
     assert list(found.to_pandas()["name"]) == ["quarter", "half"]

@@ -8,16 +8,16 @@ import numpy
 import pytest
 
 from gapscope.base.files import to_json
-from gapscope.prediction.region import FittedRegion
+from gapscope.prediction.region import ApplicabilityDomain
 
 
-def _region(x: numpy.ndarray) -> FittedRegion:
-    return FittedRegion.around(x, [f"x{k}" for k in range(x.shape[1])], {})
+def _region(x: numpy.ndarray) -> ApplicabilityDomain:
+    return ApplicabilityDomain.fit(x, [f"x{k}" for k in range(x.shape[1])], {})
 
 
-def _reasons(region: FittedRegion, x: list[list[float]]) -> list[list[str]]:
+def _reasons(region: ApplicabilityDomain, x: list[list[float]]) -> list[list[str]]:
     values = numpy.array(x)
-    return region.objections(values, values, {})
+    return region.out_of_domain_reasons(values, values, {})
 
 
 def test_a_reading_that_was_constant_must_stay_so() -> None:
@@ -64,10 +64,10 @@ def test_more_readings_than_networks_refuse_nothing_by_leverage() -> None:
 @pytest.mark.parametrize("p", [0, 1, 3])
 def test_json_and_back(p: int) -> None:
     x = numpy.random.default_rng(0).normal(size=(9, p))
-    region = FittedRegion.around(x, [f"x{k}" for k in range(p)], {"name": ["a", "b"]})
-    again = FittedRegion.from_dict(json.loads(to_json(region.to_dict())))
+    region = ApplicabilityDomain.fit(x, [f"x{k}" for k in range(p)], {"name": ["a", "b"]})
+    again = ApplicabilityDomain.from_dict(json.loads(to_json(region.to_dict())))
     new = numpy.random.default_rng(1).normal(size=(5, p))
     numpy.testing.assert_array_equal(again.leverages(new), region.leverages(new))
     families = {"name": ["a", "b", "c", "a", "a"]}
-    assert again.objections(new, new, families) == region.objections(new, new, families)
-    assert region.objections(new, new, families)[2][0] == "name is c; fitted on a, b"
+    assert again.out_of_domain_reasons(new, new, families) == region.out_of_domain_reasons(new, new, families)
+    assert region.out_of_domain_reasons(new, new, families)[2][0] == "name is c; fitted on a, b"

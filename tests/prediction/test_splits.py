@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.prediction.splits import folds, group_numbers, hold_out, quarter_and_halves, shuffled_parts
+from gapscope.prediction.splits import folds, group_numbers, hold_out, quarter_and_halves, random_partition
 
 
 def random() -> np.random.Generator:
@@ -43,8 +43,8 @@ def test_groups_stay_whole() -> None:
 
 
 def test_parts_are_random_and_repeatable() -> None:
-    first, again = (shuffled_parts(np.arange(30), (0.5, 0.5), random())[0] for _ in range(2))
-    other = shuffled_parts(np.arange(30), (0.5, 0.5), np.random.default_rng(1))[0]
+    first, again = (random_partition(np.arange(30), (0.5, 0.5), random())[0] for _ in range(2))
+    other = random_partition(np.arange(30), (0.5, 0.5), np.random.default_rng(1))[0]
     assert (first == again).all() and set(first) != set(other)
 
 

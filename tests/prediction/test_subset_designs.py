@@ -12,8 +12,8 @@ from gapscope.prediction.subset_designs import (
     LADDER,
     NORMAL_QUANTILE,
     SizedScore,
-    cheapest,
-    expectation,
+    cheapest_design,
+    extrapolate,
     predicted_width,
     variance_of_mean,
 )
@@ -21,7 +21,7 @@ from gapscope.prediction.subset_designs import (
 
 def test_half_and_quarter_is_the_formula_written_out() -> None:
     p, q, n = 0.7, 0.62, 600
-    found = expectation(
+    found = extrapolate(
         SizedScore(n // 2, p, p * (1 - p) / (n / 2)), SizedScore(n // 4, q, q * (1 - q) / (3 * n / 4)), n
     )
     variance = 1.5**2 * p * (1 - p) / (n / 2) + 0.5**2 * q * (1 - q) / (3 * n / 4) + (0.25 * (p - q)) ** 2 + 0.01**2
@@ -31,14 +31,14 @@ def test_half_and_quarter_is_the_formula_written_out() -> None:
 
 def test_folds_continue_less_the_nearer_they_are() -> None:
     small = SizedScore(150, 0.6, 0.0)
-    beyond = [expectation(SizedScore(size, 0.7, 0.0), small, 600).value - 0.7 for size in (300, 480, 540, 600)]
+    beyond = [extrapolate(SizedScore(size, 0.7, 0.0), small, 600).value - 0.7 for size in (300, 480, 540, 600)]
     assert beyond == sorted(beyond, reverse=True) and beyond[-1] == 0.0
     # five folds: log(600 / 480) / log(480 / 150) of the growth that the two sizes show, and half of it
     assert beyond[1] == pytest.approx(0.5 * 0.1 * math.log(1.25) / math.log(3.2), rel=1e-12)
 
 
 def test_a_score_that_falls_with_more_samples_is_not_uncertain_growth() -> None:
-    falling, flat = (expectation(SizedScore(300, 0.7, 0.0), SizedScore(150, mean, 0.0), 600) for mean in (0.8, 0.7))
+    falling, flat = (extrapolate(SizedScore(300, 0.7, 0.0), SizedScore(150, mean, 0.0), 600) for mean in (0.8, 0.7))
     assert falling.standard_error == flat.standard_error == pytest.approx(0.01)
 
 
@@ -63,7 +63,7 @@ def test_the_interval_covers_where_the_score_is_the_same_at_all_sizes() -> None:
         right = (random.random(n) < truth).astype(float)
         half = SizedScore(n // 2, right[n // 2 :].mean(), variance_of_mean(right[n // 2 :], np.arange(n // 2)))
         quarter = SizedScore(n // 4, right[n // 4 :].mean(), variance_of_mean(right[n // 4 :], np.arange(3 * n // 4)))
-        found = expectation(half, quarter, n)
+        found = extrapolate(half, quarter, n)
         covered += abs(found.value - truth) <= NORMAL_QUANTILE * found.standard_error
     # the covariance that the formula leaves out makes it a little wide
     assert 0.90 <= covered / rounds <= 0.98
@@ -74,8 +74,8 @@ def test_the_cheapest_design_that_reaches_the_width_is_taken() -> None:
     widths = [predicted_width(design, quarter, 0.0, 600) for design in LADDER]
     assert widths == sorted(widths, reverse=True)
     for design, width in zip(LADDER, widths, strict=True):
-        assert cheapest(width * 1.001, quarter, 0.0, 600) is design
-    assert cheapest(widths[-1] * 0.99, quarter, 0.0, 600) is None
+        assert cheapest_design(width * 1.001, quarter, 0.0, 600) is design
+    assert cheapest_design(widths[-1] * 0.99, quarter, 0.0, 600) is None
 
 
 def test_costs_are_what_the_shares_say() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy
 
+from gapscope.base.specs import RunSpec
 from gapscope.results.readings import Reading, Readings
 from gapscope.results.records import Record
-from gapscope.base.specs import Spec
 
 
 def _history(rng: numpy.random.Generator, epochs: int, train: float, test: float) -> list[dict[str, float]]:
@@ -105,7 +105,7 @@ def finished_record(seed: int, changes: Mapping[str, Any], *, noise: float, widt
     rng = numpy.random.default_rng(seed)
     train = min(1.0, 1 - 0.05 * noise + 0.01 * rng.standard_normal())
     test = max(0.1, 0.97 - 0.75 * noise - 0.02 * depth + 0.0003 * width + 0.02 * rng.standard_normal())
-    spec = Spec(seed=seed).replace(changes)
+    spec = RunSpec(seed=seed).replace(changes)
     return Record(
         id=spec.id,
         spec=spec.to_dict(),
@@ -138,9 +138,9 @@ def synthetic_records(n: int = 30) -> list[Record]:
             "training.epochs": 30,
         }
         records.append(finished_record(i, changes, noise=noise, width=width, depth=depth))
-    diverged = Spec(seed=n).replace({"training.learning_rate": 9.0, "data.train_size": 800})
-    failed = Spec(seed=n + 1).replace({"network.options": {"width": 10**9}, "data.train_size": 800})
-    hostile = Spec(seed=n + 2).replace({"network.name": "<script>alert(1)</script>"})
+    diverged = RunSpec(seed=n).replace({"training.learning_rate": 9.0, "data.train_size": 800})
+    failed = RunSpec(seed=n + 1).replace({"network.options": {"width": 10**9}, "data.train_size": 800})
+    hostile = RunSpec(seed=n + 2).replace({"network.name": "<script>alert(1)</script>"})
     return [
         *records,
         Record(

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from report.test_label_issues import IMAGES, ROWS, found
 
-from gapscope.results.records import records_to_pandas
-from gapscope.estimation import GapEstimator, usable_rows
+from gapscope.prediction.columns import complete_rows
+from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.report import write_report, write_training_report
 from gapscope.report.label_issues import MOST_SHOWN
+from gapscope.results.records import records_to_pandas
 from gapscope.training.recordings import Recordings
 from report.browser import Browser, browser, missing
 from report.synthetic_pool import synthetic_records
-from report.test_suspects import IMAGES, ROWS, found
 
 pytestmark = [
     pytest.mark.browser,
@@ -39,7 +40,7 @@ return [...document.querySelectorAll("svg.plot, svg.strip")].map((svg) => {
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records = synthetic_records()
-    table = usable_rows(records_to_pandas(records))
+    table = complete_rows(records_to_pandas(records))
     held = table.iloc[1::3]
     rest = table.drop(held.index)
     features = ["unit_sparsity.zeta", "unit_sparsity.kappa"]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gapscope.report import write_report
 from gapscope.results.readings import Reading, Readings
 from gapscope.results.records import Record
-from gapscope.report import write_report
 from report.synthetic_pool import synthetic_records
 
 

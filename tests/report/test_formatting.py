@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapscope.report.formatting import fixed, number, setting_value
+from gapscope.report.formatting import format_fixed, format_number, setting_value
 
 BACK = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹−", "-0123456789-")
 
 
 @given(st.floats(min_value=-1e300, max_value=1e300))
 def test_a_written_number_is_within_half_a_unit_of_its_last_digit(value: float) -> None:
-    text = number(value).replace(",", "")
+    text = format_number(value).replace(",", "")
     mantissa, _, exponent = text.partition("×10")
     back = float(mantissa.translate(BACK)) * 10.0 ** float(exponent.translate(BACK) or 0)
     assert back == pytest.approx(value, rel=0.00501, abs=1e-320)
@@ -23,9 +23,15 @@ def test_a_written_number_is_within_half_a_unit_of_its_last_digit(value: float) 
 
 
 def test_nothing_is_an_en_dash() -> None:
-    assert {number(None), number(math.nan), fixed(None), fixed(math.nan), setting_value(None)} == {"–"}
-    assert fixed(math.inf) == "∞"
-    assert number(-0.0) == "0"
+    assert {
+        format_number(None),
+        format_number(math.nan),
+        format_fixed(None),
+        format_fixed(math.nan),
+        setting_value(None),
+    } == {"–"}
+    assert format_fixed(math.inf) == "∞"
+    assert format_number(-0.0) == "0"
 
 
 def test_text_that_only_looks_like_a_list_stays() -> None:

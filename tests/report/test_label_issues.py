@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gapscope.base.errors import InvalidInput
-from gapscope.labels.results import LabelNoise, SuspectLabels, ranked_suspects
+from gapscope.labels.results import LabelIssues, LabelNoiseEstimate, rank_label_issues
 from gapscope.report import write_report, write_training_report
 from gapscope.report.label_issues import MOST_SHOWN, suspects_section
 from gapscope.training.recordings import Recordings
@@ -18,11 +18,11 @@ from report.synthetic_pool import synthetic_records
 IMAGES = torch.rand(200, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
-def found(rate: float = 0.25, clean: float = 0.9) -> SuspectLabels:
+def found(rate: float = 0.25, clean: float = 0.9) -> LabelIssues:
     margins = torch.arange(200.0).flip(0)  # the last sample is the most suspicious one
     labels = torch.arange(200) % 4
-    noise = LabelNoise(rate, 0.2, 0.3, clean, 200)
-    return ranked_suspects(torch.arange(200), labels, (labels + 1) % 4, margins, 9.5, noise)
+    noise = LabelNoiseEstimate(rate, 0.2, 0.3, clean, 200)
+    return rank_label_issues(torch.arange(200), labels, (labels + 1) % 4, margins, 9.5, noise)
 
 
 def test_the_most_suspicious_samples_stand_first_and_are_bounded() -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gapscope.results.readings import Reading, Readings
-from gapscope.results.records import Record
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.pools import Pool
 from gapscope.report import pool_view as module
 from gapscope.report import summary, write_report
-from gapscope.report.pool_view import view_of
+from gapscope.report.pool_view import make_view
+from gapscope.results.readings import Reading, Readings
+from gapscope.results.records import Record
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Pool:
     for number in range(60):
         noise = 0.1 * (number // 3 % 5)
         changes = {"data.label_noise": noise, "training.batch_size": 8 + number // 15, "seed": number % 3}
-        spec = Spec().replace(changes)
+        spec = RunSpec().replace(changes)
         accuracy = 0.9 - noise - 0.001 * number
         readings = Readings([Reading(measure="loss", number="loss", value=noise + 0.01 * (number % 7))])
         scores = {"train_loss": 0.1, "test_loss": 0.2, "train_accuracy": 0.98, "test_accuracy": accuracy}
@@ -33,8 +33,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Pool:
 def test_counts_are_of_all_and_figures_of_whole_recipes(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = summary(pool)
     monkeypatch.setattr(module, "MOST_DRAWN", 30)
-    view = view_of(pool)
-    assert len(view.everyone) == 61 and 27 <= len(view.records) <= 30
+    view = make_view(pool)
+    assert len(view.all_records) == 61 and 27 <= len(view.records) <= 30
     seeds: dict[tuple[float, int], int] = {}
     for record in view.finished:
         key = (record.spec["data"]["label_noise"], record.spec["training"]["batch_size"])

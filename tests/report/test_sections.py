@@ -9,15 +9,16 @@ import numpy
 import pytest
 from scipy import stats
 
-from gapscope.results.readings import Reading, Readings
-from gapscope.results.records import Record
-from gapscope.estimation import GapEstimator, usable_rows
+from gapscope.prediction.columns import complete_rows
+from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.report.curves import curves
 from gapscope.report.held_out import held_out_section
-from gapscope.report.measures import cards, folded, guide, ranked_measures
+from gapscope.report.measures import cards, guide, ranked_measures, split_ranking
 from gapscope.report.networks import networks
 from gapscope.report.overview import overview
 from gapscope.report.pool_view import PoolView
+from gapscope.results.readings import Reading, Readings
+from gapscope.results.records import Record
 from report.synthetic_pool import synthetic_records
 
 
@@ -62,14 +63,14 @@ def test_a_direction_is_confirmed_contradicted_or_left_open(records: list[Record
 
 def test_weak_measures_are_folded_away_but_never_the_baseline() -> None:
     ranked = [{"name": str(k), "baseline": k == 25} for k in range(30)]
-    parts = folded(ranked)
+    parts = split_ranking(ranked)
     assert [row["name"] for row in parts["rows"]] == [*map(str, range(15)), "25"]
     assert len(parts["more"]) == 14
 
 
 def test_a_family_of_numbers_is_shown_by_its_strongest() -> None:
     names = ["margin.b", "zeta", *(f"margin.{k}" for k in range(5)), "pair.a", "pair.b"]
-    parts = folded([{"name": name, "baseline": False} for name in names])
+    parts = split_ranking([{"name": name, "baseline": False} for name in names])
     assert [row["name"] for row in parts["rows"]] == ["margin.b", "zeta", "pair.a", "pair.b"]
     assert [row["name"] for row in parts["more"]] == [f"margin.{k}" for k in range(5)]
 
@@ -152,7 +153,7 @@ def test_what_could_not_be_measured_is_listed(records: list[Record]) -> None:
 
 
 def test_baselines_are_fitted_on_the_other_networks(view: PoolView) -> None:
-    table = usable_rows(view.table)
+    table = complete_rows(view.table)
     held = table.iloc[::4]
     rest = table.drop(held.index)
     estimator = GapEstimator(features=["unit_sparsity.zeta"]).fit(rest, rest["gap"])
@@ -177,7 +178,7 @@ def test_baselines_are_fitted_on_the_other_networks(view: PoolView) -> None:
 
 
 def test_estimator_and_baselines_are_judged_on_the_same_networks(view: PoolView) -> None:
-    table = usable_rows(view.table)
+    table = complete_rows(view.table)
     held = table.iloc[::4]
     rest = table.drop(held.index)
     answers = GapEstimator(features=["unit_sparsity.zeta"]).fit(rest, rest["gap"]).assess(held, refuse=False)
@@ -194,7 +195,7 @@ def test_a_baseline_that_was_not_measured_is_left_out(records: list[Record]) -> 
         return replace(record, readings=Readings(r for r in record.readings if r.name != "parameter_count"))
 
     view = PoolView([*map(without_size, records[:5]), *records[5:]])
-    table = usable_rows(view.table)
+    table = complete_rows(view.table)
     estimator = GapEstimator(features=["unit_sparsity.zeta"]).fit(table, table["gap"])
     found = held_out_section(view, estimator.assess(table.iloc[:3]), estimator, 0.9)
     assert [model["name"] for model in found["models"]] == ["this estimator", "mean gap", "train_loss"]
@@ -202,7 +203,7 @@ def test_a_baseline_that_was_not_measured_is_left_out(records: list[Record]) -> 
 
 def test_very_few_held_out_networks_have_no_baselines_but_a_section(records: list[Record]) -> None:
     view = PoolView(records[:2])
-    table = usable_rows(view.table)
+    table = complete_rows(view.table)
     estimator = GapEstimator(features=[]).fit(table, table["gap"])
     found = held_out_section(view, estimator.assess(table), estimator, 0.9)
     assert [model["name"] for model in found["models"]] == ["this estimator"]

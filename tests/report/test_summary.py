@@ -8,10 +8,10 @@ import pytest
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import to_json
-from gapscope.results.readings import Reading, Readings
-from gapscope.results.records import Record, records_to_pandas
 from gapscope.prediction.correlations import correlations
 from gapscope.report import summary
+from gapscope.results.readings import Reading, Readings
+from gapscope.results.records import Record, records_to_pandas
 
 
 def _reading(name: str, value: float) -> Reading:

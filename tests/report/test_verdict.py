@@ -9,14 +9,14 @@ import numpy
 import pandas
 import pytest
 
-from gapscope.results.readings import Reading, Readings
-from gapscope.results.records import Record
-from gapscope.leaderboard.ranking import RANDOM
 from gapscope.leaderboard.leaderboard_row import Score, Verdict
+from gapscope.leaderboard.ranking import RANDOM
 from gapscope.report import write_report
-from gapscope.report.measures import judged_readings, ranked_measures
+from gapscope.report.measures import leaderboard_verdicts, ranked_measures
 from gapscope.report.pool_view import PoolView
 from gapscope.report.verdict import verdict
+from gapscope.results.readings import Reading, Readings
+from gapscope.results.records import Record
 
 
 def record(name: str, train: float, test: float, *readings: Reading) -> Record:
@@ -92,13 +92,13 @@ def test_readings_are_judged_at_equal_settings() -> None:
         made = record(str(number), 0.9, 0.8 - 0.02 * width - 0.02 * luck, own, size)
         records.append(replace(made, spec={"network": {"name": "a", "width": width}}))
     view = PoolView(records)
-    judged = judged_readings(view)
+    judged = leaderboard_verdicts(view)
     rows = {row["name"]: row for row in ranked_measures(view, judged)}
     assert [name for name, found in judged.items() if found.verdict == "evidence"] == ["own"]
     assert rows["own"]["settings"].startswith("at equal settings: evidence, r 0.")
     assert "p 0.002" in rows["own"]["settings"] and "settings: no evidence, r" in rows["parameter_count"]["settings"]
     assert "no evidence" in rows[RANDOM]["settings"] and rows[RANDOM]["kind"] == "drawn numbers"
-    assert judged_readings(PoolView(records[:11])) == {}
+    assert leaderboard_verdicts(PoolView(records[:11])) == {}
 
 
 def test_one_or_two_networks_make_a_page_without_rankings(tmp_path: Path) -> None:

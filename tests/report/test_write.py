@@ -11,9 +11,11 @@ import pandas
 import pytest
 
 from gapscope.base.errors import GapscopeError, InvalidInput
-from gapscope.results.records import Record, records_to_pandas
-from gapscope.estimation import GapEstimator, held_out_predictions, usable_rows
+from gapscope.prediction.columns import complete_rows
+from gapscope.prediction.cross_validation import cross_val_predict
+from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.report import write_report
+from gapscope.results.records import Record, records_to_pandas
 from report.synthetic_pool import synthetic_records
 
 READINGS = ("unit_sparsity.zeta", "unit_sparsity.kappa", "output_sensitivity")
@@ -21,10 +23,10 @@ READINGS = ("unit_sparsity.zeta", "unit_sparsity.kappa", "output_sensitivity")
 
 def estimated(records: list[Record]) -> tuple[GapEstimator, pandas.DataFrame]:
     """An estimator fitted on two thirds of the networks, and its answers for the rest."""
-    table = usable_rows(records_to_pandas(records))
+    table = complete_rows(records_to_pandas(records))
     held = table.iloc[1::3]
     rest = table.drop(held.index)
-    estimator = GapEstimator(features=READINGS, logarithm=["output_sensitivity"], families=["network.name"])
+    estimator = GapEstimator(features=READINGS, log_features=["output_sensitivity"], families=["network.name"])
     estimator.fit(rest, rest["gap"])
     return estimator, estimator.assess(held)
 
@@ -122,8 +124,8 @@ def test_the_baselines_stand_beside_the_estimate(page: str) -> None:
 @pytest.mark.thorough
 def test_cross_validated_answers_for_all_networks_are_shown_too(tmp_path: Path) -> None:
     records = synthetic_records()
-    table = usable_rows(records_to_pandas(records))
-    answers = held_out_predictions(GapEstimator(features=READINGS), table)
+    table = complete_rows(records_to_pandas(records))
+    answers = cross_val_predict(GapEstimator(features=READINGS), table)
     text = write_report(records, tmp_path / "report.html", title="All", held_out=answers).read_text()
     covered = ((answers["low"] <= answers["target"]) & (answers["target"] <= answers["high"]))[
         answers["verdict"] == "inside"

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from gapscope.base import progress as bars
-from gapscope.results.progress import progress, say
+from gapscope.results import progress as bars
+from gapscope.results.progress import notify, progress
 
 
 class Terminal:
@@ -30,7 +30,7 @@ def look(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """Somebody looks; asked in the body of a test, since pytest puts its own standard error in place before that."""
     shown = Terminal()
     monkeypatch.setattr(sys, "stderr", shown)
-    monkeypatch.setattr(bars, "PATIENCE", 0.05)
+    monkeypatch.setattr(bars, "SHOW_AFTER_SECONDS", 0.05)
     monkeypatch.setenv("TERM", "xterm")
     return shown
 
@@ -61,11 +61,11 @@ def test_nothing_is_shown_where_nobody_looks_or_it_is_not_wanted(monkeypatch: py
     monkeypatch.setattr(terminal, "isatty", lambda: False)
     with progress("measuring", 1):
         time.sleep(0.2)
-    say("about 9 s")
+    notify("about 9 s")
     assert terminal.written == ""
 
 
 def test_a_sentence_is_said_to_whoever_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = look(monkeypatch)
-    say("about 9 s")
+    notify("about 9 s")
     assert "about 9 s" in terminal.written

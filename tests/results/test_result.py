@@ -17,7 +17,7 @@ from torch import nn
 import gapscope as gs
 from gapscope.results.estimate import Estimate
 from gapscope.results.readings import Readings
-from gapscope.results.result import Result, Rows, plain
+from gapscope.results.result import Result, RowResult, to_builtin
 
 X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(40) % 2
@@ -35,20 +35,20 @@ def _network() -> nn.Module:
 def _monitor() -> gs.Monitor:
     monitor = gs.Monitor((X, Y), ["parameter_count"])
     for epoch in (1, 2):
-        monitor.record(_network(), epoch)
+        monitor.observe(_network(), epoch)
     return monitor
 
 
 def _ranking() -> Any:
     candidates = {f"{width}": gs.NetworkSpec(options={"width": width}) for width in (2, 4)}
-    return gs.rank_architectures(candidates, (X, Y), initializations=2)
+    return gs.rank_networks(candidates, (X, Y), initializations=2)
 
 
 RESULTS: dict[str, Callable[[], Any]] = {
     "Readings": lambda: gs.measure(_network(), (X, Y), ["parameter_count", "loss"]),
-    "UnitSparsity": lambda: gs.unit_sparsity(_network(), X, Y),
-    "MarginSignature": lambda: gs.margin_signature(_network(), X, Y),
-    "ErrorDetection": lambda: gs.error_detection(_network(), X, Y),
+    "UnitSparsity": lambda: gs.functional.unit_sparsity(_network(), X, Y),
+    "MarginSignature": lambda: gs.functional.margin_signature(_network(), X, Y),
+    "ErrorDetection": lambda: gs.functional.error_detection(_network(), X, Y),
     "GammaDecay": lambda: gs.batch_norm.gamma_decay(_network(), (X, Y), batch_size=4),
     "BatchNormExcess": lambda: gs.batch_norm.batch_norm_excess(_network(), (X, Y), batch_sizes=(4,), passes=2),
     "BatchStatistics": lambda: gs.batch_norm.batch_statistics(_network(), (X, Y), batch_sizes=(4,), passes=2),
@@ -81,7 +81,7 @@ def test_plain_values() -> None:
         error: Estimate
 
     value = {1: Inner(torch.eye(2), Estimate(math.inf)), "b": (np.float64(2.5), np.arange(2), None, "text", True)}
-    assert plain(value) == {
+    assert to_builtin(value) == {
         "1": {"weights": [[1.0, 0.0], [0.0, 1.0]], "error": {"value": math.inf, "standard_error": None}},
         "b": [2.5, [0, 1], None, "text", True],
     }
@@ -94,7 +94,7 @@ def test_numbers_that_are_not_finite_are_texts_that_float_reads() -> None:
 
 
 def test_rows_stay_tuples() -> None:
-    rows = Rows([(1, 2), (3, 4)])
+    rows = RowResult([(1, 2), (3, 4)])
     assert rows == ((1, 2), (3, 4)) and rows[1] == (3, 4) and isinstance(rows, tuple)
 
 

@@ -4,13 +4,13 @@ import numpy
 import pandas
 
 from gapscope.statistics.bootstrap import cluster_weights
-from gapscope.statistics.clusters import members, permutations, recipes
+from gapscope.statistics.clusters import configuration_ids, members, permutations
 
 
 def test_networks_of_one_recipe_differ_in_nothing_but_the_seed() -> None:
     table = pandas.DataFrame({"width": [8, 16, 8, 8], "penalties": [[], [], [], [{"a": 1}]], "seed": [0, 0, 1, 0]})
-    assert recipes(table, ["width", "penalties"]).tolist() == [0, 1, 0, 2]
-    assert recipes(table, []).tolist() == [0, 1, 2, 3]
+    assert configuration_ids(table, ["width", "penalties"]).tolist() == [0, 1, 0, 2]
+    assert configuration_ids(table, []).tolist() == [0, 1, 2, 3]
 
 
 def test_whole_clusters_change_places_with_those_of_their_size() -> None:

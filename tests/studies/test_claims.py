@@ -18,20 +18,20 @@ from gapscope_studies.kit.claims import (
     NOT_RUN,
     OPEN,
     Claim,
-    Compared,
+    ComparisonArm,
     cannot_run,
     claim,
     computed,
     counts,
+    downsample_curve,
     finished,
     not_run,
     relation,
-    short,
 )
 from gapscope_studies.kit.page import CLAIM_COLUMNS, claim_row
 
 RISES = [0.10, 0.12, 0.09, 0.11, 0.13, 0.08, 0.10]
-LEARNT = Compared(name="BN", train_accuracy=0.98, chance=0.1, finished=True)
+LEARNT = ComparisonArm(name="BN", train_accuracy=0.98, chance=0.1, finished=True)
 
 
 def grows(values: list[float] | None = None, **more: Any) -> Claim:
@@ -42,55 +42,57 @@ def grows(values: list[float] | None = None, **more: Any) -> Claim:
 
 
 def test_a_clear_sign_over_enough_units_holds() -> None:
-    assert grows().judged == (HELD, "")
-    assert grows([-value for value in RISES]).judged == (NOT_HELD, "the opposite, or out of the claimed range")
+    assert grows().evaluate == (HELD, "")
+    assert grows([-value for value in RISES]).evaluate == (NOT_HELD, "the opposite, or out of the claimed range")
 
 
 @pytest.mark.parametrize("accuracy", [0.1, 0.109, 0.149, 0.05, math.nan])
 def test_a_network_that_did_not_learn_leaves_it_open(accuracy: float) -> None:
-    lazy = Compared(name="WN + dropout", train_accuracy=accuracy, chance=0.1, finished=True)
+    lazy = ComparisonArm(name="WN + dropout", train_accuracy=accuracy, chance=0.1, finished=True)
     for values in (RISES, [-value for value in RISES]):  # neither answer is believed
-        outcome, reason = grows(values, compared=(LEARNT, lazy)).judged
+        outcome, reason = grows(values, compared=(LEARNT, lazy)).evaluate
         assert outcome == OPEN and reason.startswith(f"did not learn: WN + dropout (training accuracy {accuracy:.2f})")
 
 
 def test_an_unknown_training_accuracy_leaves_it_open() -> None:
-    unknown = Compared(name="BN", train_accuracy=None, chance=0.1, finished=True)
+    unknown = ComparisonArm(name="BN", train_accuracy=None, chance=0.1, finished=True)
     found = grows(compared=(LEARNT, unknown), reach=0.1)
-    assert found.judged == (OPEN, "no training accuracy was kept of BN")
+    assert found.evaluate == (OPEN, "no training accuracy was kept of BN")
     assert Claim.from_dict(json.loads(to_json(found.to_dict()))) == found
 
 
 def test_a_network_that_learnt_less_than_the_stated_reach_leaves_it_open() -> None:
-    slow = Compared(name="BN 128", train_accuracy=0.36, chance=0.1, finished=True)
+    slow = ComparisonArm(name="BN 128", train_accuracy=0.36, chance=0.1, finished=True)
     assert grows(compared=(LEARNT, slow)).outcome == HELD
-    outcome, reason = grows(compared=(LEARNT, slow), reach=0.1).judged
+    outcome, reason = grows(compared=(LEARNT, slow), reach=0.1).evaluate
     assert outcome == OPEN
     assert reason == "did not learn alike: training accuracy 0.36 (BN 128) against 0.98 (BN)"
     assert (
-        grows(compared=(LEARNT, Compared(name="b", train_accuracy=0.9, chance=0.1, finished=True)), reach=0.1).outcome
+        grows(
+            compared=(LEARNT, ComparisonArm(name="b", train_accuracy=0.9, chance=0.1, finished=True)), reach=0.1
+        ).outcome
         == HELD
     )
 
 
 def test_a_score_that_still_rises_leaves_it_open() -> None:
-    rising = Compared(name="MGS", train_accuracy=0.3, chance=0.1, finished=False)
-    assert grows(compared=(LEARNT, rising)).judged == (OPEN, "not finished: MGS still improving at the last epoch")
+    rising = ComparisonArm(name="MGS", train_accuracy=0.3, chance=0.1, finished=False)
+    assert grows(compared=(LEARNT, rising)).evaluate == (OPEN, "not finished: MGS still improving at the last epoch")
 
 
 def test_a_stored_curve_is_judged_and_no_curve_is_no_verdict() -> None:
     grown = [0.1 + 0.02 * i for i in range(40)]
     flat = [*grown, *[0.88] * 20]
-    for curve, outcome in ((short([flat]), HELD), (short([grown]), OPEN), ((), OPEN)):
-        found = grows(compared=(Compared(name="BN", train_accuracy=0.9, chance=0.1, curve=curve),))
+    for curve, outcome in ((downsample_curve([flat]), HELD), (downsample_curve([grown]), OPEN), ((), OPEN)):
+        found = grows(compared=(ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=curve),))
         assert found.outcome == outcome
         read = Claim.from_dict(json.loads(to_json(found.to_dict())))
-        assert read == found and read.judged == found.judged
-    assert grows(compared=(Compared(name="BN", train_accuracy=0.9, chance=0.1),)).judged == (
+        assert read == found and read.evaluate == found.evaluate
+    assert grows(compared=(ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1),)).evaluate == (
         OPEN, "no learning curve was kept of BN",
     )  # fmt: skip
-    falls = Compared(name="BN", train_accuracy=0.9, chance=0.1, curve=tuple(-y for y in grown), falling=True)
-    assert grows(compared=(falls,)).judged[1].startswith("not finished: BN")
+    falls = ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=tuple(-y for y in grown), falling=True)
+    assert grows(compared=(falls,)).evaluate[1].startswith("not finished: BN")
 
 
 def test_a_claim_must_say_what_it_compares() -> None:
@@ -103,14 +105,14 @@ def test_a_claim_must_say_what_it_compares() -> None:
 
 
 def test_a_short_curve_keeps_its_end_and_a_few_dozen_epochs() -> None:
-    found = short([[float(i) for i in range(500)]])
+    found = downsample_curve([[float(i) for i in range(500)]])
     assert len(found) == 40 and (found[0], found[-1]) == (0.0, 499.0)
-    assert short([]) == () and short([[1.0]]) == (1.0,)
+    assert downsample_curve([]) == () and downsample_curve([[1.0]]) == (1.0,)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
 def test_fewer_than_six_units_leave_it_open(n: int) -> None:
-    outcome, reason = claim("Fig. 1", "grows", "slope", RISES[:n], above=0.0, compared=NO_NETWORKS).judged
+    outcome, reason = claim("Fig. 1", "grows", "slope", RISES[:n], above=0.0, compared=NO_NETWORKS).evaluate
     assert outcome == OPEN and reason == f"{n} independent seeds, fewer than 6"
     assert grows(RISES[:6]).outcome == HELD
 
@@ -118,17 +120,17 @@ def test_fewer_than_six_units_leave_it_open(n: int) -> None:
 def test_networks_that_share_a_cluster_count_once() -> None:
     values = [1.0] * 6 + [1.1] * 6
     two = grows(values, clusters=["a"] * 6 + ["b"] * 6, unit="training subsets")
-    assert two.units == 2 and two.judged == (OPEN, "2 independent training subsets, fewer than 6")
+    assert two.units == 2 and two.evaluate == (OPEN, "2 independent training subsets, fewer than 6")
     assert grows(values).outcome == HELD
 
 
 def test_an_interval_that_holds_both_answers_leaves_it_open() -> None:
-    assert grows([-0.3, 0.4, 0.2, -0.1, 0.3, -0.2, 0.1]).judged == (OPEN, "the interval holds both answers")
+    assert grows([-0.3, 0.4, 0.2, -0.1, 0.3, -0.2, 0.1]).evaluate == (OPEN, "the interval holds both answers")
 
 
 def test_several_doubts_are_all_named() -> None:
-    lazy = Compared(name="a", train_accuracy=0.1, chance=0.1, finished=False)
-    assert grows(RISES[:3], compared=(lazy,)).judged[1].count(";") == 2
+    lazy = ComparisonArm(name="a", train_accuracy=0.1, chance=0.1, finished=False)
+    assert grows(RISES[:3], compared=(lazy,)).evaluate[1].count(";") == 2
 
 
 def test_a_reversed_sign_is_not_agreement_in_size() -> None:
@@ -136,7 +138,7 @@ def test_a_reversed_sign_is_not_agreement_in_size() -> None:
     x = np.arange(12.0)
     guard: Any = {"paper": -0.967, "compared": NO_NETWORKS}
     kappa = relation("Fig. 4", "kappa falls with the gap", "Pearson", pearson, x, x + np.sin(x), **guard)
-    assert kappa.value > 0.9 and kappa.judged == (NOT_HELD, "the opposite, or out of the claimed range")
+    assert kappa.value > 0.9 and kappa.evaluate == (NOT_HELD, "the opposite, or out of the claimed range")
     assert relation("Fig. 4", "it falls", "Pearson", pearson, x, -x - np.sin(x), **guard).outcome == HELD
 
 
@@ -152,7 +154,7 @@ def test_a_reversed_sign_is_not_agreement_in_size() -> None:
 )
 def test_size_is_judged_together_with_sign(paper: float, judged: tuple[str, str]) -> None:
     values = [0.09, 0.11, 0.1, 0.08, 0.12, 0.1, 0.1]
-    assert claim("Table 1", "so much", "lead", values, paper=paper, compared=NO_NETWORKS).judged == judged
+    assert claim("Table 1", "so much", "lead", values, paper=paper, compared=NO_NETWORKS).evaluate == judged
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
@@ -163,7 +165,7 @@ def test_a_perfect_correlation_of_three_points_is_open() -> None:
     # forouzesh2021, Fig. 2e: "1.000 [1.000, 1.000]" over three points
     found = relation("Fig. 2e", "they go together", "Pearson", pearson, [1, 2, 3], [1, 2, 3], above=0.0,
                      compared=NO_NETWORKS)  # fmt: skip
-    assert found.value == pytest.approx(1) and found.judged == (OPEN, "3 independent networks, fewer than 6")
+    assert found.value == pytest.approx(1) and found.evaluate == (OPEN, "3 independent networks, fewer than 6")
 
 
 def test_two_clusters_far_apart_are_two_units() -> None:
@@ -175,28 +177,28 @@ def test_two_clusters_far_apart_are_two_units() -> None:
     guard: Any = {"above": 0.5, "compared": NO_NETWORKS}
     assert relation("Fig. 1", "linear", "Pearson", pearson, x, y, **guard).outcome == HELD
     by_group = relation("Fig. 1", "linear", "Pearson", pearson, x, y, clusters=groups, **guard)
-    assert by_group.judged == (OPEN, "2 independent clusters, fewer than 6")
+    assert by_group.evaluate == (OPEN, "2 independent clusters, fewer than 6")
 
 
 def test_computed_numbers_need_no_units() -> None:
     assert computed("Prop. 4", "the largest rate grows", "difference", 0.5, above=0.0).outcome == HELD
-    assert computed("Prop. 4", "by 4 zeta", "difference", 0.5, paper=1.1).judged[0] == NOT_HELD
+    assert computed("Prop. 4", "by 4 zeta", "difference", 0.5, paper=1.1).evaluate[0] == NOT_HELD
     assert computed("Prop. 4", "the largest rate grows", "difference", math.nan, above=0.0).outcome == OPEN
 
 
 def test_what_was_not_run_says_why() -> None:
-    assert not_run("Sec. 2.1", "kurtosis falls", "no part").judged == (NOT_RUN, "no part")
+    assert not_run("Sec. 2.1", "kurtosis falls", "no part").evaluate == (NOT_RUN, "no part")
     gone = cannot_run("Fig. 3", "on ImageNet", "the data are not here")
-    assert gone.judged == (CANNOT, "the data are not here")
+    assert gone.evaluate == (CANNOT, "the data are not here")
     assert gone.sentence == "Fig. 3: on ImageNet: cannot be run here (the data are not here)."
 
 
 def test_a_claim_survives_its_json_and_is_judged_anew() -> None:
     for one in (grows(), grows(RISES[:1]), grows(paper=0.1, reach=0.2), not_run("a", "b", "c"), grows(ours=True)):
         content = json.loads(to_json(one.to_dict()))
-        assert (content["outcome"], content["reason"]) == one.judged
+        assert (content["outcome"], content["reason"]) == one.evaluate
         assert Claim.from_dict(content) == one or math.isnan(one.value)
-        assert Claim.from_dict(content | {"outcome": "held"}).judged == one.judged
+        assert Claim.from_dict(content | {"outcome": "held"}).evaluate == one.evaluate
 
 
 def test_sentences_are_made_of_what_the_claim_holds() -> None:

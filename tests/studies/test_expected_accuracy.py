@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gapscope.data import load
-from gapscope.prediction.accuracy_estimator import shipped
+from gapscope.data import load_dataset
+from gapscope.prediction.accuracy_estimator import load_default
 from gapscope_studies.expected_accuracy.fit import COLUMNS, Candidate, as_table, fit, fitted_table, plainest
 from gapscope_studies.expected_accuracy.pools import (
     ADAM,
@@ -17,14 +17,14 @@ from gapscope_studies.expected_accuracy.pools import (
     JUDGED,
     PLANS,
     Configuration,
-    Recipe,
+    TrainingConfig,
     has_cross_validation,
     judged_in_turn,
 )
-from gapscope_studies.expected_accuracy.rivals import refused, rivals, without_data
+from gapscope_studies.expected_accuracy.rivals import all_baselines, refused, without_data
 from gapscope_studies.expected_accuracy.runs import data_of, on_equally_noisy, probed
 from gapscope_studies.expected_accuracy.study import STUDY
-from gapscope_studies.kit.study import Setting
+from gapscope_studies.kit.study import RunSettings
 
 
 def test_pools_are_drawn_once_and_half_clean() -> None:
@@ -52,7 +52,7 @@ def test_judged_pools_share_no_network_with_the_fitted_ones_and_bring_new_data()
 def test_a_small_table_is_scored_on_all_rows_that_are_not_trained_on(data_root: Path) -> None:
     asked = next(item for item in JUDGED[2].configurations() if item.data == "concrete_quartiles")
     train, test, classes = data_of(asked, str(data_root))
-    problem = load("concrete", root=data_root)
+    problem = load_dataset("concrete", root=data_root)
     assert (len(train), classes) == (asked.samples, 4)
     assert len(train) + len(test) == len(problem.train) + len(problem.test)
     assert train.targets is not None and set(train.targets.tolist()) == {0, 1, 2, 3}
@@ -65,7 +65,7 @@ def test_wrong_labels_meet_wrong_predictions_by_chance() -> None:
 
 
 def test_rivals_train_the_same_recipe() -> None:
-    recipe = Recipe("fully_connected", {"n_hidden": 1, "width": 16}, ADAM | {"epochs": 40})
+    recipe = TrainingConfig("fully_connected", {"n_hidden": 1, "width": 16}, ADAM | {"epochs": 40})
     asked = Configuration("test", "digits", 100, 0.0, recipe, 1)
     assert has_cross_validation(asked)
     found = probed(asked, rivals=True)
@@ -75,7 +75,7 @@ def test_rivals_train_the_same_recipe() -> None:
 
 @pytest.mark.usefixtures("few_resamples")
 def test_first_pool_at_smoke_scale(tmp_path: Path) -> None:
-    setting = Setting(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
+    setting = RunSettings(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
     outcome = STUDY.part("first_pool").run(setting)
     networks = outcome.numbers["networks"]
     assert len(networks) == 6 and all(0 <= row["initial.accuracy"] <= 1 for row in networks)
@@ -87,7 +87,7 @@ def test_first_pool_at_smoke_scale(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("few_resamples")
 def test_twins_at_smoke_scale(tmp_path: Path) -> None:
     part = next(part for part in STUDY.parts if part.name == "twins")
-    outcome = part.run(Setting(scale="smoke", work=tmp_path, workers=1, say=lambda line: None))
+    outcome = part.run(RunSettings(scale="smoke", work=tmp_path, workers=1, say=lambda line: None))
     rows = {row["design"]: row for row in outcome.numbers["designs"]}
     assert rows["half and quarter"]["cost in trainings"] == 0.75
     for network in outcome.numbers["networks"]:
@@ -98,7 +98,7 @@ def test_twins_at_smoke_scale(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("few_resamples")
 def test_architectures_at_smoke_scale(tmp_path: Path) -> None:
-    setting = Setting(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
+    setting = RunSettings(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
     numbers = STUDY.part("architectures").run(setting).numbers
     table: Any = pd.DataFrame(numbers["networks"]).set_index("recipe")
     by_hand = np.sign(np.subtract.outer(*[table["parameters"].to_numpy(float)] * 2)) * np.sign(
@@ -110,17 +110,17 @@ def test_architectures_at_smoke_scale(tmp_path: Path) -> None:
 
 
 def test_the_shipped_corrections_are_fitted_to_the_networks_of_the_card() -> None:
-    card = shipped().card
+    card = load_default().card
     table = fitted_table().head(card["fitted_on"]["networks"])
     for target, column in COLUMNS.items():
         again = Candidate(card[target]["kind"], tuple(card[target]["readings"])).unfitted()
         again.fit(table, table[column] - table["left_out"])
-        assert again.predict(table) == pytest.approx(shipped().corrections[target].predict(table), abs=1e-9)
+        assert again.predict(table) == pytest.approx(load_default().corrections[target].predict(table), abs=1e-9)
 
 
 @pytest.mark.slow
 def test_the_shipped_estimator_is_the_one_that_the_fit_chooses() -> None:
-    card = shipped().card
+    card = load_default().card
     again = fit(fitted_table().head(card["fitted_on"]["networks"])).card
     for target in COLUMNS:
         assert [again[target][name] for name in ("kind", "readings")] == [
@@ -143,14 +143,14 @@ def test_of_candidates_that_err_alike_the_plainest_is_taken() -> None:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("few_resamples")
 def test_the_judgement_of_what_is_kept_needs_no_data(tmp_path: Path) -> None:
-    setting = Setting(scale="small", work=tmp_path, data_root=str(tmp_path), workers=1, say=lambda line: None)
+    setting = RunSettings(scale="small", work=tmp_path, data_root=str(tmp_path), workers=1, say=lambda line: None)
     numbers = (outcome := STUDY.part("judged").run(setting)).numbers
     assert outcome.data["boston_housing"] == "not on this machine"
     assert sum(numbers["trained"].values()) == len(numbers["networks"]) <= numbers["drawn"]
     rows = {row["method"]: row for row in numbers["judged"]["all that were answered"]}
     table: Any = as_table([row for row in numbers["networks"] if row["pool"] != "judged_regression"])
-    answered = table[~refused(shipped(), table)]
-    said = [answer.value for answer in shipped().answers(answered)["like_training"]]
+    answered = table[~refused(load_default(), table)]
+    said = [answer.value for answer in load_default().predict(answered)["like_training"]]
     errors = said - answered["test_score_like_training"]
     assert rows["**shipped estimate**"]["error"][0] == pytest.approx(float((errors**2).mean()) ** 0.5)
     held = answered["hold_out"] - answered["test_score_like_training"]
@@ -159,7 +159,7 @@ def test_the_judgement_of_what_is_kept_needs_no_data(tmp_path: Path) -> None:
 
 def test_rivals_say_what_they_are_known_to_say() -> None:
     fitted = fitted_table()
-    ways = {way.name: way for way in rivals(fitted, shipped())}
+    ways = {way.name: way for way in all_baselines(fitted, load_default())}
     asked = fitted.head(3).assign(hold_out=[0.0, 0.5, 1.0], samples=100.0, cross_validation=float("nan"))
     said = ways["10 % hold-out"].says(asked)
     half = 1.645 * (0.5 * 0.5 / 10) ** 0.5
@@ -176,5 +176,5 @@ def test_an_estimate_for_unseen_data_knows_nothing_of_them() -> None:
         test_score_like_training=fitted["test_score_like_training"].mask(fitted["data"] == "mnist", 0.0)
     )
     asked: Any = fitted[fitted["data"] == "mnist"]
-    said = [without_data(shipped(), table, "mnist").answers(asked) for table in (fitted, strange)]
-    assert said[0] == said[1] != shipped().answers(asked)
+    said = [without_data(load_default(), table, "mnist").predict(asked) for table in (fitted, strange)]
+    assert said[0] == said[1] != load_default().predict(asked)

@@ -24,7 +24,7 @@ from gapscope_studies.forouzesh2021.networks import (
     runs,
     trained_network,
 )
-from gapscope_studies.kit.study import Setting
+from gapscope_studies.kit.study import RunSettings
 from smoke_studies import SmokeStudy, parts
 
 
@@ -34,7 +34,7 @@ def study(smoke: Callable[[str], SmokeStudy]) -> SmokeStudy:
 
 
 @pytest.fixture
-def setting(study: SmokeStudy) -> Setting:
+def setting(study: SmokeStudy) -> RunSettings:
     """With the networks of one grid trained and measured."""
     study.content("fig2b")
     return study.setting
@@ -66,7 +66,7 @@ def test_no_network_is_trained_twice(study: SmokeStudy) -> None:
     assert {path.stem for path in (study.setting.work / "measurements").iterdir()} == trained
 
 
-def test_measures_the_trained_network_on_the_whole_test_split(setting: Setting) -> None:
+def test_measures_the_trained_network_on_the_whole_test_split(setting: RunSettings) -> None:
     spec = Grids(setting).by_depth()[0].specs()[1]
     problem, test = measured_samples(setting, spec)
     assert len(problem.test) == 500 and len(test) == 100 and len(problem.train) == 50
@@ -81,7 +81,7 @@ def test_measures_the_trained_network_on_the_whole_test_split(setting: Setting) 
     assert row["s_before"] != row["s_after"] != row["s_per_output"]
 
 
-def test_points_average_the_numbers_and_not_their_logarithms(setting: Setting) -> None:
+def test_points_average_the_numbers_and_not_their_logarithms(setting: RunSettings) -> None:
     table = runs(setting, Grids(setting).by_depth())
     means = points(table)
     first = table[table["configuration"] == 0]
@@ -105,9 +105,9 @@ def test_the_authors_numbers_stand_beside_ours() -> None:
 
 
 def test_the_authors_protocol_is_that_of_their_code() -> None:
-    at_paper = Grids(Setting(scale="paper", work=Path())).authors()
+    at_paper = Grids(RunSettings(scale="paper", work=Path())).authors()
     assert [item.spec.network.options for item in at_paper] == [{"n_hidden": 4, "width": w} for w in (200, 300, 500)]
-    at_small = Grids(Setting(scale="small", work=Path())).authors()
+    at_small = Grids(RunSettings(scale="small", work=Path())).authors()
     assert at_small[0].spec == at_paper[0].spec and len(at_paper[0].specs()) == 10
     training = at_paper[0].spec.training
     assert (training.optimizer, training.learning_rate, training.batch_size) == ("adam", 1e-3, 128)
@@ -128,7 +128,7 @@ def test_a_mean_of_few_runs_decides_nothing(ours: float, runs: int, outcome: str
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
 def test_the_larger_scales_hold_the_marked_pairs(scale: str) -> None:
-    there = Setting(scale=scale, work=Path())
+    there = RunSettings(scale=scale, work=Path())
     pairs = [
         (item.spec.network.options["n_hidden"], item.spec.network.options["width"]) for item in Grids(there).by_depth()
     ]
@@ -200,7 +200,7 @@ def test_a_relation_is_claimed_only_of_networks_that_learnt() -> None:
 )
 def test_few_configurations_or_few_draws_decide_nothing(n: int, draws: int, units: str) -> None:
     few = related("Fig.", "L rises", learnt_table({"none": 1.0}, n, draws), "s_after")
-    assert few.outcome == "open" and few.judged[1].startswith(units)
+    assert few.outcome == "open" and few.evaluate[1].startswith(units)
 
 
 def test_draws_that_a_configuration_lacks_are_left_out() -> None:
@@ -216,7 +216,7 @@ def test_a_regularisation_is_judged_only_where_it_trains(accuracy: float, reason
     claims = figures.shifts(learnt_table({"dropout": accuracy, "none": 1.0}), "Fig. 2(d)")
     s, loss = claims
     assert reason in s.sentence and s.outcome == ("open" if reason else "not held")
-    assert loss.says == "dropout lowers L" and loss.outcome == ("open" if reason else "not held")
+    assert loss.statement == "dropout lowers L" and loss.outcome == ("open" if reason else "not held")
 
 
 def test_shifts_are_ratios_of_geometric_means() -> None:

@@ -11,25 +11,25 @@ import numpy as np
 import pytest
 import torch
 
-from gapscope.results.records import Record
 from gapscope.base.samples import Samples
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.batch_norm.norm_layers import BATCH_KINDS
 from gapscope.cli.study import load_study
-from gapscope.data import Problem, load
-from gapscope.pools.from_spec import build_network, prepared
+from gapscope.data import Problem, load_dataset
+from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.results.records import Record
 from gapscope.theory import order_parameter_integrals, stability_eigenvalues
 from gapscope_studies.kit.images import write_images
 from gapscope_studies.kit.provenance import DECLARED
-from gapscope_studies.kit.study import Setting, run_study
+from gapscope_studies.kit.study import RunSettings, run_study
 from gapscope_studies.luo2019 import STUDY, advice, convolutional, excess, fine_tuning, neurons, study
 from gapscope_studies.luo2019.networks import PLAIN, Method, differences, method, smaller
 from gapscope_studies.luo2019.students import Plan, simulate_point
 from gapscope_studies.luo2019.theory import APPROACHES, largest_settling_rate, overlap_rate, printed_i2
 
 
-def at(scale: str, work: Path = Path()) -> Setting:
-    return Setting(scale=scale, work=work, workers=1, say=lambda line: None)
+def at(scale: str, work: Path = Path()) -> RunSettings:
+    return RunSettings(scale=scale, work=work, workers=1, say=lambda line: None)
 
 
 def test_the_study_is_found_by_its_name() -> None:
@@ -73,7 +73,7 @@ def test_every_scale_has_the_same_settings_and_whole_grids(scale: str) -> None:
 def made_up(losses: list[float], accuracy: float = 1.0) -> Method:
     records = [
         Record(
-            id="a", spec=Spec().to_dict(), status="finished" if math.isfinite(loss) else "diverged",
+            id="a", spec=RunSpec().to_dict(), status="finished" if math.isfinite(loss) else "diverged",
             scores={"test_loss": loss, "train_accuracy": accuracy}, history=[{"test_loss": 1.0}] * 8,
         )
         for loss in losses
@@ -92,14 +92,14 @@ def test_networks_that_learnt_nothing_or_less_carry_no_verdict() -> None:
     one, better = made_up([1.0, 1.1, 0.9] * 2), made_up([2.0, 2.1, 1.9] * 2)
     assert smaller("", "", one, better, "test_loss").outcome == "held"
     for accuracy, reason in ((0.109, "did not learn: made up"), (0.5, "did not learn alike")):
-        outcome, why = smaller("", "", made_up([1.0, 1.1, 0.9] * 2, accuracy), better, "test_loss").judged
+        outcome, why = smaller("", "", made_up([1.0, 1.1, 0.9] * 2, accuracy), better, "test_loss").evaluate
         assert outcome == "open" and why.startswith(reason)
 
 
 def test_folding_keeps_the_norms_that_act() -> None:
     spec = method(at("smoke"), "cnn", 10)[0]
     problem, _ = prepared(spec, None)
-    network = build_network(spec, problem)
+    network = network_from_spec(spec, problem)
     network(problem.train.inputs)
     with torch.no_grad():
         for layer in network.modules():
@@ -117,7 +117,7 @@ def test_images_are_written_so_that_they_are_read_back(tmp_path: Path) -> None:
     inputs = torch.arange(5 * 3 * 4 * 4).view(5, 3, 4, 4) / 255
     for split in ("train", "val"):
         write_images(Samples(inputs, torch.tensor([1, 0, 1, 0, 1])), tmp_path / split)
-    found = load("image_folder", folder=str(tmp_path), side=4)
+    found = load_dataset("image_folder", folder=str(tmp_path), side=4)
     torch.testing.assert_close(found.train.inputs, inputs[[1, 0, 3, 2, 4]])
     assert found.train.targets is not None and found.train.targets.tolist() == [0, 1, 0, 1, 1]
 
@@ -186,7 +186,7 @@ def world() -> dict[str, Any]:
 def test_remedies_change_the_network_and_add_to_its_regularisation() -> None:
     alone = advice._specs(world(), 30)[0]
     runs = [
-        advice._tried(None, alone, 8, *remedy)
+        advice._apply_remedy(None, alone, 8, *remedy)
         for remedy in (("", 0.0, ""), ("dropout", 0.5, "output"), ("gamma decay", 30.0, ""), ("ghost batches", 8.0, ""))
     ]
     assert len({run["train_loss"] for run in runs}) == 4
@@ -203,8 +203,8 @@ def test_advice_that_has_nothing_to_say_is_not_followed() -> None:
 
 def test_differences_of_methods_are_paired_by_seed() -> None:
     runs = [{"train_accuracy": 1.0, "test_accuracy": value} for value in (0.5, 0.6, 0.8)]
-    everyone = advice.Followed("a", {}, dict(enumerate(runs)))
-    some = advice.Followed("b", {}, {1: runs[0], 2: runs[1]})
+    everyone = advice.AdviceOutcome("a", {}, dict(enumerate(runs)))
+    some = advice.AdviceOutcome("b", {}, {1: runs[0], 2: runs[1]})
     assert some.minus(everyone, "gap") == pytest.approx([0.5 - 0.4, 0.4 - 0.2])
     assert everyone.minus(some, "test_accuracy") == pytest.approx([0.6 - 0.5, 0.8 - 0.6])
 

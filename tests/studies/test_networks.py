@@ -12,20 +12,20 @@ import pytest
 from torch import nn
 
 from gapscope.base.errors import GapscopeError
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.data import Problem
-from gapscope_studies.kit.pool import compared, data_hashes, networks, probed, stands_in_for, trained
-from gapscope_studies.kit.study import Setting
+from gapscope_studies.kit.pool import compared, data_hashes, evaluate_networks, networks, scale_substitutions, trained
+from gapscope_studies.kit.study import RunSettings
 
 SPECS = [
-    Spec().replace({"data.train_size": 200, "data.test_size": 50, "training.epochs": epochs, "seed": seed})
+    RunSpec().replace({"data.train_size": 200, "data.test_size": 50, "training.epochs": epochs, "seed": seed})
     for epochs, seed in ((1, 0), (6, 1))
 ]
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
-    return Setting(scale="smoke", work=tmp_path_factory.mktemp("work"), workers=1, say=lambda line: None)
+def setting(tmp_path_factory: pytest.TempPathFactory) -> RunSettings:
+    return RunSettings(scale="smoke", work=tmp_path_factory.mktemp("work"), workers=1, say=lambda line: None)
 
 
 def widest(network: nn.Module, problem: Problem) -> dict[str, Any]:
@@ -33,20 +33,20 @@ def widest(network: nn.Module, problem: Problem) -> dict[str, Any]:
     return {"widest": max(sizes), "samples": len(problem.train), "training": network.training}
 
 
-def test_networks_are_a_table_and_their_probes_another(setting: Setting) -> None:
+def test_networks_are_a_table_and_their_probes_another(setting: RunSettings) -> None:
     table = networks(setting, "toy", SPECS, measures=("accuracy",))
     assert list(table.index) == [spec.id for spec in SPECS] and list(table["seed"]) == [0, 1]
-    found = probed(setting, "toy", widest, table.index)
+    found = evaluate_networks(setting, "toy", widest, table.index)
     assert found["samples"].tolist() == [200, 200] and found["training"].tolist() == [False] * 2
     assert (
         found["widest"].tolist() == [max(p.shape[0] for p in trained(setting, "toy", SPECS[0].id)[0].parameters())] * 2
     )
     kept = {path: path.stat().st_mtime_ns for path in (setting.work / "toy-widest").iterdir()}
-    assert len(kept) == 2 and probed(setting, "toy", widest, table.index).equals(found)
+    assert len(kept) == 2 and evaluate_networks(setting, "toy", widest, table.index).equals(found)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
-def test_how_well_networks_learnt_is_read_from_their_records(setting: Setting) -> None:
+def test_how_well_networks_learnt_is_read_from_their_records(setting: RunSettings) -> None:
     records = setting.train("toy", SPECS, measures=("accuracy",))
     found = compared("short", records, 10)
     assert found.train_accuracy == pytest.approx(sum(r.scores["train_accuracy"] for r in records) / 2)
@@ -57,15 +57,15 @@ def test_how_well_networks_learnt_is_read_from_their_records(setting: Setting) -
     assert compared("mixed", [*guessing, records[1]], 10).train_accuracy == 0.1
 
 
-def test_no_network_that_finished_is_an_error(setting: Setting) -> None:
+def test_no_network_that_finished_is_an_error(setting: RunSettings) -> None:
     wild = [SPECS[0].replace({"training.learning_rate": 1e30})]
     with pytest.raises(GapscopeError, match=r"must finish; none did\. The first one: loss not finite"):
         networks(setting, "wild", wild, measures=())
 
 
-def test_the_scale_is_read_from_the_specs(setting: Setting) -> None:
+def test_the_scale_is_read_from_the_specs(setting: RunSettings) -> None:
     noisy = [spec.replace({"data.label_noise": 0.5}) for spec in SPECS]
-    rows = stands_in_for(setting, [*SPECS, *noisy], {"data": "CIFAR-10, 50,000 images", "weight decay": "5e-4"})
+    rows = scale_substitutions(setting, [*SPECS, *noisy], {"data": "CIFAR-10, 50,000 images", "weight decay": "5e-4"})
     here = {row["what"]: (row["paper"], row["here"]) for row in rows}
     assert here["data"] == (
         "CIFAR-10, 50,000 images", "digits, 200 training and 50 test samples, 10 classes, 1 x 8 x 8"
@@ -74,16 +74,16 @@ def test_the_scale_is_read_from_the_specs(setting: Setting) -> None:
     assert here["network"] == ("", "fully_connected") and here["weight decay"] == ("5e-4", "")
 
 
-def test_hashes_tell_data_apart_and_leave_noise_out(setting: Setting) -> None:
+def test_hashes_tell_data_apart_and_leave_noise_out(setting: RunSettings) -> None:
     hashes = data_hashes(setting, SPECS)
     assert list(hashes) == ["digits 200+50"] and len(hashes["digits 200+50"]) == 16
     assert data_hashes(setting, [spec.replace({"data.label_noise": 0.5}) for spec in SPECS]) == hashes
     assert data_hashes(setting, [spec.replace({"data.seed": 1}) for spec in SPECS]) != hashes
 
 
-def test_weights_are_where_the_pool_has_them(setting: Setting, tmp_path: Path) -> None:
+def test_weights_are_where_the_pool_has_them(setting: RunSettings, tmp_path: Path) -> None:
     with pytest.raises(GapscopeError):
-        trained(Setting(scale="smoke", work=tmp_path), "nothing", SPECS[0].id)
+        trained(RunSettings(scale="smoke", work=tmp_path), "nothing", SPECS[0].id)
 
 
 def test_the_part_of_the_docs_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from gapscope.base.errors import GapscopeError
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.training.loop import train
-from gapscope_studies.kit.study import Setting
+from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.overfitting_alarm import runs, study
-from gapscope_studies.overfitting_alarm.judging import STATISTICS, cost, judge, tuned
+from gapscope_studies.overfitting_alarm.judging import STATISTICS, cost, evaluate_rule, tuned
 from gapscope_studies.overfitting_alarm.rivals import (
     BEST_CHECKPOINT,
     END,
@@ -23,14 +23,14 @@ from gapscope_studies.overfitting_alarm.rivals import (
     STOP_OF_SPLIT,
     rivals,
 )
-from gapscope_studies.overfitting_alarm.rules import RULES, SPLIT, WHOLE, Rule, Stop, fallen, flat, noise_rates
+from gapscope_studies.overfitting_alarm.rules import RULES, SPLIT, WHOLE, Rule, Stop, first_drop, flat, noise_rates
 from gapscope_studies.overfitting_alarm.runs import Case, cases
 
 T, W, K, N = 9, 16, 2, 20
 
 
-def small(tmp_path: Path, scale: str = "small") -> Setting:
-    return Setting(scale=scale, work=tmp_path, workers=1, say=lambda line: None)
+def small(tmp_path: Path, scale: str = "small") -> RunSettings:
+    return RunSettings(scale=scale, work=tmp_path, workers=1, say=lambda line: None)
 
 
 def test_pools_have_nothing_in_common_and_enough_runs(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_no_rule_is_tuned_among_more_settings_than_the_others(rule: Rule) -> Non
 
 
 def test_every_rule_is_frozen_in_one_of_its_settings() -> None:
-    default, chosen = study.frozen(Setting(scale="smoke", work=Path()))
+    default, chosen = study.frozen(RunSettings(scale="smoke", work=Path()))
     assert set(chosen) == {rule.name for rule in RULES} and default in chosen
     for rule in RULES:
         assert chosen[rule.name] in rule.settings()
@@ -58,11 +58,11 @@ def test_every_rule_is_frozen_in_one_of_its_settings() -> None:
 
 def test_fallen_by_hand() -> None:
     values = [0.1, 0.5, 0.45, 0.3, 0.5, 0.3, 0.3]
-    assert fallen(values, fall=0.1, patience=1, window=1) == Stop(3, 1)
-    assert fallen(values, fall=0.1, patience=2, window=1) == Stop(6, 1)
-    assert fallen(values, fall=0.25, patience=1, window=1) is None
+    assert first_drop(values, fall=0.1, patience=1, window=1) == Stop(3, 1)
+    assert first_drop(values, fall=0.1, patience=2, window=1) == Stop(6, 1)
+    assert first_drop(values, fall=0.25, patience=1, window=1) is None
     # means of two: .1 .3 .475 .375 .4 .4 .3
-    assert fallen(values, fall=0.09, patience=1, window=2) == Stop(3, 2)
+    assert first_drop(values, fall=0.09, patience=1, window=2) == Stop(3, 2)
 
 
 def test_flat_by_hand() -> None:
@@ -76,7 +76,7 @@ RISES_AND_FALLS = [0.1, 0.5, 0.8, 0.9, 0.7, 0.5, 0.4, 0.4, 0.4]
 
 
 def made_up(accuracy: list[float], kind: str = "made up", noise: float = 0.5, **tensors: torch.Tensor) -> runs.Run:
-    case = Case(kind=kind, spec=Spec(), n=N, test=9, noise=noise, pairwise=False, classes=None, quartiles=False)
+    case = Case(kind=kind, spec=RunSpec(), n=N, test=9, noise=noise, pairwise=False, classes=None, quartiles=False)
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(W) % K
     given = {
@@ -121,7 +121,7 @@ def at(stop: Stop | None, network: str = WHOLE) -> Rule:
 )
 def test_verdicts_by_hand(index: int | None, kept: float, hit: bool, premature: bool, delay: float) -> None:
     stop = None if index is None else Stop(index, 1)
-    verdict = judge(at(stop), {}, made_up(RISES_AND_FALLS))
+    verdict = evaluate_rule(at(stop), {}, made_up(RISES_AND_FALLS))
     assert verdict.overfits and not verdict.stays
     assert (verdict.best, verdict.final, verdict.kept) == (0.9, pytest.approx(0.4), pytest.approx(kept))
     assert verdict.rolled_back == (pytest.approx(0.4) if index is None else 0.5)
@@ -130,16 +130,16 @@ def test_verdicts_by_hand(index: int | None, kept: float, hit: bool, premature: 
 
 
 def test_a_rule_is_judged_on_the_network_that_it_watches() -> None:
-    verdict = judge(at(Stop(3, 3), SPLIT), {}, made_up(RISES_AND_FALLS))
+    verdict = evaluate_rule(at(Stop(3, 3), SPLIT), {}, made_up(RISES_AND_FALLS))
     assert (verdict.best, verdict.kept, verdict.whole) == (0.45, 0.45, pytest.approx(0.4))
 
 
 def test_statistics_and_cost_by_hand() -> None:
     stays = made_up([0.1, 0.5, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9])
     verdicts = [
-        judge(at(Stop(3, 3)), {}, made_up(RISES_AND_FALLS)),
-        judge(at(Stop(1, 1)), {}, stays),
-        judge(at(None), {}, stays),
+        evaluate_rule(at(Stop(3, 3)), {}, made_up(RISES_AND_FALLS)),
+        evaluate_rule(at(Stop(1, 1)), {}, stays),
+        evaluate_rule(at(None), {}, stays),
     ]  # fmt: skip
     found = {name: statistic(verdicts) for name, statistic in STATISTICS.items()}
     assert found["hit rate"] == found["raised where it overfits"] == 1
@@ -197,7 +197,7 @@ def test_late_joiners_stop_the_network_that_does_without_them() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_every_rule_plays_on_any_recording(rule: Rule) -> None:
-    found = rule.stops(made_up(RISES_AND_FALLS), **study.frozen(Setting(scale="smoke", work=Path()))[1][rule.name])
+    found = rule.stops(made_up(RISES_AND_FALLS), **study.frozen(RunSettings(scale="smoke", work=Path()))[1][rule.name])
     assert found is None or 0 <= found.at < T
 
 
@@ -221,21 +221,21 @@ def test_runs_of_a_kind_are_one_unit_and_a_part_of_the_pool_is_judged_too(tmp_pa
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Setting, list[runs.Run]]:
+def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSettings, list[runs.Run]]:
     setting = small(tmp_path_factory.mktemp("watched"), "smoke")
     return setting, runs.runs(setting, cases(setting, "tuning"))
 
 
-def test_watching_changes_no_training(watched: tuple[Setting, list[runs.Run]]) -> None:
+def test_watching_changes_no_training(watched: tuple[RunSettings, list[runs.Run]]) -> None:
     _, (_, run) = watched
     problem = runs.problem_of(run.case, None)
-    network = runs.build_network(run.case.spec, problem)
+    network = runs.network_from_spec(run.case.spec, problem)
     plain = train(network, problem.train, run.case.spec.training, seed=run.case.spec.seed, test=problem.test)
     assert [row["test_accuracy"] for row in plain.history] == run.columns["test_accuracy"]
     assert run.split["test_accuracy"] != run.columns["test_accuracy"] != run.with_canaries["test_accuracy"]
 
 
-def test_watched_runs_are_kept(watched: tuple[Setting, list[runs.Run]]) -> None:
+def test_watched_runs_are_kept(watched: tuple[RunSettings, list[runs.Run]]) -> None:
     setting, [first, second] = watched
     [again] = runs.runs(setting, [second.case])
     assert again.columns == second.columns and again.date == second.date
@@ -249,7 +249,7 @@ def test_watched_runs_are_kept(watched: tuple[Setting, list[runs.Run]]) -> None:
     assert first.case.noise == 0
 
 
-def test_wrong_labels_are_those_that_a_case_says(watched: tuple[Setting, list[runs.Run]]) -> None:
+def test_wrong_labels_are_those_that_a_case_says(watched: tuple[RunSettings, list[runs.Run]]) -> None:
     _, [clean, noisy] = watched
     same = dataclasses.replace(noisy.case, noise=0.0)
     given, wrong = (runs.problem_of(case, None).train.targets for case in (same, noisy.case))
@@ -273,4 +273,4 @@ def test_an_error_ends_the_pool(tmp_path: Path) -> None:
     case = cases(small(tmp_path, "smoke"), "tuning")[0]
     missing = dataclasses.replace(case, spec=case.spec.replace({"data.name": "mnist"}))
     with pytest.raises(GapscopeError):
-        runs.runs(Setting(scale="smoke", work=tmp_path, workers=1, data_root=str(tmp_path)), [missing])
+        runs.runs(RunSettings(scale="smoke", work=tmp_path, workers=1, data_root=str(tmp_path)), [missing])

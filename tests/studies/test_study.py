@@ -12,13 +12,13 @@ import pandas
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.specs import NetworkSpec, Spec, TrainingSpec
+from gapscope.base.specs import NetworkSpec, RunSpec, TrainingSpec
 from gapscope.cli.study import available, load_study
 from gapscope.pools import Pool
 from gapscope_studies.kit.claims import NO_NETWORKS, claim
 from gapscope_studies.kit.page import BODY, MADE
 from gapscope_studies.kit.provenance import history_in_words, settings_history
-from gapscope_studies.kit.study import Outcome, Part, Setting, Study, run_study, silent
+from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study, run_study, silent
 
 
 def drawn() -> Outcome:
@@ -40,11 +40,11 @@ def drawn() -> Outcome:
 
 
 def study(calls: list[str]) -> Study:
-    def first(setting: Setting) -> Outcome:
+    def first(setting: RunSettings) -> Outcome:
         calls.append(f"first {setting.choose(smoke=1, small=2, paper=3)}")
         return drawn()
 
-    def second(setting: Setting) -> Outcome:
+    def second(setting: RunSettings) -> Outcome:
         calls.append("second")
         return Outcome(numbers={}, verdict="Nothing.")
 
@@ -56,8 +56,8 @@ def study(calls: list[str]) -> Study:
     )
 
 
-def setting(work: Path, said: list[str]) -> Setting:
-    return Setting(scale="smoke", work=work, workers=1, say=said.append)
+def setting(work: Path, said: list[str]) -> RunSettings:
+    return RunSettings(scale="smoke", work=work, workers=1, say=said.append)
 
 
 def test_networks_of_a_pool_are_trained_where_and_how_the_setting_says(
@@ -160,7 +160,8 @@ def test_does_only_what_is_missing(tmp_path: Path) -> None:
 def test_training_resumes_and_says_what_it_did(tmp_path: Path) -> None:
     said: list[str] = []
     specs = [
-        Spec(network=NetworkSpec(options={"width": 4}), training=TrainingSpec(epochs=1), seed=seed) for seed in range(2)
+        RunSpec(network=NetworkSpec(options={"width": 4}), training=TrainingSpec(epochs=1), seed=seed)
+        for seed in range(2)
     ]
     where = setting(tmp_path, said)
     records = where.train("toy", specs, measures=())
@@ -178,7 +179,7 @@ def test_a_setting_sent_to_a_worker_says_nothing(tmp_path: Path) -> None:
 def test_answers_are_remembered_with_their_seconds(tmp_path: Path) -> None:
     said: list[str] = []
     where = setting(tmp_path, said)
-    assert where.remembered("powers", {"8": partial(pow, 2, 3)}) == {"8": 8} == where.remembered("powers", {"8": list})
+    assert where.cached("powers", {"8": partial(pow, 2, 3)}) == {"8": 8} == where.cached("powers", {"8": list})
     assert said == ["  powers: 1 of 1"] and len(where.spent) == 1
 
 
@@ -208,4 +209,4 @@ def test_wrong_names_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"Study toy2000 has no part 'onne'; it has one, two. Did you mean 'one'"):
         study([]).part("onne")
     with pytest.raises(InvalidInput, match="scale must be one of"):
-        run_study(study([]), Setting(scale="large", work=Path()), Path())
+        run_study(study([]), RunSettings(scale="large", work=Path()), Path())

@@ -13,15 +13,15 @@ import pandas
 import pytest
 import torch
 
-from gapscope.base.randomness import stream_seed
-from gapscope.results.records import Record
+from gapscope.base.randomness import derive_seed
 from gapscope.cli.study import load_study
-from gapscope.inspection.losses import scores
+from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.ntk_trace import ntk_trace
-from gapscope.pools.from_spec import build_network, prepared
+from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.results.records import Record
 from gapscope.training.loop import train
-from gapscope_studies.kit.study import Setting
+from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.szolnoky2022 import STUDY, bench, curves, protocol, tables
 from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS, plane, watch
 from gapscope_studies.szolnoky2022.setups import FIVE_METHODS, METHODS, ROBUST_LOSSES, make
@@ -32,8 +32,8 @@ SETUPS = (
 )  # fmt: skip
 
 
-def at(scale: str, work: Path = Path()) -> Setting:
-    return Setting(scale=scale, work=work, workers=1, say=lambda line: None)
+def at(scale: str, work: Path = Path()) -> RunSettings:
+    return RunSettings(scale=scale, work=work, workers=1, say=lambda line: None)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def study(smoke: Callable[[str], SmokeStudy]) -> SmokeStudy:
 
 
 @pytest.fixture
-def setting(study: SmokeStudy) -> Setting:
+def setting(study: SmokeStudy) -> RunSettings:
     return study.setting
 
 
@@ -90,7 +90,7 @@ def test_table_1_has_the_papers_setting(scale: str) -> None:
     assert tuple(setup.colours) == tuple(tables.printed(1)["method"].unique()) == FIVE_METHODS
 
 
-def test_runs_differ_in_data_and_weights_and_tuning_has_data_of_its_own(setting: Setting) -> None:
+def test_runs_differ_in_data_and_weights_and_tuning_has_data_of_its_own(setting: RunSettings) -> None:
     for name in SETUPS:
         setup = make(setting, name)
         first, second = (prepared(setup.with_seed(seed), None)[0].train for seed in (0, 1))
@@ -99,19 +99,19 @@ def test_runs_differ_in_data_and_weights_and_tuning_has_data_of_its_own(setting:
         assert protocol.TUNING_SEED not in range(setup.runs)
 
 
-def test_held_out_samples_are_training_samples_with_their_wrong_labels(setting: Setting) -> None:
+def test_held_out_samples_are_training_samples_with_their_wrong_labels(setting: RunSettings) -> None:
     spec = make(setting, "lenet5").with_seed(3).replace({"data.label_noise": 0.9, "training.epochs": 2})
     problem, _ = prepared(spec, None)
-    generator = torch.Generator().manual_seed(stream_seed(3, "folds"))
+    generator = torch.Generator().manual_seed(derive_seed(3, "folds"))
     order = torch.randperm(len(problem.train), generator=generator)
-    network = build_network(spec, problem)
+    network = network_from_spec(spec, problem)
     train(network, problem.train.subset(order[len(order) // 2 :]), spec.training, seed=3)
-    expected = scores(network, problem.train.subset(order[: len(order) // 2]))
+    expected = evaluate(network, problem.train.subset(order[: len(order) // 2]))
     found = protocol.held_out_scores(spec, 0, 2, None)
     assert found == {"status": "finished"} | expected
 
 
-def test_the_folds_hold_out_every_sample_once(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folds_hold_out_every_sample_once(setting: RunSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = make(setting, "lenet5").with_seed(0).replace({"training.epochs": 1})
     seen: list[torch.Tensor] = []
 
@@ -119,7 +119,7 @@ def test_the_folds_hold_out_every_sample_once(setting: Setting, monkeypatch: pyt
         seen.append(samples.inputs.flatten(1))
         return {}
 
-    monkeypatch.setattr(protocol, "scores", keep)
+    monkeypatch.setattr(protocol, "evaluate", keep)
     for fold in range(3):
         protocol.held_out_scores(spec, fold, 3, None)
     whole = prepared(spec, None)[0].train.inputs.flatten(1)
@@ -244,7 +244,7 @@ FLAT, RISING = [10.0, 50.0, *[88.0] * 18], [10.0] * 10 + [10.0 + 2 * i for i in 
 def claims_of(table: pandas.DataFrame) -> dict[str, Any]:
     setup = make(at("small"), "lenet5")
     found = tables.table_claims(setup, "Table 1", table, tables.printed(1), "per cent", math.nan)
-    return {claim.says.split(" labels ")[1]: claim for claim in found}
+    return {claim.statement.split(" labels ")[1]: claim for claim in found}
 
 
 def test_a_lead_of_six_runs_holds_and_of_three_is_open() -> None:
@@ -284,7 +284,7 @@ def test_losses_made_for_wrong_labels_are_rivals_of_ours_not_of_the_paper() -> N
     }
 
 
-def test_the_chosen_strength_has_the_best_held_out_score(study: SmokeStudy, setting: Setting) -> None:
+def test_the_chosen_strength_has_the_best_held_out_score(study: SmokeStudy, setting: RunSettings) -> None:
     study.content("tuning")
     for name in ("lenet5", "keypoints_fully_connected"):
         setup = make(setting, name)
@@ -330,7 +330,7 @@ def test_methods_at_the_edge_are_named() -> None:
     assert protocol.at_the_edge(table) == ["b"]
 
 
-def test_the_constant_prediction_is_the_variance_of_the_targets(setting: Setting) -> None:
+def test_the_constant_prediction_is_the_variance_of_the_targets(setting: RunSettings) -> None:
     setup = make(setting, "keypoints_fully_connected")
     problem, _ = prepared(setup.with_seed(0).replace({"data.target_noise": 0.0}), None)
     targets = problem.train.targets
@@ -343,12 +343,12 @@ def test_the_constant_prediction_is_the_variance_of_the_targets(setting: Setting
 # --- what figures say
 
 
-def test_watching_measures_the_network_that_training_gives(setting: Setting) -> None:
+def test_watching_measures_the_network_that_training_gives(setting: RunSettings) -> None:
     spec = make(setting, "circles").with_seed(0).replace({"training.epochs": 4})
     found = watch(spec, 2, 100, None)
     assert [row["epoch"] for row in found["rows"]] == [0, 2, 4]
     problem, _ = prepared(spec, None)
-    network = build_network(spec, problem)
+    network = network_from_spec(spec, problem)
     assert found["rows"][0]["trace"] == pytest.approx(float(ntk_trace(network, problem.train.inputs)) / 200)
     result = train(network, problem.train, spec.training, seed=spec.seed, test=problem.test)
     assert found["rows"][-1]["trace"] == pytest.approx(float(ntk_trace(network, problem.train.inputs)) / 200)
@@ -358,7 +358,7 @@ def test_watching_measures_the_network_that_training_gives(setting: Setting) -> 
     assert plane()[POINTS - 1].tolist() == [HALF_WIDTH, -HALF_WIDTH]
 
 
-def test_masks_are_watched_where_there_is_dropout(setting: Setting) -> None:
+def test_masks_are_watched_where_there_is_dropout(setting: RunSettings) -> None:
     setup = make(setting, "alexnet")
     spec = METHODS["Dropout"].applied(setup.with_seed(0), 0.7).replace({"training.epochs": 1})
     rows = watch(spec, 1, 16, None)["rows"]

@@ -9,9 +9,9 @@ import pandas
 import pytest
 import torch
 
-from gapscope.data import load
+from gapscope.data import load_dataset
 from gapscope.measures.registry import get_measure
-from gapscope_studies.kit.study import Setting, run_study
+from gapscope_studies.kit.study import RunSettings, run_study
 from gapscope_studies.which_measure.pools import MEASURES, held_out, specs_of
 from gapscope_studies.which_measure.study import STUDY, taus_within
 
@@ -20,7 +20,7 @@ from gapscope_studies.which_measure.study import STUDY, taus_within
 def part(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
     """What a part writes at smoke scale."""
     folder = tmp_path_factory.mktemp("which-measure")
-    setting = Setting(scale="smoke", work=folder / "work", workers=1, say=lambda line: None)
+    setting = RunSettings(scale="smoke", work=folder / "work", workers=1, say=lambda line: None)
 
     def written(name: str) -> dict[str, Any]:
         (path,) = run_study(STUDY, setting, folder / "results", parts=[name])
@@ -31,7 +31,7 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, 
 
 @pytest.mark.parametrize("pool", ["cifar10", "cifar100"])
 def test_no_two_networks_share_recipe_seed_or_training_subset(pool: str, tmp_path: Path) -> None:
-    setting = Setting(scale="small", work=tmp_path)
+    setting = RunSettings(scale="small", work=tmp_path)
     specs, noisy = specs_of(setting, pool), specs_of(setting, f"{pool}_noise")
     assert len(specs) >= 60 and {spec.data.name for spec in [*specs, *noisy]} == {pool}
     assert len({spec.replace({"seed": 0, "data.seed": 0}).id for spec in specs}) == len(specs)
@@ -47,7 +47,7 @@ def test_every_number_of_the_protocol_is_one_that_its_measure_yields() -> None:
 
 
 def test_what_is_held_out_is_everything_but_the_training_images() -> None:
-    everything = load("digits")
+    everything = load_dataset("digits")
     chosen = everything.train.subset(torch.arange(0, 100, 2))
     found = held_out(chosen, everything)
     rows = {image.numpy().tobytes() for image in chosen.inputs}

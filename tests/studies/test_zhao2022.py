@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from gapscope.cli.study import load_study
-from gapscope.estimation import GapEstimator
 from gapscope.measures.unit_sparsity import unit_sparsity
 from gapscope.pools.from_spec import prepared
+from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope_studies.kit.pool import trained
-from gapscope_studies.kit.study import Setting
+from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.zhao2022 import STUDY, pools
 from gapscope_studies.zhao2022 import networks as grids
 from gapscope_studies.zhao2022.analysis import (
@@ -45,7 +45,7 @@ from gapscope_studies.zhao2022.networks import (
 )
 from smoke_studies import SmokeStudy, parts
 
-PAPER, SMALL = (Setting(scale=scale, work=Path()) for scale in ("paper", "small"))
+PAPER, SMALL = (RunSettings(scale=scale, work=Path()) for scale in ("paper", "small"))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def study(smoke: Callable[[str], SmokeStudy]) -> SmokeStudy:
 
 
 @pytest.fixture
-def setting(study: SmokeStudy) -> Setting:
+def setting(study: SmokeStudy) -> RunSettings:
     """With the networks of the first pool trained and measured."""
     study.content("fig3ab")
     return study.setting
@@ -228,7 +228,7 @@ def test_subsets_by_hand() -> None:
     assert by_family.groupby("family")[ZETA].mean().abs().max() < 1e-12
 
 
-def test_the_table_holds_the_networks_as_they_are(setting: Setting) -> None:
+def test_the_table_holds_the_networks_as_they_are(setting: RunSettings) -> None:
     pool, specs = first_pool(setting)
     table: Any = networks(setting, pool, specs)
     assert list(table.index) == [spec.id for spec in specs]
@@ -243,7 +243,7 @@ def test_the_table_holds_the_networks_as_they_are(setting: Setting) -> None:
     assert table["train_accuracy"].iloc[0] == pytest.approx(float(right))
 
 
-def test_other_layers_are_measured_by_name(setting: Setting) -> None:
+def test_other_layers_are_measured_by_name(setting: RunSettings) -> None:
     pool, specs = first_pool(setting)
     found = measure_layers(setting, pool, specs[1], 60)
     network, problem = trained(setting, pool, specs[1].id)
@@ -256,7 +256,7 @@ def test_other_layers_are_measured_by_name(setting: Setting) -> None:
 
 
 def test_photographs_are_those_of_the_data_set(tmp_path: Path) -> None:
-    setting = Setting(scale="smoke", work=tmp_path)
+    setting = RunSettings(scale="smoke", work=tmp_path)
     spec = next(iter(grids.models(setting).values()))
     problem, _ = prepared(spec, grids.photographs(setting).data_root)
     assert (len(problem.train), len(problem.test), problem.n_outputs) == (100, 100, 10)
@@ -283,7 +283,7 @@ def test_margins_and_sparsity_see_the_same_splits(study: SmokeStudy) -> None:
     assert found["least squares"]["rmse"]["mean gap"] == found["ridge"]["rmse"]["mean gap"]
 
 
-def test_the_curves_of_figure_1_are_those_of_the_networks(study: SmokeStudy, setting: Setting) -> None:
+def test_the_curves_of_figure_1_are_those_of_the_networks(study: SmokeStudy, setting: RunSettings) -> None:
     found = study.content("fig1")["numbers"]
     plain = grids.plain_networks(paper_grid(setting, "vgg"))
     here = sparsity(setting, "vgg", plain[0])

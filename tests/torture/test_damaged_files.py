@@ -19,9 +19,9 @@ import pytest
 
 from commands import Done, gapscope
 from gapscope.base.errors import GapscopeError
-from gapscope.base.specs import Spec
-from gapscope.estimation import GapEstimator
+from gapscope.base.specs import RunSpec
 from gapscope.pools import Grid, Pool
+from gapscope.prediction.gap_estimator import GapEstimator
 from torture.damages import BYTES, Damage, json_damages, tensor_damages
 
 GRID = """
@@ -60,15 +60,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _interrupt(folder: Path, spec: Spec) -> None:
-    from gapscope.pools.from_spec import build_network, prepared
+def _interrupt(folder: Path, spec: RunSpec) -> None:
+    from gapscope.pools.from_spec import network_from_spec, prepared
     from gapscope.training.loop import train
 
     problem, _ = prepared(spec, None)
     short = spec.replace({"training.epochs": 2}).training
     kept = folder / "kept"
     kept.mkdir()
-    train(build_network(spec, problem), problem.train, short, seed=spec.seed, test=problem.test, folder=kept)
+    train(network_from_spec(spec, problem), problem.train, short, seed=spec.seed, test=problem.test, folder=kept)
     shutil.copy(kept / "checkpoint.safetensors", folder / "checkpoint.safetensors")
     shutil.copy(kept / "history.jsonl", folder / "history.jsonl")
 

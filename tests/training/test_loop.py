@@ -22,8 +22,8 @@ from gapscope.base.errors import DamagedFileWarning, InvalidInput, UnreadableFil
 from gapscope.base.files import read_json_lines, write_atomically
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
-from gapscope.penalties.weight import WeightPenalty
-from gapscope.training import kept
+from gapscope.penalties.weight import L2Penalty
+from gapscope.training import checkpoint_writer as kept
 from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.loop import train
 from gapscope.training.run import learning_rate_at
@@ -121,12 +121,12 @@ def test_a_weight_penalty_is_twice_its_strength_of_weight_decay() -> None:
     samples = some_samples()
     settings = TrainingSpec(learning_rate=0.1, batch_size=20, epochs=3)
     mine, theirs = some_network(noisy=False), some_network(noisy=False)
-    train(mine, samples, settings, penalties=[WeightPenalty(0.05)])
+    train(mine, samples, settings, penalties=[L2Penalty(0.05)])
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1, weight_decay=0.1)
-    from gapscope.base.randomness import stream_seed
+    from gapscope.base.randomness import derive_seed
     from gapscope.training.run import batches
 
-    order = torch.Generator().manual_seed(stream_seed(0, "order of samples"))
+    order = torch.Generator().manual_seed(derive_seed(0, "order of samples"))
     for _ in range(3):
         for batch in batches(61, 20, order):
             assert samples.targets is not None
@@ -143,7 +143,7 @@ def test_penalties_are_named_in_the_settings() -> None:
     settings = TrainingSpec(epochs=2, penalties=penalties)  # type: ignore[arg-type]
     first, second = some_network(), some_network()
     train(first, some_samples(), settings)
-    train(second, some_samples(), TrainingSpec(epochs=2), penalties=[WeightPenalty(0.05)])
+    train(second, some_samples(), TrainingSpec(epochs=2), penalties=[L2Penalty(0.05)])
     assert equal(state(first), state(second))
 
 
@@ -270,7 +270,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_clear_result() -> None:
     network = some_network(noisy=False)
     result = train(network, some_samples(), TrainingSpec(learning_rate=1e30, epochs=5, batch_size=5))
     assert result.status == "diverged"
-    assert result.stopped.startswith("loss not finite in epoch")
+    assert result.stop_reason.startswith("loss not finite in epoch")
     assert len(result.history) < 5
 
 
@@ -279,8 +279,8 @@ def test_training_stops_by_training_loss_in_a_number_of_epochs() -> None:
         some_network(noisy=False), some_samples(), TrainingSpec(epochs=50, stop_at_train_loss=0.8, stop_epochs=3)
     )
     reached = [row["train_loss"] <= 0.8 for row in result.history]
-    assert sum(reached) == 3 and reached[-1] and "training loss" in result.stopped
-    assert train(some_network(), some_samples(), TrainingSpec(epochs=0)).stopped == "0 epochs"
+    assert sum(reached) == 3 and reached[-1] and "training loss" in result.stop_reason
+    assert train(some_network(), some_samples(), TrainingSpec(epochs=0)).stop_reason == "0 epochs"
 
 
 def test_the_gradient_is_clipped() -> None:
@@ -445,7 +445,7 @@ def test_weights_that_are_not_finite_after_the_last_step_are_a_divergence() -> N
     assert result.status == "finished"  # large, but numbers
     samples = Samples(1e30 * some_samples().inputs, some_samples().targets)
     result = train(some_network(noisy=False), samples, TrainingSpec(epochs=1, batch_size=61, learning_rate=1e38))
-    assert result.status == "diverged" and result.stopped == "weights not finite after epoch 1"
+    assert result.status == "diverged" and result.stop_reason == "weights not finite after epoch 1"
 
 
 def test_wrong_samples_get_one_sentence() -> None:

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from door_networks import bert, resnet18
-from gapscope.measures.measurement import measure
 from gapscope.base.errors import InvalidInput, ReplaceLayer, UnreadableFile
 from gapscope.base.files import to_json
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
+from gapscope.measures.measurement import measure
 from gapscope.measures.ntk_logdet import ntk_logdet
-from gapscope.training.alarms.initial_kernel import InitialKernel
+from gapscope.training.alarms.initial_kernel import KernelNoiseGate
 from gapscope.training.alarms.registry import make_alarm
 from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.loop import train
@@ -76,7 +76,7 @@ def test_the_test_of_identity_can_fail() -> None:
 
 def test_the_numbers_are_those_of_the_measures_on_the_chosen_samples() -> None:
     network, monitor = make_network(), Monitor(make_samples(), ("ntk_trace", "loss", "accuracy"), n_samples=20)
-    numbers = monitor.record(network, 3)
+    numbers = monitor.observe(network, 3)
     assert numbers == measure(network, monitor.samples, ["ntk_trace", "loss", "accuracy"]).values()
     assert monitor.readings[0]["ntk_trace"].units == "squared output / squared weight"
     table = monitor.to_pandas()
@@ -85,16 +85,16 @@ def test_the_numbers_are_those_of_the_measures_on_the_chosen_samples() -> None:
 
 def test_the_log_determinant_is_that_of_the_small_kernel_unless_asked_otherwise() -> None:
     network, samples = make_network(), make_samples(12)
-    small = Monitor(samples, ["ntk_logdet"]).record(network, 1)
-    full = Monitor(samples, ["ntk_logdet"], options={}).record(network, 1)
+    small = Monitor(samples, ["ntk_logdet"]).observe(network, 1)
+    full = Monitor(samples, ["ntk_logdet"], options={}).observe(network, 1)
     assert small["ntk_logdet"] == pytest.approx(float(ntk_logdet(network, samples.inputs, outputs="traced")))
     assert (small["ntk_logdet.rank"], full["ntk_logdet.rank"]) == (12, 36)
 
 
 def test_options_reach_their_measure() -> None:
     network, options = make_network(), {"ntk_trace": {"reduction": "mean"}}
-    mean = Monitor(make_samples(), ["ntk_trace"], n_samples=20, options=options).record(network, 1)["ntk_trace"]
-    total = Monitor(make_samples(), ["ntk_trace"], n_samples=20).record(network, 1)["ntk_trace"]
+    mean = Monitor(make_samples(), ["ntk_trace"], n_samples=20, options=options).observe(network, 1)["ntk_trace"]
+    total = Monitor(make_samples(), ["ntk_trace"], n_samples=20).observe(network, 1)["ntk_trace"]
     assert mean * 60 == pytest.approx(total)
 
 
@@ -149,7 +149,7 @@ def test_dropout_masks_open_gaps_in_the_log_determinant_that_evaluation_mode_doe
 
     def both(network: nn.Module, row: dict[str, Any]) -> None:
         for monitor in monitors:
-            monitor.record(network, row["epoch"])
+            monitor.observe(network, row["epoch"])
 
     network = make_network(batch_norm=False, dropout=0.6, width=10)
     train(network, make_samples(), TrainingSpec(epochs=12, batch_size=16), on_epoch=both)
@@ -163,38 +163,38 @@ def test_dropout_masks_open_gaps_in_the_log_determinant_that_evaluation_mode_doe
 def test_masks_depend_on_seed_and_epoch_alone() -> None:
     network = make_network(batch_norm=False)
     monitor = Monitor(make_samples(), ["ntk_trace"], n_samples=20, mode="train")
-    first = monitor.record(network, 1)
+    first = monitor.observe(network, 1)
     torch.rand(5)
-    assert monitor.record(network, 1) == first != monitor.record(network, 2)
-    assert first != Monitor(make_samples(), ["ntk_trace"], n_samples=20).record(network, 1)
+    assert monitor.observe(network, 1) == first != monitor.observe(network, 2)
+    assert first != Monitor(make_samples(), ["ntk_trace"], n_samples=20).observe(network, 1)
 
 
 def test_the_network_may_be_in_any_mode_and_stays_in_it() -> None:
     for monitor in (Monitor(make_samples(), n_samples=20), Monitor(make_samples(), ["loss"], mode="train")):
         network = make_network(batch_norm=False)
         network[2].eval()
-        monitor.record(network, 1)
+        monitor.observe(network, 1)
         assert [module.training for module in network] == [True, True, False, True]
 
 
 def test_a_first_recording_that_fails_says_so() -> None:
     monitor = Monitor(make_samples(), ["ntk_trace"], n_samples=20, mode="train")
     with pytest.raises(ReplaceLayer, match="BatchNorm must not mix the samples"):
-        monitor.record(make_network(), 1)
+        monitor.observe(make_network(), 1)
     with pytest.raises(InvalidInput, match=r"must run on the inputs; Linear .* raised RuntimeError: mat1 and mat2"):
-        Monitor(make_samples(), ["loss"]).record(nn.Linear(5, 3), 1)
+        Monitor(make_samples(), ["loss"]).observe(nn.Linear(5, 3), 1)
 
 
 def test_later_failures_are_said_once_and_leave_nan() -> None:
     monitor = Monitor(make_samples(), ["ntk_trace", "loss"], n_samples=20)
-    monitor.record(make_network(), 1)
+    monitor.observe(make_network(), 1)
     with pytest.warns(UserWarning, match=r"Epoch 2 could not be recorded \(InvalidInput: .*Training goes on"):
-        broken = monitor.record(nn.Linear(5, 3), 2)
+        broken = monitor.observe(nn.Linear(5, 3), 2)
     assert all(map(math.isnan, broken.values()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        monitor.record(nn.Linear(5, 3), 3)
-    assert math.isfinite(monitor.record(make_network(), 4)["loss"])
+        monitor.observe(nn.Linear(5, 3), 3)
+    assert math.isfinite(monitor.observe(make_network(), 4)["loss"])
     assert (monitor.epochs, len(monitor.readings), len(monitor.readings[1])) == ([1, 2, 3, 4], 4, 0)
 
 
@@ -204,25 +204,25 @@ def test_later_failures_are_said_once_and_leave_nan() -> None:
 )
 def test_no_later_failure_of_a_measure_ends_a_training(monkeypatch: pytest.MonkeyPatch, error: type) -> None:
     monitor = Monitor(make_samples(), ["loss"], n_samples=20)
-    monitor.record(make_network(), 1)
+    monitor.observe(make_network(), 1)
 
     def fail(*arguments: Any, **options: Any) -> None:
         raise error("as told")
 
     monkeypatch.setattr("gapscope.training.monitor.measure", fail)
     with pytest.warns(UserWarning, match=rf"Epoch 2 could not be recorded \({error.__name__}: "):
-        assert math.isnan(monitor.record(make_network(), 2)["loss"])
+        assert math.isnan(monitor.observe(make_network(), 2)["loss"])
     monkeypatch.setattr("gapscope.training.monitor.measure", lambda *a, **o: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        monitor.record(make_network(), 3)
+        monitor.observe(make_network(), 3)
 
 
 def test_warnings_that_are_errors_end_no_training(capsys: pytest.CaptureFixture[str]) -> None:
     monitor = Monitor(make_samples(), ["loss"], n_samples=20, sinks=[Tracker({1, 2, 3})])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        monitor.record(make_network(), 1)
-        monitor.record(nn.Linear(5, 3), 2)
+        monitor.observe(make_network(), 1)
+        monitor.observe(nn.Linear(5, 3), 2)
     told = capsys.readouterr().err
     assert "Tracker could not take the readings of epoch 1" in told and "Epoch 2 could not be recorded" in told
 
@@ -262,7 +262,7 @@ def test_a_sink_that_fails_is_said_once_and_tried_again() -> None:
     said = r"^Tracker could not take the readings of epoch 1 \(ConnectionError: no route to host\)\. Training goes on"
     with pytest.warns(UserWarning, match=said) as caught:
         for epoch in range(1, 5):
-            monitor.record(network, epoch)
+            monitor.observe(network, epoch)
     assert len(caught) == 1
     assert [epoch for epoch, _ in flaky.taken] == [2, 4]
     assert [epoch for epoch, _ in good.taken] == [1, 2, 3, 4]
@@ -274,7 +274,7 @@ def test_a_sink_that_never_works_is_given_up() -> None:
     monitor, network = Monitor(make_samples(), ["loss"], sinks=[dead]), make_network()
     with pytest.warns(UserWarning, match="this is said once"):
         for epoch in range(1, 9):
-            monitor.record(network, epoch)
+            monitor.observe(network, epoch)
     assert dead.calls == GIVE_UP_AFTER
     assert len(monitor.rows) == 8
 
@@ -290,11 +290,11 @@ def test_what_is_handed_out_does_not_change_what_is_kept() -> None:
 def test_the_cost_is_stated() -> None:
     monitor, network = Monitor(make_samples(), ["loss"]), make_network()
     assert math.isnan(monitor.cost.seconds_per_recording)
-    monitor.record(network, 1)
+    monitor.observe(network, 1)
     assert math.isnan(monitor.cost.share)
     slow = Monitor(make_samples(), ["loss"], sinks=[lambda epoch, numbers: time.sleep(0.06)])
     for epoch in range(1, 5):
-        slow.record(network, epoch)
+        slow.observe(network, epoch)
         time.sleep(0.02)
     cost = slow.cost
     assert (cost.recordings, cost.seconds) == (4, pytest.approx(4 * cost.seconds_per_recording))
@@ -326,7 +326,7 @@ def test_a_monitored_training_goes_on_after_an_interruption(tmp_path: Any) -> No
 
 def test_a_monitor_can_be_copied_with_its_readings() -> None:
     monitor = Monitor(make_samples(), ["loss"])
-    monitor.record(make_network(), 1)
+    monitor.observe(make_network(), 1)
     assert copy.deepcopy(monitor).rows == monitor.rows
 
 
@@ -342,13 +342,13 @@ def test_a_monitor_can_be_copied_with_its_readings() -> None:
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        Monitor(make_samples(), **settings).record(make_network(), 1)
+        Monitor(make_samples(), **settings).observe(make_network(), 1)
 
 
 def test_the_rule_of_every_is_one_in_own_loops_and_callbacks() -> None:
     network, by_hand, called = make_network(), *(Monitor(make_samples(), ["loss"], every=3) for _ in range(2))
     for epoch in range(1, 8):
-        numbers = by_hand.record(network, epoch)
+        numbers = by_hand.observe(network, epoch)
         called(network, {"epoch": epoch})
         assert bool(numbers) == (epoch in (3, 6))
     assert by_hand.epochs == called.epochs == [3, 6]
@@ -358,11 +358,11 @@ def test_a_monitor_that_is_used_again_starts_anew_and_says_so() -> None:
     monitor = Monitor(make_samples(), ["loss"], alarm=SharedLearning(neighbours=5))
     assert repr(monitor).endswith("SharedLearning(has seen nothing yet)")
     for epoch in (1, 2):
-        monitor.record(make_network(), epoch)
+        monitor.observe(make_network(), epoch)
     assert monitor.alarm is not None and "not raised; the best epoch so far" in repr(monitor)
     monitor.alarm.raised_at = 2
     with pytest.warns(UserWarning, match="Epoch 1 comes after epoch 2: .* starts anew"):
-        monitor.record(make_network(), 1)
+        monitor.observe(make_network(), 1)
     assert monitor.epochs == [1] and len(monitor.rows) == 1 and not monitor.alarm.raised and monitor.alarm.peak == 1
 
 
@@ -372,7 +372,7 @@ def test_alarms_are_chosen_by_name_and_look_at_the_untrained_network() -> None:
     trained(monitor)
     own = Monitor(samples, [], n_samples=30, alarm="initial_kernel")
     own.begin(make_network())
-    assert isinstance(own.alarm, InitialKernel) and isinstance(monitor.alarm, InitialKernel)
+    assert isinstance(own.alarm, KernelNoiseGate) and isinstance(monitor.alarm, KernelNoiseGate)
     assert own.alarm.share == monitor.alarm.share == monitor.rows[-1]["alarm.contradicted"]
 
 
@@ -407,7 +407,7 @@ def test_an_alarm_refuses_regression_at_once() -> None:
     x = torch.randn(30, 4)
     with pytest.raises(InvalidInput, match="needs class labels, one a sample; these data have none"):
         Monitor((x, x[:, :1]), ["loss"], alarm=SharedLearning())
-    assert Monitor((x, x[:, 0]), ["loss"]).record(nn.Linear(4, 1), 1)["loss"] > 0
+    assert Monitor((x, x[:, 0]), ["loss"]).observe(nn.Linear(4, 1), 1)["loss"] > 0
 
 
 def test_recordings_are_kept_and_drawn(tmp_path: Any) -> None:
@@ -418,14 +418,14 @@ def test_recordings_are_kept_and_drawn(tmp_path: Any) -> None:
 
     monitor = Monitor(make_samples(), ["loss", "accuracy"])
     for epoch in (1, 2):
-        monitor.record(make_network(), epoch)
+        monitor.observe(make_network(), epoch)
     monitor.save(tmp_path / "monitor.json")
     loaded = Monitor.load(tmp_path / "monitor.json")
     assert loaded.to_pandas().equals(monitor.to_pandas()) and loaded.to_json() == monitor.to_json() and len(loaded) == 2
     for drawn in (monitor, loaded):
         assert [axes.get_ylabel() for axes in drawn.plot()] == ["loss", "accuracy"]
     watched = Monitor(make_samples(), ["loss"], alarm="evidence")
-    watched.record(make_network(), 1)
+    watched.observe(make_network(), 1)
     assert watched.alarm is not None
     watched.alarm.raised_at = 1
     axes = watched.plot()
@@ -441,5 +441,5 @@ def test_a_resnet_and_a_bert_are_monitored() -> None:
     for make in (resnet18, bert):
         network, data = make()
         monitor = Monitor(data, ["ntk_trace", "accuracy"], alarm=SharedLearning(neighbours=5))
-        numbers = monitor.record(network, 1)
+        numbers = monitor.observe(network, 1)
         assert numbers["ntk_trace"] > 0 and "alarm.support" in numbers and network.training

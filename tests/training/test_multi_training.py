@@ -15,7 +15,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import LossSpec, PenaltySpec, TrainingSpec
 from gapscope.penalties.input_jacobian import InputJacobianPenalty
 from gapscope.training.loop import TrainingResult, train
-from gapscope.training.multi_training import train_together
+from gapscope.training.multi_training import train_many
 
 N, COUNT = 53, 3
 
@@ -59,11 +59,11 @@ def both(settings: list[TrainingSpec], *, plain: bool = False, **options: Any) -
         train(network, given[i], settings[i], seed=i + 3, test=given[0], **options) for i, network in enumerate(alone)
     ]
     before = torch.get_rng_state()
-    found = train_together(stacked, given, settings, seeds=[3, 4, 5], test=given[0], stack="always", **options)
+    found = train_many(stacked, given, settings, seeds=[3, 4, 5], test=given[0], stack="always", **options)
     assert torch.equal(torch.get_rng_state(), before)
     worst = difference(alone, stacked)
     for one, other in zip(results, found, strict=True):
-        assert (one.status, one.stopped) == (other.status, other.stopped)
+        assert (one.status, one.stop_reason) == (other.status, other.stop_reason)
         for row, again in zip(one.history, other.history, strict=True):
             assert row.keys() == again.keys()
             worst = max(worst, *(abs(row[name] - again[name]) for name in row if name != "seconds"))
@@ -91,7 +91,7 @@ SETTINGS: dict[str, Any] = {
 def test_a_stack_trains_as_one_after_the_other(name: str) -> None:
     worst, results = both([TrainingSpec(**{"batch_size": 16, "epochs": 2} | given) for given in SETTINGS[name]])
     assert worst < 1e-12
-    stacked = [result.manner for result in results]
+    stacked = [result.execution for result in results]
     assert stacked == [f"in a stack of {COUNT}"] * COUNT or name == "epochs"
 
 
@@ -115,7 +115,7 @@ def test_gradient_similarity_penalties_of_a_stack(options: dict[str, Any]) -> No
         for i in range(COUNT)
     ]
     worst, results = both(settings, plain=True)
-    assert worst < 1e-13 and results[0].manner == f"in a stack of {COUNT}"
+    assert worst < 1e-13 and results[0].execution == f"in a stack of {COUNT}"
     assert results[0].history[-1]["penalty"] > 0
 
 
@@ -125,7 +125,7 @@ def test_float32_agrees_to_a_few_hundred_roundings_after_four_epochs() -> None:
     alone, stacked = networks(dtype=torch.float32), networks(dtype=torch.float32)
     for seed, network in enumerate(alone):
         train(network, (x, y), settings, seed=seed)
-    train_together(stacked, (x, y), settings, stack="always")
+    train_many(stacked, (x, y), settings, stack="always")
     # bounds the drift of 28 steps: one rounding is 6e-8
     assert 0 < difference(alone, stacked) < 5e-5
 
@@ -138,11 +138,11 @@ def test_a_stopped_stack_goes_on_alone_and_in_a_stack(tmp_path: Path) -> None:
     unbroken = networks()
     for seed, network in enumerate(unbroken):
         train(network, data(), settings, seed=seed)
-    train_together(networks(), data(), half, folders=folders, stack="always")
+    train_many(networks(), data(), half, folders=folders, stack="always")
     resumed = networks()
     train(resumed[0], data(), TrainingSpec(batch_size=16, epochs=2, momentum=0.9), seed=0, folder=folders[0])
     resumed = networks()
-    results = train_together(resumed, data(), settings, folders=folders, stack="always")
+    results = train_many(resumed, data(), settings, folders=folders, stack="always")
     assert difference(unbroken, resumed) < 1e-12
     assert [len(result.history) for result in results] == [3] * COUNT
 
@@ -189,17 +189,17 @@ def test_what_cannot_be_stacked_is_trained_alone_and_says_why(make: Any, reason:
     x, y = data(torch.float32)
     for seed, network in enumerate(first):
         train(network, (x, y), settings, seed=seed)
-    results = train_together(second, (x, y), settings, stack="always")
-    assert all(result.manner.startswith("alone: ") for result in results)
-    assert all(re.search(reason, result.manner) for result in results)
+    results = train_many(second, (x, y), settings, stack="always")
+    assert all(result.execution.startswith("alone: ") for result in results)
+    assert all(re.search(reason, result.execution) for result in results)
     assert difference(first, second) == 0
 
 
 def test_a_penalty_without_a_rule_is_trained_alone() -> None:
     given: list[Any] = [[InputJacobianPenalty(0.1)], [InputJacobianPenalty(0.1)]]
     settings = TrainingSpec(batch_size=16, epochs=1)
-    results = train_together(networks(count=2), data(), settings, penalties=given, stack="always")
-    assert results[0].manner == "alone: InputJacobianPenalty watches the layers of one network"
+    results = train_many(networks(count=2), data(), settings, penalties=given, stack="always")
+    assert results[0].execution == "alone: InputJacobianPenalty watches the layers of one network"
 
 
 def test_one_that_diverges_leaves_the_others_alone() -> None:
@@ -207,7 +207,7 @@ def test_one_that_diverges_leaves_the_others_alone() -> None:
     alone, stacked = networks(plain=True), networks(plain=True)
     for seed, (network, item) in enumerate(zip(alone, settings, strict=True)):
         train(network, data(), item, seed=seed)
-    results = train_together(stacked, data(), settings, stack="always")
+    results = train_many(stacked, data(), settings, stack="always")
     assert [result.status for result in results] == ["finished", "diverged", "finished"]
     assert difference(alone[::2], stacked[::2]) < 1e-12
 
@@ -220,7 +220,7 @@ def test_what_one_raises_does_not_touch_the_others() -> None:
     settings = TrainingSpec(batch_size=16, epochs=2)
     calls: list[Any] = [fail, None, None]
     with pytest.raises(ValueError, match="no more") as caught:
-        train_together(stacked, data(), settings, on_epoch=calls, stack="always")
+        train_many(stacked, data(), settings, on_epoch=calls, stack="always")
     assert caught.value.__notes__ == ["This is network 0 of 3; the others have been trained."]
     train(alone[2], data(), settings, seed=2)
     assert difference(alone[2:], stacked[2:]) < 1e-12
@@ -228,20 +228,20 @@ def test_what_one_raises_does_not_touch_the_others() -> None:
 
 def test_the_automatic_choice_is_one_of_both_and_never_means_never() -> None:
     settings = TrainingSpec(batch_size=16, epochs=1)
-    results = train_together(networks(), data(), settings)
-    assert all("in a stack of 3" in r.manner or "times as long" in r.manner for r in results)
+    results = train_many(networks(), data(), settings)
+    assert all("in a stack of 3" in r.execution or "times as long" in r.execution for r in results)
     alone, never = networks(), networks()
     for seed, network in enumerate(alone):
         train(network, data(), settings, seed=seed)
-    assert [r.manner for r in train_together(never, data(), settings, stack="never")] == [""] * COUNT
+    assert [r.execution for r in train_many(never, data(), settings, stack="never")] == [""] * COUNT
     assert difference(alone, never) == 0
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:
     made, settings = networks(), TrainingSpec(epochs=1)
     with pytest.raises(InvalidInput, match="must be different objects; one is given twice"):
-        train_together([made[0], made[0]], data(), settings)
+        train_many([made[0], made[0]], data(), settings)
     with pytest.raises(InvalidInput, match="networks"):
-        train_together(made, data(), [settings])
+        train_many(made, data(), [settings])
     with pytest.raises(InvalidInput, match="stack must be one of"):
-        train_together(made, data(), settings, stack="sometimes")  # type: ignore[arg-type]
+        train_many(made, data(), settings, stack="sometimes")  # type: ignore[arg-type]

@@ -11,11 +11,11 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.ablation.split import Activations, SplitNetwork, split_at
-from gapscope.ablation.summed_tail import tail_of
-from gapscope.ablation.unit_order import Attribute, class_selectivity, mean_absolute_activation, ranked, weight_norm
+from gapscope.ablation.summed_tail import choose_tail
+from gapscope.ablation.unit_order import Attribute, class_selectivity, mean_absolute_activation, rank_units, weight_norm
 from gapscope.base.errors import InvalidInput
-from gapscope.base.random_streams import given_or_repeatable
-from gapscope.inspection.outputs import ready_inputs
+from gapscope.base.random_streams import resolve_generator
+from gapscope.inspection.outputs import prepare_inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +40,12 @@ class _Ranking:
         per_class: Iterable[Activations],
     ) -> None:
         self.split, self.attribute = split, attribute
-        self.generator = given_or_repeatable(generator, "unit ablation")
+        self.generator = resolve_generator(generator, "unit ablation")
         if attribute == "class_selectivity":
             self.selectivity = class_selectivity(torch.stack([self._means(source) for source in per_class]))
 
     def _means(self, source: Activations) -> Float[Tensor, " m"]:
-        return mean_absolute_activation(self.split.units_first(source.values))
+        return mean_absolute_activation(self.split.flatten_positions(source.values))
 
     def __call__(self, source: Activations) -> Int[Tensor, " m"]:
         """Return the units of one class in the order of removal."""
@@ -56,7 +56,7 @@ class _Ranking:
                 f"attribute must return one number, not NaN, for each of the {units} units of layer "
                 f"'{self.split.label}'; got shape {list(scores.shape)}. It is given activations [n, units, ...]."
             )
-        return ranked(scores.to(source.values.device))
+        return rank_units(scores.to(source.values.device))
 
     def _scores(self, source: Activations) -> Tensor:
         units = source.values.shape[self.split.unit_axis]
@@ -110,14 +110,14 @@ def class_curves(
     Returns:
         The curves, exact, in float64 on the CPU.
     """
-    first = ready_inputs(network, x[:2])
+    first = prepare_inputs(network, x[:2])
     split = split_at(network, first, layer, unit_axis)
-    tail = tail_of(split, first, chunk_size)
+    tail = choose_tail(split, first, chunk_size)
     rows = tail.rows_of(lambda: split.activations(first[:1]), first.device)
     classes = y.unique().tolist()
 
     def source(label: int) -> Activations:
-        return split.all_activations(ready_inputs(network, x[(y == label).to(x.device)]), rows)
+        return split.all_activations(prepare_inputs(network, x[(y == label).to(x.device)]), rows)
 
     ranking = _Ranking(split, attribute, generator, (source(label) for label in classes))
     curves = []

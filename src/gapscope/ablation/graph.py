@@ -43,7 +43,7 @@ class _Tracer(fx.Tracer):
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedGraph:
     """The operations of one forward pass.
 
     Attributes:
@@ -90,7 +90,7 @@ class Traced:
         return next((node for node in self.graph.nodes if self.label(node) == layer), None)
 
 
-def trace(network: nn.Module) -> Traced | None:
+def trace(network: nn.Module) -> TracedGraph | None:
     """Return the network's operations, None where its forward cannot be traced symbolically.
 
     What the network's forward stores in its own modules while it is traced is put back.
@@ -115,7 +115,7 @@ def trace(network: nn.Module) -> Traced | None:
     if not isinstance(output, fx.Node):
         return None
     names = {module: name for name, module in named_modules(network).items()}
-    return Traced(root, graph, output, tracer.returned, names)
+    return TracedGraph(root, graph, output, tracer.returned, names)
 
 
 def _reached(
@@ -140,7 +140,7 @@ def ancestors(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[
     return _reached(nodes, lambda node: node.all_input_nodes, stop)
 
 
-def crossing(traced: Traced, site: fx.Node) -> list[fx.Node]:
+def crossing(traced: TracedGraph, site: fx.Node) -> list[fx.Node]:
     """Return what reaches the output past `site`: nodes computed from the input, not from `site`, used behind it."""
     behind = (descendants([site]) & ancestors([traced.output])) - {site}
     from_input = descendants([traced.input])
@@ -151,7 +151,7 @@ def crossing(traced: Traced, site: fx.Node) -> list[fx.Node]:
     ]
 
 
-class Piece:
+class Subgraph:
     """Some of a network's operations, run one after the other.
 
     A GraphModule would be the same as generated code, which torch keeps for ever, a few kilobytes for every piece.
@@ -166,7 +166,9 @@ class Piece:
         return self._interpreter.run(*values)
 
 
-def piece(traced: Traced, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tuple[Piece, list[bool]]:
+def extract_subgraph(
+    traced: TracedGraph, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
+) -> tuple[Subgraph, list[bool]]:
     """Cut the operations from `inputs` to `outputs` out of a traced network.
 
     Args:
@@ -184,4 +186,4 @@ def piece(traced: Traced, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node])
         if node in needed and node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in outputs))
-    return Piece(traced.root, graph), [node in needed for node in inputs]
+    return Subgraph(traced.root, graph), [node in needed for node in inputs]

@@ -6,15 +6,15 @@ from itertools import takewhile
 
 from torch import Tensor, fx, nn
 
-from gapscope.ablation.graph import Traced, ancestors, descendants
+from gapscope.ablation.graph import TracedGraph, ancestors, descendants
 from gapscope.base.errors import NotMeasurable
-from gapscope.inspection.hooks import ACTIVATIONS, Weighted, calls, kind
+from gapscope.inspection.hooks import ACTIVATIONS, Weighted, kind, record_module_calls
 
 _CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d"})
 _GATES = frozenset({"sigmoid", "hardsigmoid"})
 
 
-def _kind(traced: Traced, node: fx.Node) -> str:
+def _kind(traced: TracedGraph, node: fx.Node) -> str:
     """Return what a node does; subclasses of torch's convolutions and linear layers count as these."""
     module = traced.module(node)
     if isinstance(module, nn.Linear):
@@ -24,14 +24,14 @@ def _kind(traced: Traced, node: fx.Node) -> str:
     return kind(traced.function_name(node))
 
 
-def _is_activation(traced: Traced, node: fx.Node) -> bool:
+def _is_activation(traced: TracedGraph, node: fx.Node) -> bool:
     name = _kind(traced, node)
     if name in _GATES and node.users and all(_kind(traced, user) == "mul" for user in node.users):
         return False
     return name in ACTIVATIONS
 
 
-def _weighted(traced: Traced) -> list[fx.Node]:
+def _weighted(traced: TracedGraph) -> list[fx.Node]:
     used = ancestors([traced.output]) & descendants([traced.input])
     return [node for node in traced.graph.nodes if node in used and _kind(traced, node) in _CONVOLUTIONS | {"linear"}]
 
@@ -52,7 +52,7 @@ def default_module(network: nn.Module, x: Tensor) -> str:
     Raises:
         NotMeasurable: No activation module is called between the last hidden layer and the next layer with weights.
     """
-    made = calls(network, x[:1])
+    made = record_module_calls(network, x[:1])
     *hidden, _ = [i for i, call in enumerate(made) if isinstance(call.module, Weighted)] or [0]
     last = next((i for i in reversed(hidden) if not isinstance(made[i].module, nn.Linear)), max(hidden, default=-1))
     behind = takewhile(lambda call: not isinstance(call.module, Weighted), made[last + 1 :])
@@ -65,7 +65,7 @@ def default_module(network: nn.Module, x: Tensor) -> str:
     )
 
 
-def default_site(traced: Traced) -> fx.Node:
+def default_site(traced: TracedGraph) -> fx.Node:
     """Return the activation of the last convolution, or of the last hidden layer in a network without convolutions.
 
     The last convolution or linear layer of all is the network's head and no hidden layer. The activation is the first
@@ -100,7 +100,7 @@ def default_site(traced: Traced) -> fx.Node:
     )
 
 
-def unit_axis_behind(traced: Traced, site: fx.Node, dimensions: int) -> int | None:
+def unit_axis_behind(traced: TracedGraph, site: fx.Node, dimensions: int) -> int | None:
     """Return the axis that counts units in an output of so many dimensions, None where it is not plain.
 
     It is the last one behind a linear layer, and the first after the samples behind a convolution whose output has
@@ -120,7 +120,7 @@ def unit_axis_behind(traced: Traced, site: fx.Node, dimensions: int) -> int | No
     return -1 if kinds[-1:] == ["linear"] else None
 
 
-def producing_layer(traced: Traced, site: fx.Node, n_units: int) -> nn.Module | None:
+def producing_layer(traced: TracedGraph, site: fx.Node, n_units: int) -> nn.Module | None:
     """Return the last convolution or linear module before `site` that has `n_units` outputs, None if there is none."""
     before = ancestors([site])
     modules = [traced.module(node) for node in _weighted(traced) if node in before]

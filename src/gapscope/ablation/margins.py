@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices_of
-from gapscope.inspection.hooks import Weighted, calls, kind, module_named, tapped
+from gapscope.inspection.distributed import compute_distributed, processes
+from gapscope.inspection.hooks import Weighted, capture_outputs, kind, module_named, record_module_calls
 from gapscope.inspection.moments import ChannelMoments
-from gapscope.inspection.outputs import checked_outputs, ready_inputs, samples_per_pass
-from gapscope.inspection.distributed import divided, processes
+from gapscope.inspection.outputs import checked_outputs, prepare_inputs, samples_per_pass
 
 
 def default_layers(network: nn.Module, x: Tensor) -> list[str]:
@@ -30,7 +30,7 @@ def default_layers(network: nn.Module, x: Tensor) -> list[str]:
     Returns:
         Names of modules, after "input".
     """
-    made = calls(network, x)
+    made = record_module_calls(network, x)
     weighted = [call for call in made if isinstance(call.module, Weighted)][:-1]
     hidden = []
     for layer in weighted:
@@ -67,19 +67,19 @@ def boundary_distances_with_variances(
     moments = {name: ChannelMoments() for name in layers}
 
     def of(part: slice) -> Tensor:
-        x = ready_inputs(network, samples.inputs[part])
+        x = prepare_inputs(network, samples.inputs[part])
         x = x.detach().requires_grad_(x.is_floating_point())
-        with tapped(modules) as seen:
+        with capture_outputs(modules) as seen:
             outputs = checked_outputs(network(x.clone()), len(x))  # a network may change its input in place
         seen["input"] = x
-        difference = _difference(outputs, ready_inputs(network, samples.targets[part]))  # type: ignore[index]
+        difference = _difference(outputs, prepare_inputs(network, samples.targets[part]))  # type: ignore[index]
         gradients = _gradients(difference, {name: seen.get(name) for name in layers})
         squares = torch.stack([gradient.double().flatten(1).square().sum(1) for gradient in gradients])
         for name in layers:
             moments[name].update(seen[name].flatten(1))
         return (difference.detach().double() / (epsilon + squares).sqrt()).cpu()
 
-    distances = divided(
+    distances = compute_distributed(
         len(samples), lambda stretch: torch.cat([of(p) for p in slices_of(stretch, chunk_size)], 1), dim=1
     )
     if (among := processes(len(samples))) is not None:

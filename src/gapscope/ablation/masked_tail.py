@@ -14,7 +14,7 @@ from gapscope.ablation.split import Activations, SplitNetwork
 from gapscope.ablation.states import States
 from gapscope.base.samples import slices, slices_of
 from gapscope.inspection.chunking import rows_per_pass
-from gapscope.inspection.distributed import divided
+from gapscope.inspection.distributed import compute_distributed
 
 # Bytes of masked activations a pass: more of them leave the caches of a CPU and make nothing faster.
 PASS_BYTES = 2**28
@@ -31,13 +31,13 @@ def doubtful(outputs: Float[Tensor, "r k"], tolerance: float) -> Bool[Tensor, " 
     return largest - second < tolerance * outputs.abs().amax(1)
 
 
-def judged(outputs: Float[Tensor, "r k"]) -> Int[Tensor, "2 r"]:
+def predict_with_ties(outputs: Float[Tensor, "r k"]) -> Int[Tensor, "2 r"]:
     """Return the predicted class of each row, and 1 where the largest two outputs agree up to rounding, else 0."""
     ties = doubtful(outputs, TIE_ULPS * torch.finfo(outputs.dtype).eps)
     return torch.stack([outputs.argmax(1), ties.long()])
 
 
-class Tail(ABC):
+class TailEvaluator(ABC):
     """What evaluates all ablations of one layer.
 
     The last bits of a network's outputs depend on how many rows a batch has. Where the largest two outputs agree up to
@@ -97,19 +97,19 @@ class Tail(ABC):
         return torch.cat([predicted(every[part]) for part in slices(len(source), rows)])
 
 
-class MaskedTail(Tail):
+class MaskedTail(TailEvaluator):
     """The general way: every distinct state is one row of a large batch through the rest of the network."""
 
     def _evaluated(
         self, source: Activations, ranking: Int[Tensor, " m"]
     ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
-        active = (self.split.units_first(source.values) != 0).any(2)
+        active = (self.split.flatten_positions(source.values) != 0).any(2)
         states, rank = States(active[:, ranking]), ranking.argsort()
 
         def evaluated(chunk: Tensor) -> Tensor:
             samples = states.sample_of[chunk]
-            values = self.split.masked(source.values[samples], states.kept(chunk)[:, rank])
-            return judged(self.split.outputs(values, source, samples))
+            values = self.split.masked(source.values[samples], states.mask(chunk)[:, rank])
+            return predict_with_ties(self.split.outputs(values, source, samples))
 
         every = torch.arange(states.total, device=ranking.device)
         rows = self.rows_of(lambda: evaluated(every[:1]), every.device)
@@ -117,5 +117,5 @@ class MaskedTail(Tail):
         def of(stretch: slice) -> Tensor:
             return torch.cat([evaluated(every[part]) for part in slices_of(stretch, rows)], 1)
 
-        predicted, tied = divided(states.total, of, dim=1)
+        predicted, tied = compute_distributed(states.total, of, dim=1)
         return states, predicted, tied.bool()

@@ -21,7 +21,7 @@ Call = tuple[nn.Module, Any]
 
 
 @contextmanager
-def forwards(functions: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+def patch_forwards(functions: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     """Let modules call these functions in place of their own `forward` while the body runs; their hooks stay."""
     with ExitStack() as stack:
         for module, function in functions.items():
@@ -74,11 +74,11 @@ def passed_calls(network: nn.Module, layer: nn.Module) -> Iterator[list[Call]]:
         return call
 
     modules = [module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)]
-    with forwards({module: watched(module) for module in modules}):
+    with patch_forwards({module: watched(module) for module in modules}):
         yield found
 
 
-def handing_back(calls: Sequence[Call]) -> dict[nn.Module, Callable[..., Any]]:
+def replay_forwards(calls: Sequence[Call]) -> dict[nn.Module, Callable[..., Any]]:
     """Return, for `forwards`, functions that hand back what the calls returned; what comes after them is computed."""
     returned: dict[nn.Module, list[Any]] = {}
     for module, output in calls:
@@ -98,7 +98,7 @@ def handing_back(calls: Sequence[Call]) -> dict[nn.Module, Callable[..., Any]]:
     return {module: function(module) for module in returned}
 
 
-class Reads(TorchDispatchMode):
+class ReadRecorder(TorchDispatchMode):
     """Notes which tensors any operation takes while it is on; one that is only handed on is not read."""
 
     def __init__(self) -> None:

@@ -12,12 +12,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from gapscope.ablation.graph import Traced, ancestors, crossing, piece, trace
+from gapscope.ablation.graph import TracedGraph, ancestors, crossing, extract_subgraph, trace
 from gapscope.ablation.layers import default_module, default_site, producing_layer, unit_axis_behind
-from gapscope.ablation.replay import Reads, forwards, handing_back, passed_calls
+from gapscope.ablation.replay import ReadRecorder, passed_calls, patch_forwards, replay_forwards
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.samples import slices
-from gapscope.inspection.hooks import module_named, named_modules, tapped
+from gapscope.inspection.hooks import capture_outputs, module_named, named_modules
 from gapscope.inspection.outputs import checked_outputs
 
 
@@ -125,7 +125,7 @@ class SplitNetwork(ABC):
         ]
         return Activations(torch.cat([part.values for part in parts]), tuple(context), parts[0].kinds)
 
-    def units_first(self, values: Tensor) -> Float[Tensor, "s m p"]:
+    def flatten_positions(self, values: Tensor) -> Float[Tensor, "s m p"]:
         """Return the values as [samples, units, positions]."""
         return values.movedim(self.unit_axis, 1).flatten(2) if values.ndim > 2 else values.unsqueeze(-1)
 
@@ -145,7 +145,7 @@ class HookedSplit(SplitNetwork):
 
     def activations(self, x: Tensor) -> Activations:
         """Return what the module returns, from a whole forward pass; the inputs are the context."""
-        with tapped(self.module) as seen:
+        with capture_outputs(self.module) as seen:
             self.network(x)
         if self.label not in seen:
             raise NotMeasurable(
@@ -156,7 +156,7 @@ class HookedSplit(SplitNetwork):
     def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
         """Return the outputs of a whole forward pass in which the module returns `values`."""
         (x,) = source.context_rows(samples, [True])
-        with tapped(self.module, replacement=values):
+        with capture_outputs(self.module, replacement=values):
             return checked_outputs(self.network(x), len(samples))
 
     def producer(self, n_units: int) -> nn.Module | None:
@@ -171,7 +171,7 @@ class ReplayedSplit(HookedSplit):
         super().__init__(network, layer, unit_axis)
         _, one, self.modules, self.structure = self._passed(x[:1])
         values, two, *_ = self._passed(x[:1].expand(2, *x.shape[1:]).clone())
-        with Reads() as read:
+        with ReadRecorder() as read:
             self._outputs(values, two)
 
         def kind(a: Any, b: Any) -> str:
@@ -205,19 +205,19 @@ class ReplayedSplit(HookedSplit):
     def _outputs(self, values: Tensor, context: list[Any]) -> Float[Tensor, "r k"]:
         x, *before = context
         calls = zip(self.modules, tree_unflatten(before, self.structure), strict=True)
-        functions = handing_back(list(calls)) | {self.module[self.label]: lambda *_, **__: values}
-        with forwards(functions), tapped(self.module, replacement=values):
+        functions = replay_forwards(list(calls)) | {self.module[self.label]: lambda *_, **__: values}
+        with patch_forwards(functions), capture_outputs(self.module, replacement=values):
             return checked_outputs(self.network(x), len(values))
 
 
 class TracedSplit(SplitNetwork):
     """A cut of the traced operations: only what lies behind the layer runs again."""
 
-    def __init__(self, traced: Traced, site: fx.Node, label: str, unit_axis: int | None, x: Tensor) -> None:
+    def __init__(self, traced: TracedGraph, site: fx.Node, label: str, unit_axis: int | None, x: Tensor) -> None:
         self.traced, self.site, self.label = traced, site, label
         self.crossing = crossing(traced, site)
-        self.head, _ = piece(traced, [traced.input], [site, *self.crossing])
-        self.tail, (_, *self.uses) = piece(traced, [site, *self.crossing], [traced.output])
+        self.head, _ = extract_subgraph(traced, [traced.input], [site, *self.crossing])
+        self.tail, (_, *self.uses) = extract_subgraph(traced, [site, *self.crossing], [traced.output])
         values, *one = self.head(x[:1])
         _, *two = self.head(x[:1].expand(2, *x.shape[1:]))
         self.kinds = tuple(_kind(a, b) for a, b in zip(one, two, strict=True))

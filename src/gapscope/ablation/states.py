@@ -36,7 +36,7 @@ class States:
         reverse = torch.where(left == count, 0, torch.where(left == 0, count, count + left))
         self.steps: Int[Tensor, "2 s n"] = torch.stack([removed, reverse]) + self.offsets[:, None]
 
-    def kept(self, states: Int[Tensor, " r"]) -> Bool[Tensor, "r m"]:
+    def mask(self, states: Int[Tensor, " r"]) -> Bool[Tensor, "r m"]:
         """Return which ranked units are left in these states; for units that change nothing either answer may come."""
         samples = self.sample_of[states]
         local = (states - self.offsets[samples])[:, None]

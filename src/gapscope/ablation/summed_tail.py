@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from gapscope.ablation.graph import Piece, ancestors, descendants, piece
-from gapscope.ablation.masked_tail import PASS_BYTES, MaskedTail, Tail, doubtful, judged
+from gapscope.ablation.graph import Subgraph, ancestors, descendants, extract_subgraph
+from gapscope.ablation.masked_tail import PASS_BYTES, MaskedTail, TailEvaluator, doubtful, predict_with_ties
 from gapscope.ablation.split import Activations, SplitNetwork, TracedSplit
 from gapscope.ablation.states import States
 from gapscope.base.samples import slices, slices_of
 from gapscope.inspection.chunking import memory_budget
-from gapscope.inspection.distributed import divided
+from gapscope.inspection.distributed import compute_distributed
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class LinearCut:
         rest_uses: Which context values that takes.
     """
 
-    features: Piece
+    features: Subgraph
     uses: list[bool]
     linear: nn.Linear
-    rest: Piece | None
+    rest: Subgraph | None
     rest_uses: list[bool]
 
     def features_of(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r ..."]:
@@ -66,10 +66,10 @@ def linear_cut(split: TracedSplit) -> LinearCut | None:
             break
     else:
         return None
-    features, (_, *uses) = piece(traced, [split.site, *context], node.all_input_nodes)
+    features, (_, *uses) = extract_subgraph(traced, [split.site, *context], node.all_input_nodes)
     if node is traced.output:
         return LinearCut(features, uses, linear, None, [False] * len(context))
-    rest, (_, *rest_uses) = piece(traced, [node, *context], [traced.output])
+    rest, (_, *rest_uses) = extract_subgraph(traced, [node, *context], [traced.output])
     return LinearCut(features, uses, linear, rest, rest_uses)
 
 
@@ -105,7 +105,7 @@ def separates_units(split: SplitNetwork, cut: LinearCut, source: Activations) ->
     return True
 
 
-class SummedTail(Tail):
+class SeparableTail(TailEvaluator):
     r"""The fast way: the linear layer's outputs are sums over the units that are left.
 
     With $\delta_u = h(z)_u - h(0)_u$ they are $W h(0) + b + \sum_{u\ \text{left}} W_u \delta_u$; in ranked order these
@@ -136,7 +136,7 @@ class SummedTail(Tail):
 class _Ablation:
     """One class's ablation: the features of its samples, and their states under one ranking."""
 
-    def __init__(self, tail: SummedTail, source: Activations, ranking: Int[Tensor, " m"]) -> None:
+    def __init__(self, tail: SeparableTail, source: Activations, ranking: Int[Tensor, " m"]) -> None:
         self.cut, self.source, self.tail, self.ranking = tail.cut, source, tail, ranking
         units, every = len(ranking), torch.arange(len(source), device=ranking.device)
 
@@ -170,7 +170,7 @@ class _Ablation:
             return torch.cat([self._group(part, active) for part in slices_of(stretch, group)], 1)
 
         states = (2 * self.states.counts).clamp(min=1)
-        return divided(len(self.source), of, dim=1, length=lambda stretch: int(states[stretch].sum()))
+        return compute_distributed(len(self.source), of, dim=1, length=lambda stretch: int(states[stretch].sum()))
 
     def _group(self, samples: slice, active: int) -> Int[Tensor, "2 r"]:
         """Return what `evaluated` does, for all states of a few samples."""
@@ -228,12 +228,12 @@ class _Ablation:
 
     def _masked_forward(self, states: Int[Tensor, " r"]) -> Int[Tensor, "2 r"]:
         samples = self.states.sample_of[states]
-        kept = self.states.kept(states)[:, self.ranking.argsort()].unsqueeze(2)
+        kept = self.states.mask(states)[:, self.ranking.argsort()].unsqueeze(2)
         features = torch.where(kept, self.features[samples], self.resting[samples]).flatten(1)
-        return judged(self.cut.outputs_of(self.cut.linear(features), self.source, samples))
+        return predict_with_ties(self.cut.outputs_of(self.cut.linear(features), self.source, samples))
 
 
-def tail_of(split: SplitNetwork, x: Tensor, chunk_size: int | None) -> Tail:
+def choose_tail(split: SplitNetwork, x: Tensor, chunk_size: int | None) -> TailEvaluator:
     """Return the fastest exact way to evaluate the ablations of a layer.
 
     Args:
@@ -246,5 +246,5 @@ def tail_of(split: SplitNetwork, x: Tensor, chunk_size: int | None) -> Tail:
     """
     cut = linear_cut(split) if isinstance(split, TracedSplit) else None
     if cut is not None and separates_units(split, cut, split.activations(x[:2])):
-        return SummedTail(split, cut, chunk_size)
+        return SeparableTail(split, cut, chunk_size)
     return MaskedTail(split, chunk_size)

@@ -77,6 +77,6 @@ def weight_norm(layer: nn.Module | None, label: str) -> Float[Tensor, " m"]:
     return layer.weight.detach().double().flatten(1).abs().sum(1)  # type: ignore[union-attr]
 
 
-def ranked(scores: Float[Tensor, " m"]) -> Int[Tensor, " m"]:
+def rank_units(scores: Float[Tensor, " m"]) -> Int[Tensor, " m"]:
     """Return the units by descending score; equal ones keep their order."""
     return scores.argsort(descending=True, stable=True)

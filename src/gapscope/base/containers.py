@@ -25,7 +25,7 @@ FORMS = (
 
 
 @dataclass
-class Gathered:
+class CollatedData:
     """Inputs with raw targets, and sentences about what was left out on the way."""
 
     inputs: Inputs
@@ -106,7 +106,7 @@ def _stacked(value: Any) -> Any:
     return value
 
 
-def _from_mapping(data: Mapping[str, Any]) -> Gathered:
+def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
     notes: list[str] = []
     data = {str(name): _stacked(value) for name, value in data.items()}
     left_out = [name for name, value in data.items() if not is_column(value)]
@@ -117,10 +117,10 @@ def _from_mapping(data: Mapping[str, Any]) -> Gathered:
     targets = None if target is None else columns.pop(target)
     if not columns:
         raise InvalidInput(f"A mapping must hold inputs beside the labels; got {', '.join(data) or 'nothing'}.")
-    return Gathered(columns, targets, notes)
+    return CollatedData(columns, targets, notes)
 
 
-def _from_sequence(batch: Sequence[Any]) -> Gathered:
+def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     x, *rest = batch
     if not _are_inputs(x) or (rest and not is_column(rest[0])):
         raise InvalidInput(f"data must be {FORMS}; got {type(batch).__name__} of {_kinds(batch)}.")
@@ -131,7 +131,7 @@ def _from_sequence(batch: Sequence[Any]) -> Gathered:
             f"left out: {_kinds(rest[1:])}. To pass several inputs give ((x1, x2), y)."
         )
     inputs = _inputs(x)
-    return Gathered(inputs, column(rest[0]) if rest else None, notes)
+    return CollatedData(inputs, column(rest[0]) if rest else None, notes)
 
 
 def _kinds(values: Iterable[Any]) -> str:
@@ -141,10 +141,10 @@ def _kinds(values: Iterable[Any]) -> str:
     )
 
 
-def _one(batch: Any) -> Gathered:
+def _one(batch: Any) -> CollatedData:
     """One batch, or data that are whole already."""
     if is_column(batch):
-        return Gathered(column(batch))
+        return CollatedData(column(batch))
     if is_mapping(batch):
         return _from_mapping(batch)
     if is_list_or_tuple(batch) and batch:
@@ -197,7 +197,7 @@ def _check_masked(batches: Sequence[dict[str, Tensor]]) -> None:
         )
 
 
-def _joined(batches: Iterable[Any]) -> Gathered:
+def _joined(batches: Iterable[Any]) -> CollatedData:
     parts = [_one(batch) for batch in batches]
     if not parts:
         raise InvalidInput("data must hold at least one sample; the loader is empty.")
@@ -210,10 +210,10 @@ def _joined(batches: Iterable[Any]) -> Gathered:
     targets = None
     if parts[0].targets is not None:
         targets = _joined_columns([part.targets for part in parts if part.targets is not None], "y", -100)
-    return Gathered(inputs, targets, parts[0].notes)
+    return CollatedData(inputs, targets, parts[0].notes)
 
 
-def _hugging_face(data: Any) -> Gathered:
+def _hugging_face(data: Any) -> CollatedData:
     """A `datasets.Dataset`, read whole; columns of text are left out."""
     rows = data.with_format("torch")[:]
     ragged = [name for name, value in rows.items() if isinstance(value, list) and isinstance(value[0], Tensor)]
@@ -225,7 +225,7 @@ def _hugging_face(data: Any) -> Gathered:
     return _from_mapping(rows)
 
 
-def gathered(data: Any) -> Gathered:
+def collate_data(data: Any) -> CollatedData:
     """Return inputs and targets of data in any usual form, as whole tensors.
 
     Args:

@@ -73,7 +73,7 @@ class SlowGradients(UserWarning):
     """Gradients of single samples are right, but computed by one backward pass a sample; said once a network."""
 
 
-def nearest(given: str, known: Iterable[str]) -> str:
+def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the known name nearest to `given`, or an empty string.
 
     >>> nearest("widht", ["width", "depth"])
@@ -97,7 +97,7 @@ def check_choice(parameter: str, given: str, choices: Iterable[str]) -> None:
     choices = list(choices)
     if given not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
-        raise InvalidInput(f"{parameter} must be one of {listed}; got {given!r}.{nearest(str(given), choices)}")
+        raise InvalidInput(f"{parameter} must be one of {listed}; got {given!r}.{did_you_mean(str(given), choices)}")
 
 
 def check_range(

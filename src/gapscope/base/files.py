@@ -41,7 +41,7 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
 
 
 @contextmanager
-def written_whole(path: Path, *, durable: bool = True) -> Generator[BinaryIO]:
+def atomic_writer(path: Path, *, durable: bool = True) -> Generator[BinaryIO]:
     """Open a temporary name beside `path` for writing; at the end of the block it becomes `path`.
 
     Whatever happens (a kill, a full disk), `path` holds its old content or the new one, never a part.
@@ -67,14 +67,14 @@ def written_whole(path: Path, *, durable: bool = True) -> Generator[BinaryIO]:
     except OSError as error:
         raise NotWritten(
             f"{path} could not be written ({error.strerror or error}); what was there before is untouched. "
-            f"{_way_out(error)}, then run the same command again."
+            f"{_suggest_fix(error)}, then run the same command again."
         ) from error
     finally:
         with contextlib.suppress(OSError):  # what cannot be written can often not be removed either
             temporary.unlink(missing_ok=True)
 
 
-def _way_out(error: OSError) -> str:
+def _suggest_fix(error: OSError) -> str:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "Make the folder writable or choose another one"
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
@@ -129,7 +129,7 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) 
     Raises:
         NotWritten: The disk is full or the folder cannot be written; the old content is untouched.
     """
-    with written_whole(path, durable=durable) as file:
+    with atomic_writer(path, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class InputForm:
+class InputLayout:
     """What one tensor of inputs stands for.
 
     Measures work on one tensor with a row a sample. Several floating-point inputs of one type lie side by side in it;
@@ -26,7 +26,7 @@ class InputForm:
     columns: tuple[Tensor, ...] = ()
     shapes: tuple[torch.Size, ...] = ()
 
-    def parts(self, x: Tensor) -> tuple[Tensor, ...]:
+    def unpack(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the inputs that the rows of `x` stand for, samples first.
 
         >>> form = InputForm(("ids", "mask"), columns=(torch.tensor([[7], [8]]), torch.tensor([[1], [0]])))
@@ -42,7 +42,7 @@ class InputForm:
         return tuple(part.reshape(len(x), *shape) for part, shape in pairs)
 
 
-def packed(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, InputForm]:
+def pack_inputs(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, InputLayout]:
     """Return one tensor of inputs that stands for several, and what it stands for.
 
     Args:
@@ -55,8 +55,8 @@ def packed(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, Inp
     tensors = tuple(inputs.values()) if isinstance(inputs, Mapping) else tuple(inputs)
     first = tensors[0]
     if len(tensors) == 1 and first.ndim > 1:
-        return first, InputForm(names)
+        return first, InputLayout(names)
     if first.is_floating_point() and len({tensor.dtype for tensor in tensors}) == 1:
         side_by_side = torch.cat([tensor.reshape(len(first), -1) for tensor in tensors], dim=1)
-        return side_by_side, InputForm(names, shapes=tuple(tensor.shape[1:] for tensor in tensors))
-    return torch.arange(len(first))[:, None], InputForm(names, columns=tensors)
+        return side_by_side, InputLayout(names, shapes=tuple(tensor.shape[1:] for tensor in tensors))
+    return torch.arange(len(first))[:, None], InputLayout(names, columns=tensors)

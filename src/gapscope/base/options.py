@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from gapscope.base.errors import InvalidInput, nearest
+from gapscope.base.errors import InvalidInput, did_you_mean
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 
 
@@ -34,10 +34,10 @@ def check_known(owner: str, given: Iterable[str], known: Iterable[str], *, noun:
     for name in given:
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise InvalidInput(f"{owner} has no {noun} {name!r}; it knows {listed}.{nearest(str(name), known)}")
+            raise InvalidInput(f"{owner} has no {noun} {name!r}; it knows {listed}.{did_you_mean(str(name), known)}")
 
 
-def typed(name: str, value: Any, annotation: Any) -> Any:
+def coerce(name: str, value: Any, annotation: Any) -> Any:
     """Return a value in its declared type, so that 0 and 0.0 are one setting; a wrong type is refused by name.
 
     Args:
@@ -67,7 +67,7 @@ def typed(name: str, value: Any, annotation: Any) -> Any:
         item_type = typing.get_args(annotation)[0]
         if not is_list_or_tuple(value):
             raise InvalidInput(f"{name} must be a list; got {value!r}. Write it in square brackets.")
-        return tuple(typed(f"{name}[{i}]", item, item_type) for i, item in enumerate(value))
+        return tuple(coerce(f"{name}[{i}]", item, item_type) for i, item in enumerate(value))
     if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not _is_finite(value):
             raise InvalidInput(f"{name} must be a finite number; got {str(value)[:40]}.")
@@ -75,7 +75,7 @@ def typed(name: str, value: Any, annotation: Any) -> Any:
     if annotation is int and isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     if origin is not None and is_mapping(value):
-        _check_plain(name, value)
+        _check_jsonable(name, value)
         return dict(value)
     if annotation in (bool, str) and isinstance(value, annotation):
         return value
@@ -89,11 +89,11 @@ def _is_finite(value: float) -> bool:
         return False
 
 
-def _check_plain(name: str, value: Any) -> None:
+def _check_jsonable(name: str, value: Any) -> None:
     """Raise InvalidInput for a value that JSON does not know: options become part of a run's id."""
     if is_mapping(value) or is_list_or_tuple(value):
         for key, item in value.items() if is_mapping(value) else enumerate(value):
-            _check_plain(f"{name}.{key}", item)
+            _check_jsonable(f"{name}.{key}", item)
     elif isinstance(value, float) and not math.isfinite(value):
         raise InvalidInput(f"{name} must be a finite number; got {value}.")
     elif value is not None and not isinstance(value, bool | int | float | str):

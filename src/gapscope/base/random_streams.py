@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from gapscope.base.randomness import stream_seed
+from gapscope.base.randomness import derive_seed
 
 
-def stream(seed: int, purpose: str) -> torch.Generator:
+def make_generator(seed: int, purpose: str) -> torch.Generator:
     """Return a generator that depends on the seed and on what it is for, so that no draw moves another.
 
     >>> stream(0, "blur").initial_seed() == stream(0, "blur").initial_seed() != stream(0, "labels").initial_seed()
     True
     """
-    return torch.Generator().manual_seed(stream_seed(seed, purpose))
+    return torch.Generator().manual_seed(derive_seed(seed, purpose))
 
 
-def given_or_repeatable(
+def resolve_generator(
     generator: torch.Generator | None, purpose: str = "", device: torch.device | str = "cpu"
 ) -> torch.Generator:
     """Return `generator`, or where it is None a new one with a fixed seed: the one meaning of `generator=None`.
@@ -39,4 +39,4 @@ def given_or_repeatable(
     """
     if generator is not None:
         return generator
-    return torch.Generator(device).manual_seed(stream_seed(0, purpose) if purpose else 0)
+    return torch.Generator(device).manual_seed(derive_seed(0, purpose) if purpose else 0)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def stream_seed(seed: int, purpose: str) -> int:
+def derive_seed(seed: int, purpose: str) -> int:
     """Return the 63-bit seed of the stream called `purpose`; other purposes and seeds give unrelated streams.
 
     >>> stream_seed(0, "order") == stream_seed(0, "order") != stream_seed(0, "dropout")
@@ -19,7 +19,7 @@ def stream_seed(seed: int, purpose: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def numpy_given_or_repeatable(generator: np.random.Generator | None) -> np.random.Generator:
+def resolve_numpy_generator(generator: np.random.Generator | None) -> np.random.Generator:
     """Return `generator`, or where it is None a new one with seed 0; see `random_streams.given_or_repeatable`."""
     import numpy as np
 

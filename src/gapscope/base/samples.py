@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length
-from gapscope.base.containers import gathered
-from gapscope.base.input_packing import InputForm, packed
+from gapscope.base.input_packing import InputLayout, pack_inputs
 
 IGNORED = -100
 
@@ -30,7 +30,7 @@ class Samples:
 
     inputs: Tensor
     targets: Tensor | None = None
-    form: InputForm | None = None
+    form: InputLayout | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ def _check_inputs(inputs: Any) -> None:
     _check_values(inputs)
 
 
-def sums_up(tensor: Tensor) -> bool:
+def has_finite_sum(tensor: Tensor) -> bool:
     """Whether the sum is finite, which costs a pass over the numbers and no memory; it may overflow, too."""
     return not (tensor.is_floating_point() or tensor.is_complex()) or bool(tensor.detach().sum().isfinite())
 
@@ -81,7 +81,7 @@ def sums_up(tensor: Tensor) -> bool:
 def _check_values(inputs: Tensor) -> None:
     if inputs.is_meta:
         raise InvalidInput("inputs must hold numbers; got tensors on the meta device, which have none. Load the data.")
-    if inputs.is_floating_point() and not sums_up(inputs):
+    if inputs.is_floating_point() and not has_finite_sum(inputs):
         bad = int((~torch.isfinite(inputs)).reshape(len(inputs), -1).any(1).sum())
         if bad:
             raise InvalidInput(
@@ -113,7 +113,7 @@ def _check_targets(targets: Tensor) -> None:
         raise InvalidInput(f"Class labels must be 0 or larger; got {int(wrong.min())}.")
 
 
-def _understood(targets: Tensor, notes: list[str]) -> Tensor:
+def _parse_targets(targets: Tensor, notes: list[str]) -> Tensor:
     """Raw targets as labels (int64) or regression targets [n, K]."""
     if targets.is_complex():
         raise InvalidInput(f"targets must be real; got {targets.dtype}. Pass real and imaginary parts as columns.")
@@ -150,13 +150,13 @@ def as_samples(data: Any) -> Samples:
     """
     if isinstance(data, Samples):
         return data
-    found = gathered(data)
+    found = collate_data(data)
     inputs, form, notes = found.inputs, None, list(found.notes)
     if not isinstance(inputs, Tensor):
         for part in inputs.values() if isinstance(inputs, dict) else inputs:
             _check_values(part)
-        inputs, form = packed(inputs)
-    targets = None if found.targets is None else _understood(found.targets, notes)
+        inputs, form = pack_inputs(inputs)
+    targets = None if found.targets is None else _parse_targets(found.targets, notes)
     if targets is not None and targets.ndim == 1 and not targets.is_floating_point():
         kept = targets != IGNORED
         if len(kept) == len(inputs) and bool(kept.any()) and not bool(kept.all()):

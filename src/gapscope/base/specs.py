@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NoReturn, TypeVar
 
-from gapscope.base.errors import InvalidInput, check_choice, check_range, nearest
+from gapscope.base.errors import InvalidInput, check_choice, check_range, did_you_mean
+from gapscope.base.options import coerce, from_mapping
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
-from gapscope.base.options import from_mapping, typed
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "step", "exponential", "cyclical")
@@ -36,13 +36,13 @@ def _default(factory: Callable[[], Any]) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _CheckedSpec:
+class _BaseSpec:
     """Shared by all specs: coercion to the declared types, plain dictionaries, strict keys."""
 
     def __post_init__(self) -> None:
         hints = _hints(type(self))
         for item in fields(self):
-            value = typed(f"{type(self).__name__}.{item.name}", getattr(self, item.name), hints[item.name])
+            value = coerce(f"{type(self).__name__}.{item.name}", getattr(self, item.name), hints[item.name])
             object.__setattr__(self, item.name, value)
         self._check()
 
@@ -50,7 +50,7 @@ class _CheckedSpec:
         """Raise InvalidInput for values out of range."""
 
     @functools.cached_property
-    def differing(self) -> dict[str, Any]:
+    def non_default(self) -> dict[str, Any]:
         """Settings that differ from their defaults, nested, whole numbers as integers; made once."""
         return _canonical(self.to_dict(omit_defaults=True))
 
@@ -72,7 +72,7 @@ class _CheckedSpec:
 
 
 def _plain(value: Any, omit_defaults: bool) -> Any:
-    if isinstance(value, _CheckedSpec):
+    if isinstance(value, _BaseSpec):
         return value.to_dict(omit_defaults=omit_defaults)
     if is_mapping(value):
         return {key: _plain(item, omit_defaults) for key, item in value.items()}
@@ -91,7 +91,7 @@ def _canonical(value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSpec(_CheckedSpec):
+class DataSpec(_BaseSpec):
     """Which data a network is trained on, and how they were corrupted (training split only, unless said).
 
     Attributes:
@@ -134,7 +134,7 @@ class DataSpec(_CheckedSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkSpec(_CheckedSpec):
+class NetworkSpec(_BaseSpec):
     """Architecture and initialisation.
 
     Attributes:
@@ -153,7 +153,7 @@ class NetworkSpec(_CheckedSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormalizationSpec(_CheckedSpec):
+class NormalizationSpec(_BaseSpec):
     """What takes the place of the architecture's batch normalisation; the default leaves the network as it is.
 
     Attributes:
@@ -192,7 +192,7 @@ class NormalizationSpec(_CheckedSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PenaltySpec(_CheckedSpec):
+class PenaltySpec(_BaseSpec):
     """One penalty added to the loss: its name in the registry and its keyword settings."""
 
     name: str
@@ -200,7 +200,7 @@ class PenaltySpec(_CheckedSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossSpec(_CheckedSpec):
+class LossSpec(_BaseSpec):
     """The loss that is trained, without penalties.
 
     Attributes:
@@ -214,7 +214,7 @@ class LossSpec(_CheckedSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSpec(_CheckedSpec):
+class TrainingSpec(_BaseSpec):
     """How a network is trained; `gapscope.training.loop.train` reads nothing else.
 
     Attributes:
@@ -282,7 +282,7 @@ class TrainingSpec(_CheckedSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec(_CheckedSpec):
+class RunSpec(_BaseSpec):
     """Everything that determines one trained network; equal specs have equal ids.
 
     Attributes:
@@ -325,7 +325,7 @@ class Spec(_CheckedSpec):
         text = json.dumps(content, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def replace(self, changes: Mapping[str, Any], *, made: dict[Any, Any] | None = None) -> Spec:
+    def replace(self, changes: Mapping[str, Any], *, made: dict[Any, Any] | None = None) -> RunSpec:
         """Return a copy with some settings changed, each named by its dotted path ("data.label_noise").
 
         Args:
@@ -345,7 +345,9 @@ class Spec(_CheckedSpec):
                 _refuse(path)
             tables.setdefault(table, {})[rest] = value
         parts = {name: self._changed(name, settings, made) for name, settings in tables.items()}
-        return from_mapping(Spec, {**{item.name: getattr(self, item.name) for item in fields(self)}, **parts}, "Spec")
+        return from_mapping(
+            RunSpec, {**{item.name: getattr(self, item.name) for item in fields(self)}, **parts}, "Spec"
+        )
 
     def _changed(self, name: str, settings: Mapping[str, Any], made: dict[Any, Any] | None) -> Any:
         """One table with some settings changed, or the seed."""
@@ -376,7 +378,7 @@ def _set(content: dict[str, Any], path: str, value: Any, whole: str) -> None:
 def _refuse(path: str) -> NoReturn:
     raise InvalidInput(
         f"A setting must be named by its path, such as 'data.label_noise'; got {path!r}."
-        f"{nearest(path, setting_paths())}"
+        f"{did_you_mean(path, setting_paths())}"
     )
 
 

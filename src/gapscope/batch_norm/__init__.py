@@ -23,5 +23,5 @@ from gapscope.batch_norm.layers.variance_only import VarianceOnlyBatchNorm3d as 
 from gapscope.batch_norm.layers.weight import initialize_from_data as initialize_from_data
 from gapscope.batch_norm.layers.weight import weight_normalize as weight_normalize
 from gapscope.batch_norm.refresh import refresh_population as refresh_population
-from gapscope.batch_norm.replace import replace as replace
+from gapscope.batch_norm.replace import replace_batch_norm as replace_batch_norm
 from gapscope.inspection.moments import ChannelMoments as ChannelMoments

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, NotMeasurable, NotYetSupported, nearest
+from gapscope.base.errors import InvalidInput, NotMeasurable, NotYetSupported, did_you_mean
 from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
 from gapscope.batch_norm.layers.population import PopulationNorm1d, PopulationNorm2d, PopulationNorm3d
-from gapscope.inspection.hooks import Weighted, hooked
+from gapscope.inspection.hooks import Weighted, forward_hooks
 
 BATCH_KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 POPULATION_KINDS = (PopulationNorm1d, PopulationNorm2d, PopulationNorm3d)
@@ -21,7 +21,7 @@ BATCH_NORMS = (*BATCH_KINDS, *POPULATION_KINDS, *GHOST_KINDS)
 which may do more (an activation, for example)."""
 
 
-def chosen(found: dict[str, Any], names: Sequence[str] | None, what: str) -> dict[str, Any]:
+def select_layers(found: dict[str, Any], names: Sequence[str] | None, what: str) -> dict[str, Any]:
     """Return the layers of these names, or all.
 
     Args:
@@ -39,7 +39,9 @@ def chosen(found: dict[str, Any], names: Sequence[str] | None, what: str) -> dic
     for name in names or ():
         if name not in found:
             listed = ", ".join(repr(known) for known in found) or "it has none"
-            raise InvalidInput(f"layers must name {what} of the network: {listed}; got {name!r}.{nearest(name, found)}")
+            raise InvalidInput(
+                f"layers must name {what} of the network: {listed}; got {name!r}.{did_you_mean(name, found)}"
+            )
     if not found or (names is not None and not names):
         raise NotMeasurable(f"The network must hold {what}; it holds none, or none was named.")
     return found if names is None else {name: found[name] for name in names}
@@ -63,7 +65,7 @@ def batch_norm_layers(
     """
     listed = ", ".join(kind.__name__ for kind in kinds)
     found = {name: module for name, module in network.named_modules() if type(module) in kinds}
-    layers = chosen(found, names, f"normalisation layers ({listed})")
+    layers = select_layers(found, names, f"normalisation layers ({listed})")
     for name, layer in layers.items():
         if layer.running_mean is None:
             raise InvalidInput(
@@ -88,7 +90,7 @@ def in_forward_order(network: nn.Module, layers: dict[str, Any], x: Tensor) -> l
         NotMeasurable: A layer is not called.
     """
     order: list[str] = []
-    with hooked(layers, lambda name, *_: order.append(name)), torch.no_grad():
+    with forward_hooks(layers, lambda name, *_: order.append(name)), torch.no_grad():
         network(x)
     for name in layers:
         if order.count(name) > 1:
@@ -101,7 +103,7 @@ def in_forward_order(network: nn.Module, layers: dict[str, Any], x: Tensor) -> l
     return order
 
 
-def feeding_layers(network: nn.Module, layers: dict[str, Any], x: Tensor) -> dict[str, str]:
+def preceding_layers(network: nn.Module, layers: dict[str, Any], x: Tensor) -> dict[str, str]:
     """Norm name -> name of the linear or convolutional layer whose output is, untouched, its input.
 
     Args:
@@ -126,7 +128,7 @@ def feeding_layers(network: nn.Module, layers: dict[str, Any], x: Tensor) -> dic
             fed_by[name] = sources[-1]
 
     linear = {name: module for name, module in network.named_modules() if isinstance(module, Weighted)}
-    with hooked(linear, remember), hooked(layers, look_up, before=True), torch.no_grad():
+    with forward_hooks(linear, remember), forward_hooks(layers, look_up, before=True), torch.no_grad():
         network(x)
     sources = list(fed_by.values())
     return {name: source for name, source in fed_by.items() if sources.count(source) == 1}

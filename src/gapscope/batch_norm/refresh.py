@@ -10,20 +10,20 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import as_samples, slices
 from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.batch_norm.norm_layers import BATCH_NORMS, POPULATION_KINDS, batch_norm_layers, in_forward_order
-from gapscope.inspection.hooks import hooked
+from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.moments import ChannelMoments
-from gapscope.inspection.outputs import inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
 
 
-class _Reached(Exception):
+class _StopForward(Exception):
     """The layer whose statistics are wanted was reached; the rest of the forward pass is not needed."""
 
 
-class _Stream:
+class _InputStream:
     """The same training inputs, chunk by chunk, as often as they are asked for."""
 
     def __init__(
@@ -37,7 +37,7 @@ class _Stream:
         self.loader = None
         inputs = as_samples(data).inputs
         if len(inputs) > samples:
-            inputs = inputs[torch.randperm(len(inputs), generator=given_or_repeatable(generator))[:samples]]
+            inputs = inputs[torch.randperm(len(inputs), generator=resolve_generator(generator))[:samples]]
         self.inputs, self.chunk_size = inputs, samples_per_pass(network, inputs, chunk_size)
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -71,11 +71,11 @@ def _write(name: str, layer: Any, moments: ChannelMoments) -> None:
     layer.running_var.copy_(variance)
 
 
-def _measure(network: nn.Module, layers: dict[str, Any], stream: _Stream) -> dict[str, tuple[Tensor, Tensor]]:
+def _measure(network: nn.Module, layers: dict[str, Any], stream: _InputStream) -> dict[str, tuple[Tensor, Tensor]]:
     first = next(iter(stream), None)
     if first is None:
         raise InvalidInput("data must hold at least one sample; the loader is empty.")
-    order = in_forward_order(network, layers, ready_inputs(network, first[:1]))
+    order = in_forward_order(network, layers, prepare_inputs(network, first[:1]))
     for group in [order] if stream.is_one_chunk else [[name] for name in order]:
         moments = {name: ChannelMoments() for name in group}
 
@@ -84,14 +84,14 @@ def _measure(network: nn.Module, layers: dict[str, Any], stream: _Stream) -> dic
         ) -> None:
             moments[name].update(inputs[0])
             if not stream.is_one_chunk:
-                raise _Reached
+                raise _StopForward
             _write(name, layer, moments[name])
 
-        with hooked({name: layers[name] for name in group}, take_in, before=True), torch.no_grad():
+        with forward_hooks({name: layers[name] for name in group}, take_in, before=True), torch.no_grad():
             for inputs in stream:
                 try:
-                    network(ready_inputs(network, inputs))
-                except _Reached:
+                    network(prepare_inputs(network, inputs))
+                except _StopForward:
                     continue
         for name in group:
             _write(name, layers[name], moments[name])
@@ -137,8 +137,8 @@ def refresh_population(
     """
     check_range("samples", samples, 1)
     refreshed = batch_norm_layers(network, layers, BATCH_NORMS if layers is not None else POPULATION_KINDS)
-    with inspecting(network):
-        stream = _Stream(network, data, samples, chunk_size, generator)
+    with inspection_mode(network):
+        stream = _InputStream(network, data, samples, chunk_size, generator)
         statistics = _measure(network, refreshed, stream)
     with torch.no_grad():
         for name, (mean, variance) in statistics.items():

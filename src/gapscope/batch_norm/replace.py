@@ -13,7 +13,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from gapscope.base.errors import InvalidInput, ReplaceLayer, check_choice, nearest
+from gapscope.base.errors import InvalidInput, ReplaceLayer, check_choice, did_you_mean
 from gapscope.batch_norm.layers.mean_only import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d, MeanOnlyBatchNorm3d
 from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.batch_norm.layers.variance_only import (
@@ -27,10 +27,10 @@ from gapscope.batch_norm.norm_layers import (
     BATCH_NORMS,
     GHOST_KINDS,
     POPULATION_KINDS,
-    chosen,
-    feeding_layers,
+    preceding_layers,
+    select_layers,
 )
-from gapscope.inspection.outputs import inspecting, ready_inputs
+from gapscope.inspection.outputs import inspection_mode, prepare_inputs
 
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "batch": BATCH_KINDS,
@@ -43,7 +43,7 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 """What `replace` can put in the place of a batch normalisation, in one, two and three dimensions."""
 
 
-def _obstacle(layer: Any, kind: str, has_feeder: bool, needs_feeder: bool) -> str:
+def _incompatibility(layer: Any, kind: str, has_feeder: bool, needs_feeder: bool) -> str:
     """Why a layer cannot be swapped with its function kept; empty where it can."""
     if type(layer) not in BATCH_NORMS:
         return f"a {type(layer).__name__} may do more than normalise; put a plain BatchNorm there"
@@ -68,7 +68,7 @@ def _built(kind: str, layer: Any, options: dict[str, Any]) -> Any:
     }
     for option in options:
         if option not in known:
-            raise InvalidInput(f"{cls.__name__} has no option {option!r}.{nearest(option, known)}")
+            raise InvalidInput(f"{cls.__name__} has no option {option!r}.{did_you_mean(option, known)}")
     return cls(layer.num_features, **{name: v for name, v in settings.items() if name in known} | options)
 
 
@@ -132,11 +132,11 @@ def _swapped(old: Any, kind: str, feeder: Any | None, weight_norm: bool, options
 
 
 def _outputs(network: nn.Module, x: Tensor) -> Tensor:
-    with inspecting(network), torch.no_grad():
-        return network(ready_inputs(network, x))
+    with inspection_mode(network), torch.no_grad():
+        return network(prepare_inputs(network, x))
 
 
-def replace(
+def replace_batch_norm(
     network: Network,
     kind: str,
     *,
@@ -189,13 +189,13 @@ def replace(
     network = network if inplace else copy.deepcopy(network)
     kinds = (*BATCH_NORMS, nn.SyncBatchNorm)
     found = {name: module for name, module in network.named_modules() if isinstance(module, kinds)}
-    found = chosen(found, layers, "batch-normalisation layers")
+    found = select_layers(found, layers, "batch-normalisation layers")
     feeders: dict[str, str] = {}
     if needs_feeder and inputs is not None:
         before = _outputs(network, inputs)
-        with inspecting(network):
-            feeders = feeding_layers(network, found, ready_inputs(network, inputs))
-    obstacles = {name: _obstacle(layer, kind, name in feeders, needs_feeder) for name, layer in found.items()}
+        with inspection_mode(network):
+            feeders = preceding_layers(network, found, prepare_inputs(network, inputs))
+    obstacles = {name: _incompatibility(layer, kind, name in feeders, needs_feeder) for name, layer in found.items()}
     _tell(obstacles, kind, strict)
     with torch.no_grad():
         for name, layer in found.items():

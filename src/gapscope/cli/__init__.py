@@ -13,15 +13,15 @@ from gapscope.cli import (
     data,
     demo,
     doctor,
-    estimate,
-    expect,
+    forecast,
     leaderboard,
+    learning_curve,
     listing,
     measure,
     pool,
+    predict,
     report,
     study,
-    twin,
 )
 
 app = typer.Typer(
@@ -52,13 +52,13 @@ def root(
 app.command("demo")(demo.demo)
 app.command("measure")(measure.measure)
 app.command("compare")(measure.compare)
-app.command("expect")(expect.expect)
-app.command("twin")(twin.twin)
+app.command("forecast")(forecast.forecast)
+app.command("learning-curve")(learning_curve.learning_curve)
 app.add_typer(listing.app, name="list")
 app.add_typer(advise.app, name="advise")
 app.add_typer(data.app, name="data")
 app.add_typer(pool.app, name="pool")
-app.add_typer(estimate.app, name="estimate")
+app.add_typer(predict.app, name="estimate")
 app.command("leaderboard")(leaderboard.leaderboard)
 app.add_typer(study.app, name="study")
 app.command("report")(report.report)

@@ -65,12 +65,12 @@ def list_data(
 
     from gapscope.base.files import to_json
     from gapscope.data import data_root as root_of
-    from gapscope.data import found
+    from gapscope.data import find_dataset
     from gapscope.data.catalogue import SOURCES
 
     rows = [
         {"name": source.name, "task": source.task, "train + test": source.sizes, "licence": source.licence,
-         "where": found(source.name, root=data_root)}
+         "where": find_dataset(source.name, root=data_root)}
         for source in SOURCES.values()
     ]  # fmt: skip
     if json:

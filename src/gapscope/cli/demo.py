@@ -11,8 +11,8 @@ import typer
 if TYPE_CHECKING:
     import pandas
 
+    from gapscope.prediction.gap_estimator import GapEstimator
     from gapscope.results.records import Record
-    from gapscope.estimation import GapEstimator
 
 GRID = Path(__file__).with_name("demo.toml")
 MEASURE_SAMPLES = 400
@@ -37,7 +37,7 @@ def _network_name(record: Record) -> str:
 def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pandas.DataFrame:
     import pandas
 
-    from gapscope.report.formatting import expected
+    from gapscope.report.formatting import expected_test_accuracy
 
     rows = []
     for record in records:
@@ -47,7 +47,7 @@ def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pan
             {
                 "network": _network_name(record),
                 "noise": f"{record.spec['data']['label_noise']:.0%}",
-                "expect": expected(record.scores["train_accuracy"], *ends) if trusted else "-",
+                "expect": expected_test_accuracy(record.scores["train_accuracy"], *ends) if trusted else "-",
                 "test": f"{record.scores['test_accuracy']:.0%}",
                 "training": f"{record.scores['train_accuracy']:.0%}",
                 "gap": record.gap,
@@ -59,15 +59,16 @@ def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pan
 
 def _estimate(records: Sequence[Record]) -> tuple[list[Record], pandas.DataFrame, GapEstimator]:
     """Fit on two thirds of the finished networks; return the rest, what is said of them, and the estimator."""
+    from gapscope.prediction.columns import complete_rows
+    from gapscope.prediction.defaults import suggest_estimator
     from gapscope.results.records import records_to_pandas
-    from gapscope.estimation import suggested_estimator, usable_rows
 
     finished = [record for record in records if record.status == "finished"]
     ids = held_out_ids(record.id for record in finished)
     held_out = [record for record in finished if record.id in ids]
     fitted_on = [record for record in finished if record.id not in ids]
-    estimator = suggested_estimator(fitted_on)
-    table = usable_rows(records_to_pandas(fitted_on), estimator.features or [])
+    estimator = suggest_estimator(fitted_on)
+    table = complete_rows(records_to_pandas(fitted_on), estimator.features or [])
     estimator.fit(table, table["gap"])
     return held_out, estimator.assess(records_to_pandas(held_out)), estimator
 
@@ -103,7 +104,7 @@ def demo(
     from rich.console import Console
 
     from gapscope.base.files import to_json
-    from gapscope.cli.progress import progress, stoppable
+    from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.cli.tables import table_of
     from gapscope.pools import Grid, Pool
     from gapscope.report import write_report
@@ -112,7 +113,7 @@ def demo(
     grid, pool = Grid.from_toml(GRID), Pool(folder)
     missing = len(pool.missing(grid, measures=grid.measures))
     typer.echo(f"{len(grid)} networks on 1,797 handwritten digits, {missing} to train with {workers} workers", err=json)
-    with stoppable(), progress("training and measuring", missing) as show:
+    with handle_interrupts(), progress("training and measuring", missing) as show:
         records = pool.run(grid, workers=workers, measure_samples=MEASURE_SAMPLES, on_record=show)
     held_out, assessed, estimator = _estimate(records)
     page = write_report(

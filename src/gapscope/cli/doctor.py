@@ -61,13 +61,13 @@ def torchvision_problem(torchvision: str | None, torch_version: str) -> str | No
 
 def _data_rows(data_root: Path | None) -> list[tuple[str, str, str]]:
     from gapscope.data import data_root as root_of
-    from gapscope.data import dataset_names, found
+    from gapscope.data import dataset_names, find_dataset
     from gapscope.data.catalogue import SOURCES
 
     root = root_of(data_root)
     rows = [("data root", str(root), "ok" if root.is_dir() else "absent")]
     for name in dataset_names():
-        here = found(name, root=data_root)
+        here = find_dataset(name, root=data_root)
         by_hand = SOURCES[name].layout is not None and SOURCES[name].origin is None
         missing = "by hand: gapscope data fetch {name} says how" if by_hand else "gapscope data fetch {name}"
         rows.append((f"data {name}", "found" if here else "not here", "ok" if here else missing.format(name=name)))

@@ -38,7 +38,7 @@ def leaderboard(
 ) -> None:
     """Judge measures by networks whose gap is known, by every protocol; verdicts in words first, rivals on top."""
     from gapscope.cli.progress import steps
-    from gapscope.leaderboard.ranking import leaderboard as judge
+    from gapscope.leaderboard.ranking import rank_measures as judge
 
     with steps("judging measures") as show:
         found = judge(

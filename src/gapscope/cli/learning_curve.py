@@ -1,4 +1,4 @@
-"""`gapscope twin`: the accuracy that recipes reach with all their samples, from trainings on parts of them."""
+"""`gapscope learning-curve`: the accuracy that recipes reach with all their samples, from trainings on parts of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import typer
 
 def _recipes(source: Path) -> list[tuple[str, Any, Any]]:
     """Name, recipe and data (None for a spec's own) of everything that is named on the command line."""
-    from gapscope.cli.network_argument import is_factory, made_by
+    from gapscope.cli.network_argument import call_factory, is_factory
     from gapscope.pools import Grid
 
     if is_factory(source):
-        return [(str(source).replace(":", "."), *made_by(source, "recipe"))]
+        return [(str(source).replace(":", "."), *call_factory(source, "recipe"))]
     return [(spec.id, spec, None) for spec in Grid.from_toml(source)]
 
 
@@ -37,7 +37,7 @@ def _shown(names: list[str], found: list[Any]) -> None:
         typer.echo(note)
 
 
-def twin(
+def learning_curve(
     recipes: Path = typer.Argument(
         ..., help="TOML file with the grid, as for `gapscope pool run`; or module:function that returns (recipe, data)."
     ),
@@ -57,15 +57,15 @@ def twin(
     from rich.progress import track
 
     from gapscope.base.files import to_json
-    from gapscope.cli.progress import stoppable
-    from gapscope.prediction.learning_curves import twin as twin_of
+    from gapscope.cli.progress import handle_interrupts
+    from gapscope.prediction.learning_curves import learning_curve as extrapolate
 
     named = _recipes(recipes)
     found, screen = [], Console(stderr=True)
-    with stoppable():
+    with handle_interrupts():
         for name, recipe, data in track(named, "training twins", console=screen, transient=True):
-            one = twin_of(
-                recipe, data, width=width, design=design, seed=seed, folder=folder / name, workers=workers,
+            one = extrapolate(
+                recipe, data, max_interval_width=width, design=design, seed=seed, cache_dir=folder / name, workers=workers,
                 stack=stack,  # pyright: ignore[reportArgumentType]
                 data_root=None if data_root is None else str(data_root),
             )  # fmt: skip

@@ -40,7 +40,7 @@ def _settings(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
 @app.command("measures")
 def measures(json: bool = JSON) -> None:
     """Every measure: its name, what it measures, what it needs beside the network, what it costs."""
-    from gapscope.measures.registry import measures as registered
+    from gapscope.measures.registry import list_measures as registered
 
     found = registered().values()
     rows = [
@@ -49,10 +49,10 @@ def measures(json: bool = JSON) -> None:
     ]
     if json:
         for row, item in zip(rows, found, strict=True):
-            row |= {"by_default": item.by_default, "options": list(item.options), "numbers": list(item.numbers)}
+            row |= {"by_default": item.default, "options": list(item.options), "numbers": list(item.numbers)}
     _show(rows, json)
     if not json:
-        names = ", ".join(item.name for item in found if item.by_default)
+        names = ", ".join(item.name for item in found if item.default)
         typer.echo(f"Taken when none is named: {names}.\n`gapscope measure NETWORK --measure NAME` takes one.")
 
 

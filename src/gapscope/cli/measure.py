@@ -30,7 +30,7 @@ def measure(
     json: bool = JSON,
 ) -> None:
     """Measure a network on the data it was trained on; every number with direction and units."""
-    from gapscope.cli.network_argument import record_of
+    from gapscope.cli.network_argument import record_from_argument
     from gapscope.pools.readings import RunOptions
 
     options = RunOptions(
@@ -38,7 +38,7 @@ def measure(
         measure_samples=samples,
         data_root=None if data_root is None else str(data_root),
     )
-    record = record_of(network, options)
+    record = record_from_argument(network, options)
     if json:
         from gapscope.base.files import to_json
 
@@ -66,19 +66,19 @@ def compare(
     """
     from rich.console import Console
 
-    from gapscope.leaderboard.comparison_run import compare as compare_networks
     from gapscope.base.samples import as_samples
-    from gapscope.cli.network_argument import network_of
+    from gapscope.cli.network_argument import load_network_argument
     from gapscope.cli.tables import table_of
+    from gapscope.leaderboard.comparison_run import compare as compare_networks
 
-    loaded = [network_of(source, data_root) for source in networks]
+    loaded = [load_network_argument(source, data_root) for source in networks]
     named = {name: network for name, network, _ in loaded}
     train = as_samples(loaded[0][2])
     import torch
 
     chosen = train if samples is None else train.subset(torch.arange(min(samples, len(train))))
     judged = None if known is None else _judged(known)
-    found = compare_networks(named, chosen, measures or None, judged_by=judged)
+    found = compare_networks(named, chosen, measures or None, evidence=judged)
     if json:
         typer.echo(found.to_json(indent=1))
         return
@@ -93,7 +93,7 @@ def compare(
 
 def _judged(known: Path) -> Leaderboard:
     from gapscope.cli.progress import steps
-    from gapscope.leaderboard.ranking import leaderboard
+    from gapscope.leaderboard.ranking import rank_measures
 
     with steps("judging measures") as show:
-        return leaderboard(known, on_measure=lambda name, done, of: show(done, of))
+        return rank_measures(known, on_measure=lambda name, done, of: show(done, of))

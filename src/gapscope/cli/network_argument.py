@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from gapscope.results.records import Record
     from gapscope.pools.readings import RunOptions
+    from gapscope.results.records import Record
 
 HELP = "weights that a pool wrote, or module:function that returns (network, training data)"
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -23,7 +23,7 @@ def is_factory(source: Path) -> bool:
     return _FACTORY.fullmatch(str(source)) is not None and not source.exists()
 
 
-def made_by(source: Path, what: str = "network") -> tuple[Any, Any]:
+def call_factory(source: Path, what: str = "network") -> tuple[Any, Any]:
     """Return the network (or the recipe) and its training data that a function returns.
 
     Args:
@@ -37,7 +37,7 @@ def made_by(source: Path, what: str = "network") -> tuple[Any, Any]:
         InvalidInput: There is no such module or function, or it returns something else.
         ModuleNotFoundError: The module itself imports one that is not installed.
     """
-    from gapscope.base.errors import InvalidInput, nearest
+    from gapscope.base.errors import InvalidInput, did_you_mean
 
     module_name, function_name = str(source).split(":")
     here = str(Path.cwd())
@@ -54,7 +54,7 @@ def made_by(source: Path, what: str = "network") -> tuple[Any, Any]:
         ) from None
     function = getattr(module, function_name, None)
     if not callable(function):
-        near = nearest(function_name, [name for name in vars(module) if not name.startswith("_")])
+        near = did_you_mean(function_name, [name for name in vars(module) if not name.startswith("_")])
         raise InvalidInput(f"{source} must name a function of {module_name}; it has no {function_name!r}.{near}")
     made = function()
     if not isinstance(made, tuple) or len(made) != 2:
@@ -62,38 +62,38 @@ def made_by(source: Path, what: str = "network") -> tuple[Any, Any]:
     return made
 
 
-def network_of(source: Path, data_root: Path | None) -> tuple[str, nn.Module, Any]:
+def load_network_argument(source: Path, data_root: Path | None) -> tuple[str, nn.Module, Any]:
     """Return a short name, the network and its training data."""
     from gapscope.pools.loading import load_network
 
     if is_factory(source):
-        return str(source).split(":")[1], *made_by(source)
+        return str(source).split(":")[1], *call_factory(source)
     network, problem = load_network(source, None if data_root is None else str(data_root))
     return source.parent.name[:8], network, problem.train
 
 
-def with_initial(source: Path, data_root: Path | None) -> tuple[nn.Module, Any, Any]:
+def load_with_initial_state(source: Path, data_root: Path | None) -> tuple[nn.Module, Any, Any]:
     """Return the network, its training data, and its weights before training where a pool knows them (else None)."""
     from gapscope.pools.loading import load_with_initial
 
     if is_factory(source):
-        return *made_by(source), None
+        return *call_factory(source), None
     network, initial, problem = load_with_initial(source, None if data_root is None else str(data_root))
     return network, problem.train, initial
 
 
-def record_of(source: Path, options: RunOptions) -> Record:
+def record_from_argument(source: Path, options: RunOptions) -> Record:
     """Return a record with the readings of the network."""
     from gapscope.base.samples import as_samples
-    from gapscope.pools.external import record
-    from gapscope.pools.loading import read_network
+    from gapscope.pools.external import record_network
+    from gapscope.pools.loading import measure_stored_network
 
     if not is_factory(source):
-        return read_network(source, options)
-    network, data = made_by(source)
+        return measure_stored_network(source, options)
+    network, data = call_factory(source)
     samples = as_samples(data)
     if options.measure_samples is not None and options.measure_samples < len(samples):
         import torch
 
         samples = samples.subset(torch.arange(options.measure_samples))
-    return record(network, samples, name=str(source), measures=options.measures)
+    return record_network(network, samples, name=str(source), measures=options.measures)

@@ -31,13 +31,13 @@ def run(
 ) -> None:
     """Train, score and measure what is missing of a grid. Finished networks are never run twice."""
     from gapscope.base.files import to_json
-    from gapscope.cli.progress import progress, stoppable
+    from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.pools import Grid, Pool
 
     specs, pool = Grid.from_toml(grid), Pool(folder)
     missing = len(pool.missing(specs, measures=specs.measures, retry_failed=retry_failed))
     typer.echo(f"{len(specs)} networks, {len(specs) - missing} done, {missing} to run with {workers} workers", err=json)
-    with stoppable(), progress(f"pool {folder}", missing) as show:
+    with handle_interrupts(), progress(f"pool {folder}", missing) as show:
         records = pool.run(
             specs,
             workers=workers,
@@ -45,7 +45,7 @@ def run(
             engine=engine,
             address=address,
             gpus=gpus,
-            copies=copies,
+            mirror=copies,
             data_root=data_root,
             device=device,
             measure_samples=measure_samples,

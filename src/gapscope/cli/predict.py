@@ -34,7 +34,7 @@ JSON = typer.Option(False, "--json", help="Print everything as JSON.")
 
 
 @app.command("network")
-def of_networks(
+def predict_trained(
     networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {HELP}."),
     label_noise: float | None = typer.Option(None, help="Share of wrong training labels, where it is known."),
     level: float = typer.Option(0.9, help="Nominal coverage of the intervals."),
@@ -44,23 +44,23 @@ def of_networks(
 ) -> None:
     """Accuracy to expect of trained networks on new data, from their training data alone and without a pool."""
     from gapscope.base.files import to_json
-    from gapscope.cli.network_argument import with_initial
-    from gapscope.cli.progress import stoppable
-    from gapscope.prediction.accuracy_estimator import AccuracyEstimator
+    from gapscope.cli.network_argument import load_with_initial_state
+    from gapscope.cli.progress import handle_interrupts
     from gapscope.prediction.accuracy_after_training import estimate_accuracy
+    from gapscope.prediction.accuracy_estimator import AccuracyEstimator
 
     own = None if estimator is None else AccuracyEstimator.load(estimator)
     found = {}
-    with stoppable():
+    with handle_interrupts():
         for path in networks:
-            network, data, initial = with_initial(path, data_root)
-            found[path] = estimate_accuracy(network, data, initial=initial, label_noise=label_noise, level=level,
+            network, data, initial = load_with_initial_state(path, data_root)
+            found[path] = estimate_accuracy(network, data, initial_state=initial, label_noise=label_noise, level=level,
                                             estimator=own)  # fmt: skip
             if not json:
                 typer.echo((f"{path}:\n" if len(networks) > 1 else "") + repr(found[path]))
     if json:
         typer.echo(to_json([{"network": str(path), **each.to_dict()} for path, each in found.items()], indent=1))
-    if any(each.refused for each in found.values()):
+    if any(each.abstained_because for each in found.values()):
         raise typer.Exit(2)
 
 
@@ -89,12 +89,14 @@ def fit(
 
     from gapscope.base.errors import InvalidInput
     from gapscope.base.files import to_json
-    from gapscope.results.records import records_to_pandas
     from gapscope.cli.progress import steps
     from gapscope.cli.tables import table_of
-    from gapscope.estimation import cross_validate, suggested_estimator, usable_rows
-    from gapscope.prediction.held_out import N_FOLDS, suggested_scheme, suited_to
     from gapscope.pools import open_pool
+    from gapscope.prediction.columns import complete_rows
+    from gapscope.prediction.cross_validation import cross_validate
+    from gapscope.prediction.defaults import suggest_estimator
+    from gapscope.prediction.held_out import N_FOLDS, suggest_scheme, with_interval_for
+    from gapscope.results.records import records_to_pandas
 
     def check_enough(n: int) -> None:
         if n < FEWEST:
@@ -105,10 +107,10 @@ def fit(
 
     records = open_pool(pool).records()
     check_enough(sum(record.status == "finished" for record in records))
-    estimator = suggested_estimator(records, features=measure or None, kind=kind)
-    table = usable_rows(records_to_pandas(records), estimator.features or [])
+    estimator = suggest_estimator(records, features=measure or None, kind=kind)
+    table = complete_rows(records_to_pandas(records), estimator.features or [])
     check_enough(len(table))
-    estimator, scheme = suited_to(estimator, len(table)), suggested_scheme(len(table))
+    estimator, scheme = with_interval_for(estimator, len(table)), suggest_scheme(len(table))
     with steps("estimating each network from others") as show:
         quality = cross_validate(estimator, table, scheme=scheme, n_splits=N_FOLDS, on_fit=show)
     shown = quality.pivot(index="model", columns="metric", values="value").sort_values(by=["rmse"]).reset_index()
@@ -127,7 +129,7 @@ def fit(
     console.print(table_of(shown.filter(items=columns), f"Each network predicted from {others}"))
     linear = estimator.kernel_ is None
     for name, coefficient in zip(estimator.feature_names_, estimator.coef_, strict=True) if linear else ():
-        term = f"log {name}" if name in estimator.logarithm else name
+        term = f"log {name}" if name in estimator.log_features else name
         console.print(f"  {coefficient:+.4g} × {term}", highlight=False)
     typer.echo(f"written: {path}")
     typer.echo(f"next: gapscope estimate predict {pool} NETWORK.safetensors")
@@ -136,10 +138,10 @@ def fit(
 def _fit_table(path: Path, output: Path, json: bool) -> None:
     from gapscope.base.files import to_json
     from gapscope.leaderboard.network_tables import read_csv_table
-    from gapscope.prediction.recalibration import fit_accuracy
+    from gapscope.prediction.recalibration import fit_accuracy_estimator
 
     table = read_csv_table(path)
-    fitted = fit_accuracy(table)
+    fitted = fit_accuracy_estimator(table)
     fitted.save(output)
     shift = fitted.shifts["like_training"]
     if json:
@@ -150,7 +152,7 @@ def _fit_table(path: Path, output: Path, json: bool) -> None:
     typer.echo(f"next: gapscope estimate NETWORK --estimator {output}")
 
 
-def _answer(assessed: Mapping[Any, Any], level: float) -> list[str]:
+def _format_assessment(assessed: Mapping[Any, Any], level: float) -> list[str]:
     """What is said of one network: its gap and interval, or why there is no answer."""
     if assessed["verdict"] != "inside":
         return ["gap: no answer", f"trust: no, {assessed['reason']}"]
@@ -177,11 +179,11 @@ def predict(
 
     from gapscope.base.errors import InvalidInput
     from gapscope.base.files import to_json
-    from gapscope.results.records import records_to_pandas
-    from gapscope.cli.network_argument import record_of
-    from gapscope.estimation import GapEstimator
+    from gapscope.cli.network_argument import record_from_argument
     from gapscope.pools import open_pool
     from gapscope.pools.readings import RunOptions
+    from gapscope.prediction.gap_estimator import GapEstimator
+    from gapscope.results.records import records_to_pandas
 
     path = estimator or pool / "estimator.json"
     if not path.exists():
@@ -192,7 +194,7 @@ def predict(
         measure_samples=max((record.measured_samples or 0 for record in open_pool(pool)), default=0) or None,
         data_root=None if data_root is None else str(data_root),
     )
-    table = records_to_pandas([record_of(network, options) for network in networks])
+    table = records_to_pandas([record_from_argument(network, options) for network in networks])
     lacking = {name: float("nan") for name in fitted.feature_names_ if name not in table}
     answers = fitted.assess(pandas.DataFrame(table.assign(**lacking)), level=level).to_dict("records")
     if json:
@@ -202,7 +204,7 @@ def predict(
         for path, row in zip(networks, answers, strict=True):
             if len(networks) > 1:
                 typer.echo(f"{path}:")
-            for line in _answer(row, level):
+            for line in _format_assessment(row, level):
                 typer.echo(line)
     if any(row["verdict"] != "inside" for row in answers):
         raise typer.Exit(2)

@@ -27,7 +27,7 @@ def outcome(record: Record) -> str:
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
+def handle_interrupts() -> Iterator[None]:
     """Let the body be stopped by Ctrl-C (or a polite kill) and say that the same command goes on.
 
     Yields:

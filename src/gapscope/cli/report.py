@@ -18,13 +18,13 @@ def _estimates(records: Sequence[Record]) -> dict[str, Any]:
     """Estimator and what it says of each network when fitted on others; nothing where they are too few."""
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.progress import steps
-    from gapscope.estimation import estimated_from_others
+    from gapscope.prediction.held_out import cross_validate_pool
 
     if sum(record.status == "finished" for record in records) < FEWEST:
         return {}
     try:
         with steps("estimating each network from others") as show:
-            estimator, held_out = estimated_from_others(records, on_fit=show)
+            estimator, held_out = cross_validate_pool(records, on_fit=show)
     except InvalidInput:  # no reading varies, or none is finite: there is nothing to estimate from
         return {}
     return {"estimator": estimator, "held_out": held_out}
@@ -33,19 +33,19 @@ def _estimates(records: Sequence[Record]) -> dict[str, Any]:
 def _suspects(records: Sequence[Record], data_root: Path | None) -> dict[str, Any]:
     """The most suspicious labels of the pool's training data, by the untrained network of its first record."""
     from gapscope.base.errors import InvalidInput
-    from gapscope.base.specs import Spec
-    from gapscope.labels.label_issues import suspect_labels
-    from gapscope.pools.from_spec import build_network, prepared
+    from gapscope.base.specs import RunSpec
+    from gapscope.labels.label_issues import find_label_issues
+    from gapscope.pools.from_spec import network_from_spec, prepared
 
     named = next((record for record in records if "network" in record.spec and "data" in record.spec), None)
     if named is None:
         raise InvalidInput(
             "--suspects needs a pool whose networks gapscope trained, which names their data; this one has none. Use "
-            "gapscope.suspect_labels(network, data), and write_report(..., suspects=...)."
+            "gapscope.find_label_issues(network, data), and write_report(..., suspects=...)."
         )
-    spec = Spec.from_dict(named.spec)
+    spec = RunSpec.from_dict(named.spec)
     problem, _ = prepared(spec, None if data_root is None else str(data_root))
-    found = suspect_labels(build_network(spec, problem), problem.train)
+    found = find_label_issues(network_from_spec(spec, problem), problem.train)
     return {"suspects": found, "images": problem.train.inputs}
 
 
@@ -68,10 +68,10 @@ def report(
     from gapscope.base.files import to_json
     from gapscope.pools import open_pool
     from gapscope.report import summary, write_report
-    from gapscope.report.formatting import counted
-    from gapscope.report.pool_view import view_of
+    from gapscope.report.formatting import pluralize
+    from gapscope.report.pool_view import make_view
 
-    view = view_of(open_pool(pool))
+    view = make_view(open_pool(pool))
     estimates, name = _estimates(view.records), title or pool.resolve().name
     if json:
         typer.echo(to_json({"title": name, **summary(view, estimates.get("held_out"))}, indent=1))
@@ -79,4 +79,4 @@ def report(
     if suspects:
         estimates |= _suspects(view.records, data_root)
     path = write_report(view, output or pool / "report.html", title=name, **estimates)
-    typer.echo(f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {counted(len(view.everyone), 'network')})")
+    typer.echo(f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {pluralize(len(view.all_records), 'network')})")

@@ -91,10 +91,10 @@ def run(
     from functools import partial
 
     from gapscope.base.files import to_json
-    from gapscope.cli.progress import stoppable
+    from gapscope.cli.progress import handle_interrupts
 
     study = load_study(name)
-    with stoppable():
+    with handle_interrupts():
         written = study.run(
             results,
             scale=scale,
@@ -165,7 +165,7 @@ def _findings(studies: list[Any], results: Path) -> list[str]:
     return lines or ["No findings yet.", ""]
 
 
-def _told(study: Any, results: Path) -> list[str]:
+def _format_claims(study: Any, results: Path) -> list[str]:
     """The study's claims for a screen of 80 columns: the outcome in the margin, the sentence beside it."""
     from textwrap import wrap
 
@@ -199,7 +199,7 @@ def claims(
         found = {name: study.claims(results) for name, study in asked.items()}
         typer.echo(to_json({name: [_claim(*claim) for claim in each] for name, each in found.items()}, indent=1))
     for study in () if json else asked.values():
-        for line in _told(study, results):
+        for line in _format_claims(study, results):
             typer.echo(line)
     if write:
         studies = sorted(

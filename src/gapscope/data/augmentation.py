@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 
 LARGEST_ANGLE = 15.0
 LARGEST_SHIFT = 0.1
@@ -43,7 +43,7 @@ def flip_shift_rotate(
             f"Augmentation needs images [n, channels, height, width]; got {list(images.shape)}. Set it to 'none'."
         )
     n, _, height, width = images.shape
-    flip, angle, across, down = torch.rand(4, n, generator=given_or_repeatable(generator, "augmentation"))
+    flip, angle, across, down = torch.rand(4, n, generator=resolve_generator(generator, "augmentation"))
     mirror = torch.where(flip < 0.5, -1.0, 1.0)
     angle = math.radians(LARGEST_ANGLE) * (2 * angle - 1)
     cosine, sine = angle.cos(), angle.sin()

@@ -10,12 +10,12 @@ from typing import Any
 
 from gapscope.data import built_in, image_sets
 from gapscope.data.downloads import Origin, RemoteFile
-from gapscope.data.synthetic_faces import drawn_faces
 from gapscope.data.facial_keypoints import FACIAL_KEYPOINTS, facial_keypoints
 from gapscope.data.image_folder import IMAGE_FOLDER, image_folder
 from gapscope.data.location import FileLayout
 from gapscope.data.problem import Problem, Task
 from gapscope.data.regression_tables import BOSTON_HOUSING, CALIFORNIA_HOUSING, CONCRETE, load_table
+from gapscope.data.synthetic_faces import drawn_faces
 
 
 @dataclass(frozen=True)

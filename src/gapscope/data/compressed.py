@@ -21,7 +21,7 @@ def _is_packed(path: Path) -> bool:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
+def open_maybe_gzip(path: Path) -> Iterator[IO[bytes]]:
     """Open a plain or gzipped file for reading; which of the two is told by its first bytes, not by its name.
 
     Args:
@@ -49,7 +49,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         raise UnreadableFile(f"{path} must be a readable file; reading failed: {error.strerror or error}.") from None
 
 
-def check_room(path: Path, size: int) -> None:
+def check_capacity(path: Path, size: int) -> None:
     """Raise UnreadableFile where `path` is too small to hold `size` unpacked bytes, before any memory is taken.
 
     A gzip file cannot hold more than 1032 times its own size (deflate spends two bits at least on 258 bytes), so a
@@ -82,7 +82,7 @@ def read_bounded(path: Path, most: int) -> bytes:
     Raises:
         UnreadableFile: The file holds more, or cannot be unpacked.
     """
-    with opened(path) as file:
+    with open_maybe_gzip(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise UnreadableFile(f"{path} must hold at most {most:,} bytes; it holds more. Is it another file?")

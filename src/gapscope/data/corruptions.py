@@ -7,11 +7,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples
 
 
-def label_noise(
+def inject_label_noise(
     labels: Int64[Tensor, " n"],
     rate: float,
     n_classes: int,
@@ -46,7 +46,7 @@ def label_noise(
     check_range("n_classes of label_noise", n_classes, 2)
     if len(labels) and int(labels.max()) >= n_classes:
         raise InvalidInput(f"Labels must be smaller than n_classes = {n_classes}; got {int(labels.max())}.")
-    generator = given_or_repeatable(generator, "label noise")
+    generator = resolve_generator(generator, "label noise")
     n = len(labels)
     chosen = torch.randperm(n, generator=generator)[: round(rate * n)]
     steps = torch.randint(0 if may_keep_class else 1, n_classes, (n,), generator=generator)
@@ -55,7 +55,7 @@ def label_noise(
     return noisy
 
 
-def target_noise(
+def add_target_noise(
     targets: Float[Tensor, "n k"], std: float, generator: torch.Generator | None = None
 ) -> Float[Tensor, "n k"]:
     """Return regression targets plus independent Gaussian noise of mean 0 and standard deviation `std`.
@@ -75,7 +75,7 @@ def target_noise(
     [[1.0], [1.0]]
     """
     check_range("std of target_noise", std, 0)
-    noise = torch.randn(targets.shape, generator=given_or_repeatable(generator, "target noise"), dtype=targets.dtype)
+    noise = torch.randn(targets.shape, generator=resolve_generator(generator, "target noise"), dtype=targets.dtype)
     return targets + std * noise.to(targets.device)
 
 
@@ -99,7 +99,7 @@ def subset(samples: Samples, n: int, generator: torch.Generator | None = None) -
     3
     """
     check_range("n of subset", n, 1, len(samples))
-    return samples.subset(torch.randperm(len(samples), generator=given_or_repeatable(generator, "training subset"))[:n])
+    return samples.subset(torch.randperm(len(samples), generator=resolve_generator(generator, "training subset"))[:n])
 
 
 def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.Generator | None = None) -> Samples:
@@ -135,7 +135,7 @@ def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.G
             f"Every class must have {n // n_classes} samples for a balanced subset of {n}; "
             f"class {int(counts.argmin())} has {int(counts.min())}. Use at most {int(counts.min()) * n_classes}."
         )
-    order = torch.randperm(len(samples), generator=given_or_repeatable(generator, "training subset"))
+    order = torch.randperm(len(samples), generator=resolve_generator(generator, "training subset"))
     labels = samples.targets[order]
     drawn = torch.zeros(len(order), dtype=torch.bool)
     for label in range(n_classes):

@@ -55,7 +55,7 @@ class Origin:
     files: tuple[RemoteFile, ...]
 
 
-class _BrokenOff(Exception):
+class _ConnectionLost(Exception):
     """The connection failed or ended early; another attempt may go on."""
 
 
@@ -78,7 +78,7 @@ class _Download:
             try:
                 self._receive()
                 return
-            except _BrokenOff as error:
+            except _ConnectionLost as error:
                 # an attempt counts by what it adds to the best one: a server that cannot resume may break off for ever
                 fruitless = 0 if self._arrived() >= most + _LEAST_BYTES else fruitless + 1
                 most = max(most, self._arrived())
@@ -108,9 +108,9 @@ class _Download:
         thread.start()
         thread.join(_ANSWER_SECONDS)
         if not answers:
-            raise _BrokenOff(f"no answer in {_ANSWER_SECONDS:g} seconds")
+            raise _ConnectionLost(f"no answer in {_ANSWER_SECONDS:g} seconds")
         if type(answers[0]) is ValueError:  # a redirect to what is no address at all
-            raise _BrokenOff(str(answers[0]))
+            raise _ConnectionLost(str(answers[0]))
         if isinstance(answers[0], Exception):
             raise answers[0]
         return answers[0]
@@ -134,19 +134,19 @@ class _Download:
                     )
                 self._append(response, offset)
         except (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException) as error:
-            raise _BrokenOff(type(error).__name__) from None
+            raise _ConnectionLost(type(error).__name__) from None
 
     def _append(self, response: Any, offset: int) -> None:
         if response.status_code != 206:
             offset = 0
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
             self.part.unlink(missing_ok=True)
-            raise _BrokenOff("the server sent another range than was asked for")
+            raise _ConnectionLost("the server sent another range than was asked for")
         length = response.headers.get("Content-Length", "")
         total = offset + int(length) if length.isdecimal() else None
         flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | (os.O_APPEND if offset else os.O_TRUNC)
         with os.fdopen(os.open(self.part, flags, 0o666), "ab" if offset else "wb") as file:
-            for chunk in _steadily(response.raw):
+            for chunk in _read_with_timeout(response.raw):
                 offset += file.write(chunk)
                 if offset > _MOST_BYTES:
                     break
@@ -160,7 +160,7 @@ class _Download:
             )
 
 
-def _steadily(stream: Any) -> Iterator[bytes]:
+def _read_with_timeout(stream: Any) -> Iterator[bytes]:
     """Bytes as they arrive; a server that sends next to nothing for a while is given up."""
     since, arrived = time.monotonic(), 0
     while chunk := stream.read1(_CHUNK_BYTES, decode_content=False):
@@ -168,12 +168,12 @@ def _steadily(stream: Any) -> Iterator[bytes]:
         arrived += len(chunk)
         if time.monotonic() - since > _SLOW_SECONDS:
             if arrived < _LEAST_BYTES:
-                raise _BrokenOff(f"fewer than {_LEAST_BYTES:,} bytes in {_SLOW_SECONDS:g} seconds")
+                raise _ConnectionLost(f"fewer than {_LEAST_BYTES:,} bytes in {_SLOW_SECONDS:g} seconds")
             since, arrived = time.monotonic(), 0
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _file_lock(path: Path) -> Iterator[None]:
     """Let one process at a time work on a file; others wait."""
     import filelock
 
@@ -212,7 +212,7 @@ def _is_official(path: Path, file: RemoteFile) -> bool:
 def _fetch_file(file: RemoteFile, folder: Path, base_url: str, progress: Progress | None, pause: float) -> list[Path]:
     members = [folder / PurePosixPath(member).name for member in file.members]
     path, url = folder / file.name, f"{base_url.rstrip('/')}/{file.name}"
-    with _alone(path):
+    with _file_lock(path):
         if members and all(member.is_file() for member in members):
             return members
         if not _is_official(path, file):

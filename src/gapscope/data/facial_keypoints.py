@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gapscope.base.errors import UnreadableFile, check_choice
 from gapscope.base.samples import Samples
+from gapscope.data.compressed import open_maybe_gzip
 from gapscope.data.location import FileLayout, locate
-from gapscope.data.compressed import opened
 from gapscope.data.problem import Problem
 from gapscope.data.splits import split_indices
 
@@ -106,7 +106,7 @@ def read_facial_keypoints(
     check_choice("missing of read_facial_keypoints", missing, ("drop", "keep"))
     path = Path(path)
     coordinates, images = [], []
-    with opened(path) as file:
+    with open_maybe_gzip(path) as file:
         header = file.readline(_MOST_LINE_BYTES).strip()
         if header != HEADER.encode():
             raise UnreadableFile(

@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from gapscope.base.errors import UnreadableFile
-from gapscope.data.compressed import check_room, opened
+from gapscope.data.compressed import check_capacity, open_maybe_gzip
 
 _UNSIGNED_BYTES = 0x08
 
@@ -54,10 +54,10 @@ def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, ...]:
         UnreadableFile: It is of another format, truncated, or longer than its header states.
     """
     path = Path(path)
-    with opened(path) as file:
+    with open_maybe_gzip(path) as file:
         shape = _checked_shape(path, file.read(4 + 4 * dimensions), dimensions)
         size = math.prod(shape)
-        check_room(path, size)
+        check_capacity(path, size)
         content = file.read(size + 1)
     if len(content) != size:
         held = f"{len(content):,}" if len(content) < size else "more"

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
 
 SEVERITIES = ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0))
@@ -116,7 +116,7 @@ def motion_blur(
             f"of shape {list(images.shape)}."
         )
     kernel = _kernel(*blur_settings(severity, min(images.shape[-2:])))
-    generator = given_or_repeatable(generator, "motion blur")
+    generator = resolve_generator(generator, "motion blur")
     turns = 2 * torch.rand(len(images), generator=generator, dtype=torch.float64) - 1
     angles = turns * math.radians(_LARGEST_ANGLE)
     order = angles.argsort()

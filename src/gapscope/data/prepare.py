@@ -14,13 +14,13 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.random_streams import stream
+from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
 from gapscope.base.specs import DataSpec
 from gapscope.data import corruptions
 from gapscope.data.motion_blur import blur_settings, motion_blur
 from gapscope.data.problem import Problem
-from gapscope.data.sources import load
+from gapscope.data.sources import load_dataset
 
 Facts = dict[str, Any]
 
@@ -44,7 +44,7 @@ def unpack_mask(text: str) -> Int64[Tensor, " k"]:
     return torch.from_numpy(np.flatnonzero(bits))
 
 
-def _check_sense(spec: DataSpec, problem: Problem) -> None:
+def _check_compatibility(spec: DataSpec, problem: Problem) -> None:
     for split, size, samples in (
         ("train_size", spec.train_size, problem.train),
         ("test_size", spec.test_size, problem.test),
@@ -82,7 +82,7 @@ def _check_sense(spec: DataSpec, problem: Problem) -> None:
 
 
 def _training_subset(spec: DataSpec, problem: Problem) -> Samples:
-    generator = stream(spec.seed, "training subset")
+    generator = make_generator(spec.seed, "training subset")
     if not spec.balanced:
         return (
             problem.train if spec.train_size is None else corruptions.subset(problem.train, spec.train_size, generator)
@@ -94,7 +94,7 @@ def _training_subset(spec: DataSpec, problem: Problem) -> Samples:
 
 
 def _blur(spec: DataSpec, train: Samples) -> tuple[Samples, Facts]:
-    blurred = motion_blur(train.inputs, spec.blur_severity, stream(spec.seed, "motion blur"))
+    blurred = motion_blur(train.inputs, spec.blur_severity, make_generator(spec.seed, "motion blur"))
     radius, sigma = blur_settings(spec.blur_severity, min(train.inputs.shape[-2:]))
     facts = {"severity": spec.blur_severity, "radius": radius, "sigma": sigma, "images": len(train)}
     return replace(train, inputs=blurred), facts
@@ -103,8 +103,10 @@ def _blur(spec: DataSpec, train: Samples) -> tuple[Samples, Facts]:
 def _relabel(spec: DataSpec, train: Samples, n_classes: int) -> tuple[Samples, Facts]:
     assert train.targets is not None
     may_keep = spec.label_noise_may_keep_class
-    generator = stream(spec.seed, "label noise")
-    noisy = corruptions.label_noise(train.targets, spec.label_noise, n_classes, generator, may_keep_class=may_keep)
+    generator = make_generator(spec.seed, "label noise")
+    noisy = corruptions.inject_label_noise(
+        train.targets, spec.label_noise, n_classes, generator, may_keep_class=may_keep
+    )
     wrong = noisy != train.targets
     facts = {
         "rate": spec.label_noise,
@@ -118,7 +120,7 @@ def _relabel(spec: DataSpec, train: Samples, n_classes: int) -> tuple[Samples, F
 
 def _disturb(spec: DataSpec, train: Samples) -> tuple[Samples, Facts]:
     assert train.targets is not None
-    noisy = corruptions.target_noise(train.targets, spec.target_noise, stream(spec.seed, "target noise"))
+    noisy = corruptions.add_target_noise(train.targets, spec.target_noise, make_generator(spec.seed, "target noise"))
     return replace(train, targets=noisy), {"std": spec.target_noise, "samples": len(train)}
 
 
@@ -157,11 +159,11 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
     >>> len(problem.train), facts["label_noise"]["wrong"], len(unpack_mask(facts["label_noise"]["wrong_mask"]))
     (100, 30, 30)
     """
-    problem = load(spec.name, root=root, **spec.options)
-    _check_sense(spec, problem)
+    problem = load_dataset(spec.name, root=root, **spec.options)
+    _check_compatibility(spec, problem)
     train, test = _training_subset(spec, problem), problem.test
     if spec.test_size is not None:
-        test = corruptions.subset(test, spec.test_size, stream(spec.seed, "test subset"))
+        test = corruptions.subset(test, spec.test_size, make_generator(spec.seed, "test subset"))
     facts: Facts = {
         "train": {"available": len(problem.train), "used": len(train), "balanced": spec.balanced},
         "test": {"available": len(problem.test), "used": len(test)},

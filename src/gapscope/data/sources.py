@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gapscope.base.errors import DataNotFound, check_choice
-from gapscope.base.options import check_known, typed
+from gapscope.base.options import check_known, coerce
 from gapscope.data.catalogue import SOURCES, Source
 from gapscope.data.downloads import Progress, download
 from gapscope.data.location import data_root, locate
@@ -37,10 +37,10 @@ def check_dataset_options(name: str, options: Mapping[str, Any]) -> None:
     known = _source(name).options
     check_known(f"Data set '{name}'", options, known)
     for option, value in options.items():
-        typed(f"Option {option!r} of data set '{name}'", value, type(known[option]))
+        coerce(f"Option {option!r} of data set '{name}'", value, type(known[option]))
 
 
-def found(name: str, *, root: str | Path | None = None) -> str:
+def find_dataset(name: str, *, root: str | Path | None = None) -> str:
     """Return the folder that holds a data set, "built in" for one that needs no files, "" where it is not here.
 
     Args:
@@ -65,7 +65,7 @@ def found(name: str, *, root: str | Path | None = None) -> str:
         return ""
 
 
-def load(name: str, *, root: str | Path | None = None, **options: Any) -> Problem:
+def load_dataset(name: str, *, root: str | Path | None = None, **options: Any) -> Problem:
     """Return a data set as a Problem: inputs float32, images in [0, 1], labels int64, regression targets float32.
 
     Args:

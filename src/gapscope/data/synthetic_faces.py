@@ -11,8 +11,8 @@ from jaxtyping import Float32, UInt8
 from torch import Tensor
 
 from gapscope.base.errors import check_range
-from gapscope.base.files import written_whole
-from gapscope.base.random_streams import given_or_repeatable, stream
+from gapscope.base.files import atomic_writer
+from gapscope.base.random_streams import make_generator, resolve_generator
 from gapscope.base.samples import Samples, slices
 from gapscope.data.facial_keypoints import COORDINATES, HEADER, KEYPOINTS, SIDE
 from gapscope.data.problem import Problem
@@ -171,7 +171,7 @@ def _drawn(n: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]
         yield pixels[:, None], _to_image(face, _points(face)).flatten(1)
 
 
-def draw_faces(
+def render_faces(
     n: int, generator: torch.Generator | None = None
 ) -> tuple[UInt8[Tensor, "n 1 96 96"], Float32[Tensor, "n 30"]]:
     """Return n drawn faces and their keypoints, exact up to float32.
@@ -194,7 +194,7 @@ def draw_faces(
     (torch.Size([2, 1, 96, 96]), torch.Size([2, 30]))
     """
     check_range("n of draw_faces", n, 1)
-    images, keypoints = zip(*_drawn(n, given_or_repeatable(generator, "drawn faces")), strict=True)
+    images, keypoints = zip(*_drawn(n, resolve_generator(generator, "drawn faces")), strict=True)
     return torch.cat(images), torch.cat(keypoints)
 
 
@@ -232,9 +232,9 @@ def write_csv(
     """
     check_range("n of write_csv", n, 1)
     check_range("complete_fraction of write_csv", complete_fraction, 0, 1)
-    path, generator = Path(path), given_or_repeatable(generator, "drawn faces")
+    path, generator = Path(path), resolve_generator(generator, "drawn faces")
     known = iter(_known(n, complete_fraction, generator).tolist())
-    with written_whole(path) as file:
+    with atomic_writer(path) as file:
         file.write(f"{HEADER}\n".encode())
         for images, keypoints in _drawn(n, generator):
             rows = zip(images, keypoints.tolist(), known, strict=False)
@@ -259,6 +259,6 @@ def drawn_faces(*, n: int = 2000, test_size: int = 500, seed: int = 0) -> Proble
     check_range("test_size of drawn_faces", test_size, 1)
     splits = []
     for split, size in (("train", n), ("test", test_size)):
-        pixels, keypoints = draw_faces(size, stream(seed, f"drawn faces, {split}"))
+        pixels, keypoints = render_faces(size, make_generator(seed, f"drawn faces, {split}"))
         splits.append(Samples(pixels.float().div_(255), keypoints))
     return Problem("drawn_faces", "regression", *splits, n_outputs=len(COORDINATES))

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gapscope.gradients.frozen_batch_stats import held
-from gapscope.inspection.outputs import as_real, check_no_reentrant_checkpoint, explained
+from gapscope.gradients.frozen_batch_stats import freeze_batch_stats
+from gapscope.inspection.outputs import as_real, check_no_reentrant_checkpoint, explain_torch_errors
 
 
 def _dense(gradient: Tensor | None) -> Tensor | None:
@@ -45,7 +45,7 @@ def gradients_at(
         return []
     settings: dict[str, Any] = {"retain_graph": True, "create_graph": create_graph, "allow_unused": True}
     rows_of_cotangents = list(zip(*cotangents, strict=True))
-    with held(parameters=any(map(_is_leaf, places))):
+    with freeze_batch_stats(parameters=any(map(_is_leaf, places))):
         if not create_graph and len(rows_of_cotangents) > 1:
             try:
                 found = torch.autograd.grad(outputs, places, cotangents, is_grads_batched=True, **settings)
@@ -75,7 +75,7 @@ def whole_gradient(
     Returns:
         One dense real tensor a parameter, zero where there is no dependence; a complex parameter has its two parts.
     """
-    with explained():
+    with explain_torch_errors():
         found = torch.autograd.grad(value, parameters, cotangent, create_graph=create_graph, allow_unused=True)
     if any(gradient is None for gradient in found):
         check_no_reentrant_checkpoint(value)
@@ -83,7 +83,7 @@ def whole_gradient(
     return [as_real(torch.zeros_like(p) if gradient is None else gradient.to_dense()) for gradient, p in filled]
 
 
-def sample_rows(
+def per_sample_gradients(
     outputs: Float[Tensor, "n k"], places: Sequence[Tensor], cotangents: Float[Tensor, "c n k"], *, create_graph: bool
 ) -> list[Float[Tensor, "c n ..."]]:
     """Return the derivatives of every sample's own weighted outputs, from one backward pass a sample and weighting.

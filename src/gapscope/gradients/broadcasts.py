@@ -159,7 +159,7 @@ class Broadcast:
         return flat.unflatten(0, rows.shape[:2])
 
 
-def joined(outputs: Tensor, broadcasts: Sequence[Broadcast], n: int) -> list[Broadcast]:
+def find_joins(outputs: Tensor, broadcasts: Sequence[Broadcast], n: int) -> list[Broadcast]:
     """Find the operations that join tensors with the samples.
 
     Args:

@@ -41,7 +41,7 @@ def gram_matrix(rows: Float[Tensor, "r p"]) -> Float[Tensor, "r r"]:
 
 
 @dataclass(frozen=True)
-class Side:
+class KernelSide:
     """Columns and derivatives of one weight for one set of samples: the rows or the columns of a kernel block."""
 
     columns: Float[Tensor, "n k t"]
@@ -59,7 +59,7 @@ class Side:
         return self.gradients.transpose(0, 1).flatten(1, 2)
 
     @cached_property
-    def by_place(self) -> Float[Tensor, "n ct o"]:
+    def by_position(self) -> Float[Tensor, "n ct o"]:
         """Derivatives with the places as rows: [N, C T, O]."""
         c, n, o, _, t = self.sizes
         return self.gradients.permute(1, 0, 3, 2).reshape(n, c * t, o)
@@ -73,7 +73,7 @@ class Side:
         return torch.bmm(rows, self.columns.mT).view(n * c, -1)
 
 
-def _explicit(first: Side, second: Side, floats: int) -> Tensor:
+def _explicit(first: KernelSide, second: KernelSide, floats: int) -> Tensor:
     c, n, o, k, _ = first.sizes
     d, m, *_ = second.sizes
     # <J, J'> is a sum over the O x K entries: a few channels O' at a time, so that J itself never has to fit. [N C, O'
@@ -85,28 +85,28 @@ def _explicit(first: Side, second: Side, floats: int) -> Tensor:
     return kernel.view(n, c, m, d)
 
 
-def _gram(first: Side, second: Side, _: int) -> Tensor:
+def _gram(first: KernelSide, second: KernelSide, _: int) -> Tensor:
     c, n, o, k, t = first.sizes
     d, m, _, _, s = second.sizes
     # J_nc = g_nc a_n^T has rank one: <J_nc, J_md> = (g_nc . g_md) (a_n . a_m), two Gram matrices, one over the outputs
     # (n c, m d), one over the samples (n, m).
     if t == s == 1:
-        rows, others = first.by_place.reshape(n * c, o), second.by_place.reshape(m * d, o)
+        rows, others = first.by_position.reshape(n * c, o), second.by_position.reshape(m * d, o)
         products = gram_matrix(rows) if second is first else rows @ others.T
         return products.view(n, c, m, d).mul_((first.columns[..., 0] @ second.columns[..., 0].T)[:, None, :, None])
     # One sample i of the rows at a time, all of the columns: a_it . a_ms as [M, T S, 1] and g_cit . g_dms as [M, C D, T
     # S]; the batched product sums over the pairs of places (t, s).
-    others = second.by_place.reshape(m * d * s, o)
+    others = second.by_position.reshape(m * d * s, o)
     places = second.columns.transpose(1, 2).reshape(m * s, k)
     kernel = first.columns.new_empty(n, c, m, d)
     for i in range(n):
         inputs = (first.columns[i].T @ places.T).view(t, m, s).transpose(0, 1).reshape(m, t * s, 1)
-        products = (first.by_place[i] @ others.T).view(c, t, m, d, s).permute(2, 0, 3, 1, 4)
+        products = (first.by_position[i] @ others.T).view(c, t, m, d, s).permute(2, 0, 3, 1, 4)
         kernel[i] = torch.bmm(products.reshape(m, c * d, t * s), inputs).view(m, c, d).transpose(0, 1)
     return kernel
 
 
-def _mixed(first: Side, second: Side, _: int) -> Tensor:
+def _mixed(first: KernelSide, second: KernelSide, _: int) -> Tensor:
     c, n, o, k, _ = first.sizes
     d, m, _, _, s = second.sizes
     # <J_ic, J_md> = sum_s g_dms^T (J_ic a_ms): J_ic moves every place of every sample, [C O, K] @ [K, M S], and what
@@ -121,10 +121,14 @@ def _mixed(first: Side, second: Side, _: int) -> Tensor:
     return kernel
 
 
-ORDERS: dict[str, Callable[[Side, Side, int], Tensor]] = {"explicit": _explicit, "gram": _gram, "mixed": _mixed}
+ORDERS: dict[str, Callable[[KernelSide, KernelSide, int], Tensor]] = {
+    "explicit": _explicit,
+    "gram": _gram,
+    "mixed": _mixed,
+}
 
 
-def cheapest_order(first: Side, second: Side, floats: int = TEMPORARY) -> str:
+def cheapest_order(first: KernelSide, second: KernelSide, floats: int = TEMPORARY) -> str:
     """Name of the order with the fewest multiplications among those whose temporaries fit (explicit always does)."""
     c, n, o, k, t = first.sizes
     d, m, _, _, s = second.sizes
@@ -142,7 +146,7 @@ def cheapest_order(first: Side, second: Side, floats: int = TEMPORARY) -> str:
     return min(costs, key=costs.__getitem__)
 
 
-def kernel_block(first: Side, second: Side, floats: int = TEMPORARY) -> Float[Tensor, "n c m d"]:
+def kernel_block(first: KernelSide, second: KernelSide, floats: int = TEMPORARY) -> Float[Tensor, "n c m d"]:
     """Return <J_nc, J_md> for all n, c of `first` and m, d of `second`.
 
     Args:
@@ -156,7 +160,7 @@ def kernel_block(first: Side, second: Side, floats: int = TEMPORARY) -> Float[Te
     return ORDERS[cheapest_order(first, second, floats)](first, second, floats)
 
 
-def traced_block(first: Side, second: Side, floats: int = TEMPORARY) -> Float[Tensor, "n m"]:
+def traced_block(first: KernelSide, second: KernelSide, floats: int = TEMPORARY) -> Float[Tensor, "n m"]:
     """Return sum_c <J_nc, J_mc> for all n of `first` and m of `second`; arguments as `kernel_block`."""
     c, n, o, k, t = first.sizes
     _, m, _, _, s = second.sizes
@@ -175,25 +179,25 @@ def traced_block(first: Side, second: Side, floats: int = TEMPORARY) -> Float[Te
     return kernel
 
 
-def _gradient_by_gram(side: Side, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _gradient_by_gram(side: KernelSide, weights: Tensor) -> tuple[Tensor, Tensor]:
     c, n, o, k, t = side.sizes
     # S = sum W_icmd (a_it . a_ms) (g_cit . g_dms). The weights are symmetric, so that deriving by the left factors and
     # doubling takes the right ones into account: dS/dg_cit = 2 sum_mds W_icmd (a_it . a_ms) g_dms and dS/da_it = 2
     # sum_cmds W_icmd (g_cit . g_dms) a_ms.
-    others = side.by_place.reshape(n * c * t, o)
+    others = side.by_position.reshape(n * c * t, o)
     places = side.columns.transpose(1, 2).reshape(n * t, k)
     by_columns, by_gradients = torch.empty_like(side.columns), torch.empty_like(side.gradients)
     for i in range(n):
         inputs = (side.columns[i].T @ places.T).view(1, t, n, 1, t)
         spread = (2 * weights[i]).view(c, 1, n, c, 1)
         by_gradients[:, i] = ((inputs * spread).view(c * t, n * c * t) @ others).view(c, t, o).transpose(1, 2)
-        products = (side.by_place[i] @ others.T).view(c, t, n, c, t)
+        products = (side.by_position[i] @ others.T).view(c, t, n, c, t)
         by_columns[i] = ((products * spread).sum((0, 3)).view(t, n * t) @ places).T
     return by_columns, by_gradients
 
 
 def kernel_block_gradient(
-    side: Side, weights: Float[Tensor, "n c n c"], *, by_columns: bool
+    side: KernelSide, weights: Float[Tensor, "n c n c"], *, by_columns: bool
 ) -> tuple[Float[Tensor, "n k t"] | None, Float[Tensor, "c n o t"]]:
     """Return the derivatives of sum(weights * kernel_block(side, side)) by columns and gradients.
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 from gapscope.base.samples import slices
 from gapscope.gradients.contractions import (
     TEMPORARY,
-    Side,
+    KernelSide,
     gram_matrix,
     kernel_block,
     kernel_block_gradient,
@@ -90,7 +90,7 @@ class Contribution(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Factors(Contribution):
+class OuterProductFactors(Contribution):
     """Derivatives by a weight (and bias) as sums of outer products over places, see `gapscope.gradients.layouts`.
 
     Attributes:
@@ -107,12 +107,12 @@ class Factors(Contribution):
     layout: Layout
     transposed: bool = False
 
-    def side(self) -> Side:
+    def side(self) -> KernelSide:
         """Unfold the columns and return them with the derivatives, without a graph."""
-        return Side(self.layout.unfold(self.inputs.detach()), self.gradients.detach())
+        return KernelSide(self.layout.unfold(self.inputs.detach()), self.gradients.detach())
 
-    def _sides(self, other: Contribution) -> tuple[Side, Side]:
-        assert isinstance(other, Factors)
+    def _sides(self, other: Contribution) -> tuple[KernelSide, KernelSide]:
+        assert isinstance(other, OuterProductFactors)
         side = self.side()
         return side, side if other is self else other.side()
 
@@ -160,23 +160,25 @@ class Factors(Contribution):
         return None if by_columns is None else self.layout.fold(by_columns, self.inputs), by_gradients
 
     @override
-    def regrouped(self, n: int) -> Factors:
+    def regrouped(self, n: int) -> OuterProductFactors:
         columns, (c, _, o, t) = self.layout.columns(self.inputs), self.gradients.shape
         # Rows of one sample become further places of it: [N, R, K, T] -> [N, K, R T], for a and g alike.
         columns = columns.view(n, -1, *columns.shape[1:]).transpose(1, 2).flatten(2)
         gradients = self.gradients.reshape(c, n, -1, o, t).transpose(2, 3).flatten(3)
-        return Factors(self.parameters, columns, gradients, _Given(self.layout.ones), self.transposed)
+        return OuterProductFactors(
+            self.parameters, columns, gradients, _PrecomputedColumns(self.layout.ones), self.transposed
+        )
 
     @classmethod
-    def joined(cls, uses: Sequence[Factors]) -> Factors:
+    def joined(cls, uses: Sequence[OuterProductFactors]) -> OuterProductFactors:
         """Return several uses of the same weight as one, with all their places."""
         columns = torch.cat([use.layout.columns(use.inputs) for use in uses], dim=2)
         gradients = torch.cat([use.gradients for use in uses], dim=3)
-        return cls(uses[0].parameters, columns, gradients, _Given(uses[0].layout.ones), uses[0].transposed)
+        return cls(uses[0].parameters, columns, gradients, _PrecomputedColumns(uses[0].layout.ones), uses[0].transposed)
 
 
 @dataclass(frozen=True)
-class _Given(Columns):
+class _PrecomputedColumns(Columns):
     """Columns whose row of ones, if any, is among them already."""
 
     @override
@@ -189,7 +191,7 @@ class _Given(Columns):
 
 
 @dataclass(frozen=True, eq=False)
-class Lookup(Contribution):
+class EmbeddingContribution(Contribution):
     """Derivatives by a table of which place t of sample n reads row `rows[n, t]`.
 
     Attributes:
@@ -211,7 +213,7 @@ class Lookup(Contribution):
 
     def _matched(self, other: Contribution, floats: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Jacobians [N, C, E' U] of both over the U rows that either reads, for some of the E columns at a time."""
-        assert isinstance(other, Lookup)
+        assert isinstance(other, EmbeddingContribution)
         # Rows that neither side reads add nothing: the table's V rows shrink to the U that are read by any sample.
         read, index = torch.unique(torch.cat([self.rows.flatten(), other.rows.flatten()]), return_inverse=True)
         indices = index.split([self.rows.numel(), other.rows.numel()])
@@ -263,20 +265,20 @@ class Lookup(Contribution):
         return (by_jacobian.gather(3, index[None, :, None, :].expand_as(self.gradients)),)
 
     @override
-    def regrouped(self, n: int) -> Lookup:
+    def regrouped(self, n: int) -> EmbeddingContribution:
         c, _, e, t = self.gradients.shape
         gradients = self.gradients.reshape(c, n, -1, e, t).transpose(2, 3).flatten(3)
-        return Lookup(self.parameters, self.rows.reshape(n, -1), gradients)
+        return EmbeddingContribution(self.parameters, self.rows.reshape(n, -1), gradients)
 
     @classmethod
-    def joined(cls, uses: Sequence[Lookup]) -> Lookup:
+    def joined(cls, uses: Sequence[EmbeddingContribution]) -> EmbeddingContribution:
         """Return several uses of the same table as one, with all their places."""
         rows = torch.cat([use.rows for use in uses], dim=1)
         return cls(uses[0].parameters, rows, torch.cat([use.gradients for use in uses], dim=3))
 
 
 @dataclass(frozen=True, eq=False)
-class Dense(Contribution):
+class DenseJacobian(Contribution):
     """The Jacobian of one (small) parameter itself.
 
     Attributes:
@@ -309,7 +311,7 @@ class Dense(Contribution):
 
     @override
     def kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
-        assert isinstance(other, Dense)
+        assert isinstance(other, DenseJacobian)
         (c, n, _), (d, m, _) = self.values.shape, other.values.shape
         rows = self._rows().flatten(0, 1)
         product = gram_matrix(rows) if other is self else rows @ other._rows().flatten(0, 1).T
@@ -317,7 +319,7 @@ class Dense(Contribution):
 
     @override
     def traced_kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
-        assert isinstance(other, Dense)
+        assert isinstance(other, DenseJacobian)
         return self._rows().flatten(1) @ other._rows().flatten(1).T
 
     @override
@@ -329,9 +331,9 @@ class Dense(Contribution):
         return (2 * torch.einsum("ncmd,dmp->cnp", weights, self.values.detach()),)
 
     @override
-    def regrouped(self, n: int) -> Dense:
+    def regrouped(self, n: int) -> DenseJacobian:
         c, _, p = self.values.shape
-        return Dense(self.parameters, self.values.reshape(c, n, -1, p).sum(2))
+        return DenseJacobian(self.parameters, self.values.reshape(c, n, -1, p).sum(2))
 
 
 def _joined(uses: Sequence[Contribution]) -> Contribution | None:
@@ -339,12 +341,12 @@ def _joined(uses: Sequence[Contribution]) -> Contribution | None:
     first = uses[0]
     if len(uses) == 1:
         return first
-    if isinstance(first, Dense) or not all(use.has_form_of(first) for use in uses):
+    if isinstance(first, DenseJacobian) or not all(use.has_form_of(first) for use in uses):
         return None
     return type(first).joined(uses)  # type: ignore[attr-defined]
 
 
-def combined(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
+def merge_contributions(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
     """Add all uses of the same parameters, so that squares may be summed over what is left.
 
     Args:
@@ -378,4 +380,4 @@ def densely_combined(contributions: Sequence[Contribution]) -> dict[tuple[int, .
             values = values.reshape(*values.shape[:2], -1)  # also that of a number, which has no dimension to flatten
             before = sums.get(id(parameter))
             sums[id(parameter)] = (parameter, values if before is None else before[1] + values)
-    return {(key,): Dense((parameter,), values) for key, (parameter, values) in sums.items()}
+    return {(key,): DenseJacobian((parameter,), values) for key, (parameter, values) in sums.items()}

@@ -29,7 +29,7 @@ def uses_batch_statistics(module: nn.Module) -> bool:
 
 
 @contextmanager
-def held(*, parameters: bool = True) -> Iterator[None]:
+def freeze_batch_stats(*, parameters: bool = True) -> Iterator[None]:
     """Hold the statistics of `holdable` layers fixed in the backward passes of the body.
 
     Args:
@@ -87,7 +87,7 @@ def statistics_of(h: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return found
 
 
-class _Holdable(torch.autograd.Function):
+class _FreezableOutput(torch.autograd.Function):
     """The output itself; backwards either into the layer that made it, or past its statistics."""
 
     @staticmethod
@@ -130,7 +130,7 @@ def _seen(parameter: Tensor | None) -> Tensor | None:
     return None if parameter is None else parameter.view_as(parameter)
 
 
-def _pass_by(module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Tensor) -> Tensor:
+def _freezable_hook(module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Tensor) -> Tensor:
     """A forward hook: what follows the layer is given an output whose derivative can go past the statistics."""
     if not output.requires_grad:
         return output
@@ -140,12 +140,12 @@ def _pass_by(module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any
     statistics = statistics_of(at_least_single, module.eps)
     # Scale and shift that are parameters of the layer, and not computed from others, lead to nothing else.
     owns = all(name in module._parameters for name in ("weight", "bias"))
-    result: Any = _Holdable.apply(output, h, *statistics, _seen(module.weight), _seen(module.bias), owns)
+    result: Any = _FreezableOutput.apply(output, h, *statistics, _seen(module.weight), _seen(module.bias), owns)
     return result
 
 
 @contextmanager
-def holdable(modules: Mapping[str, nn.Module], *, needed: bool = True) -> Iterator[None]:
+def allow_frozen_stats(modules: Mapping[str, nn.Module], *, needed: bool = True) -> Iterator[None]:
     """Let the statistics of BatchNorm layers in training mode be held in backward passes of what the body computes.
 
     Args:
@@ -170,5 +170,5 @@ def holdable(modules: Mapping[str, nn.Module], *, needed: bool = True) -> Iterat
                     f"'{name}' uses the statistics of the batch{'' if module.training else ' in evaluation mode'}. "
                     "Put it into evaluation mode with running statistics (module.eval()), or use GroupNorm."
                 )
-            stack.callback(module.register_forward_hook(_pass_by, prepend=True, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(_freezable_hook, prepend=True, with_kwargs=True).remove)
         yield

@@ -22,7 +22,7 @@ _WINDOWS, _WINDOWS_USED = 100, 25
 _CHANNELS, _MANY_CHANNELS = 4, 64
 
 
-def pays(inputs: Tensor, layout: Layout, windows: int) -> bool:
+def is_faster(inputs: Tensor, layout: Layout, windows: int) -> bool:
     """Whether convolutions by group are the faster way; on a GPU unfolding is."""
     wide = isinstance(layout, Windows) and not all(size == 1 for size in layout.kernel_size)
     channels = inputs.shape[1]

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.inspection.outputs import explained
-from gapscope.inspection.restoring import restored
+from gapscope.inspection.outputs import explain_torch_errors
+from gapscope.inspection.restoring import preserve_state
 
 
 def _check_constant(network: nn.Module, inputs: Tensor) -> None:
     """Raise unless the outputs stay what they are when the inputs change."""
-    with torch.no_grad(), restored(network):
+    with torch.no_grad(), preserve_state(network):
         network.eval()
         changed = inputs + torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0)).to(inputs)
         if torch.equal(network(inputs), network(changed)):
@@ -23,7 +23,7 @@ def _check_constant(network: nn.Module, inputs: Tensor) -> None:
     )
 
 
-def gradient_by_inputs(
+def input_gradient(
     network: nn.Module,
     outputs: Tensor,
     inputs: Tensor,
@@ -50,7 +50,7 @@ def gradient_by_inputs(
     """
     gradient = None
     if outputs.requires_grad:
-        with explained():
+        with explain_torch_errors():
             (gradient,) = torch.autograd.grad(
                 outputs, inputs, cotangent, create_graph=create_graph, retain_graph=retain_graph, allow_unused=True
             )

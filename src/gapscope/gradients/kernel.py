@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.samples import slices
 from gapscope.gradients.contributions import Contribution, densely_combined
-from gapscope.gradients.recording import recorded
-from gapscope.gradients.verification import verify
+from gapscope.gradients.recording import record_forward
 from gapscope.gradients.tape import Tape
-from gapscope.gradients.traces import every_output
+from gapscope.gradients.traces import one_hot_cotangents
+from gapscope.gradients.verification import verify
 from gapscope.inspection.chunking import memory_budget
-from gapscope.inspection.outputs import ready_inputs
 from gapscope.inspection.distributed import Processes, processes
-from gapscope.inspection.substitution import Substituted, in_precision, of_precision
+from gapscope.inspection.outputs import prepare_inputs
+from gapscope.inspection.substitution import ParameterSubstitution, cast_network, of_precision
 
 Contributions = Mapping[tuple[int, ...], Contribution]
 
@@ -28,7 +28,7 @@ _SMALL = 32
 
 
 @contextmanager
-def precisely(network: nn.Module, dtype: torch.dtype | None) -> Iterator[Substituted | None]:
+def with_dtype(network: nn.Module, dtype: torch.dtype | None) -> Iterator[ParameterSubstitution | None]:
     """Compute in a floating-point type in the body; with the network as it is where it has that type already.
 
     Args:
@@ -50,11 +50,11 @@ def precisely(network: nn.Module, dtype: torch.dtype | None) -> Iterator[Substit
             f"dtype must be None for a network that TorchScript has compiled in another type; got {dtype}. "
             "Use dtype=None, or give the network before torch.jit."
         )
-    with in_precision(network, dtype) as substituted:
+    with cast_network(network, dtype) as substituted:
         yield substituted
 
 
-def check_one_pass(mode: str, chunk_size: int | None) -> None:
+def check_single_batch(mode: str, chunk_size: int | None) -> None:
     """Raise InvalidInput unless `mode` is known, and a batch in training mode is left whole."""
     check_choice("mode", mode, ("eval", "train"))
     if mode == "train" and chunk_size is not None:
@@ -79,7 +79,7 @@ def _bytes(tape: Tape, outputs: Tensor) -> int:
 
 def _contributions(tape: Tape, outputs: Tensor) -> Contributions:
     verify(tape, outputs)
-    return tape.contributions(outputs, every_output(outputs))
+    return tape.contributions(outputs, one_hot_cotangents(outputs))
 
 
 def _matched(first: Contributions, second: Contributions) -> tuple[Contributions, Contributions]:
@@ -107,7 +107,7 @@ def _is_own(row: int, rows: int, among: Processes, *, symmetric: bool) -> bool:
     return place % among.size == among.rank
 
 
-def kernel(
+def ntk_blocks(
     network: nn.Module,
     x: Shaped[Tensor, "n ..."],
     x2: Shaped[Tensor, "m ..."] | None,
@@ -115,7 +115,7 @@ def kernel(
     traced: bool,
     max_bytes: int | None,
     chunk_size: int | None,
-    substituted: Substituted | None = None,
+    substituted: ParameterSubstitution | None = None,
     one_pass: bool = False,
 ) -> Tensor:
     """Inner products of the gradients of all outputs at all samples, see `gapscope.measures.empirical_ntk`.
@@ -133,12 +133,12 @@ def kernel(
     Returns:
         [n, C, m, C], or [n, m] where traced.
     """
-    x = ready_inputs(network, x)
+    x = prepare_inputs(network, x)
     max_bytes = memory_budget(x.device, 2**30) if max_bytes is None else max_bytes
     check_range("max_bytes", max_bytes, 1)
-    others = x if x2 is None else ready_inputs(network, x2)
+    others = x if x2 is None else prepare_inputs(network, x2)
     symmetric = x2 is None
-    first_pass = recorded(network, x if one_pass or len(x) <= _SMALL else x[:1], substituted)
+    first_pass = record_forward(network, x if one_pass or len(x) <= _SMALL else x[:1], substituted)
     verify(*first_pass)
     if one_pass:
         chunk_size = max(len(x), len(others))
@@ -148,7 +148,7 @@ def kernel(
     among = None if one_pass else processes(len(x))
     if among is not None:
         # the same blocks in every process, and some for each
-        chunk_size = among.smallest(min(chunk_size, -(-len(x) // (2 * among.size))))
+        chunk_size = among.all_min(min(chunk_size, -(-len(x) // (2 * among.size))))
     floats = max(1, max_bytes // 32)
     c, dtype = first_pass[1].shape[1], torch.promote_types(first_pass[1].dtype, torch.float32)
     shape = (len(x), len(others)) if traced else (len(x), c, len(others), c)
@@ -158,12 +158,12 @@ def kernel(
     for number, rows in enumerate(slices(len(x), chunk_size)):
         if among is not None and not _is_own(number, -(-len(x) // chunk_size), among, symmetric=symmetric):
             continue
-        first = _contributions(*(whole or recorded(network, x[rows], substituted)))
+        first = _contributions(*(whole or record_forward(network, x[rows], substituted)))
         for columns in slices(len(others), chunk_size):
             if symmetric and columns.start < rows.start:
                 continue
             same = symmetric and columns == rows
-            second = first if same else _contributions(*recorded(network, others[columns], substituted))
+            second = first if same else _contributions(*record_forward(network, others[columns], substituted))
             block = result[rows, columns] if traced else result[rows, :, columns]
             _add_block(block, first, second, traced=traced, floats=floats)
             if symmetric and not same:

@@ -43,7 +43,7 @@ class Spectrum:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class LooResult:
     """What one ridge leaves out.
 
     Attributes:
@@ -88,7 +88,7 @@ def nystroem_spectrum(columns: Float[Tensor, "n m"], landmarks: Float[Tensor, "m
     return Spectrum(features @ (directions[:, positive] / squares[positive].sqrt()), squares[positive])
 
 
-def left_out(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: float) -> LeftOut:
+def loo_predictions(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: float) -> LooResult:
     r"""Left-out predictions for one ridge.
 
     Args:
@@ -114,7 +114,7 @@ def left_out(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: float) -> L
     residuals = residual_maker(targets) - of_ones * (of_ones.T @ targets) / total
     freedom = (freedom - of_ones.squeeze(1).square() / total).clamp_min(_LEAST_FREEDOM)
     left = residuals / freedom[:, None]
-    return LeftOut(
+    return LooResult(
         predictions=targets - left,
         squared_error=float(left.square().sum(1).mean()),
         generalized_cross_validation=float(residuals.square().sum(1).mean() / freedom.mean() ** 2),
@@ -123,12 +123,12 @@ def left_out(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: float) -> L
     )
 
 
-def best_left_out(
+def select_ridge(
     kernel: Spectrum,
     targets: Float[Tensor, "n k"],
     ridges: tuple[float, ...],
-    error: Callable[[LeftOut], float] = lambda found: found.squared_error,
-) -> tuple[float, LeftOut]:
+    error: Callable[[LooResult], float] = lambda found: found.squared_error,
+) -> tuple[float, LooResult]:
     """The ridge of the smallest left-out error, and what it leaves out.
 
     Args:
@@ -141,5 +141,5 @@ def best_left_out(
         The chosen ridge, in units of the mean eigenvalue, and its predictions and errors.
     """
     unit = kernel.mean or 1.0
-    found = [(ridge, left_out(kernel, targets, ridge * unit)) for ridge in ridges]
+    found = [(ridge, loo_predictions(kernel, targets, ridge * unit)) for ridge in ridges]
     return min(found, key=lambda item: error(item[1]))

@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge
 
 from gapscope.base.errors import ReplaceLayer
 from gapscope.gradients.contributions import Contribution
-from gapscope.inspection.substitution import Substituted
+from gapscope.inspection.substitution import ParameterSubstitution
 
 
 class NotSeparable(Exception):
@@ -66,7 +66,7 @@ class Call:
     n: int
     features_last: bool
     autocast: Callable[[], AbstractContextManager[Any]]
-    substituted: Substituted | None = None
+    substituted: ParameterSubstitution | None = None
 
     def source(self, parameter: Tensor) -> Tensor:
         """Return the tensor that stands for a parameter in the graph of the pass."""
@@ -92,11 +92,11 @@ class Call:
         return frozenset(id(parameter) for parameter in self.parameters.values())
 
     @property
-    def has_no_samples(self) -> bool:
+    def lacks_batch_dim(self) -> bool:
         """Whether the layer has a rule, and was called on something that is the same for all samples."""
         return self.rule is not None and self.sample_dim is None
 
-    def for_every_sample(self) -> Call:
+    def expand_to_batch(self) -> Call:
         """Return the call as if it had been made on the same inputs for every sample, where these hold no samples."""
         (output, *_), given = self.outputs, [*self.arguments, *self.keywords.values()][0]
         leading = 1 if output.shape[:1] == given.shape[:1] == (1,) else 0
@@ -167,7 +167,7 @@ def rule_of(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Rule |
     return _RULES.get(type(module)) if known else None
 
 
-def treats_leading_dimensions_alike(module: nn.Module) -> bool:
+def accepts_leading_dims(module: nn.Module) -> bool:
     """Whether the rule of a layer was registered with `features_last`."""
     return type(module) in _FEATURES_LAST
 

@@ -13,13 +13,13 @@ from torch.func import vjp, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gapscope.gradients.backward import gradients_at
-from gapscope.gradients.contributions import Contribution, Dense
+from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.gradients.frozen_batch_stats import uses_batch_statistics
 from gapscope.gradients.layer_rules import Call, NotSeparable, samples_first
 from gapscope.inspection.outputs import as_real
-from gapscope.inspection.restoring import restored
-from gapscope.inspection.substitution import Substituted
+from gapscope.inspection.restoring import preserve_state
+from gapscope.inspection.substitution import ParameterSubstitution
 
 
 def _sample_dim(shape: Sequence[int], n: int) -> int | None:
@@ -27,7 +27,7 @@ def _sample_dim(shape: Sequence[int], n: int) -> int | None:
     return list(shape[:2]).index(n) if n in shape[:2] else None
 
 
-class _Repeated:
+class _ReplayableCall:
     """A recorded call of one module, repeated with other arguments and parameters."""
 
     def __init__(self, call: Call) -> None:
@@ -49,7 +49,7 @@ class _Repeated:
             outputs = self.call.module(*arguments, **keywords)
         else:
             pairs = zip((*self.parameters, *self.sources), (*parameters, *parameters), strict=True)
-            with Substituted(pairs) as substituted, substituted.placed(self.call.module):
+            with ParameterSubstitution(pairs) as substituted, substituted.install(self.call.module):
                 outputs = self.call.module(*arguments, **keywords)
         flat = tree_flatten(outputs)[0]
         return tuple(flat[out.index] for out in self.call.outputs)
@@ -71,7 +71,7 @@ class _Repeated:
         return vjp(lambda _: self(batch_of_one, parameters), nothing)[0]
 
 
-def _vectorized(repeated: _Repeated, gradients: Sequence[Tensor], *, create_graph: bool) -> list[Tensor | None]:
+def _vectorized(repeated: _ReplayableCall, gradients: Sequence[Tensor], *, create_graph: bool) -> list[Tensor | None]:
     """All samples at once: each has its own copy of the parameters, whose derivatives are the rows."""
     # Only the forward pass is vectorised by vmap, and the derivatives are plain autograd's: vmap of a derivative by
     # the module's own parameters loses the second derivative of layer_norm.
@@ -87,7 +87,7 @@ def _vectorized(repeated: _Repeated, gradients: Sequence[Tensor], *, create_grap
     return gradients_at(outputs, copies, cotangents, create_graph=create_graph)
 
 
-def _one_by_one(repeated: _Repeated, gradients: Sequence[Tensor], *, create_graph: bool) -> list[Tensor | None]:
+def _one_by_one(repeated: _ReplayableCall, gradients: Sequence[Tensor], *, create_graph: bool) -> list[Tensor | None]:
     rows = []
     for i in range(repeated.call.n):
         with torch.enable_grad():
@@ -99,9 +99,9 @@ def _one_by_one(repeated: _Repeated, gradients: Sequence[Tensor], *, create_grap
     return [torch.stack(column, dim=1) for column in zip(*rows, strict=True)]
 
 
-def dense_contribution(parameter: Tensor, jacobian: Float[Tensor, "c n ..."]) -> Dense:
+def dense_contribution(parameter: Tensor, jacobian: Float[Tensor, "c n ..."]) -> DenseJacobian:
     """Return the Jacobian by one parameter as a contribution; a complex one counts its two parts."""
-    return Dense((parameter,), samples_first(as_real(jacobian).reshape(*jacobian.shape[:2], -1), None))
+    return DenseJacobian((parameter,), samples_first(as_real(jacobian).reshape(*jacobian.shape[:2], -1), None))
 
 
 def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]]) -> list[Contribution]:
@@ -119,9 +119,9 @@ def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]])
     """
     if any(uses_batch_statistics(module) for module in call.module.modules()):
         raise NotSeparable(f"'{call.name}' uses the statistics of the batch, which a single sample has not")
-    repeated, create_graph = _Repeated(call), torch.is_grad_enabled()
+    repeated, create_graph = _ReplayableCall(call), torch.is_grad_enabled()
     with (
-        restored(call.module),
+        preserve_state(call.module),
         differentiable_kernels(call.module.modules()),
         call.autocast(),
         warnings.catch_warnings(),

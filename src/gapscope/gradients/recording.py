@@ -13,29 +13,29 @@ from torch.nn.utils import parametrize
 
 from gapscope.gradients.contributions import Contribution
 from gapscope.gradients.double_backward import differentiable_kernels
-from gapscope.gradients.frozen_batch_stats import holdable
+from gapscope.gradients.frozen_batch_stats import allow_frozen_stats
 from gapscope.gradients.layer_rules import Call, rule_of
 from gapscope.gradients.rules.attention import attention, can_be_unfolded
 from gapscope.gradients.rules.linear import linear
-from gapscope.gradients.tape import Tape, original
-from gapscope.inspection.outputs import checked_outputs, uncompiled, unwrapped
-from gapscope.inspection.substitution import Substituted
+from gapscope.gradients.tape import Tape, original_parameter
+from gapscope.inspection.outputs import checked_outputs, eager_mode, unwrapped
+from gapscope.inspection.substitution import ParameterSubstitution
 
 
-def _owned(module: nn.Module, substituted: Substituted | None) -> dict[str, nn.Parameter]:
+def _owned(module: nn.Module, substituted: ParameterSubstitution | None) -> dict[str, nn.Parameter]:
     """Trainable parameters that a call of this very module uses: its own, and those of its parametrizations."""
     own = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
     if parametrize.is_parametrized(module):
         inner = module.parametrizations.named_parameters(prefix="parametrizations")  # type: ignore[union-attr]
         own |= {name: p for name, p in inner if p.requires_grad}
-    return {name: original(p, substituted) for name, p in own.items()}
+    return {name: original_parameter(p, substituted) for name, p in own.items()}
 
 
 @contextmanager
 def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) -> Iterator[None]:
     def project(x: Tensor, weight: Tensor, bias: Tensor | None, rows: slice | None = None) -> Tensor:
         given = {"weight": weight, "bias": bias}
-        own = {key: original(p, tape.substituted) for key, p in given.items()}
+        own = {key: original_parameter(p, tape.substituted) for key, p in given.items()}
         trainable = {key: p for key, p in own.items() if isinstance(p, nn.Parameter) and p.requires_grad}
         if rows is None:
             projected = F.linear(x, weight, bias)
@@ -58,7 +58,9 @@ def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) ->
 
 
 @contextmanager
-def recording(network: nn.Module, inputs: Tensor, substituted: Substituted | None = None) -> Iterator[Tape]:
+def record_calls(
+    network: nn.Module, inputs: Tensor, substituted: ParameterSubstitution | None = None
+) -> Iterator[Tape]:
     """Record the forward pass that runs in the body.
 
     Args:
@@ -73,7 +75,7 @@ def recording(network: nn.Module, inputs: Tensor, substituted: Substituted | Non
     modules = dict(network.named_modules())
     tape = Tape(network, modules, inputs, substituted)
     with ExitStack() as stack:
-        stack.enter_context(uncompiled())
+        stack.enter_context(eager_mode())
         stack.enter_context(differentiable_kernels(modules.values()))
         inside: set[nn.Module] = set()
         for name, module in modules.items():
@@ -92,14 +94,14 @@ def recording(network: nn.Module, inputs: Tensor, substituted: Substituted | Non
                 note = partial(tape.add, name, parameters, rule_of(module, parameters))
                 stack.callback(module.register_forward_hook(note, prepend=True, with_kwargs=True).remove)
         # last, so that its hooks come first and the notes see what the layers hand on
-        stack.enter_context(holdable(modules))
+        stack.enter_context(allow_frozen_stats(modules))
         yield tape
 
 
-def recorded(
-    network: nn.Module, inputs: Tensor, substituted: Substituted | None = None
+def record_forward(
+    network: nn.Module, inputs: Tensor, substituted: ParameterSubstitution | None = None
 ) -> tuple[Tape, Float[Tensor, "n k"]]:
     """Run the network on a batch and return the tape with the outputs; arguments as `recording`."""
-    with recording(network, inputs, substituted) as tape:
+    with record_calls(network, inputs, substituted) as tape:
         outputs = network(inputs)
     return tape, checked_outputs(outputs, tape.n)

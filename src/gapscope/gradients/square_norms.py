@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gapscope.base.samples import slices
-from gapscope.gradients.grouped_convolutions import applied, applied_back, jacobians, pays
+from gapscope.gradients.grouped_convolutions import applied, applied_back, is_faster, jacobians
 from gapscope.gradients.layouts import Layout, Windows
 
 # Floats of the columns of one part: small enough to stay in a processor's cache between their uses.
@@ -111,6 +111,6 @@ def jacobian_square_norms(inputs: Tensor, gradients: Float[Tensor, "c n o t"], l
         columns = layout.columns(inputs)
         return columns.square().sum((1, 2)) * gradients.square().sum((0, 2, 3))
     by_jacobian = t * (layout.width(inputs) + c * o) >= c * o * layout.width(inputs)
-    way = _SquareNormsByGroups if by_jacobian and pays(inputs, layout, t) else _SquareNorms
+    way = _SquareNormsByGroups if by_jacobian and is_faster(inputs, layout, t) else _SquareNorms
     result: Any = way.apply(inputs, gradients.transpose(0, 1).reshape(n, c * o, t), layout)
     return result

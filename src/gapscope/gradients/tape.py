@@ -16,13 +16,13 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils._pytree import tree_flatten
 
 from gapscope.base.errors import GapscopeError, NotMeasurable, SlowGradients
-from gapscope.gradients.backward import gradients_at, sample_rows
-from gapscope.gradients.broadcasts import Broadcast, joined
-from gapscope.gradients.contributions import Contribution, combined
-from gapscope.gradients.layer_rules import Call, NotSeparable, Output, Rule, apply_rule, treats_leading_dimensions_alike
+from gapscope.gradients.backward import gradients_at, per_sample_gradients
+from gapscope.gradients.broadcasts import Broadcast, find_joins
+from gapscope.gradients.contributions import Contribution, merge_contributions
+from gapscope.gradients.layer_rules import Call, NotSeparable, Output, Rule, accepts_leading_dims, apply_rule
 from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
-from gapscope.inspection.outputs import explained
-from gapscope.inspection.substitution import Substituted
+from gapscope.inspection.outputs import explain_torch_errors
+from gapscope.inspection.substitution import ParameterSubstitution
 
 # Networks of which it has been said that their gradients are slow.
 _TOLD: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -46,22 +46,22 @@ def _versions(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[
     return tuple((leaf, leaf._version) for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_inference())
 
 
-def original(parameter: Any, substituted: Substituted | None) -> Any:
+def original_parameter(parameter: Any, substituted: ParameterSubstitution | None) -> Any:
     """Return the network's own parameter for what lies in its place."""
     return parameter if substituted is None else substituted.original(parameter)
 
 
-def _trainable(modules: Mapping[str, nn.Module], substituted: Substituted | None) -> dict[str, nn.Parameter]:
+def _trainable(modules: Mapping[str, nn.Module], substituted: ParameterSubstitution | None) -> dict[str, nn.Parameter]:
     """Trainable parameters by their first name, as `named_parameters`, without walking the network again."""
     found: dict[nn.Parameter, str] = {}
     for prefix, module in modules.items():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.requires_grad:
-                found.setdefault(original(parameter, substituted), f"{prefix}.{name}" if prefix else name)
+                found.setdefault(original_parameter(parameter, substituted), f"{prefix}.{name}" if prefix else name)
     return {name: parameter for parameter, name in found.items()}
 
 
-def _say_that_it_is_slow(tape: Tape, parameters: Mapping[str, nn.Parameter]) -> None:
+def _warn_slow_path(tape: Tape, parameters: Mapping[str, nn.Parameter]) -> None:
     if tape.network in _TOLD:
         return
     _TOLD.add(tape.network)
@@ -81,7 +81,7 @@ def _dense_rows(parameter: Tensor, rows: Tensor) -> list[Contribution]:
 
 
 def _rows_of_call(call: Call, rows: Tensor) -> list[Contribution]:
-    whole = call.for_every_sample()
+    whole = call.expand_to_batch()
     return apply_rule(whole, rows.reshape(len(rows), *whole.outputs[0].shape))
 
 
@@ -106,7 +106,7 @@ class Tape:
         network: nn.Module,
         modules: Mapping[str, nn.Module],
         inputs: Tensor,
-        substituted: Substituted | None = None,
+        substituted: ParameterSubstitution | None = None,
     ) -> None:
         self.network, self.modules = network, modules
         self.inputs, self.substituted = inputs.detach(), substituted
@@ -150,7 +150,7 @@ class Tape:
             versions=_versions(arguments, keywords),
             rule=rule,
             n=self.n,
-            features_last=treats_leading_dimensions_alike(module),
+            features_last=accepts_leading_dims(module),
             autocast=self.autocast,
             substituted=self.substituted,
         )
@@ -173,16 +173,16 @@ class Tape:
             if id(p) not in known | left and not p.is_complex()
         ]
         for call in self.calls:
-            if call.has_no_samples and not call.owned & left:
+            if call.lacks_batch_dim and not call.owned & left:
                 found.append(Broadcast(call.outputs[0].edge, partial(_rows_of_call, call), call.owned))
-        return joined(outputs, found, self.n) if found else []
+        return find_joins(outputs, found, self.n) if found else []
 
     def _routed(self, broadcasts: Sequence[Broadcast]) -> tuple[list[Call], set[int]]:
         """Calls with the parameters for which each is right, and the parameters for which none is."""
         seen_to = {key for broadcast in broadcasts for key in broadcast.parameters}
         irregular, separate = set(self.irregular), set(self.separate)
         for call in self.calls:
-            if call.has_no_samples and not call.owned & seen_to:
+            if call.lacks_batch_dim and not call.owned & seen_to:
                 irregular |= call.owned
         if not irregular | separate | seen_to:
             return self.calls, separate
@@ -190,7 +190,7 @@ class Tape:
             separate |= irregular
         routed = []
         for call in self.calls:
-            elsewhere = irregular | separate | (seen_to if call.rule is None or call.has_no_samples else set())
+            elsewhere = irregular | separate | (seen_to if call.rule is None or call.lacks_batch_dim else set())
             regular = {name: p for name, p in call.parameters.items() if id(p) not in elsewhere}
             if regular:
                 routed.append(replace(call, parameters=regular))
@@ -212,17 +212,17 @@ class Tape:
         Returns:
             One contribution a parameter (or a weight with its bias).
         """
-        parts, left = self.parts(outputs, cotangents, create_graph=create_graph)
+        parts, left = self.contributions_per_call(outputs, cotangents, create_graph=create_graph)
         if left:
-            _say_that_it_is_slow(self, left)
+            _warn_slow_path(self, left)
             sources = [self.source(parameter) for parameter in left.values()]
-            with explained():
-                rows = sample_rows(outputs, sources, cotangents, create_graph=create_graph)
+            with explain_torch_errors():
+                rows = per_sample_gradients(outputs, sources, cotangents, create_graph=create_graph)
             parts += [dense_contribution(p, values) for p, values in zip(left.values(), rows, strict=True)]
         with torch.set_grad_enabled(create_graph), torch.autocast(outputs.device.type, enabled=False):
-            return combined(parts)
+            return merge_contributions(parts)
 
-    def parts(
+    def contributions_per_call(
         self, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool
     ) -> tuple[list[Contribution], dict[str, nn.Parameter]]:
         """Return what each call adds, and the parameters of which no call can say it, by name.
@@ -246,7 +246,7 @@ class Tape:
         edges = [out.edge for call in calls for out in call.outputs]
         edges += [join.edge for broadcast in broadcasts for join in broadcast.joins]
         cotangents = cotangents.to(outputs.dtype)
-        with explained():
+        with explain_torch_errors():
             found = gradients_at([outputs], edges, [cotangents], create_graph=create_graph) if edges else []
         gradients = iter(found)
         parts: list[Contribution] = []

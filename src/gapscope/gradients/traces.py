@@ -7,14 +7,14 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.samples import slices_of
-from gapscope.gradients.recording import recorded
-from gapscope.gradients.verification import verify
+from gapscope.gradients.recording import record_forward
 from gapscope.gradients.tape import Tape
-from gapscope.inspection.outputs import AT_MOST, samples_per_pass
-from gapscope.inspection.distributed import divided
+from gapscope.gradients.verification import verify
+from gapscope.inspection.distributed import compute_distributed
+from gapscope.inspection.outputs import MAX_SAMPLES_PER_PASS, samples_per_pass
 
 
-def every_output(outputs: Float[Tensor, "n k"]) -> Float[Tensor, "k n k"]:
+def one_hot_cotangents(outputs: Float[Tensor, "n k"]) -> Float[Tensor, "k n k"]:
     """Return the weightings that pick each output once, for all samples alike."""
     n, k = outputs.shape
     return torch.eye(k, dtype=outputs.dtype, device=outputs.device)[:, None].expand(k, n, k)
@@ -48,7 +48,7 @@ def per_sample_traces(
     probes: Float[Tensor, "p n k"] | None,
     *,
     chunk_size: int | None,
-    at_most: int = AT_MOST,
+    at_most: int = MAX_SAMPLES_PER_PASS,
 ) -> Float[Tensor, "p n"]:
     """Trace of every sample's kernel block, exactly or by probes, in float64.
 
@@ -64,14 +64,16 @@ def per_sample_traces(
     """
 
     def traces(x: Tensor, part: slice) -> Tensor:
-        tape, outputs = recorded(network, x)
-        weightings = [every_output(outputs)] if probes is None else [probe[None, part] for probe in probes.to(outputs)]
+        tape, outputs = record_forward(network, x)
+        weightings = (
+            [one_hot_cotangents(outputs)] if probes is None else [probe[None, part] for probe in probes.to(outputs)]
+        )
         return torch.stack([square_norms(tape, outputs, weighting).double() for weighting in weightings])
 
     def one_pass(first: Tensor) -> list[Tensor]:
         # unverified: the verification holds copies of the weights, as many for one sample as for all
-        tape, outputs = recorded(network, first)
-        weighting = every_output(outputs) if probes is None else probes[:1, : len(first)].to(outputs)
+        tape, outputs = record_forward(network, first)
+        weighting = one_hot_cotangents(outputs) if probes is None else probes[:1, : len(first)].to(outputs)
         return [part.square_norms() for part in tape.contributions(outputs, weighting).values()]
 
     chunk_size = samples_per_pass(network, x, chunk_size, one_pass=one_pass, at_most=at_most)
@@ -79,4 +81,4 @@ def per_sample_traces(
     def of(stretch: slice) -> Tensor:
         return torch.cat([traces(x[part], part) for part in slices_of(stretch, chunk_size)], dim=1)
 
-    return divided(len(x), of, dim=1)
+    return compute_distributed(len(x), of, dim=1)

@@ -26,13 +26,13 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, NeverSupported, NotMeasurable
 from gapscope.gradients.backward import gradients_at
-from gapscope.gradients.contributions import combined
-from gapscope.gradients.recording import recorded
+from gapscope.gradients.contributions import merge_contributions
+from gapscope.gradients.recording import record_forward
 from gapscope.gradients.tape import Tape
-from gapscope.inspection.independence import Perturbation, finest, treats_samples_alone
+from gapscope.inspection.independence import Perturbation, highest_precision_dtype, is_sample_independent
 from gapscope.inspection.outputs import as_real, check_no_reentrant_checkpoint
-from gapscope.inspection.restoring import restored
-from gapscope.inspection.substitution import in_precision, in_precision_of
+from gapscope.inspection.restoring import preserve_state
+from gapscope.inspection.substitution import cast_like, cast_network
 
 # Largest relative difference of two right gradients; in half precision none that is large enough would show a use
 # of a weight that was overlooked.
@@ -44,19 +44,19 @@ _FEW = 8
 
 
 @dataclass
-class _Ways:
+class _Routing:
     """Which parameters (by identity) do not go through their layers, and how often that has been used."""
 
-    irregular: frozenset[int] = frozenset()
-    separate: frozenset[int] = frozenset()
+    whole_network: frozenset[int] = frozenset()
+    per_sample: frozenset[int] = frozenset()
     uses: int = 0
 
-    def without(self, wrong: set[int]) -> _Ways:
+    def escalate(self, wrong: set[int]) -> _Routing:
         """The next ways for the parameters that are wrong: the whole network, then one backward pass a sample."""
-        return _Ways(self.irregular | wrong, self.separate | (self.irregular & wrong))
+        return _Routing(self.whole_network | wrong, self.per_sample | (self.whole_network & wrong))
 
 
-_KNOWN: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, _Ways]] = weakref.WeakKeyDictionary()
+_ROUTING_CACHE: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, _Routing]] = weakref.WeakKeyDictionary()
 
 
 def _key(tape: Tape, outputs: Tensor, *, create_graph: bool) -> Hashable:
@@ -78,24 +78,24 @@ def _orders(n: int, seed: int) -> list[Tensor]:
 
 
 @contextmanager
-def _rehearsal(tape: Tape, order: Tensor, seed: int, perturbation: float) -> Iterator[tuple[Tape, Tensor]]:
+def _perturbed_replay(tape: Tape, order: Tensor, seed: int, perturbation: float) -> Iterator[tuple[Tape, Tensor]]:
     """A second recorded pass in the highest precision, with other weights and the samples in another order."""
     x = tape.inputs[order.to(tape.inputs.device)]
-    dtype = finest(x.device)
+    dtype = highest_precision_dtype(x.device)
     with (
-        restored(tape.network),
+        preserve_state(tape.network),
         torch.autocast(x.device.type, enabled=False),
-        in_precision(tape.network, dtype, Perturbation(seed, perturbation), tape.substituted) as substituted,
+        cast_network(tape.network, dtype, Perturbation(seed, perturbation), tape.substituted) as substituted,
     ):
-        yield recorded(tape.network, in_precision_of(x, dtype), substituted)
+        yield record_forward(tape.network, cast_like(x, dtype), substituted)
 
 
-def _wrong(tape: Tape, outputs: Tensor, seed: int, *, blind_is_wrong: bool) -> set[int]:
+def _failing_parameters(tape: Tape, outputs: Tensor, seed: int, *, blind_is_wrong: bool) -> set[int]:
     """Parameters whose layer-wise sums are not what autograd gives, or cannot be told."""
     generator = torch.Generator().manual_seed(seed)
     by_output = torch.randn(outputs.shape, generator=generator).to(outputs)
     by_sample = torch.randn(tape.n, generator=generator).to(outputs)
-    parts, left = tape.parts(outputs, by_output[None], create_graph=False)
+    parts, left = tape.contributions_per_call(outputs, by_output[None], create_graph=False)
     wrong = {id(parameter) for parameter in left.values()} - tape.separate
     sums: dict[int, Tensor] = {}
     for part in parts:
@@ -126,7 +126,7 @@ def _second_derivative_is_wrong(tape: Tape, outputs: Tensor, seed: int) -> bool:
     generator = torch.Generator().manual_seed(seed)
     cotangents = torch.randn(outputs.shape, generator=generator).to(outputs)[None]
     sample = int(torch.randint(tape.n, (1,), generator=generator))
-    parts, left = tape.parts(outputs, cotangents, create_graph=True)
+    parts, left = tape.contributions_per_call(outputs, cotangents, create_graph=True)
     sources = [tape.source(parameter) for parameter in tape.parameters.values()]
     compared = [tape.source(p) for name, p in tape.parameters.items() if name not in left]
     own = torch.zeros_like(cotangents)
@@ -134,7 +134,7 @@ def _second_derivative_is_wrong(tape: Tape, outputs: Tensor, seed: int) -> bool:
     plain = gradients_at([outputs], compared, [own], create_graph=True)
     if not parts or all(gradient is None for gradient in plain):
         return False
-    by_layers = torch.stack([part.square_norms()[sample] for part in combined(parts).values()]).sum()
+    by_layers = torch.stack([part.square_norms()[sample] for part in merge_contributions(parts).values()]).sum()
     try:
         right = _gradient(_squares(plain), sources)
     except RuntimeError:  # torch cannot differentiate this network twice, and will say so when it is asked to
@@ -159,50 +159,52 @@ def _gradient(value: Tensor, sources: list[Tensor]) -> Tensor:
     return torch.cat([as_real(gradient.to_dense()).flatten() for gradient in gradients])
 
 
-def _right_ways(tape: Tape, outputs: Tensor, ways: _Ways, seed: int, *, create_graph: bool, blind: bool) -> _Ways:
+def _escalate_until_correct(
+    tape: Tape, outputs: Tensor, ways: _Routing, seed: int, *, create_graph: bool, blind: bool
+) -> _Routing:
     """Send parameters the next way until none is wrong."""
     while True:
-        tape.irregular, tape.separate = ways.irregular, ways.separate
-        wrong = _wrong(tape, outputs, seed, blind_is_wrong=blind)
+        tape.irregular, tape.separate = ways.whole_network, ways.per_sample
+        wrong = _failing_parameters(tape, outputs, seed, blind_is_wrong=blind)
         if not wrong:
             break
-        ways = ways.without(wrong)
+        ways = ways.escalate(wrong)
     everything = {id(parameter) for parameter in tape.parameters.values()}
     without_rule = {id(p) for call in tape.calls if call.rule is None for p in call.parameters.values()}
-    for suspects in (ways.irregular | without_rule, everything):
+    for suspects in (ways.whole_network | without_rule, everything):
         if not create_graph or not _second_derivative_is_wrong(tape, outputs, seed):
             break
-        ways = _Ways(ways.irregular | suspects, ways.separate | suspects)
-        tape.irregular, tape.separate = ways.irregular, ways.separate
+        ways = _Routing(ways.whole_network | suspects, ways.per_sample | suspects)
+        tape.irregular, tape.separate = ways.whole_network, ways.per_sample
     return ways
 
 
-def _found_ways(
-    tape: Tape, outputs: Tensor, ways: _Ways, seed: int, perturbation: float, *, create_graph: bool
-) -> _Ways:
+def _find_routing(
+    tape: Tape, outputs: Tensor, ways: _Routing, seed: int, perturbation: float, *, create_graph: bool
+) -> _Routing:
     for size in dict.fromkeys((perturbation, 0.0)):
         try:
             found, blind = ways, size == 0 and perturbation > 0
             unreached: set[int] = set()
             for number, order in enumerate(_orders(tape.n, seed)):
-                with _rehearsal(tape, order, seed, size) as (rehearsed, results):
+                with _perturbed_replay(tape, order, seed, size) as (rehearsed, results):
                     if not bool(torch.isfinite(results).all()):
                         break
                     # one sample's second derivative is the same in every order
                     twice = create_graph and number == 0
-                    found = _right_ways(rehearsed, results, found, seed, create_graph=twice, blind=blind)
+                    found = _escalate_until_correct(rehearsed, results, found, seed, create_graph=twice, blind=blind)
                     unreached |= _unreached(rehearsed, results)
             else:
                 # What the rehearsal could not replace, such as weights of compiled code, it has not seen either.
                 unseen = unreached - _unreached(tape, outputs) if unreached else unreached
-                return _Ways(found.irregular | unseen, found.separate | unseen)
+                return _Routing(found.whole_network | unseen, found.per_sample | unseen)
         except GapscopeError:
             raise
         except Exception:  # code of the network that insists on a precision: the pass itself is looked at
             break
     if outputs.dtype not in _TOLERANCE:
-        return _Ways(separate=frozenset(id(parameter) for parameter in tape.parameters.values()))
-    return _right_ways(tape, outputs, ways, seed, create_graph=create_graph, blind=True)
+        return _Routing(per_sample=frozenset(id(parameter) for parameter in tape.parameters.values()))
+    return _escalate_until_correct(tape, outputs, ways, seed, create_graph=create_graph, blind=True)
 
 
 def _unreached(tape: Tape, outputs: Tensor) -> set[int]:
@@ -213,13 +215,13 @@ def _unreached(tape: Tape, outputs: Tensor) -> set[int]:
     return {id(p) for p, gradient in zip(parameters, found, strict=True) if gradient is None}
 
 
-def _check_mixing(tape: Tape, ways: _Ways) -> None:
+def _check_mixing(tape: Tape, ways: _Routing) -> None:
     """Raise where gradients of single samples are not what they seem, because samples act on each other."""
-    with restored(tape.network):
+    with preserve_state(tape.network):
         tape.network.eval()
-        if treats_samples_alone(tape.network, tape.inputs):
+        if is_sample_independent(tape.network, tape.inputs):
             return
-    names = [name for name, parameter in tape.parameters.items() if id(parameter) in ways.separate]
+    names = [name for name, parameter in tape.parameters.items() if id(parameter) in ways.per_sample]
     listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     raise NeverSupported(
         "Every output must depend on its own sample alone and be repeatable; the gradients of single samples by "
@@ -249,7 +251,7 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
             "A network's outputs must depend on its trainable parameters with gradients enabled; these have no "
             "gradient. Look for torch.no_grad or detach in its forward pass."
         )
-    known = _KNOWN.setdefault(tape.network, {})
+    known = _ROUTING_CACHE.setdefault(tape.network, {})
     key = _key(tape, outputs, create_graph=create_graph)
     ways = known.get(key)
     uses = 0 if ways is None else ways.uses + 1
@@ -258,10 +260,10 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
     if (ways is None or again) and bool(torch.isfinite(outputs).all()):
         check_no_reentrant_checkpoint(outputs)
         perturbation = 0.0 if again else _PERTURBATION
-        ways = _found_ways(tape, outputs, ways or _Ways(), uses, perturbation, create_graph=create_graph)
-        if ways.separate:
+        ways = _find_routing(tape, outputs, ways or _Routing(), uses, perturbation, create_graph=create_graph)
+        if ways.per_sample:
             _check_mixing(tape, ways)
         known[key] = ways
     if ways is not None:
         ways.uses = uses
-        tape.irregular, tape.separate = ways.irregular, ways.separate
+        tape.irregular, tape.separate = ways.whole_network, ways.per_sample

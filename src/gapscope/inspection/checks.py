@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.base.samples import sums_up
+from gapscope.base.samples import has_finite_sum
 
 # How torch says that a layer was given numbers of another type than its weights.
 _OTHER_TYPE = re.compile(
@@ -33,7 +33,7 @@ def check_module(network: Any) -> None:
         )
 
 
-def check_weights_are_there(network: nn.Module) -> None:
+def check_materialized(network: nn.Module) -> None:
     """Raise where a weight has no size yet (NotMeasurable) or no numbers (InvalidInput)."""
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if is_lazy(tensor):
@@ -48,7 +48,7 @@ def check_weights_are_there(network: nn.Module) -> None:
             )
 
 
-def check_layers_can_be_watched(network: nn.Module) -> None:
+def check_hookable(network: nn.Module) -> None:
     """Raise InvalidInput for a network whose layers no hook sees."""
     if isinstance(network, torch.jit.ScriptModule):
         raise InvalidInput(
@@ -60,7 +60,7 @@ def check_layers_can_be_watched(network: nn.Module) -> None:
 def check_finite(network: nn.Module) -> None:
     """Raise InvalidInput where a weight is not finite; buffers may be infinite on purpose, as attention masks are."""
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
-        if sums_up(tensor):
+        if has_finite_sum(tensor):
             continue
         wrong = ~torch.isfinite(tensor) if isinstance(tensor, nn.Parameter) else tensor.isnan()
         if bool(wrong.any()):
@@ -76,7 +76,7 @@ def check_holds_numbers(x: Tensor) -> None:
         raise InvalidInput("inputs must hold numbers; got tensors on the meta device, which have none. Load the data.")
 
 
-def other_type(error: BaseException) -> str:
+def dtype_mismatch_message(error: BaseException) -> str:
     """What to say of an error of torch about numbers of another type than a layer's weights; else empty."""
     found = _OTHER_TYPE.search(str(error))
     if found is None:

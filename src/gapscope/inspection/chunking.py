@@ -83,7 +83,7 @@ def memory_budget(device: torch.device, at_most: int = 2**30) -> int:
     return max(2**20, min(at_most, free // _SHARE))
 
 
-def bytes_held(work: Callable[[], Any]) -> int:
+def peak_bytes(work: Callable[[], Any]) -> int:
     """Do `work` and return the largest number of bytes that its tensors held at one time, 1 or more."""
     with PeakBytes() as seen:
         work()
@@ -117,10 +117,10 @@ def rows_per_pass(
         return chunk_size
     if bytes_at_most is None:
         bytes_at_most = _PASS_BYTES.get(device.type, 2**30)
-    of_one = bytes_held(one_row)
+    of_one = peak_bytes(one_row)
     fitting = memory_budget(device, bytes_at_most) // of_one
     if two_rows is not None and fitting < min(at_most, _WORTH_A_SECOND_TRIAL):
-        a_row = max(1, bytes_held(two_rows) - of_one)
+        a_row = max(1, peak_bytes(two_rows) - of_one)
         left = memory_budget(device, 2**62) - max(0, of_one - a_row)
         fitting = max(fitting, min(bytes_at_most, left) // a_row)
     return at_most if fitting >= at_most else 1 << max(0, fitting.bit_length() - 1)

@@ -37,7 +37,7 @@ class Processes:
         """The stretch of n rows that this process computes, as long as any other up to one; may be empty."""
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
-    def smallest(self, number: int) -> int:
+    def all_min(self, number: int) -> int:
         """The smallest of a number that every process has: of chunk sizes by free memory, one that all can use."""
         value = torch.tensor(number)
         torch.distributed.all_reduce(value, torch.distributed.ReduceOp.MIN, self.group)
@@ -64,7 +64,7 @@ def processes(n: int) -> Processes | None:
 
 
 @contextmanager
-def over_processes(group: Any = None) -> Iterator[None]:
+def distribute_over(group: Any = None) -> Iterator[None]:
     """Within it measures divide their passes among the processes of the group, which all must make the same calls.
 
     Args:
@@ -94,7 +94,7 @@ def _as_many(stretch: slice) -> int:
     return stretch.stop - stretch.start
 
 
-def divided(
+def compute_distributed(
     n: int, compute: Callable[[slice], Tensor], *, dim: int = 0, length: Callable[[slice], int] = _as_many
 ) -> Tensor:
     """Return what `compute` gives for samples 0 to n, each process computing a stretch of them.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, NotMeasurable, nearest
+from gapscope.base.errors import InvalidInput, NotMeasurable, did_you_mean
 
 Weighted = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
 """Linear and convolutional layers."""
@@ -55,13 +55,15 @@ def module_named(network: nn.Module, name: str) -> nn.Module:
         names = [key for key in known if key]
         raise InvalidInput(
             f"layer must name a module of the network, as network.named_modules() lists them; got {name!r}."
-            f"{nearest(name, names)}"
+            f"{did_you_mean(name, names)}"
         )
     return known[name]
 
 
 @contextmanager
-def hooked(modules: Mapping[str, nn.Module], hook: Callable[..., Any], *, before: bool = False) -> Iterator[None]:
+def forward_hooks(
+    modules: Mapping[str, nn.Module], hook: Callable[..., Any], *, before: bool = False
+) -> Iterator[None]:
     """Call `hook(name, module, inputs[, output])` at every forward pass of the modules while the body runs.
 
     What the hook returns takes the place of the inputs (`before`) or of the output, unless it is None.
@@ -94,7 +96,7 @@ class ModuleCall:
     output: Any
 
 
-def calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
+def record_module_calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
     """Return the calls of the network's innermost modules in one forward pass, in their order.
 
     Args:
@@ -114,13 +116,13 @@ def calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
         for name, module in named_modules(network).items()
         if isinstance(module, Weighted) or next(module.children(), None) is None
     }
-    with hooked(innermost, record), torch.no_grad():
+    with forward_hooks(innermost, record), torch.no_grad():
         network(x)
     return made
 
 
 @contextmanager
-def tapped(modules: dict[str, nn.Module], *, replacement: Tensor | None = None) -> Iterator[dict[str, Tensor]]:
+def capture_outputs(modules: dict[str, nn.Module], *, replacement: Tensor | None = None) -> Iterator[dict[str, Tensor]]:
     """Watch the outputs of modules during the one forward pass that runs in the body.
 
     What follows a watched module gets a copy of its output, so that an in-place activation behind it does not overwrite
@@ -151,5 +153,5 @@ def tapped(modules: dict[str, nn.Module], *, replacement: Tensor | None = None) 
         seen[name] = output
         return output.clone() if replacement is None else replacement
 
-    with hooked(modules, keep):
+    with forward_hooks(modules, keep):
         yield seen

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gapscope.base.errors import GapscopeError, NeverSupported, ReplaceLayer
-from gapscope.inspection.restoring import restored
-from gapscope.inspection.substitution import in_precision, in_precision_of
+from gapscope.inspection.restoring import preserve_state
+from gapscope.inspection.substitution import cast_like, cast_network
 
 # Samples that are run in two different batches, and how far their outputs may be apart, relative to the largest.
 _LOOKED_AT = 4
@@ -58,7 +58,7 @@ def check_no_batch_statistics(modules: Mapping[str, nn.Module]) -> None:
             )
 
 
-def finest(device: torch.device) -> torch.dtype:
+def highest_precision_dtype(device: torch.device) -> torch.dtype:
     """The most precise floating-point type of a device."""
     return torch.float32 if device.type == "mps" else torch.float64
 
@@ -104,17 +104,17 @@ def _close(network: nn.Module, x: Tensor, together: Tensor) -> bool:
 
 
 def _agree_when_perturbed(network: nn.Module, x: Tensor) -> bool | None:
-    precise = finest(x.device)
+    precise = highest_precision_dtype(x.device)
     try:
-        with in_precision(network, precise, Perturbation(0, 0.3)):
-            return _outputs_agree(network, in_precision_of(x, precise))
+        with cast_network(network, precise, Perturbation(0, 0.3)):
+            return _outputs_agree(network, cast_like(x, precise))
     except GapscopeError:
         raise
     except Exception:  # code that insists on a precision, or on weights that the perturbation left
         return None
 
 
-def treats_samples_alone(network: nn.Module, x: Tensor) -> bool:
+def is_sample_independent(network: nn.Module, x: Tensor) -> bool:
     """Whether samples have the same outputs in different batches, and again when they are computed again.
 
     A few samples are run together and in parts: at the network's weights, and in float64 at weights that are
@@ -133,7 +133,7 @@ def treats_samples_alone(network: nn.Module, x: Tensor) -> bool:
     look = key, _look(network, x)
     if look == seen.last:
         return True
-    with restored(network), torch.autocast(x.device.type, enabled=False):
+    with preserve_state(network), torch.autocast(x.device.type, enabled=False):
         # What other weights show does not depend on those of the day, and is remembered.
         if key not in seen.perturbed:
             if _agree_when_perturbed(network, x) is False:
@@ -145,7 +145,7 @@ def treats_samples_alone(network: nn.Module, x: Tensor) -> bool:
     return alone
 
 
-def check_samples_alone(network: nn.Module, x: Tensor) -> None:
+def check_sample_independence(network: nn.Module, x: Tensor) -> None:
     """Raise unless the network treats every sample by itself, always in the same way.
 
     A network that stays in training mode is meant to draw random masks; only its layers are looked at.
@@ -159,7 +159,7 @@ def check_samples_alone(network: nn.Module, x: Tensor) -> None:
         NeverSupported: Samples act on each other in another way, or random numbers are drawn.
     """
     check_no_batch_statistics(dict(network.named_modules()))
-    if not network.training and not treats_samples_alone(network, x):
+    if not network.training and not is_sample_independent(network, x):
         raise NeverSupported(
             "Every output must depend on its own sample alone and be repeatable; here the same samples have other "
             "outputs in another batch, or when they are computed again. Take out what mixes samples (statistics or "

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import IGNORED, Samples, slices
-from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
-from gapscope.inspection.memoization import shared
+from gapscope.inspection.memoization import memoize
+from gapscope.inspection.outputs import check_labels, inspection_mode, network_outputs
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A loss of each sample [n] from outputs [n, K] and targets; `sample_losses` is the one that is used by default."""
@@ -54,7 +54,7 @@ def _regression_targets(outputs: Tensor, targets: Tensor) -> Tensor:
     return targets.to(outputs.dtype)
 
 
-def loss_of(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]) -> Float[Tensor, ""]:
+def default_loss(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]) -> Float[Tensor, ""]:
     """Return the mean cross-entropy (nats) for class labels, the mean squared error for float targets.
 
     This is the loss of everything in this library that is given none: training, penalties, gamma decay, scores.
@@ -96,8 +96,8 @@ def sample_losses(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..
     return losses.reshape(len(outputs), -1).mean(1)
 
 
-@shared
-def scores(network: nn.Module, samples: Samples, *, chunk_size: int | None = None) -> dict[str, float]:
+@memoize
+def evaluate(network: nn.Module, samples: Samples, *, chunk_size: int | None = None) -> dict[str, float]:
     """Return {"loss", "accuracy"} in evaluation mode over all samples; regression has no accuracy. Exact.
 
     Where labels are those of positions (pixels, tokens), both are means over all positions with a label other than
@@ -118,15 +118,15 @@ def scores(network: nn.Module, samples: Samples, *, chunk_size: int | None = Non
         raise InvalidInput("Scores need targets; got inputs alone. Pass data as (x, y).")
     if samples.is_dense:
         return _scores_of_positions(network, samples, chunk_size)
-    with inspecting(network):
+    with inspection_mode(network):
         outputs = network_outputs(network, samples.inputs, chunk_size=chunk_size)
     targets = samples.targets.to(outputs.device)
     if not samples.is_classification:
-        return {"loss": loss_of(outputs.double(), targets).item()}
+        return {"loss": default_loss(outputs.double(), targets).item()}
     outputs = class_logits(outputs)
     check_labels(targets, outputs.shape[1])
     right = (outputs.argmax(1) == targets).double().mean()
-    return {"loss": loss_of(outputs.double(), targets).item(), "accuracy": torch.as_tensor(right).item()}
+    return {"loss": default_loss(outputs.double(), targets).item(), "accuracy": torch.as_tensor(right).item()}
 
 
 def _scores_of_positions(network: nn.Module, samples: Samples, chunk_size: int | None) -> dict[str, float]:
@@ -136,7 +136,7 @@ def _scores_of_positions(network: nn.Module, samples: Samples, chunk_size: int |
         chunk = samples.subset(torch.arange(part.start, part.stop))
         assert chunk.targets is not None
         labels = chunk.targets.flatten(1)
-        with inspecting(network):
+        with inspection_mode(network):
             outputs = network_outputs(network, chunk.inputs, chunk_size=len(chunk))
         logits, labels = outputs.unflatten(1, (-1, labels.shape[1])).double(), labels.to(outputs.device)
         check_labels(labels, logits.shape[1])

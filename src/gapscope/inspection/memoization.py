@@ -24,7 +24,7 @@ _KEPT: ContextVar[dict[Hashable, tuple[Any, Any]] | None] = ContextVar("shared w
 
 
 @contextmanager
-def sharing() -> Iterator[None]:
+def memo_scope() -> Iterator[None]:
     """Do shared work once while the body runs; inside another such body, what is kept is that body's.
 
     Yields:
@@ -40,7 +40,7 @@ def sharing() -> Iterator[None]:
         _KEPT.reset(token)
 
 
-def shared(function: Function) -> Function:
+def memoize(function: Function) -> Function:
     """Return a function whose results are kept while `sharing` lasts; it must change none of its arguments."""
     signature = inspect.signature(function)
 

@@ -10,16 +10,16 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.input_packing import InputForm
+from gapscope.base.input_packing import InputLayout
 from gapscope.inspection.outputs import raw_outputs
 
 
-def original(network: nn.Module) -> nn.Module:
+def unwrap_compiled(network: nn.Module) -> nn.Module:
     """Return the module that `torch.compile` was given, or the network itself."""
     return getattr(network, "_orig_mod", network)
 
 
-def call(network: nn.Module, form: InputForm, x: Tensor) -> Any:
+def call_network(network: nn.Module, form: InputLayout, x: Tensor) -> Any:
     """Call a network as its own forward asks for: by keywords that it knows, by position, or with the whole mapping.
 
     Args:
@@ -30,7 +30,7 @@ def call(network: nn.Module, form: InputForm, x: Tensor) -> Any:
     Returns:
         What the network returns.
     """
-    parts = form.parts(x)
+    parts = form.unpack(x)
     if form.names is None:
         return network(*parts)
     named = dict(zip(form.names, parts, strict=True))
@@ -44,7 +44,7 @@ def call(network: nn.Module, form: InputForm, x: Tensor) -> Any:
     return network(parts[0]) if len(parts) == 1 else network(named)
 
 
-class Adapted(nn.Module):
+class NetworkAdapter(nn.Module):
     """A network that takes one tensor and returns raw outputs [n, K].
 
     Outputs with a number a class and position are flattened to [n, K * P], all positions of the first class first.
@@ -60,7 +60,7 @@ class Adapted(nn.Module):
     def __init__(
         self,
         network: nn.Module,
-        form: InputForm | None = None,
+        form: InputLayout | None = None,
         *,
         squeezed: bool = False,
         class_axis: int | None = None,
@@ -78,16 +78,16 @@ class Adapted(nn.Module):
 
     def forward(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
         """Return the raw outputs of the inputs that `x` stands for."""
-        outputs = raw_outputs(self.network(x) if self.form is None else call(self.network, self.form, x))
+        outputs = raw_outputs(self.network(x) if self.form is None else call_network(self.network, self.form, x))
         if self.squeezed:  # of a single sample it squeezes the sample away, too
             outputs = outputs.reshape(-1, 1)
         if self.class_axis is not None:
             outputs = outputs.movedim(self.class_axis, 1).flatten(1)
         return torch.cat([torch.zeros_like(outputs), outputs], 1) if self.two_columns else outputs
 
-    def as_two_columns(self) -> Adapted:
+    def as_two_logits(self) -> NetworkAdapter:
         """Return the same network with its one output as two logits."""
-        return Adapted(self.network, self.form, squeezed=self.squeezed, two_columns=True)
+        return NetworkAdapter(self.network, self.form, squeezed=self.squeezed, two_columns=True)
 
 
 def class_axis(outputs: Float[Tensor, "n ..."], labels: Shaped[Tensor, "n ..."]) -> int:

@@ -14,20 +14,20 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer
 from gapscope.base.samples import slices
-from gapscope.inspection.chunking import rows_per_pass
-from gapscope.inspection.distributed import divided
-from gapscope.inspection.restoring import restored
 from gapscope.inspection.checks import (
     check_finite,
     check_holds_numbers,
-    check_layers_can_be_watched,
+    check_hookable,
+    check_materialized,
     check_module,
-    check_weights_are_there,
-    other_type,
+    dtype_mismatch_message,
 )
+from gapscope.inspection.chunking import rows_per_pass
+from gapscope.inspection.distributed import compute_distributed
+from gapscope.inspection.restoring import preserve_state
 
 # Samples a pass beyond which a forward pass gets no faster, on CPUs and GPUs alike.
-AT_MOST = 512
+MAX_SAMPLES_PER_PASS = 512
 # Entries of inputs (or token ids) that are too few to be worth a trial; of a large network hardly any are.
 _FEW_ENTRIES, _FEW_TOKENS = 2**18, 2**8
 _LARGE, _FEW_ENTRIES_OF_LARGE = 2**20, 2**14
@@ -69,7 +69,7 @@ def unwrapped(network: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def uncompiled() -> Iterator[None]:
+def eager_mode() -> Iterator[None]:
     """Run what `torch.compile` has compiled eagerly in the body, with all hooks; nothing where nothing is compiled."""
     if "torch._dynamo" not in sys.modules:
         yield
@@ -79,12 +79,12 @@ def uncompiled() -> Iterator[None]:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_torch_errors() -> Iterator[None]:
     """Turn what torch raises of inputs of a wrong type, and of derivatives that it cannot take, into one sentence."""
     try:
         yield
     except RuntimeError as error:
-        if said := other_type(error):
+        if said := dtype_mismatch_message(error):
             raise InvalidInput(said) from error
         if "use_reentrant" not in str(error):
             raise
@@ -105,7 +105,7 @@ def check_no_reentrant_checkpoint(outputs: Tensor) -> None:
 
 
 @contextmanager
-def inspecting(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -> Iterator[nn.Module]:
+def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -> Iterator[nn.Module]:
     """Run the body with `network` in one mode and gradients on; restore everything afterwards.
 
     Restored: every attribute of every single module (its training flag, parameters and buffers by identity, hooks),
@@ -124,17 +124,17 @@ def inspecting(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -
         GapscopeError: The body changed a parameter in place.
     """
     network = unwrapped(network)
-    check_layers_can_be_watched(network)
-    check_weights_are_there(network)
+    check_hookable(network)
+    check_materialized(network)
     modes = [(module, module.training) for module in network.modules()]
     parameters = [(p, p.grad, p.requires_grad, _version(p)) for p in network.parameters()]
     try:
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
-            restored(network),
-            uncompiled(),
-            explained(),
+            preserve_state(network),
+            eager_mode(),
+            explain_torch_errors(),
         ):
             for parameter, *_ in parameters:
                 parameter.grad = None
@@ -154,7 +154,7 @@ def inspecting(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -
 
 
 @contextmanager
-def measuring(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -> Iterator[nn.Module]:
+def measurement_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -> Iterator[nn.Module]:
     """As `inspecting`, for numbers that somebody reads: weights that are not finite are refused, in one sentence.
 
     Args:
@@ -164,7 +164,7 @@ def measuring(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") ->
     Yields:
         As `inspecting`.
     """
-    with inspecting(network, mode=mode) as network:
+    with inspection_mode(network, mode=mode) as network:
         check_finite(network)
         yield network
 
@@ -176,7 +176,7 @@ def device_of(network: nn.Module) -> torch.device:
     return torch.device("cpu") if tensor is None else tensor.device
 
 
-def ready_inputs(network: nn.Module, x: Tensor) -> Tensor:
+def prepare_inputs(network: nn.Module, x: Tensor) -> Tensor:
     """Return `x` on the network's device as a tensor that autograd can use, or say what does not fit.
 
     Args:
@@ -215,7 +215,7 @@ def samples_per_pass(
     chunk_size: int | None,
     *,
     one_pass: Callable[[Tensor], Any] | None = None,
-    at_most: int = AT_MOST,
+    at_most: int = MAX_SAMPLES_PER_PASS,
 ) -> int:
     """Return `chunk_size`, or where it is None as many samples as memory allows.
 
@@ -238,7 +238,7 @@ def samples_per_pass(
     if _are_few(network, x):
         return at_most
     # a network may change its input in place
-    one, two = (ready_inputs(network, x[:n]).clone() for n in (1, 2))
+    one, two = (prepare_inputs(network, x[:n]).clone() for n in (1, 2))
 
     def trial(first: Tensor) -> Any:
         if one_pass is not None:
@@ -264,7 +264,7 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = N
     Raises:
         InvalidInput: The network does not return one row of K numbers a sample.
     """
-    x = ready_inputs(network, x)
+    x = prepare_inputs(network, x)
     chunk_size = samples_per_pass(network, x, chunk_size)
 
     def of(stretch: slice) -> Tensor:
@@ -272,7 +272,7 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = N
         with torch.no_grad():
             return torch.cat([checked_outputs(network(rows[p]), len(rows[p])) for p in slices(len(rows), chunk_size)])
 
-    return divided(len(x), of)
+    return compute_distributed(len(x), of)
 
 
 def raw_outputs(result: Any) -> Any:

@@ -16,7 +16,7 @@ _CONTAINERS = (dict, OrderedDict, list, set)
 
 
 @contextmanager
-def random_states_restored() -> Iterator[None]:
+def preserve_rng_state() -> Iterator[None]:
     """Restore the global random states of Python, NumPy and torch (CPU and CUDA) after the body."""
     python_state = random.getstate()
     numpy = sys.modules.get("numpy")
@@ -65,7 +65,7 @@ class _Values:
 
 
 @contextmanager
-def restored(network: nn.Module) -> Iterator[None]:
+def preserve_state(network: nn.Module) -> Iterator[None]:
     """Put back all attributes of all modules (by identity), the values of all buffers and all random states.
 
     Parameters are put back by identity; their values must not be changed in the body.
@@ -81,7 +81,7 @@ def restored(network: nn.Module) -> Iterator[None]:
     attributes = [_Attributes(module) for module in modules]
     values = [_Values(buffer) for buffer in network.buffers()]
     try:
-        with random_states_restored():
+        with preserve_rng_state():
             yield
     finally:
         for kept in attributes:

@@ -30,7 +30,7 @@ def of_precision(given: torch.dtype, dtype: torch.dtype) -> torch.dtype:
     return dtype if given.is_floating_point else given
 
 
-def in_precision_of(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+def cast_like(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     """Return a tensor with the precision of `dtype`; the tensor itself where nothing changes or `dtype` is None."""
     # Not by comparing dtypes first: inside a substitution the tensor says the one in which it is seen.
     return tensor if dtype is None else tensor.to(of_precision(tensor.dtype, dtype))
@@ -42,7 +42,7 @@ def _writes_in_place(name: str) -> bool:
     return special or (name.endswith("_") and not name.endswith("__"))
 
 
-class Substituted(TorchFunctionMode):
+class ParameterSubstitution(TorchFunctionMode):
     """While entered, torch functions are given other tensors for some, and, if asked, all numbers in one precision.
 
     Attributes:
@@ -61,7 +61,7 @@ class Substituted(TorchFunctionMode):
         return self._originals.get(id(tensor), tensor)
 
     @contextmanager
-    def placed(self, module: nn.Module) -> Iterator[None]:
+    def install(self, module: nn.Module) -> Iterator[None]:
         """Put what stands in into the slots of a module and its children for the body."""
         entries: list[tuple[dict[str, Any], str, Tensor]] = [
             (slots, name, tensor)
@@ -86,7 +86,7 @@ class Substituted(TorchFunctionMode):
     def _leaf_seen(self, leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             other = self._by_identity.get(id(leaf))
-            return in_precision_of(leaf, self.dtype) if other is None else other
+            return cast_like(leaf, self.dtype) if other is None else other
         if isinstance(leaf, torch.dtype) and self.dtype is not None:
             return of_precision(leaf, self.dtype)
         return leaf
@@ -117,16 +117,16 @@ class Substituted(TorchFunctionMode):
             target = args[0] if id(args[0]) not in self._by_identity else seen[0]
             return func(target, *seen[1:], **named)
         result = func(*seen, **named)
-        return in_precision_of(result, self.dtype) if isinstance(result, Tensor) else result
+        return cast_like(result, self.dtype) if isinstance(result, Tensor) else result
 
 
 @contextmanager
-def in_precision(
+def cast_network(
     network: nn.Module,
     dtype: torch.dtype | None,
     change: Callable[[Tensor], Tensor] = lambda tensor: tensor,
-    within: Substituted | None = None,
-) -> Iterator[Substituted]:
+    within: ParameterSubstitution | None = None,
+) -> Iterator[ParameterSubstitution]:
     """Compute with all of a network's numbers in one precision in the body, leaving the network as it is.
 
     Args:
@@ -141,12 +141,12 @@ def in_precision(
     pairs: list[tuple[Tensor, Tensor]] = []
     with torch.no_grad():
         for parameter in network.parameters():
-            values = change(in_precision_of(parameter.detach(), dtype))
+            values = change(cast_like(parameter.detach(), dtype))
             if values.data_ptr() == parameter.data_ptr():
                 values = values.clone()
             other = nn.Parameter(values, requires_grad=parameter.requires_grad)
             # The first is what `original` gives back: the network's own.
             pairs += [(parameter if within is None else within.original(parameter), other), (parameter, other)]
-        pairs += [(buffer, in_precision_of(buffer, dtype).clone()) for buffer in network.buffers()]
-    with Substituted(pairs, dtype) as substituted, substituted.placed(network):
+        pairs += [(buffer, cast_like(buffer, dtype).clone()) for buffer in network.buffers()]
+    with ParameterSubstitution(pairs, dtype) as substituted, substituted.install(network):
         yield substituted

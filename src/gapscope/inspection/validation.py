@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.inspection.network_adapter import Adapted, call, class_axis, original
-from gapscope.inspection.outputs import inspecting, raw_outputs, ready_inputs
-from gapscope.inspection.checks import check_finite, check_layers_can_be_watched, check_module, check_weights_are_there
+from gapscope.inspection.checks import check_finite, check_hookable, check_materialized, check_module
+from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, unwrap_compiled
+from gapscope.inspection.outputs import inspection_mode, prepare_inputs, raw_outputs
 from gapscope.measures.registry import Measure
 
 LOOKED_AT = 8
@@ -26,7 +26,7 @@ CAUSAL = ("ForCausalLM", "LMHeadModel")
 BETWEEN_CLASSES = ("margin_signature", "unit_sparsity")
 
 
-def in_eager_mode() -> AbstractContextManager[Any]:
+def eager_mode() -> AbstractContextManager[Any]:
     """Let compiled networks, and compiled parts of networks, run as they were before: hooks see nothing else."""
     import sys
 
@@ -55,7 +55,7 @@ class Ready:
     positions: bool = False
     refused: str = ""
 
-    def on(self, samples: Samples) -> Ready:
+    def with_samples(self, samples: Samples) -> Ready:
         """Return the same network with other samples of the same kind."""
         return replace(self, samples=samples)
 
@@ -64,20 +64,20 @@ class Ready:
         if not {"inputs", "targets", "labels"} & set(item.needs):
             return self.bare
         if item.name in BETWEEN_CLASSES and self.n_outputs == 1 and self.samples.is_classification:
-            network = self.network if isinstance(self.network, Adapted) else Adapted(self.bare)
-            return network.as_two_columns()
+            network = self.network if isinstance(self.network, NetworkAdapter) else NetworkAdapter(self.bare)
+            return network.as_two_logits()
         return self.network
 
-    def initial_for(self, item: Measure, initial: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def initial_for(self, item: Measure, initial_state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """Return the state dictionary before training, under the names that the network of one measure has."""
-        if initial is None:
+        if initial_state is None:
             return None
-        plain = {name.removeprefix(COMPILED): tensor for name, tensor in initial.items()}
-        if not isinstance(self.network_for(item), Adapted):
+        plain = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
+        if not isinstance(self.network_for(item), NetworkAdapter):
             return plain
         return {f"network.{name}": tensor for name, tensor in plain.items()}
 
-    def why_not(self, item: Measure) -> str:
+    def inapplicable_reason(self, item: Measure) -> str:
         """Why a measure does not apply to these data; empty where it does, as far as one can say beforehand."""
         targets = self.samples.targets
         if {"targets", "labels"} & set(item.needs):
@@ -88,26 +88,26 @@ class Ready:
         if "labels" in item.needs and targets is not None:
             if targets.is_floating_point():
                 return "needs class labels; these are regression targets"
-            if self.samples.is_dense and not item.dense:
+            if self.samples.is_dense and not item.supports_dense:
                 return "needs one label a sample; these data have a label a position"
         return ""
 
 
 def _check_network(network: Any) -> nn.Module:
     check_module(network)
-    network = original(network)
-    check_layers_can_be_watched(network)
-    check_weights_are_there(network)
+    network = unwrap_compiled(network)
+    check_hookable(network)
+    check_materialized(network)
     check_finite(network)
     return network
 
 
 def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:
     """Raw outputs of the first samples, and whether the network returned just these."""
-    with in_eager_mode(), inspecting(network), torch.no_grad():
-        x = ready_inputs(network, samples.inputs[:LOOKED_AT]).clone()
+    with eager_mode(), inspection_mode(network), torch.no_grad():
+        x = prepare_inputs(network, samples.inputs[:LOOKED_AT]).clone()
         try:
-            result = network(x) if samples.form is None else call(network, samples.form, x)
+            result = network(x) if samples.form is None else call_network(network, samples.form, x)
         except GapscopeError:
             raise
         except Exception as error:
@@ -138,7 +138,7 @@ def _does_not_run(network: nn.Module, samples: Samples, error: Exception) -> str
     elif samples.form is not None and samples.form.names:
         signature = ", ".join(inspect.signature(network.forward).parameters)
         hint = f"It was given {', '.join(samples.form.names)}; its forward takes {signature}."
-    shape = [list(part.shape) for part in samples.form.parts(x[:1])] if samples.form is not None else list(x.shape)
+    shape = [list(part.shape) for part in samples.form.unpack(x[:1])] if samples.form is not None else list(x.shape)
     what = f"{type(network).__name__} on {shape} raised {type(error).__name__}: {said}"
     return f"The network must run on the inputs; {what}. {hint}"
 
@@ -161,7 +161,7 @@ def _looks(outputs: Tensor, network: nn.Module) -> str:
     return ""
 
 
-def ready(network: Any, samples: Samples) -> Ready:
+def prepare(network: Any, samples: Samples) -> Ready:
     """Look at a network once and make it ready to be measured on samples.
 
     Args:
@@ -174,7 +174,7 @@ def ready(network: Any, samples: Samples) -> Ready:
     Raises:
         InvalidInput: It is no module, has no usable weights, or does not run on the samples.
     """
-    if isinstance(network, Adapted):
+    if isinstance(network, NetworkAdapter):
         outputs, _ = _first_outputs(network, replace(samples, form=None))
         return Ready(network.network, network, samples, outputs.shape[1], samples.notes)
     bare = _check_network(network)
@@ -194,7 +194,7 @@ def ready(network: Any, samples: Samples) -> Ready:
         positions = list(outputs.shape[1:])
         refused = f"outputs have positions, {positions} a sample, and targets have none; pass a label a position"
     k, squeezed = outputs[0].numel(), outputs.ndim == 1
-    adapted = Adapted(bare, samples.form, squeezed=squeezed, class_axis=axis)
+    adapted = NetworkAdapter(bare, samples.form, squeezed=squeezed, class_axis=axis)
     return _noticed(Ready(bare, adapted, samples, k, positions=outputs.ndim > 2, refused=refused), outputs)
 
 

@@ -20,12 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_range, require_extra
 from gapscope.base.containers import LABEL_NAMES
-from gapscope.base.random_streams import stream
+from gapscope.base.errors import InvalidInput, check_range, require_extra
+from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import IGNORED
-from gapscope.inspection.restoring import random_states_restored
-from gapscope.integrations.transformers import parts_of_a_step
+from gapscope.inspection.restoring import preserve_rng_state
+from gapscope.integrations.transformers import accumulation_divisor
 from gapscope.labels.paired_canaries import PairedCanaries, differences, paired_p_value
 
 require_extra("transformers", "hf")
@@ -42,7 +42,7 @@ from transformers.models.auto.modeling_auto import (  # noqa: E402  # pyright: i
 )
 
 
-def _predicts_next(model: Any) -> bool:
+def _is_causal(model: Any) -> bool:
     """Whether the model's outputs at a position are about the label of the next one."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     return type(base).__name__ in set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
@@ -86,7 +86,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode in the body; the global random states are put back. Sharded models may not be touched more."""
     training = model.training
     try:
-        with random_states_restored():
+        with preserve_rng_state():
             yield
     finally:
         model.train(training)
@@ -103,7 +103,7 @@ class _Losses:
         return torch.stack(kept).double().mean() if kept else torch.tensor(math.nan, dtype=torch.float64)
 
 
-class FineTuningMeter(TrainerCallback):
+class MemorizationMonitor(TrainerCallback):
     r"""At the end of epochs: gap to first visits, exact test of the canaries, size of the gradients by what is trained.
 
     Each row (in `rows`, and in `trainer.state.log_history`) holds
@@ -154,7 +154,7 @@ class FineTuningMeter(TrainerCallback):
         check_range("every", every, 1)
         check_range("trace_samples", trace_samples, 0)
         self.trainer, self.canaries, self.level, self.every, self.stop = trainer, canaries, level, every, stop
-        self.trace_samples, self.random = trace_samples, stream(seed, "drawn labels")
+        self.trace_samples, self.random = trace_samples, make_generator(seed, "drawn labels")
         self.rows: list[dict[str, float]] = []
         self.flagged_at: float | None = None
         self._losses, self._first = _Losses(), math.nan
@@ -165,7 +165,7 @@ class FineTuningMeter(TrainerCallback):
         self._losses.each.append(loss.detach())
 
     @property
-    def share(self) -> float:
+    def overhead_fraction(self) -> float:
         """Share of the time since training began that the meter took."""
         return self._seconds / (time.perf_counter() - self._began)
 
@@ -221,7 +221,7 @@ class FineTuningMeter(TrainerCallback):
     @torch.no_grad()
     def _losses_of(self, samples: Sequence[Any]) -> Tensor:
         # the wrapped model: with sharded weights only it can be called, by all processes alike
-        model, next_one = self.trainer.model_wrapped.eval(), _predicts_next(self.trainer.model)
+        model, next_one = self.trainer.model_wrapped.eval(), _is_causal(self.trainer.model)
         parts = self._batches(samples)
         return torch.cat([sequence_losses(model(**x).logits, y, next_one=next_one) for x, y in parts])
 
@@ -239,17 +239,17 @@ class FineTuningMeter(TrainerCallback):
         trainer = self.trainer
         if not self.trace_samples or trainer.is_fsdp_enabled:
             return {}
-        model, next_one = trainer.model.eval(), _predicts_next(trainer.model)
+        model, next_one = trainer.model.eval(), _is_causal(trainer.model)
         weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
         count = min(self.trace_samples, len(trainer.train_dataset))
         squares = []
         for index in torch.randperm(len(trainer.train_dataset), generator=self.random)[:count].tolist():
             (x, y), *_ = self._batches([trainer.train_dataset[index]])
-            squares.append(_drawn_square(model, weights, x, y, self.random, next_one=next_one))
+            squares.append(_sampled_fisher_norm(model, weights, x, y, self.random, next_one=next_one))
         return {"trained_fisher_trace": float(torch.stack(squares).mean())}
 
 
-def _drawn_square(
+def _sampled_fisher_norm(
     model: nn.Module, weights: Sequence[Tensor], x: Mapping[str, Tensor], y: Tensor, random: torch.Generator, *,
     next_one: bool,
 ) -> Tensor:  # fmt: skip
@@ -262,7 +262,9 @@ def _drawn_square(
     return torch.stack([gradient.double().square().sum() for gradient in gradients if gradient is not None]).sum()
 
 
-def add_meter(trainer: Any, canaries: PairedCanaries | None = None, **options: Any) -> FineTuningMeter:
+def add_memorization_monitor(
+    trainer: Any, canaries: PairedCanaries | None = None, **options: Any
+) -> MemorizationMonitor:
     """Add a meter to a Trainer, before `train()`, and return it.
 
     Args:
@@ -283,14 +285,14 @@ def add_meter(trainer: Any, canaries: PairedCanaries | None = None, **options: A
             "The Trainer must train on the data that hold the canaries; it has others. Pass "
             "train_dataset=canaries.dataset."
         )
-    meter = FineTuningMeter(trainer, canaries, **options)
+    meter = MemorizationMonitor(trainer, canaries, **options)
     compute_loss = trainer.compute_loss
 
     def noted(model: nn.Module, inputs: Mapping[str, Any], *given: Any, **settings: Any) -> Any:
         result = compute_loss(model, inputs, *given, **settings)
         if model.training:
             loss = result[0] if isinstance(result, tuple) else result
-            meter.note(loss * parts_of_a_step(trainer, settings))
+            meter.note(loss * accumulation_divisor(trainer, settings))
         return result
 
     trainer.compute_loss = noted

@@ -12,11 +12,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gapscope.base.containers import LABEL_NAMES
 from gapscope.base.errors import InvalidInput, require_extra
 from gapscope.base.files import read_json, to_json, write_atomically
-from gapscope.base.containers import LABEL_NAMES
-from gapscope.base.input_packing import packed
-from gapscope.inspection.network_adapter import Adapted
+from gapscope.base.input_packing import pack_inputs
+from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.networks.adapters import LogitsOnly
 from gapscope.penalties.base import Penalty
 from gapscope.training.checkpoints import load_tensors, save_tensors
@@ -193,10 +193,10 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
         if not model.training:
             return result
         tensors, targets = _inputs_and_targets(batch)
-        x, form = packed(tensors)
+        x, form = pack_inputs(tensors)
         x = x.to(next(iter(tensors.values())).device)
-        network = Adapted(trainer.accelerator.unwrap_model(model), form)
-        value = penalty(network, x, targets) / parts_of_a_step(trainer, options)
+        network = NetworkAdapter(trainer.accelerator.unwrap_model(model), form)
+        value = penalty(network, x, targets) / accumulation_divisor(trainer, options)
         if isinstance(result, tuple):
             return (result[0] + value, *result[1:])
         return result + value
@@ -206,7 +206,7 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
     trainer.add_callback(_PenaltyState(penalty, len(kept)))
 
 
-def parts_of_a_step(trainer: Any, options: Mapping[str, Any]) -> float:
+def accumulation_divisor(trainer: Any, options: Mapping[str, Any]) -> float:
     """By what the Trainer leaves it to the loss to divide: the parts of an accumulated step, where it counts items.
 
     Args:

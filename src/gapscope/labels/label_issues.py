@@ -9,16 +9,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from gapscope.inspection.validation import ready
 from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.base.random_streams import stream
+from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import as_samples
-from gapscope.gradients.kernel_ridge import best_left_out
-from gapscope.labels.noise_interval import estimated_noise
+from gapscope.gradients.kernel_ridge import select_ridge
+from gapscope.inspection.validation import prepare
 from gapscope.labels.loo_canaries import canary_margins
+from gapscope.labels.monitored import get_monitored_labels
+from gapscope.labels.noise_interval import estimate_noise_interval
 from gapscope.labels.noise_rate import margins_of
-from gapscope.labels.results import RECALL, LabelNoise, SuspectLabels, ranked_suspects
-from gapscope.labels.monitored import watched_labels
+from gapscope.labels.results import RECALL, LabelIssues, LabelNoiseEstimate, rank_label_issues
 from gapscope.measures.kernel_leave_one_out import RIDGES, kernel_columns
 
 FEWEST_SAMPLES = 100
@@ -27,7 +27,7 @@ QUANTILE = 0.3
 
 
 @dataclass(frozen=True)
-class Judged:
+class LabelAssessment:
     """All that is known of some labels.
 
     Attributes:
@@ -35,11 +35,11 @@ class Judged:
         noise: How many are wrong, whether it can be believed or not.
     """
 
-    suspects: SuspectLabels
-    noise: LabelNoise
+    suspects: LabelIssues
+    noise: LabelNoiseEstimate
 
 
-def judged_before_training(
+def assess_before_training(
     network: nn.Module,
     data: Any,
     *,
@@ -47,7 +47,7 @@ def judged_before_training(
     landmarks: int = 1000,
     chunk_size: int | None = None,
     seed: int = 0,
-) -> Judged:
+) -> LabelAssessment:
     """Judge labels by left-out margins with the labels as given, and with canaries among them.
 
     Args:
@@ -64,7 +64,7 @@ def judged_before_training(
     Raises:
         InvalidInput: There are no class labels, or fewer than 100 samples.
     """
-    found = ready(network, as_samples(data))
+    found = prepare(network, as_samples(data))
     samples = found.samples
     if not samples.is_classification or samples.targets is None:
         raise InvalidInput("Wrong labels need class labels, int64 targets [n]. Pass data as (x, y).")
@@ -73,30 +73,34 @@ def judged_before_training(
     labels: Int[Tensor, " n"] = samples.targets.cpu()
     n_classes = max(found.n_outputs, int(labels.max()) + 1)
     kernel = kernel_columns(
-        found.network, samples.inputs, max_exact, landmarks, stream(seed, "landmarks"), chunk_size
+        found.network, samples.inputs, max_exact, landmarks, make_generator(seed, "landmarks"), chunk_size
     ).spectrum()
     labels = labels.to(kernel.vectors.device)
-    ridge, best = best_left_out(kernel, torch.nn.functional.one_hot(labels, n_classes).double(), RIDGES)
+    ridge, best = select_ridge(kernel, torch.nn.functional.one_hot(labels, n_classes).double(), RIDGES)
     predicted, margins = best.predictions.argmax(1), margins_of(best.predictions, labels)
-    changed = canary_margins(kernel, labels, predicted, ridge, n_classes, stream(seed, "canaries"))
-    noise = estimated_noise(
+    changed = canary_margins(kernel, labels, predicted, ridge, n_classes, make_generator(seed, "canaries"))
+    noise = estimate_noise_interval(
         changed,
         float((predicted == labels).double().mean()),
         n_classes,
         samples=len(labels),
         quantile=QUANTILE,
-        generator=stream(seed, "resampling"),
+        generator=make_generator(seed, "resampling"),
     )
     cut = float(changed.canaries.flatten().quantile(RECALL))
     positions = torch.arange(len(labels))
-    return Judged(ranked_suspects(positions, labels.cpu(), predicted.cpu(), margins.cpu(), cut, noise), noise)
+    return LabelAssessment(
+        rank_label_issues(positions, labels.cpu(), predicted.cpu(), margins.cpu(), cut, noise), noise
+    )
 
 
-def _judged(source: Any, data: Any, max_exact: int, landmarks: int, chunk_size: int | None, seed: int) -> Judged:
+def _assess(
+    source: Any, data: Any, max_exact: int, landmarks: int, chunk_size: int | None, seed: int
+) -> LabelAssessment:
     if isinstance(source, nn.Module):
         if data is None:
             raise InvalidInput("Wrong labels need the training data of the untrained network. Pass data as (x, y).")
-        return judged_before_training(
+        return assess_before_training(
             source, data, max_exact=max_exact, landmarks=landmarks, chunk_size=chunk_size, seed=seed
         )
     if data is not None:
@@ -104,12 +108,12 @@ def _judged(source: Any, data: Any, max_exact: int, landmarks: int, chunk_size: 
             f"A training that was watched has its data already; got data beside {type(source).__name__}. Pass the "
             "monitor alone, or an untrained network with its data."
         )
-    watched = watched_labels(source)
-    noise = watched.noise(stream(seed, "resampling"))
-    return Judged(watched.ranked(noise), noise)
+    watched = get_monitored_labels(source)
+    noise = watched.noise(make_generator(seed, "resampling"))
+    return LabelAssessment(watched.ranked(noise), noise)
 
 
-def label_noise(
+def estimate_label_noise(
     source: nn.Module | Any,
     data: Any = None,
     *,
@@ -117,11 +121,11 @@ def label_noise(
     landmarks: int = 1000,
     chunk_size: int | None = None,
     seed: int = 0,
-) -> LabelNoise:
+) -> LabelNoiseEstimate:
     """Say how many labels are wrong: before training, or from one training.
 
     Before training every sample is predicted from all others by ridge regression on the gradients of the untrained
-    network (`gs.kernel_leave_one_out`), in closed form. The labels of 5 % are then made wrong on purpose, in 20 rounds,
+    network (`gs.functional.kernel_leave_one_out`), in closed form. The labels of 5 % are then made wrong on purpose, in 20 rounds,
     and the rate is that of `gapscope.labels.noise_rate` from their margins: an upper bound if wrong labels are wrong in
     the way these are, that is, drawn as the confusions of the left-out predictions suggest. No training.
 
@@ -151,13 +155,13 @@ def label_noise(
     >>> label_noise(nn.Linear(2, 2), (x, y)).rate < 0.05
     True
     """
-    noise = _judged(source, data, max_exact, landmarks, chunk_size, seed).noise
-    if weak := noise.weakness:
+    noise = _assess(source, data, max_exact, landmarks, chunk_size, seed).noise
+    if weak := noise.unreliable_because:
         raise NotMeasurable(weak)
     return noise
 
 
-def suspect_labels(
+def find_label_issues(
     source: nn.Module | Any,
     data: Any = None,
     *,
@@ -165,7 +169,7 @@ def suspect_labels(
     landmarks: int = 1000,
     chunk_size: int | None = None,
     seed: int = 0,
-) -> SuspectLabels:
+) -> LabelIssues:
     """Rank samples by how much all others speak against their label: before training, or from one training.
 
     As for `label_noise`; the rank is by the margin of the given label. Flagged are the samples whose margin is no
@@ -192,4 +196,4 @@ def suspect_labels(
     >>> 17 in suspect_labels(nn.Linear(2, 2), (x, y)).order[:20]
     True
     """
-    return _judged(source, data, max_exact, landmarks, chunk_size, seed).suspects
+    return _assess(source, data, max_exact, landmarks, chunk_size, seed).suspects

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from gapscope.gradients.kernel_ridge import Spectrum, left_out
+from gapscope.gradients.kernel_ridge import Spectrum, loo_predictions
 from gapscope.labels.noise_interval import CanaryMargins
 from gapscope.labels.noise_rate import margins_of
 
@@ -16,7 +16,7 @@ SHARE = 0.05
 FEWEST = 12
 
 
-def likely_wrong_labels(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], n_classes: int) -> Tensor:
+def confusion_odds(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], n_classes: int) -> Tensor:
     """How often samples that look like class j are labelled k, and once more: odds [C, C] of a wrong label of j.
 
     Args:
@@ -54,7 +54,7 @@ def canary_margins(
     Returns:
         Margins; a round costs two products with the kernel's vectors.
     """
-    n, odds = len(labels), likely_wrong_labels(predicted, labels, n_classes)
+    n, odds = len(labels), confusion_odds(predicted, labels, n_classes)
     number = max(FEWEST, round(SHARE * n))
     ordinary, canaries = [], []
     for _ in range(ROUNDS):
@@ -63,7 +63,7 @@ def canary_margins(
         changed = labels.clone()
         changed[chosen] = torch.multinomial(odds[labels[chosen].cpu()], 1, generator=generator).squeeze(1).to(labels)
         targets = torch.nn.functional.one_hot(changed, n_classes).double()
-        margins = margins_of(left_out(kernel, targets, ridge * (kernel.mean or 1.0)).predictions, changed)
+        margins = margins_of(loo_predictions(kernel, targets, ridge * (kernel.mean or 1.0)).predictions, changed)
         ordinary.append(margins[rest])
         canaries.append(margins[chosen])
     return CanaryMargins(torch.stack(ordinary).cpu(), torch.stack(canaries).cpu())

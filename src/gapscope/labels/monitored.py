@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput
-from gapscope.labels.noise_interval import CanaryMargins, estimated_noise
-from gapscope.labels.results import RECALL, LabelNoise, SuspectLabels, ranked_suspects
+from gapscope.labels.noise_interval import CanaryMargins, estimate_noise_interval
+from gapscope.labels.results import RECALL, LabelIssues, LabelNoiseEstimate, rank_label_issues
 
 # the rate is the smallest ratio over the upper part of the canaries: they are few, and the smallest of many is too low
 QUANTILE = 0.7
@@ -27,7 +27,7 @@ LEAST_ACCURACY = 0.45
 
 
 @dataclass(frozen=True)
-class WatchedLabels:
+class MonitoredLabels:
     """Labels and what a training made of them, a row a watched sample.
 
     Attributes:
@@ -46,7 +46,7 @@ class WatchedLabels:
     is_canary: Bool[Tensor, " n"]
     n_classes: int
 
-    def noise(self, generator: torch.Generator) -> LabelNoise:
+    def noise(self, generator: torch.Generator) -> LabelNoiseEstimate:
         """Bound the share of wrong labels among the samples that are no canaries.
 
         Args:
@@ -59,7 +59,7 @@ class WatchedLabels:
         canaries = self.is_canary
         accuracy = float((self.rivals == self.given)[canaries].double().mean())
         margins = CanaryMargins(self.margins[~canaries][None], self.margins[canaries][None])
-        noise = estimated_noise(
+        noise = estimate_noise_interval(
             margins,
             accuracy,
             self.n_classes,
@@ -69,7 +69,7 @@ class WatchedLabels:
         )
         return noise if accuracy >= LEAST_ACCURACY else replace(noise, clean_accuracy=accuracy)
 
-    def ranked(self, noise: LabelNoise) -> SuspectLabels:
+    def ranked(self, noise: LabelNoiseEstimate) -> LabelIssues:
         """Rank the samples that are no canaries.
 
         Args:
@@ -82,19 +82,19 @@ class WatchedLabels:
         cut = float(self.margins[self.is_canary].quantile(RECALL))
         agreed = (self.margins > 0) & (self.margins > cut)
         likelier = torch.where(agreed, self.given, self.rivals)
-        return ranked_suspects(self.positions[kept], self.given[kept], likelier[kept], self.margins[kept], cut, noise)
+        return rank_label_issues(self.positions[kept], self.given[kept], likelier[kept], self.margins[kept], cut, noise)
 
 
 @runtime_checkable
 class WatchesLabels(Protocol):
     """An alarm that knows how labels were learnt."""
 
-    def watched_labels(self) -> WatchedLabels:
+    def watched_labels(self) -> MonitoredLabels:
         """Return what was seen so far."""
         ...
 
 
-def watched_labels(source: Any) -> WatchedLabels:
+def get_monitored_labels(source: Any) -> MonitoredLabels:
     """Ask a monitor, its callback or its alarm what the training made of the labels.
 
     Args:

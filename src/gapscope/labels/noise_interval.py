@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gapscope.labels.noise_rate import clean_accuracy, noise_rate_bound
-from gapscope.labels.results import LabelNoise
+from gapscope.labels.results import LabelNoiseEstimate
 
 RESAMPLED = 200
 
@@ -50,7 +50,7 @@ def _interval(
     return max(low, 0.0), min(high, 1.0)
 
 
-def estimated_noise(
+def estimate_noise_interval(
     margins: CanaryMargins,
     accuracy: float,
     n_classes: int,
@@ -58,7 +58,7 @@ def estimated_noise(
     samples: int,
     quantile: float,
     generator: torch.Generator,
-) -> LabelNoise:
+) -> LabelNoiseEstimate:
     """Bound the share of wrong labels, with an interval.
 
     Args:
@@ -77,4 +77,4 @@ def estimated_noise(
     )
     low, high = _interval(rate, margins, n_classes, quantile, generator)
     clean = clean_accuracy(accuracy, rate, n_classes)
-    return LabelNoise(rate, low, high, min(clean, 1.0), samples)
+    return LabelNoiseEstimate(rate, low, high, min(clean, 1.0), samples)

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.containers import LABEL_NAMES
-from gapscope.base.random_streams import stream
+from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.random_streams import make_generator
 
 # pairs up to which all patterns of signs are counted: two halves of 2^16 sums
 COUNTED = 32
@@ -123,7 +123,7 @@ class PairedCanaries:
         """
         check_range("number", number, 2, len(dataset) // 2)
         check_range("n_classes", n_classes, 2)
-        random = stream(seed, "paired canaries")
+        random = make_generator(seed, "paired canaries")
         replaced, others = {}, []
         for position in torch.randperm(len(dataset), generator=random)[:number].tolist():
             sample = dataset[position]
@@ -160,7 +160,7 @@ class PairedCanaries:
             raise InvalidInput("of_tokens needs samples with input_ids and labels of one shape [length]; got others.")
         seen = [torch.as_tensor(dataset[i]["input_ids"])[torch.as_tensor(dataset[i][name]) >= 0]
                 for i in range(min(len(dataset), 256))]  # fmt: skip
-        tokens, random = torch.cat(seen).unique(), stream(seed, "paired canaries")
+        tokens, random = torch.cat(seen).unique(), make_generator(seed, "paired canaries")
 
         def drawn() -> dict[str, Any]:
             row = tokens[torch.randint(len(tokens), ids.shape, generator=random)]

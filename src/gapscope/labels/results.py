@@ -23,7 +23,7 @@ WIDEST = 0.3
 
 
 @dataclass(frozen=True, repr=False)
-class LabelNoise(Result):
+class LabelNoiseEstimate(Result):
     """Share of labels that are wrong.
 
     Attributes:
@@ -41,7 +41,7 @@ class LabelNoise(Result):
     samples: int
 
     @property
-    def weakness(self) -> str:
+    def unreliable_because(self) -> str:
         """Why this cannot be believed: right labels are predicted too badly, or the rate is a guess; else empty."""
         if not self.clean_accuracy >= LEAST_CLEAN_ACCURACY:
             why = (
@@ -71,7 +71,7 @@ class LabelNoise(Result):
 
 
 @dataclass(frozen=True, repr=False)
-class SuspectLabels(Result):
+class LabelIssues(Result):
     """Samples ranked by how much all others speak against their label.
 
     Attributes:
@@ -86,13 +86,13 @@ class SuspectLabels(Result):
         note: Why noise is None, or empty.
     """
 
-    order: Int[Tensor, " n"]
-    given: Int[Tensor, " n"]
-    likelier: Int[Tensor, " n"]
+    indices: Int[Tensor, " n"]
+    given_labels: Int[Tensor, " n"]
+    suggested_labels: Int[Tensor, " n"]
     margin: Float[Tensor, " n"]
-    flagged: int
+    n_flagged: int
     expected_precision: float
-    noise: LabelNoise | None
+    noise: LabelNoiseEstimate | None
     note: str = ""
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -101,30 +101,32 @@ class SuspectLabels(Result):
 
         return pandas.DataFrame(
             {
-                "sample": self.order.tolist(),
-                "given": self.given.tolist(),
-                "likelier": self.likelier.tolist(),
+                "sample": self.indices.tolist(),
+                "given": self.given_labels.tolist(),
+                "likelier": self.suggested_labels.tolist(),
                 "margin": self.margin.tolist(),
-                "flagged": [rank < self.flagged for rank in range(len(self.order))],
+                "flagged": [rank < self.n_flagged for rank in range(len(self.indices))],
             }
         )
 
     def __repr__(self) -> str:
         lines = [self.note if self.noise is None else repr(self.noise)]
         if not math.isnan(self.expected_precision):
-            lines.append(f"{self.flagged} are flagged; {self.expected_precision:.0%} of them are expected to be wrong")
+            lines.append(
+                f"{self.n_flagged} are flagged; {self.expected_precision:.0%} of them are expected to be wrong"
+            )
         table = self.to_pandas().head(8).to_string(index=False, float_format="{:.3f}".format)
         return "\n".join([*lines, "", table])
 
 
-def ranked_suspects(
+def rank_label_issues(
     positions: Int[Tensor, " n"],
     given: Int[Tensor, " n"],
     likelier: Int[Tensor, " n"],
     margins: Float[Tensor, " n"],
     cut: float,
-    noise: LabelNoise,
-) -> SuspectLabels:
+    noise: LabelNoiseEstimate,
+) -> LabelIssues:
     """Rank samples by their margin.
 
     Args:
@@ -139,14 +141,14 @@ def ranked_suspects(
         The ranking; without the noise, and with the reason, where this cannot be believed.
     """
     order = margins.argsort(stable=True)
-    weak, flagged = noise.weakness, int((margins <= cut).sum())
+    weak, flagged = noise.unreliable_because, int((margins <= cut).sum())
     expected = math.nan if weak or not flagged else min(1.0, noise.rate * RECALL * len(order) / flagged)
-    return SuspectLabels(
-        order=positions[order],
-        given=given[order],
-        likelier=likelier[order],
+    return LabelIssues(
+        indices=positions[order],
+        given_labels=given[order],
+        suggested_labels=likelier[order],
         margin=margins[order],
-        flagged=flagged,
+        n_flagged=flagged,
         expected_precision=expected,
         noise=None if weak else noise,
         note=weak,

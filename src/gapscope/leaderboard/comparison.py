@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gapscope.leaderboard.evidence import Judgement, LeaderboardEvidence
 from gapscope.base.errors import UnreadableFile
 from gapscope.base.files import read_json, write_atomically
 from gapscope.base.type_guards import is_dict
+from gapscope.leaderboard.evidence import LeaderboardEvidence, MeasureEvidence
 from gapscope.results.readings import BASELINE, Direction
-from gapscope.results.result import Rows
+from gapscope.results.result import RowResult
 
 if TYPE_CHECKING:
     import pandas
@@ -62,7 +62,7 @@ class _Vote:
     settled: bool
 
 
-def _told_apart(rows: Sequence[ComparedReading], first: str) -> bool:
+def _is_separated(rows: Sequence[ComparedReading], first: str) -> bool:
     """Whether the interval of the first network overlaps no other."""
     best = next(row for row in rows if row.network == first)
     return all(row.high < best.low or row.low > best.high for row in rows if row.network != first)
@@ -84,10 +84,10 @@ def _vote(measure: str, numbers: Sequence[Sequence[ComparedReading]]) -> _Vote:
     firsts = [name for name, rank in ranks.items() if rank == best]
     if len(firsts) > 1:
         return _Vote(measure, ranks, None, False)
-    return _Vote(measure, ranks, firsts[0], all(_told_apart(rows, firsts[0]) for rows in numbers))
+    return _Vote(measure, ranks, firsts[0], all(_is_separated(rows, firsts[0]) for rows in numbers))
 
 
-class Comparison(Rows[ComparedReading]):
+class Comparison(RowResult[ComparedReading]):
     """Networks compared on the same samples; prints a small table, the best first, and the verdict in words.
 
     Each measure has one vote, however many numbers it yields; margins vote by their medians, and the number of
@@ -127,7 +127,7 @@ class Comparison(Rows[ComparedReading]):
         return [row for row in self if row.measure == measure]
 
     @property
-    def trusted(self) -> dict[str, Judgement]:
+    def trusted(self) -> dict[str, MeasureEvidence]:
         """Numbers taken here of all networks that have evidence, the strongest first."""
         found = {} if self.evidence is None else self.evidence.trusted
         return {name: own for name, own in found.items() if len(self.of(name)) == len(self.networks)}
@@ -183,7 +183,9 @@ class Comparison(Rows[ComparedReading]):
     def _about_no_evidence(self) -> list[str]:
         if self.evidence is not None or not self.votes():
             return []
-        return ["Whether these measures order such networks is not known here; judged_by=gs.leaderboard(POOL) says it."]
+        return [
+            "Whether these measures order such networks is not known here; judged_by=gs.rank_measures(POOL) says it."
+        ]
 
     def _about_the_best(self) -> list[str]:
         votes = self.votes()

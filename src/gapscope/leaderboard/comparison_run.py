@@ -9,18 +9,18 @@ from typing import Any
 
 from torch import nn
 
-from gapscope.measures.budget import DEFAULT_SECONDS, Plan, Share, planned, reason
-from gapscope.leaderboard.comparison import ComparedReading, Comparison
-from gapscope.inspection.validation import Ready, in_eager_mode, ready
-from gapscope.leaderboard.evidence import LeaderboardEvidence
-from gapscope.measures.measurement import Budget, check_options, chosen_measures
-from gapscope.measures.subsampling import parts_of, taken
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.type_guards import is_mapping
-from gapscope.results.progress import PATIENCE, progress, say
-from gapscope.results.readings import BASELINE, Reading, Readings
 from gapscope.base.samples import Samples, as_samples
+from gapscope.base.type_guards import is_mapping
+from gapscope.inspection.validation import Ready, eager_mode, prepare
+from gapscope.leaderboard.comparison import ComparedReading, Comparison
+from gapscope.leaderboard.evidence import LeaderboardEvidence
+from gapscope.measures.budget import DEFAULT_SECONDS, Allocation, Plan, plan_budget, reason
+from gapscope.measures.measurement import Budget, check_options, select_applicable
 from gapscope.measures.registry import Measure
+from gapscope.measures.subsampling import evaluate_on_subset, interleaved_groups
+from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
+from gapscope.results.readings import BASELINE, Reading, Readings
 
 RANK_SIGNS = {"lower": 1.0, "higher": -1.0, "none": math.nan}
 
@@ -45,25 +45,25 @@ def _without(samples: Samples, groups: Sequence[Samples], j: int) -> Samples:
     return samples.subset(torch.nonzero(keep)[:, 0])
 
 
-class _Comparing:
+class _ComparisonRun:
     """What all networks of one comparison have in common."""
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]], n_groups: int, seed: int) -> None:
         self.options, self.n_groups, self.seed = options, n_groups, seed
 
-    def take(self, item: Measure, found: Ready, share: Share) -> Readings:
+    def evaluate(self, item: Measure, found: Ready, share: Allocation) -> Readings:
         """Take one measure once."""
         options = self.options.get(item.name, {})
-        return taken(item, found, share, initial=None, options=options, seed=self.seed)
+        return evaluate_on_subset(item, found, share, initial_state=None, options=options, seed=self.seed)
 
     def trial(self, item: Measure, part: Ready, given: Mapping[str, Any]) -> Readings:
         """Take one measure on few samples, to see what it costs."""
-        share = Share(len(part.samples), given)
-        return taken(item, part, share, initial=None, options={}, seed=self.seed)
+        share = Allocation(len(part.samples), given)
+        return evaluate_on_subset(item, part, share, initial_state=None, options={}, seed=self.seed)
 
-    def with_errors(self, item: Measure, found: Ready, share: Share) -> list[tuple[Reading, float]]:
+    def with_errors(self, item: Measure, found: Ready, share: Allocation) -> list[tuple[Reading, float]]:
         """Readings with their standard errors: their own where they state one, else the jackknife over groups."""
-        readings = self.take(item, found, share)
+        readings = self.evaluate(item, found, share)
         if not {"inputs", "targets", "labels"} & set(item.needs):
             return [(reading, 0.0) for reading in readings]
         if all(reading.standard_error is not None for reading in readings):
@@ -75,14 +75,14 @@ class _Comparing:
             for i, reading in enumerate(readings)
         ]  # fmt: skip
 
-    def _left_out(self, item: Measure, found: Ready, share: Share, whole: Readings) -> list[list[float]]:
+    def _left_out(self, item: Measure, found: Ready, share: Allocation, whole: Readings) -> list[list[float]]:
         """Numbers without each group; of means and sums over samples they follow from those of the groups alone."""
-        samples, groups = found.samples, parts_of(found.samples, self.n_groups)
+        samples, groups = found.samples, interleaved_groups(found.samples, self.n_groups)
         kind = item.sampling.kind if item.sampling is not None and item.name not in self.options else ""
         if kind not in ("mean", "sum"):
-            parts = [found.on(_without(samples, groups, j)) for j in range(self.n_groups)]
+            parts = [found.with_samples(_without(samples, groups, j)) for j in range(self.n_groups)]
             return [self._values(item, part, share) for part in parts]
-        of_groups = [self._values(item, found.on(group), share) for group in groups]
+        of_groups = [self._values(item, found.with_samples(group), share) for group in groups]
         n = len(samples)
         return [
             [
@@ -92,18 +92,18 @@ class _Comparing:
             for group, values in zip(groups, of_groups, strict=True)
         ]
 
-    def _values(self, item: Measure, part: Ready, share: Share) -> list[float]:
-        return [reading.value for reading in self.take(item, part, Share(len(part.samples), share.options))]
+    def _values(self, item: Measure, part: Ready, share: Allocation) -> list[float]:
+        return [reading.value for reading in self.evaluate(item, part, Allocation(len(part.samples), share.options))]
 
 
-def _merged(plans: Sequence[Plan]) -> dict[str, Share]:
+def _merged(plans: Sequence[Plan]) -> dict[str, Allocation]:
     """The same share for all networks, so that they are compared on the same samples by the same method."""
-    shares: dict[str, Share] = {}
+    shares: dict[str, Allocation] = {}
     for plan in plans:
         for name, share in plan.shares.items():
             other = shares.get(name, share)
             seconds = share.seconds + (other.seconds if name in shares else 0.0)
-            shares[name] = Share(min(share.n, other.n), share.options or other.options, seconds)
+            shares[name] = Allocation(min(share.n, other.n), share.options or other.options, seconds)
     return shares
 
 
@@ -149,9 +149,9 @@ def compare(
     level: float = 0.95,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     seed: int = 0,
-    budget: Budget = "auto",
+    time_budget: Budget = "auto",
     progress: bool = True,
-    judged_by: Any = None,
+    evidence: Any = None,
 ) -> Comparison:
     """Rank networks by every measure on the same samples, with intervals over samples and the size beside them.
 
@@ -161,7 +161,7 @@ def compare(
     value for one network is a reason in `unmeasured`. Ctrl-C ends it with the networks that are finished, if these are
     two or more.
 
-    A direction that a paper states is no evidence. `judged_by` takes what `gapscope.leaderboard` says of networks like
+    A direction that a paper states is no evidence. `evidence` takes what `gapscope.leaderboard` says of networks like
     these whose gap is known: then the numbers with evidence there vote, in the direction that they have there, and the
     verdict opens with their correlations given the hyper-parameters, intervals over recipes and corrected p-values,
     beside those of the size and of a random measure.
@@ -174,9 +174,9 @@ def compare(
         level: Nominal coverage of the intervals.
         options: Measure name -> keyword options of that measure.
         seed: Seed of the measures that draw noise or probes, and of the choice of samples.
-        budget: Seconds for each network, as for `measure`; all networks are measured on the same samples.
+        time_budget: Seconds for each network, as for `measure`; all networks are measured on the same samples.
         progress: Whether to show a bar where it lasts over two seconds on a terminal or in a notebook.
-        judged_by: A leaderboard of networks whose gap is known; None for none.
+        evidence: A leaderboard of networks whose gap is known; None for none.
 
     Returns:
         One row for each number and network; printed, one row a network with the verdict in words. `parameter_count` is
@@ -202,17 +202,17 @@ def compare(
     check_range("level", level, 0, 1, low_open=True, high_open=True)
     measures = [measures] if isinstance(measures, str) else measures
     names = measures if measures is None or BASELINE in measures else [*measures, BASELINE]
-    seconds = (DEFAULT_SECONDS if measures is None else None) if budget == "auto" else budget
-    comparing = _Comparing(options or {}, n_groups, seed)
-    evidence = None if judged_by is None else LeaderboardEvidence.of(judged_by)
-    with in_eager_mode():
-        doors = {name: ready(network, samples) for name, network in networks.items()}
+    seconds = (DEFAULT_SECONDS if measures is None else None) if time_budget == "auto" else time_budget
+    comparing = _ComparisonRun(options or {}, n_groups, seed)
+    evidence = None if evidence is None else LeaderboardEvidence.of(evidence)
+    with eager_mode():
+        doors = {name: prepare(network, samples) for name, network in networks.items()}
         first = next(iter(doors.values()))
-        items, inapplicable = chosen_measures(names, first, has_initial=False)
+        items, inapplicable = select_applicable(names, first, has_initial=False)
         check_options(comparing.options, items, inapplicable)
         repeats = {item.name: _repeats(item, n_groups, own_options=item.name in comparing.options) for item in items}
         plans = {
-            name: planned(
+            name: plan_budget(
                 items,
                 found,
                 budget=seconds,
@@ -231,15 +231,15 @@ def _compared(
     doors: Mapping[str, Ready],
     items: Sequence[Measure],
     plans: Mapping[str, Plan],
-    comparing: _Comparing,
+    comparing: _ComparisonRun,
     level: float,
     *,
     shown: bool,
 ) -> Comparison:
     shares = _merged(list(plans.values()))
     expected = sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
-    if shown and expected > PATIENCE:
-        say(f"comparing {len(doors)} networks: about {expected:.0f} s")
+    if shown and expected > SHOW_AFTER_SECONDS:
+        notify(f"comparing {len(doors)} networks: about {expected:.0f} s")
     found: dict[str, list[tuple[Reading, float]]] = {}
     unmeasured = {name: dict(plan.failed) for name, plan in plans.items()}
     with progress("comparing", len(doors) * len(items), shown=shown) as bar:
@@ -254,7 +254,7 @@ def _compared(
             except KeyboardInterrupt:
                 if len(found) < 2:
                     raise
-                say(f"stopped: {', '.join(found)} are kept")
+                notify(f"stopped: {', '.join(found)} are kept")
                 break
             found[name] = pairs
     z = statistics.NormalDist().inv_cdf((1 + level) / 2)
@@ -262,14 +262,14 @@ def _compared(
 
 
 def _one(
-    comparing: _Comparing,
+    comparing: _ComparisonRun,
     item: Measure,
     door: Ready,
-    share: Share,
+    share: Allocation,
     pairs: list[tuple[Reading, float]],
     unmeasured: dict[str, str],
 ) -> None:
-    why = door.why_not(item)
+    why = door.inapplicable_reason(item)
     if why:
         unmeasured[item.name] = why
         return

@@ -14,7 +14,7 @@ PREFIX = "m."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class MeasureEvidence:
     """What the leaderboard says of one measure.
 
     Attributes:
@@ -56,7 +56,7 @@ class LeaderboardEvidence:
 
     source: str = ""
     networks: int = 0
-    by_measure: Mapping[str, Judgement] = field(default_factory=dict[str, Judgement])
+    by_measure: Mapping[str, MeasureEvidence] = field(default_factory=dict[str, MeasureEvidence])
 
     @classmethod
     def of(cls, board: Any) -> LeaderboardEvidence:
@@ -73,7 +73,7 @@ class LeaderboardEvidence:
         """
         try:
             found = {
-                row.measure.removeprefix(PREFIX): Judgement(
+                row.measure.removeprefix(PREFIX): MeasureEvidence(
                     role=row.role, verdict=row.verdict, r=row.partial.value, low=row.partial.low,
                     high=row.partial.high, p=row.partial.p,
                 )
@@ -82,12 +82,12 @@ class LeaderboardEvidence:
             return cls(board.source, board.networks, found)
         except (AttributeError, TypeError):
             raise InvalidInput(
-                f"judged_by must be a leaderboard; got {type(board).__name__}. Pass gs.leaderboard(POOL), of networks "
+                f"judged_by must be a leaderboard; got {type(board).__name__}. Pass gs.rank_measures(POOL), of networks "
                 "whose gap is known."
             ) from None
 
     @property
-    def trusted(self) -> dict[str, Judgement]:
+    def trusted(self) -> dict[str, MeasureEvidence]:
         """Measures with evidence, the strongest first."""
         found = {name: own for name, own in self.by_measure.items() if own.trusted}
         return dict(sorted(found.items(), key=lambda pair: -abs(pair[1].r)))
@@ -110,4 +110,6 @@ class LeaderboardEvidence:
         values: dict[str, dict[str, Any]] = {
             name: {**own, **{key: float(own[key]) for key in numbers}} for name, own in content["by_measure"].items()
         }
-        return cls(content["source"], content["networks"], {name: Judgement(**own) for name, own in values.items()})
+        return cls(
+            content["source"], content["networks"], {name: MeasureEvidence(**own) for name, own in values.items()}
+        )

@@ -10,9 +10,9 @@ import numpy
 from jaxtyping import Int
 
 from gapscope.base.errors import InvalidInput
-from gapscope.statistics.clusters import members, recipes
 from gapscope.prediction.columns import as_texts, check_columns, finite_rows
 from gapscope.prediction.correlations import kendall_tau
+from gapscope.statistics.clusters import configuration_ids, members
 
 if TYPE_CHECKING:
     import pandas
@@ -36,7 +36,7 @@ class GranulatedKendall:
 
 def _groups(table: pandas.DataFrame, varying: str, fixed: Sequence[str]) -> Iterator[Int[Array, " m"]]:
     """Rows of networks that agree in all of `fixed`, where at least two values of `varying` occur (missing is one)."""
-    settings = recipes(table, fixed) if fixed else numpy.zeros(len(table), dtype=int)
+    settings = configuration_ids(table, fixed) if fixed else numpy.zeros(len(table), dtype=int)
     values = as_texts(table[varying])
     for rows in members(settings):
         if len(set(values[rows])) > 1:

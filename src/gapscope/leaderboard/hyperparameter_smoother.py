@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy
 from jaxtyping import Float, Int
 
-from gapscope.statistics.clusters import members
 from gapscope.prediction.columns import as_texts
+from gapscope.statistics.clusters import members
 
 if TYPE_CHECKING:
     import pandas

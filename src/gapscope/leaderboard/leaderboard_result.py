@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from gapscope.base.errors import UnreadableFile
 from gapscope.base.files import read_json, write_atomically
 from gapscope.base.type_guards import is_dict
-from gapscope.results.result import Rows, plain
 from gapscope.leaderboard.leaderboard_row import EVIDENCE, LeaderboardRow, Score
+from gapscope.results.result import RowResult, to_builtin
 
 if TYPE_CHECKING:
     import pandas
@@ -43,7 +43,7 @@ def _named(rows: Sequence[LeaderboardRow]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-class Leaderboard(Rows[LeaderboardRow]):
+class Leaderboard(RowResult[LeaderboardRow]):
     """Measures judged by networks whose gap is known; prints the verdicts, then a table with the rivals first.
 
     Attributes:
@@ -194,7 +194,7 @@ class Leaderboard(Rows[LeaderboardRow]):
             **facts,
             "hyperparameters": list(self.hyperparameters),
             "correction": "Westfall-Young single-step max-T over all rows",
-            "rows": [plain(row) for row in self],
+            "rows": [to_builtin(row) for row in self],
         }
 
     def save(self, path: str | Path) -> None:

@@ -71,7 +71,7 @@ def held_out_errors(
     return _left_out(_columns(values), clusters) @ gaps
 
 
-def held_out_line(
+def cross_validated_line(
     values: Float[Array, " n"],
     gaps: Float[Array, " n"],
     clusters: Int[Array, " n"],

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy
 
 from gapscope.base.errors import InvalidInput, UnreadableFile
+from gapscope.prediction.columns import check_columns, complete_rows, hyperparameter_columns, takes_several
 from gapscope.results.readings import BASELINE
-from gapscope.statistics.clusters import drawn_recipes, recipes
-from gapscope.prediction.columns import check_columns, hyperparameter_columns, takes_several, usable_rows
+from gapscope.statistics.clusters import configuration_ids, sample_configurations
 
 if TYPE_CHECKING:
     import pandas
@@ -60,7 +60,9 @@ class NetworkTable:
         """
         if most is None or len(self.rows) <= most:
             return self
-        rows = self.rows.iloc[drawn_recipes(recipes(self.rows, list(self.hyperparameters)), most, seed)]
+        rows = self.rows.iloc[
+            sample_configurations(configuration_ids(self.rows, list(self.hyperparameters)), most, seed)
+        ]
         settings = [name for name in self.hyperparameters if rows[name].nunique(dropna=False) > 1]
         return replace(
             self, rows=rows.reset_index(drop=True), hyperparameters=tuple(settings), drawn_from=len(self.rows)
@@ -143,7 +145,7 @@ def network_table(
     if isinstance(source, str | Path) and Path(source).is_dir():
         from gapscope.pools import open_pool
 
-        records = open_pool(source).indexed()
+        records = open_pool(source).index()
         table, where = records.table(), f"pool {source}"
         known = [name for name in records.readings() if table[name].nunique() > 1]
     else:
@@ -156,7 +158,7 @@ def network_table(
         names.append(size)
     settings = list(hyperparameters if hyperparameters is not None else _settings_of(table))
     check_columns(table, [target, *names, *settings])
-    table = usable_rows(_numbers(table, [*names, target]), target=target)
+    table = complete_rows(_numbers(table, [*names, target]), target=target)
     finite = {name: numpy.isfinite(table[name].to_numpy(dtype=float)) for name in names}
     left_out = {
         name: f"{int((~known_in).sum())} of {len(table)} networks have no finite value"
@@ -166,7 +168,7 @@ def network_table(
     kept = [name for name in names if name not in left_out]
     if not kept:
         raise InvalidInput(f"{where} must have a measure with finite values; it has none.")
-    rows = usable_rows(table, kept, target=target)
+    rows = complete_rows(table, kept, target=target)
     settings = [name for name in settings if takes_several(rows[name])]
     return NetworkTable(
         rows.reset_index(drop=True), tuple(kept), tuple(settings), size, left_out, len(table) - len(rows), where

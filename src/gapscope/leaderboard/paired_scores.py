@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy
 from jaxtyping import Float, Int
 
-from gapscope.statistics.clusters import recipes
 from gapscope.prediction.columns import as_texts
+from gapscope.statistics.clusters import configuration_ids
 
 if TYPE_CHECKING:
     import pandas
@@ -147,7 +147,7 @@ class PairedScores:
 
     def __init__(self, table: pandas.DataFrame, target: str, hyperparameters: Sequence[str]) -> None:
         gap = table[target].to_numpy(dtype=float)
-        recipe = recipes(table, hyperparameters) if hyperparameters else numpy.zeros(len(table), dtype=int)
+        recipe = configuration_ids(table, hyperparameters) if hyperparameters else numpy.zeros(len(table), dtype=int)
         first, second = numpy.triu_indices(len(table), 1)
         ordered, count = recipe[first] <= recipe[second], int(recipe.max()) + 1
         self.first, self.second = numpy.where(ordered, first, second), numpy.where(ordered, second, first)
@@ -173,7 +173,7 @@ class PairedScores:
         self, table: pandas.DataFrame, name: str, hyperparameters: Sequence[str], own: Int[Array, " c"]
     ) -> _Groups:
         others = [other for other in hyperparameters if other != name]
-        shared = recipes(table, others) if others else numpy.zeros(len(table), dtype=int)
+        shared = configuration_ids(table, others) if others else numpy.zeros(len(table), dtype=int)
         inside = numpy.flatnonzero(shared[self._one] == shared[self._other])
         group = numpy.unique(shared[self._one[inside]], return_inverse=True)[1]
         differ = (own[self._one] != own[self._other]).astype(numpy.float32)[:, None]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy
 from jaxtyping import Float, Int
 
-from gapscope.statistics.bootstrap import cluster_weights, percentile_interval
-from gapscope.prediction.columns import usable_rows
 from gapscope.leaderboard.hyperparameter_smoother import HyperparameterSmoother, normal_scores
+from gapscope.prediction.columns import complete_rows
+from gapscope.statistics.bootstrap import cluster_weights, percentile_interval
 
 if TYPE_CHECKING:
     import pandas
@@ -138,10 +138,10 @@ def partial_association(
     >>> bool(found.value > 0.9 and p < 0.01)
     True
     """
-    from gapscope.statistics.clusters import permutations, recipes
+    from gapscope.statistics.clusters import configuration_ids, permutations
 
-    table = usable_rows(table, [measure], target=target)
-    clusters = recipes(table, hyperparameters)
+    table = complete_rows(table, [measure], target=target)
+    clusters = configuration_ids(table, hyperparameters)
     orders = list(permutations(clusters, n_permutations, seed))
     found = PartialAssociations(table, target, hyperparameters, clusters, orders, seed=seed).of(
         table[measure].to_numpy(dtype=float)

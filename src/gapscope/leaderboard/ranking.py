@@ -11,18 +11,18 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.randomness import stream_seed
-from gapscope.statistics.bootstrap import cluster_weights, percentile_interval
-from gapscope.statistics.clusters import permutations, recipes
+from gapscope.base.randomness import derive_seed
 from gapscope.leaderboard.conditional_mutual_information import conditional_mutual_information
 from gapscope.leaderboard.granulated_kendall import granulated_kendall
-from gapscope.leaderboard.line_fit import HeldOutLine, held_out_line
 from gapscope.leaderboard.leaderboard_result import Leaderboard
 from gapscope.leaderboard.leaderboard_row import LeaderboardRow, Score, Verdict, judged
+from gapscope.leaderboard.line_fit import HeldOutLine, cross_validated_line
 from gapscope.leaderboard.network_tables import NetworkTable, network_table
 from gapscope.leaderboard.paired_scores import PAIRED, PairedScores
 from gapscope.leaderboard.partial_association import PartialAssociation, PartialAssociations
 from gapscope.leaderboard.robust_sign_error import RobustSignError, robust_sign_error
+from gapscope.statistics.bootstrap import cluster_weights, percentile_interval
+from gapscope.statistics.clusters import configuration_ids, permutations
 
 if TYPE_CHECKING:
     import pandas
@@ -34,7 +34,7 @@ PAIRED_DRAWS = 200
 BOUNDED = {"mutual_information": 0.0}
 
 
-def fixed_by_settings(table: pandas.DataFrame, measure: str, hyperparameters: Sequence[str]) -> str:
+def explain_by_settings(table: pandas.DataFrame, measure: str, hyperparameters: Sequence[str]) -> str:
     """Return why a measure is a mere function of hyper-parameters, "" where it is not.
 
     What is measured of trained networks never comes out exactly equal where seed or setting is another; what does is
@@ -45,7 +45,7 @@ def fixed_by_settings(table: pandas.DataFrame, measure: str, hyperparameters: Se
     >>> fixed_by_settings(table, "count", ["width", "rate"])
     'it is fixed by the hyper-parameters: it never changes with rate alone'
     """
-    values, recipe = table[measure].to_numpy(dtype=float), recipes(table, hyperparameters)
+    values, recipe = table[measure].to_numpy(dtype=float), configuration_ids(table, hyperparameters)
     if numpy.ptp(values) == 0:
         return "it is the same in all networks"
     if len(set(recipe)) < len(recipe):
@@ -53,7 +53,8 @@ def fixed_by_settings(table: pandas.DataFrame, measure: str, hyperparameters: Se
     ignored = [
         name
         for name in hyperparameters
-        if len(others := recipes(table, [other for other in hyperparameters if other != name])) > len(set(others))
+        if len(others := configuration_ids(table, [other for other in hyperparameters if other != name]))
+        > len(set(others))
         and len(hyperparameters) > 1
         and not _varies(values, others)
     ]
@@ -64,7 +65,7 @@ def _varies(values: Float[Array, " n"], groups: Int[Array, " n"]) -> bool:
     return any(numpy.ptp(values[groups == number]) > 0 for number in set(groups.tolist()))
 
 
-def _corrected(values: Sequence[float], drawn: Sequence[Float[Array, " d"]], *, two_sided: bool) -> list[float]:
+def _max_t_p_values(values: Sequence[float], drawn: Sequence[Float[Array, " d"]], *, two_sided: bool) -> list[float]:
     """P-values by the largest of all measures under each permutation: single-step max-T."""
     table = numpy.stack([numpy.nan_to_num(row, nan=-numpy.inf) for row in drawn])
     largest = (numpy.where(numpy.isfinite(table), numpy.abs(table), -numpy.inf) if two_sided else table).max(0)
@@ -83,13 +84,13 @@ def _interval(name: str, value: float, drawn: Float[Array, " b"]) -> tuple[float
     return max(low, BOUNDED[name]), high
 
 
-class _Judging:
+class _LeaderboardContext:
     """What all measures of one table share: recipes, permutations, resamples."""
 
     def __init__(self, table: NetworkTable, target: str, n_permutations: int, n_bootstrap: int, seed: int) -> None:
         self.table, self.target, self.seed, self.n_bootstrap = table, target, seed, n_bootstrap
         self.settings = list(table.hyperparameters)
-        self.clusters = recipes(table.rows, self.settings)
+        self.clusters = configuration_ids(table.rows, self.settings)
         self.gaps = table.rows[target].to_numpy(dtype=float)
         self.orders = numpy.array(list(permutations(self.clusters, n_permutations, seed)))
         self.weights = cluster_weights(self.clusters, min(n_bootstrap, PAIRED_DRAWS), seed)
@@ -121,7 +122,7 @@ class _Judging:
         return Score(value=own, low=low, high=high), taken(values[self.orders[:PAIRED_DRAWS]].T)
 
     def line(self, values: Float[Array, " n"]) -> HeldOutLine:
-        return held_out_line(
+        return cross_validated_line(
             values, self.gaps, self.clusters, self.orders, n_bootstrap=self.n_bootstrap, seed=self.seed
         )
 
@@ -143,7 +144,7 @@ class _Judging:
 
 
 def _row(
-    judging: _Judging,
+    judging: _LeaderboardContext,
     rows: pandas.DataFrame,
     name: str,
     scores: dict[str, Score],
@@ -177,11 +178,13 @@ def _row(
     )
 
 
-def _verdict(judging: _Judging, rows: pandas.DataFrame, name: str, partial: Score, kendall: Score) -> tuple[str, str]:
+def _verdict(
+    judging: _LeaderboardContext, rows: pandas.DataFrame, name: str, partial: Score, kendall: Score
+) -> tuple[str, str]:
     return judged(
         partial=partial,
         kendall=kendall,
-        fixed=fixed_by_settings(rows, name, judging.settings),
+        fixed=explain_by_settings(rows, name, judging.settings),
         hyperparameters=len(judging.settings),
         recipes=len(set(judging.clusters.tolist())),
     )
@@ -215,14 +218,14 @@ def verdicts(
     """
     table = network_table(source, measures=measures, hyperparameters=hyperparameters, target=target)
     table = table.drawn(most_networks, seed)
-    judging = _Judging(table, target, n_permutations, n_bootstrap, seed)
+    judging = _LeaderboardContext(table, target, n_permutations, n_bootstrap, seed)
     rows = _with_random(table, seed)
     names = [*table.measures, RANDOM]
     columns = [rows[name].to_numpy(dtype=float) for name in names]
     taus = [judging.tau(column) for column in columns]
     associations = [judging.associations.of(column) for column in columns]
-    of_tau = _corrected([tau.value for tau, _ in taus], [drawn for _, drawn in taus], two_sided=True)
-    of_rest = _corrected([own.value for own in associations], [own.drawn for own in associations], two_sided=True)
+    of_tau = _max_t_p_values([tau.value for tau, _ in taus], [drawn for _, drawn in taus], two_sided=True)
+    of_rest = _max_t_p_values([own.value for own in associations], [own.drawn for own in associations], two_sided=True)
     found: dict[str, Verdict] = {}
     for i, name in enumerate(names):
         own, kendall = associations[i], replace(taus[i][0], p=of_tau[i])
@@ -238,11 +241,11 @@ def _role(name: str, table: NetworkTable) -> str:
 
 def _with_random(table: NetworkTable, seed: int) -> pandas.DataFrame:
     return table.rows.assign(
-        **{RANDOM: numpy.random.default_rng(stream_seed(seed, RANDOM)).normal(size=len(table.rows))}
+        **{RANDOM: numpy.random.default_rng(derive_seed(seed, RANDOM)).normal(size=len(table.rows))}
     )
 
 
-def leaderboard(
+def rank_measures(
     source: str | Path | pandas.DataFrame | None = None,
     *,
     measures: Sequence[str] | None = None,
@@ -314,7 +317,7 @@ def leaderboard(
     if len(table.rows) < 3:
         raise InvalidInput(f"A leaderboard needs three networks at least; {table.source} has {len(table.rows)}.")
     table = table.drawn(most_networks, seed)
-    judging = _Judging(table, target, n_permutations, n_bootstrap, seed)
+    judging = _LeaderboardContext(table, target, n_permutations, n_bootstrap, seed)
     rows = _with_random(table, seed)
     names = [*table.measures, RANDOM]
     paired: list[dict[str, tuple[Score, Float[Array, " d"]]]] = []
@@ -329,14 +332,14 @@ def leaderboard(
             on_measure(name, number, len(names))
     p_values = {
         **{
-            key: _corrected(
+            key: _max_t_p_values(
                 [own[key][0].value for own in paired], [own[key][1] for own in paired],
                 two_sided=key != "mutual_information",
             )
             for key in PAIRED
         },
-        "r_squared": _corrected([own.r_squared for own in lines], [own.drawn for own in lines], two_sided=False),
-        "partial": _corrected([own.value for own in associations], [own.drawn for own in associations], two_sided=True),
+        "r_squared": _max_t_p_values([own.r_squared for own in lines], [own.drawn for own in lines], two_sided=False),
+        "partial": _max_t_p_values([own.value for own in associations], [own.drawn for own in associations], two_sided=True),
     }  # fmt: skip
     found: list[LeaderboardRow] = []
     for i, name in enumerate(names):

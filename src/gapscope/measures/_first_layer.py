@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from gapscope.ablation.margins import boundary_distances_with_variances
 from gapscope.base.errors import NotMeasurable
-from gapscope.results.estimate import Estimate
 from gapscope.base.samples import Samples
-from gapscope.inspection.hooks import Weighted, calls
-from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import measuring, ready_inputs
+from gapscope.inspection.hooks import Weighted, record_module_calls
+from gapscope.inspection.independence import check_sample_independence
+from gapscope.inspection.outputs import measurement_mode, prepare_inputs
+from gapscope.results.estimate import Estimate
 
 EPSILON = 1e-14
 
@@ -29,7 +29,7 @@ def first_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module]:
     Raises:
         NotMeasurable: There is none.
     """
-    for call in calls(network, ready_inputs(network, x[:1])):
+    for call in record_module_calls(network, prepare_inputs(network, x[:1])):
         if isinstance(call.module, Weighted):
             return call.name, call.module
     raise NotMeasurable("There must be a first convolution or linear layer; the network calls none.")
@@ -55,8 +55,8 @@ def first_layer_margin(network: nn.Module, samples: Samples, chunk_size: int | N
     Raises:
         NotMeasurable: There is no first layer, it does not vary, or it is the last one and constant.
     """
-    with measuring(network) as network:
-        check_samples_alone(network, ready_inputs(network, samples.inputs[:64]))
+    with measurement_mode(network) as network:
+        check_sample_independence(network, prepare_inputs(network, samples.inputs[:64]))
         name, _ = first_layer(network, samples.inputs)
         distances, variances = boundary_distances_with_variances(
             network, samples, [name], epsilon=EPSILON, chunk_size=chunk_size

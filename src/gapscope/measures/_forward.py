@@ -10,10 +10,16 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples, slices
-from gapscope.inspection.hooks import Weighted, calls, hooked
+from gapscope.inspection.hooks import Weighted, forward_hooks, record_module_calls
 from gapscope.inspection.losses import class_logits
-from gapscope.inspection.outputs import check_labels, checked_outputs, measuring, ready_inputs, samples_per_pass
-from gapscope.inspection.memoization import shared
+from gapscope.inspection.memoization import memoize
+from gapscope.inspection.outputs import (
+    check_labels,
+    checked_outputs,
+    measurement_mode,
+    prepare_inputs,
+    samples_per_pass,
+)
 
 
 @dataclass(frozen=True)
@@ -38,11 +44,15 @@ class ForwardPass:
 
 def last_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module] | None:
     """Return name and module of the last linear or convolutional layer that a forward pass of one sample calls."""
-    made = [call for call in calls(network, ready_inputs(network, x[:1])) if isinstance(call.module, Weighted)]
+    made = [
+        call
+        for call in record_module_calls(network, prepare_inputs(network, x[:1]))
+        if isinstance(call.module, Weighted)
+    ]
     return (made[-1].name, made[-1].module) if made else None
 
 
-@shared
+@memoize
 def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None) -> ForwardPass:
     """Run a network once, in evaluation mode, and keep its outputs and the features behind them.
 
@@ -60,10 +70,10 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
         seen.append(inputs[0])
 
     outputs, features = [], []
-    with measuring(network) as network, torch.no_grad():
-        x = ready_inputs(network, x)
+    with measurement_mode(network) as network, torch.no_grad():
+        x = prepare_inputs(network, x)
         last = last_layer(network, x)
-        with hooked({} if last is None else dict([last]), keep, before=True):
+        with forward_hooks({} if last is None else dict([last]), keep, before=True):
             for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
                 seen.clear()
                 outputs.append(checked_outputs(network(x[part]), part.stop - part.start).double().cpu())
@@ -73,7 +83,7 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
     return ForwardPass(torch.cat(outputs), whole, None if last is None else last[1])
 
 
-def labelled(measure: str, x: Tensor, y: Tensor) -> Samples:
+def check_labelled(measure: str, x: Tensor, y: Tensor) -> Samples:
     """Return checked samples with one class label each.
 
     Args:

@@ -9,19 +9,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.samples import Samples, slices
-from gapscope.gradients.recording import recorded
+from gapscope.gradients.recording import record_forward
 from gapscope.gradients.traces import square_norms
-from gapscope.inspection.independence import check_samples_alone
+from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.losses import sample_losses
-from gapscope.inspection.outputs import as_real, measuring, ready_inputs, samples_per_pass
-from gapscope.inspection.memoization import shared
+from gapscope.inspection.memoization import memoize
+from gapscope.inspection.outputs import as_real, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._perturbed import loss_and_gradient, trainable
 
 # Gradients of single samples that are held at once.
 _AT_ONCE = 256
 
 
-@shared
+@memoize
 def mean_gradient(network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int | None = None) -> Sequence[Tensor]:
     """Return the gradient of the mean loss by all trainable weights, in evaluation mode.
 
@@ -34,14 +34,14 @@ def mean_gradient(network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int |
     Returns:
         One real tensor a trainable parameter, in their order.
     """
-    with measuring(network) as network:
-        x, y = ready_inputs(network, x), ready_inputs(network, y)
+    with measurement_mode(network) as network:
+        x, y = prepare_inputs(network, x), prepare_inputs(network, y)
         size = samples_per_pass(network, x, chunk_size, one_pass=network, at_most=256)
         _, gradient = loss_and_gradient(network, Samples(x, y), size, trainable(network))
     return [as_real(tensor) for tensor in gradient]
 
 
-@shared
+@memoize
 def sample_square_norms(
     network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int | None = None
 ) -> Float[Tensor, " n"]:
@@ -58,15 +58,15 @@ def sample_square_norms(
     """
 
     def norms(x: Tensor, y: Tensor) -> Tensor:
-        tape, outputs = recorded(network, x)
+        tape, outputs = record_forward(network, x)
         values = outputs.detach().requires_grad_()
         (by_outputs,) = torch.autograd.grad(sample_losses(values, y).sum(), values)
         return square_norms(tape, outputs, by_outputs[None]).double().cpu()
 
-    with measuring(network) as network:
+    with measurement_mode(network) as network:
         trainable(network)
-        x, y = ready_inputs(network, x), ready_inputs(network, y)
-        check_samples_alone(network, x)
+        x, y = prepare_inputs(network, x), prepare_inputs(network, y)
+        check_sample_independence(network, x)
         size = samples_per_pass(
             network, x, chunk_size, one_pass=lambda first: norms(first, y[: len(first)]), at_most=_AT_ONCE
         )

@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
 from gapscope.gradients.backward import whole_gradient
 from gapscope.gradients.double_backward import differentiable_kernels
-from gapscope.inspection.losses import loss_of
-from gapscope.inspection.outputs import as_real, checked_outputs, measuring, ready_inputs, samples_per_pass
-from gapscope.inspection.memoization import shared
+from gapscope.inspection.losses import default_loss
+from gapscope.inspection.memoization import memoize
+from gapscope.inspection.outputs import as_real, checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._perturbed import trainable
 
 # measures of this stream go on with each other's runs
@@ -43,16 +43,16 @@ class Hessian:
         self.size = sum(shape.numel() for shape in self.shapes)
         self.device, self.dtype = parameters[0].device, as_real(parameters[0].detach()).dtype
 
-    def times(self, vectors: Float[Tensor, "k p"]) -> Float[Tensor, "k p"]:
+    def matvec(self, vectors: Float[Tensor, "k p"]) -> Float[Tensor, "k p"]:
         """Return the products of the Hessian with some vectors, which share all but the last of the backward passes."""
-        with measuring(self.network) as network, differentiable_kernels(network.modules()):
+        with measurement_mode(self.network) as network, differentiable_kernels(network.modules()):
             # made anew, since a vector from a caller's inference mode cannot be differentiated
             directions = [self._pieces(vector.clone()) for vector in vectors]
-            x, y, parameters = ready_inputs(network, self.x), ready_inputs(network, self.y), trainable(network)
+            x, y, parameters = prepare_inputs(network, self.x), prepare_inputs(network, self.y), trainable(network)
             total = torch.zeros_like(vectors)
 
             def products(part: Tensor, targets: Tensor) -> Tensor:
-                loss = loss_of(checked_outputs(network(part.clone()), len(part)), targets) * (len(part) / len(x))
+                loss = default_loss(checked_outputs(network(part.clone()), len(part)), targets) * (len(part) / len(x))
                 gradient = whole_gradient(loss, parameters, create_graph=True)
                 return torch.stack([_derivative(gradient, direction, parameters) for direction in directions])
 
@@ -98,7 +98,7 @@ class LanczosRun:
         self.diagonal: list[float] = []
         self.beside: list[float] = []
 
-    def goes_on(self, steps: int) -> bool:
+    def can_continue(self, steps: int) -> bool:
         """Whether it has fewer steps than so many, and the space is not exhausted."""
         return len(self.diagonal) < steps and len(self.diagonal) < len(self.basis)
 
@@ -145,14 +145,14 @@ class Krylov:
         """
         for number in range(len(self._runs), count):
             self._runs.append(LanczosRun(self.hessian, self._seeds[number]))
-        while waiting := [run for run in self._runs[:count] if run.goes_on(steps)]:
-            products = self.hessian.times(torch.stack([run.basis[-1] for run in waiting]))
+        while waiting := [run for run in self._runs[:count] if run.can_continue(steps)]:
+            products = self.hessian.matvec(torch.stack([run.basis[-1] for run in waiting]))
             for run, product in zip(waiting, products, strict=True):
                 run.step(product)
         return self._runs[:count]
 
 
-@shared
+@memoize
 def krylov(
     network: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None, chunk_size: int | None
 ) -> Krylov:
@@ -168,4 +168,4 @@ def krylov(
     Returns:
         The spaces, nothing computed yet.
     """
-    return Krylov(Hessian(network, x, y, chunk_size), given_or_repeatable(generator, STREAM))
+    return Krylov(Hessian(network, x, y, chunk_size), resolve_generator(generator, STREAM))

@@ -6,19 +6,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
 from gapscope.inspection.losses import class_logits
-from gapscope.inspection.outputs import check_labels, checked_outputs, measuring, samples_per_pass
-from gapscope.inspection.memoization import shared
+from gapscope.inspection.memoization import memoize
+from gapscope.inspection.outputs import check_labels, checked_outputs, measurement_mode, samples_per_pass
 from gapscope.measures._noisy_outputs import continuous_inputs
 
 # measures of this stream mix the same pairs
 STREAM = "mixup"
 
 
-@shared
-def partners(y: Int[Tensor, " n"], generator: torch.Generator | None) -> Int[Tensor, " n"]:
+@memoize
+def same_class_partners(y: Int[Tensor, " n"], generator: torch.Generator | None) -> Int[Tensor, " n"]:
     """Return for each sample the index of another one of its class: a random cyclic order within each class.
 
     A sample that is the only one of its class is its own partner.
@@ -30,7 +30,7 @@ def partners(y: Int[Tensor, " n"], generator: torch.Generator | None) -> Int[Ten
     Returns:
         One index a sample, each index once.
     """
-    source = given_or_repeatable(generator, STREAM)
+    source = resolve_generator(generator, STREAM)
     y = y.cpu()
     found = torch.arange(len(y))
     for label in y.unique():
@@ -40,12 +40,12 @@ def partners(y: Int[Tensor, " n"], generator: torch.Generator | None) -> Int[Ten
     return found
 
 
-def mixed(x: Tensor, pairs: Int[Tensor, " n"], part: slice) -> Tensor:
+def mixup(x: Tensor, pairs: Int[Tensor, " n"], part: slice) -> Tensor:
     """Return a part of the samples, each mixed half and half with its partner."""
     return (x[part] + x[pairs[part].to(x.device)]) / 2
 
 
-@shared
+@memoize
 def mixed_logits(
     network: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, chunk_size: int | None
 ) -> Float[Tensor, "n c"]:
@@ -61,11 +61,11 @@ def mixed_logits(
     Returns:
         One row a sample.
     """
-    pairs, outputs = partners(y, generator), []
-    with measuring(network) as network, torch.no_grad():
+    pairs, outputs = same_class_partners(y, generator), []
+    with measurement_mode(network) as network, torch.no_grad():
         x = continuous_inputs(network, x)
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
-            inputs = mixed(x, pairs, part)
+            inputs = mixup(x, pairs, part)
             outputs.append(checked_outputs(network(inputs), len(inputs)).double().cpu())
     logits = class_logits(torch.cat(outputs))
     check_labels(y, logits.shape[1])

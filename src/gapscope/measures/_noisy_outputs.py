@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import as_samples, slices_of
-from gapscope.inspection.outputs import checked_outputs, ready_inputs, samples_per_pass
-from gapscope.inspection.distributed import divided
+from gapscope.inspection.distributed import compute_distributed
+from gapscope.inspection.outputs import checked_outputs, prepare_inputs, samples_per_pass
 
 Space = Literal["logits", "probabilities"]
 SPACES = ("logits", "probabilities")
@@ -43,7 +43,7 @@ def continuous_inputs(network: nn.Module, x: Tensor) -> Tensor:
             f"inputs must be floating point, to be shifted or differentiated; got {x.dtype}. "
             "For token ids, measure the part of the network behind its embedding."
         )
-    return ready_inputs(network, x)
+    return prepare_inputs(network, x)
 
 
 def in_space(outputs: Tensor, space: Space) -> Tensor:
@@ -124,14 +124,14 @@ def output_shifts(
         def of(stretch: slice) -> Tensor:
             return torch.cat([network_outputs_of(part, noise) for part in slices_of(stretch, chunk_size)])
 
-        return in_space(divided(len(x), of).cpu().double(), space)
+        return in_space(compute_distributed(len(x), of).cpu().double(), space)
 
     @torch.no_grad()
     def network_outputs_of(part: slice, noise: InputNoise | None) -> Tensor:
         rows = x[part] if noise is None else x[part].add(noise[part].to(x.device), alpha=noise_std)
         return checked_outputs(network(rows), len(rows))
 
-    source = given_or_repeatable(generator, NOISE, x.device)
+    source = resolve_generator(generator, NOISE, x.device)
     clean = outputs()
     for _ in range(draws):
         yield outputs(InputNoise(x, source)) - clean

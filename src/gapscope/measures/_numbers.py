@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Numbers(Result):
+class Scalars(Result):
     """Several numbers of one measure; one that has no value here is NaN, with its reason.
 
     Attributes:

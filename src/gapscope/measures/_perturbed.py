@@ -10,21 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples, slices
-from gapscope.inspection.losses import class_logits, loss_of
+from gapscope.inspection.losses import class_logits, default_loss
+from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import (
     as_real,
     check_labels,
     checked_outputs,
-    measuring,
+    measurement_mode,
     network_outputs,
-    ready_inputs,
+    prepare_inputs,
     samples_per_pass,
 )
-from gapscope.inspection.memoization import shared
-from gapscope.inspection.substitution import Substituted
-from gapscope.measures._forward import labelled
+from gapscope.inspection.substitution import ParameterSubstitution
+from gapscope.measures._forward import check_labelled
 
 # measures of this stream perturb by the same draws
 STREAM = "perturbations"
@@ -55,7 +55,7 @@ def at_weights(network: nn.Module, values: Sequence[Tensor]) -> Iterator[list[nn
     """
     parameters = trainable(network)
     leaves = [nn.Parameter(value) for value in values]
-    with Substituted(zip(parameters, leaves, strict=True)) as stand_in, stand_in.placed(network):
+    with ParameterSubstitution(zip(parameters, leaves, strict=True)) as stand_in, stand_in.install(network):
         yield leaves
 
 
@@ -78,7 +78,7 @@ def loss_and_gradient(
     for part in slices(len(samples), chunk_size):
         share = (part.stop - part.start) / len(samples)
         outputs = checked_outputs(network(samples.inputs[part].clone()), part.stop - part.start)
-        loss = share * loss_of(outputs, samples.targets[part])
+        loss = share * default_loss(outputs, samples.targets[part])
         for whole, gradient in zip(sums, torch.autograd.grad(loss, leaves, materialize_grads=True), strict=True):
             whole += gradient
         total += loss.item()
@@ -89,7 +89,7 @@ def mean_loss(network: nn.Module, samples: Samples, chunk_size: int) -> float:
     """Return the mean loss over samples, in float64."""
     assert samples.targets is not None
     outputs = network_outputs(network, samples.inputs, chunk_size=chunk_size)
-    return loss_of(outputs.double(), samples.targets).item()
+    return default_loss(outputs.double(), samples.targets).item()
 
 
 def norm_of(tensors: Sequence[Tensor]) -> float:
@@ -98,10 +98,12 @@ def norm_of(tensors: Sequence[Tensor]) -> float:
 
 
 def _ready(network: nn.Module, x: Tensor, y: Tensor) -> Samples:
-    return Samples(ready_inputs(network, x), ready_inputs(network, y) if not y.is_floating_point() else y.to(x.device))
+    return Samples(
+        prepare_inputs(network, x), prepare_inputs(network, y) if not y.is_floating_point() else y.to(x.device)
+    )
 
 
-def ascended_loss(
+def loss_rise(
     network: nn.Module,
     x: Tensor,
     y: Tensor,
@@ -123,7 +125,7 @@ def ascended_loss(
     Returns:
         The largest loss on the way minus the loss at the weights; at least 0.
     """
-    with measuring(network) as network:
+    with measurement_mode(network) as network:
         own = [parameter.detach() for parameter in trainable(network)]
         samples = _ready(network, x, y)
         size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
@@ -151,7 +153,7 @@ def _noisy(own: Sequence[Tensor], deviation: float, seed: int, *, magnitude: boo
     return values
 
 
-def tolerated_deviation(
+def noise_tolerance(
     measure: str,
     network: nn.Module,
     x: Tensor,
@@ -184,20 +186,20 @@ def tolerated_deviation(
     """
     check_range("drop", drop, 0, 1, low_open=True)
     check_range("draws", draws, 1)
-    labelled(measure, x, y)
+    check_labelled(measure, x, y)
     return _searched_deviation(
         network, x, y, magnitude=magnitude, drop=drop, draws=draws, generator=generator, chunk_size=chunk_size
     )
 
 
-def _surely_far(clean: float, noisy: Sequence[float], draws: int, drop: float) -> bool:
+def _certainly_exceeds(clean: float, noisy: Sequence[float], draws: int, drop: float) -> bool:
     """Whether the mean of all draws drops by more than asked for, whatever accuracies in [0, 1] are still to come."""
     highest = (sum(noisy) + draws - len(noisy)) / draws
     return clean - highest - drop >= TOLERANCE
 
 
 # without the measure's name, so that all measures of one kind of noise share one search
-@shared
+@memoize
 def _searched_deviation(
     network: nn.Module,
     x: Tensor,
@@ -209,9 +211,9 @@ def _searched_deviation(
     generator: torch.Generator | None,
     chunk_size: int | None,
 ) -> float:
-    source = given_or_repeatable(generator, STREAM)
+    source = resolve_generator(generator, STREAM)
     seeds = torch.randint(2**62, (draws,), generator=source, device=source.device).tolist()
-    with measuring(network) as network:
+    with measurement_mode(network) as network:
         own = [parameter.detach() for parameter in trainable(network)]
         samples = _ready(network, x, y)
         size = samples_per_pass(network, samples.inputs, chunk_size)
@@ -227,7 +229,7 @@ def _searched_deviation(
             middle, noisy = (low + high) / 2, list[float]()
             for seed in seeds:
                 noisy.append(accuracy(_noisy(own, middle, seed, magnitude=magnitude)))
-                if _surely_far(clean, noisy, draws, drop):
+                if _certainly_exceeds(clean, noisy, draws, drop):
                     break
             excess = abs(clean - sum(noisy) / len(noisy)) - drop
             if abs(excess) < TOLERANCE:
@@ -236,19 +238,19 @@ def _searched_deviation(
     return middle
 
 
-def deviations_from(network: nn.Module, initial: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the trainable weights minus their initial values, in float64; raise where `initial` does not fit."""
+def deviations_from(network: nn.Module, initial_state: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the trainable weights minus their initial values, in float64; raise where `initial_state` does not fit."""
     found = []
     for name, parameter in network.named_parameters():
         if not parameter.requires_grad:
             continue
-        if name not in initial or initial[name].shape != parameter.shape:
+        if name not in initial_state or initial_state[name].shape != parameter.shape:
             raise InvalidInput(
                 f"initial must be a state dictionary of the same network; '{name}' is "
-                f"{'missing' if name not in initial else 'of another shape'}. "
+                f"{'missing' if name not in initial_state else 'of another shape'}. "
                 "Copy network.state_dict() before training."
             )
-        start = as_real(initial[name].detach().to(parameter.device)).double()
+        start = as_real(initial_state[name].detach().to(parameter.device)).double()
         found.append(as_real(parameter.detach()).double() - start)
     return found
 

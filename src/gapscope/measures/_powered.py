@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.inspection.hooks import Weighted, calls
-from gapscope.inspection.independence import finest
-from gapscope.inspection.outputs import checked_outputs, device_of, measuring, ready_inputs
-from gapscope.inspection.substitution import Substituted, in_precision
+from gapscope.inspection.hooks import Weighted, record_module_calls
+from gapscope.inspection.independence import highest_precision_dtype
+from gapscope.inspection.outputs import checked_outputs, device_of, measurement_mode, prepare_inputs
+from gapscope.inspection.substitution import ParameterSubstitution, cast_network
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class _Norm:
 
 
 def _norms(network: nn.Module, x: Tensor) -> list[_Norm]:
-    made, found = calls(network, x), []
+    made, found = record_module_calls(network, x), []
     for call in made:
         norm = call.module
         if not isinstance(norm, _BatchNorm) or norm.running_mean is None or norm.running_var is None:
@@ -57,7 +57,7 @@ def _norms(network: nn.Module, x: Tensor) -> list[_Norm]:
 
 
 @dataclass(frozen=True)
-class Powered:
+class PoweredNetwork:
     """A network whose parameters are seen as powers of their absolute values.
 
     Attributes:
@@ -67,13 +67,13 @@ class Powered:
     """
 
     network: nn.Module
-    stand_in: Substituted
+    stand_in: ParameterSubstitution
     shifts: tuple[Tensor, ...]
 
     def sum_for_ones(self, shape: tuple[int, ...], factor: float = 1.0) -> Tensor:
         """Return the sum of all outputs for an input of equal numbers."""
         device = device_of(self.network)
-        ones = torch.full((1, *shape), factor, dtype=finest(device), device=device)
+        ones = torch.full((1, *shape), factor, dtype=highest_precision_dtype(device), device=device)
         return checked_outputs(self.network(ones), 1).sum()
 
     def check_homogeneous(self, shape: tuple[int, ...]) -> None:
@@ -98,7 +98,7 @@ class Powered:
 
 
 @contextmanager
-def powered(network: nn.Module, x: Tensor, power: int) -> Iterator[Powered]:
+def with_powered_weights(network: nn.Module, x: Tensor, power: int) -> Iterator[PoweredNetwork]:
     r"""Compute with $|\theta|^p$ in place of every parameter in the body, in the finest precision of the device.
 
     Batch norm becomes the power of the map that it is in evaluation mode.
@@ -119,17 +119,19 @@ def powered(network: nn.Module, x: Tensor, power: int) -> Iterator[Powered]:
             f"The network is run on an input of ones, which needs floating-point inputs; got {x.dtype}. "
             "For token ids, measure the part of the network behind its embedding."
         )
-    with measuring(network) as network:
-        norms = _norms(network, ready_inputs(network, x[:1]))
+    with measurement_mode(network) as network:
+        norms = _norms(network, prepare_inputs(network, x[:1]))
         # read before other tensors are seen in place of these
         pairs = [pair for norm in norms for pair in norm.powered(power)]
         biases = [p for name, p in network.named_parameters() if name.rsplit(".", 1)[-1].startswith("bias")]
         shifts = (*biases, *(norm.mean for norm in norms))
-        with in_precision(network, finest(device_of(network)), lambda values: values.abs() ** power) as stand_in:
+        with cast_network(
+            network, highest_precision_dtype(device_of(network)), lambda values: values.abs() ** power
+        ) as stand_in:
             with torch.no_grad():
                 for tensor, values in pairs:
                     stand_in[tensor].copy_(values)
-            yield Powered(network, stand_in, shifts)
+            yield PoweredNetwork(network, stand_in, shifts)
 
 
 def path_sum(network: nn.Module, x: Tensor) -> Float[Tensor, ""]:
@@ -146,7 +148,7 @@ def path_sum(network: nn.Module, x: Tensor) -> Float[Tensor, ""]:
         NotMeasurable: The network is not piecewise linear, or its inputs are token ids.
     """
     shape = tuple(x.shape[1:])
-    with powered(network, x, 2) as seen:
+    with with_powered_weights(network, x, 2) as seen:
         with torch.no_grad():
             total = seen.sum_for_ones(shape)
         seen.check_homogeneous(shape)

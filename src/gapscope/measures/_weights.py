@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.inspection.hooks import ModuleCall, Weighted, calls
-from gapscope.inspection.outputs import as_real, measuring, ready_inputs
-from gapscope.inspection.memoization import shared
+from gapscope.inspection.hooks import ModuleCall, Weighted, record_module_calls
+from gapscope.inspection.memoization import memoize
+from gapscope.inspection.outputs import as_real, measurement_mode, prepare_inputs
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class _Place:
 
 def _places(network: nn.Module, x: Tensor) -> dict[int, _Place]:
     """Identity of a layer's weight -> where it is used, found by one forward pass of one sample."""
-    made = calls(network, x)
+    made = record_module_calls(network, x)
     norms = [call for call in made if isinstance(call.module, _BatchNorm) and call.module.running_var is not None]
     found: dict[int, _Place] = {}
     for call in made:
@@ -85,17 +85,19 @@ def _places(network: nn.Module, x: Tensor) -> dict[int, _Place]:
     return found
 
 
-def _checked(initial: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
-    if name not in initial or initial[name].shape != like.shape:
+def _checked(initial_state: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+    if name not in initial_state or initial_state[name].shape != like.shape:
         raise InvalidInput(
             f"initial must be a state dictionary of the same network; '{name}' is "
-            f"{'missing' if name not in initial else 'of another shape'}. Copy network.state_dict() before training."
+            f"{'missing' if name not in initial_state else 'of another shape'}. Copy network.state_dict() before training."
         )
-    return initial[name].to(like.device)
+    return initial_state[name].to(like.device)
 
 
-@shared
-def layer_weights(network: nn.Module, x: Tensor, initial: Mapping[str, Tensor] | None = None) -> Sequence[LayerWeight]:
+@memoize
+def layer_weights(
+    network: nn.Module, x: Tensor, initial_state: Mapping[str, Tensor] | None = None
+) -> Sequence[LayerWeight]:
     """Return all trainable weights of two or more dimensions, each once; biases and other vectors are left out.
 
     A batch norm that takes the output of a convolution or linear layer directly scales its rows, as it does in
@@ -104,19 +106,21 @@ def layer_weights(network: nn.Module, x: Tensor, initial: Mapping[str, Tensor] |
     Args:
         network: The network.
         x: Inputs; one sample is run.
-        initial: The state dictionary before training.
+        initial_state: The state dictionary before training.
 
     Returns:
         The weights, in the order of the parameters.
 
     Raises:
         NotMeasurable: There is no such weight.
-        InvalidInput: `initial` is of another network.
+        InvalidInput: `initial_state` is of another network.
     """
-    with measuring(network) as network:
-        places = _places(network, ready_inputs(network, x[:1]))
+    with measurement_mode(network) as network:
+        places = _places(network, prepare_inputs(network, x[:1]))
         state = {name: tensor.detach() for name, tensor in network.state_dict(keep_vars=True).items()}
-        before = None if initial is None else {name: _checked(initial, name, own) for name, own in state.items()}
+        before = (
+            None if initial_state is None else {name: _checked(initial_state, name, own) for name, own in state.items()}
+        )
         found = []
         for name, parameter in network.named_parameters():
             if not parameter.requires_grad or parameter.ndim < 2:
@@ -139,7 +143,7 @@ def layer_weights(network: nn.Module, x: Tensor, initial: Mapping[str, Tensor] |
     return found
 
 
-@shared
+@memoize
 def squared_singular_values(network: nn.Module, x: Tensor) -> Mapping[str, Float[Tensor, " r"]]:
     """Return the squared singular values of each weight matrix, by the name of its parameter.
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from gapscope.inspection.validation import Ready
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
-from gapscope.results.progress import progress
-from gapscope.inspection.outputs import inspecting, network_outputs
+from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.inspection.validation import Ready
 from gapscope.measures.registry import Measure, Sampling
+from gapscope.results.progress import progress
 
 DEFAULT_SECONDS = 60.0
 # trials are spared where a rough reckoning in forward passes stays below this part of the budget
-SURELY_BELOW = 0.2
-KEPT_FOR_SURPRISES = 0.2
+SKIP_TRIAL_BELOW = 0.2
+RESERVE_FRACTION = 0.2
 TRIAL = 10
 # a trial goes on with so many times as many samples, within this part of the budget, while a sample becomes cheaper
 MORE, CHEAPER, PART_OF_LARGER = 4, 0.8, 0.01
@@ -31,7 +31,7 @@ ASK_FOR_IT = "Pass a larger budget, or name it"
 
 
 @dataclass(frozen=True)
-class Share:
+class Allocation:
     """What one measure gets of a budget.
 
     Attributes:
@@ -56,7 +56,7 @@ class Plan:
         seconds: What all will take together; NaN where it is surely little.
     """
 
-    shares: Mapping[str, Share]
+    shares: Mapping[str, Allocation]
     total: int
     failed: Mapping[str, str] = field(default_factory=dict[str, str])
     seconds: float = math.nan
@@ -85,7 +85,7 @@ def _timed(work: Callable[[], Any]) -> float:
 def _part(ready: Ready, n: int) -> Ready:
     """The same network on few samples, spread over all."""
     total = len(ready.samples)
-    return ready.on(ready.samples.subset(torch.arange(min(n, total)) * (total // min(n, total))))
+    return ready.with_samples(ready.samples.subset(torch.arange(min(n, total)) * (total // min(n, total))))
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,10 @@ def _cost(item: Measure, ready: Ready, options: Mapping[str, Any], take: Take, a
     def run(part: Ready) -> None:
         take(item, part, options)
 
-    return _tried_on_more(run, ready, allowed)
+    return _time_growing_subsets(run, ready, allowed)
 
 
-def _tried_on_more(run: Callable[[Ready], None], ready: Ready, allowed: float) -> _Cost:
+def _time_growing_subsets(run: Callable[[Ready], None], ready: Ready, allowed: float) -> _Cost:
     """What two trials on the same few samples show, and on ever more while that makes a sample cheaper."""
 
     # a pass of a recurrent network takes as long for ten samples as for a hundred
@@ -128,10 +128,10 @@ def _forward_seconds(ready: Ready, allowed: float) -> float:
     """Seconds a sample of one forward pass."""
 
     def run(part: Ready) -> None:
-        with inspecting(ready.network):
+        with inspection_mode(ready.network):
             network_outputs(ready.network, part.samples.inputs)
 
-    return _tried_on_more(run, ready, allowed).a_sample
+    return _time_growing_subsets(run, ready, allowed).a_sample
 
 
 def _fewer(n: int) -> int:
@@ -139,7 +139,7 @@ def _fewer(n: int) -> int:
     return 1 << max(0, (n - 1).bit_length() - 1)
 
 
-def _fitted(costs: Mapping[str, float], fewest: Mapping[str, int], total: int, budget: float) -> dict[str, int]:
+def _fit_to_budget(costs: Mapping[str, float], fewest: Mapping[str, int], total: int, budget: float) -> dict[str, int]:
     """Halve the samples of whatever costs most until all together fit, or nothing can be halved."""
     counts = dict.fromkeys(costs, total)
     while sum(costs[name] * n for name, n in counts.items()) > budget:
@@ -151,7 +151,7 @@ def _fitted(costs: Mapping[str, float], fewest: Mapping[str, int], total: int, b
     return counts
 
 
-def planned(
+def plan_budget(
     items: Sequence[Measure],
     ready: Ready,
     *,
@@ -185,7 +185,7 @@ def planned(
         InvalidInput: The budget is not positive.
     """
     total = len(ready.samples)
-    everything = {item.name: Share(total) for item in items}
+    everything = {item.name: Allocation(total) for item in items}
     if budget is None:
         return Plan(everything, total)
     if not budget > 0:
@@ -196,7 +196,7 @@ def planned(
     known = [item for item in items if item.name in samplings]
     rough = {name: forward * sampling.passes(ready.n_outputs) for name, sampling in samplings.items()}
     times = {name: repeats.get(name, 1.0) for name in rough}
-    surely_little = sum(rough[name] * times[name] for name in rough) * total < SURELY_BELOW * budget
+    surely_little = sum(rough[name] * times[name] for name in rough) * total < SKIP_TRIAL_BELOW * budget
     if total < 2 * TRIAL or surely_little:
         return Plan(everything, total)
     costs: dict[str, float] = {}
@@ -205,7 +205,7 @@ def planned(
         name: rough[name] * times[name] * min(total, found.fewest) * _GROUPED[found.kind]
         for name, found in samplings.items()
     }
-    failed = _too_dear(least, budget, [name for name in dispensable if name not in options])
+    failed = _over_budget(least, budget, [name for name in dispensable if name not in options])
     shares = dict(everything)
     with progress("trying what it costs", len(known), shown=shown) as bar:
         for item in known:
@@ -225,16 +225,16 @@ def planned(
     growing = [item for item in items if item.name in dispensable and item.cost_class == "superlinear"]
     for item in growing:
         if item.name not in options:
-            failed |= _grown_too_dear(item, ready, forward, PART_OF_ONE * budget, take)
-    left = max((1 - KEPT_FOR_SURPRISES) * (budget - once - (time.perf_counter() - start)), 0.05 * budget)
+            failed |= _superlinear_over_budget(item, ready, forward, PART_OF_ONE * budget, take)
+    left = max((1 - RESERVE_FRACTION) * (budget - once - (time.perf_counter() - start)), 0.05 * budget)
     fewest = {name: sampling.fewest for name, sampling in samplings.items()}
-    for name, n in _fitted(costs, fewest, total, left).items():
+    for name, n in _fit_to_budget(costs, fewest, total, left).items():
         shares[name] = replace(shares[name], n=n, seconds=n * costs[name])
     seconds = once + sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
     return Plan({name: share for name, share in shares.items() if name not in failed}, total, failed, seconds)
 
 
-def _too_dear(least: Mapping[str, float], budget: float, dispensable: Collection[str]) -> dict[str, str]:
+def _over_budget(least: Mapping[str, float], budget: float, dispensable: Collection[str]) -> dict[str, str]:
     """What may be left out and does not fit, on the fewest samples, beside all that is cheaper; with the reason."""
     failed: dict[str, str] = {}
     together = 0.0
@@ -249,7 +249,7 @@ def _too_dear(least: Mapping[str, float], budget: float, dispensable: Collection
     return failed
 
 
-def _grown_too_dear(item: Measure, ready: Ready, forward: float, allowed: float, take: Take) -> dict[str, str]:
+def _superlinear_over_budget(item: Measure, ready: Ready, forward: float, allowed: float, take: Take) -> dict[str, str]:
     """The reason why a measure whose cost grows up to the cube of the samples is left out, if it is."""
     total, n = len(ready.samples), TRIAL
     # a backward pass an output, each about two forward passes, is the least that it takes
@@ -276,7 +276,7 @@ def _grown_too_dear(item: Measure, ready: Ready, forward: float, allowed: float,
     return {}
 
 
-def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take: Take) -> tuple[_Cost, Share]:
+def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take: Take) -> tuple[_Cost, Allocation]:
     """Cost of the exact measure, or of its probes where the exact one would take the whole budget."""
     total, allowed = len(ready.samples), PART_OF_LARGER * budget
     if not sampling.probe:
@@ -286,14 +286,14 @@ def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take:
                 "options={'input_jacobian_norm': {'squared': True, 'method': 'probe'}}"
             )
         cost = _cost(item, ready, {}, take, allowed)
-        return replace(cost, a_sample=_GROUPED[sampling.kind] * cost.a_sample), Share(total)
+        return replace(cost, a_sample=_GROUPED[sampling.kind] * cost.a_sample), Allocation(total)
     by_probe = _cost(item, ready, sampling.probe, take, allowed)
     # an exact one costs about a probe an output; it is tried only where it may well fit
     if by_probe.a_sample * total * min(4, ready.n_outputs) < budget and ready.n_outputs <= MANY_OUTPUTS:
         exact = _cost(item, ready, {}, take, allowed)
         if exact.a_sample * total < budget / 2:
-            return exact, Share(total)
-    return by_probe, Share(total, sampling.probe)
+            return exact, Allocation(total)
+    return by_probe, Allocation(total, sampling.probe)
 
 
 def reason(error: BaseException) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.results.estimate import Estimate
 from gapscope.inspection.outputs import as_real
 from gapscope.measures.registry import register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -24,20 +24,20 @@ from gapscope.measures.registry import register_measure
     cost_class="weights",
     oracle="closed form",
 )
-def distance_from_initialization(network: nn.Module, *, initial: Mapping[str, Tensor]) -> Estimate:
+def distance_from_initialization(network: nn.Module, *, initial_state: Mapping[str, Tensor]) -> Estimate:
     r"""L2 distance of all trainable parameters from where training began, $\|\theta - \theta_0\|_2$.
 
     Exact; accumulated in float64.
 
     Args:
         network: The trained network.
-        initial: Its state dictionary before training.
+        initial_state: Its state dictionary before training.
 
     Returns:
         The distance.
 
     Raises:
-        InvalidInput: `initial` lacks a parameter of the network, or has another shape for it.
+        InvalidInput: `initial_state` lacks a parameter of the network, or has another shape for it.
 
     >>> import copy
     >>> layer = nn.Linear(2, 1)
@@ -51,13 +51,13 @@ def distance_from_initialization(network: nn.Module, *, initial: Mapping[str, Te
     for name, parameter in network.named_parameters():
         if not parameter.requires_grad:
             continue
-        alike = name in initial and initial[name].is_complex() == parameter.is_complex()
-        if not alike or initial[name].shape != parameter.shape:
+        alike = name in initial_state and initial_state[name].is_complex() == parameter.is_complex()
+        if not alike or initial_state[name].shape != parameter.shape:
             raise InvalidInput(
                 f"initial must be a state dictionary of the same network; '{name}' is "
-                f"{'missing' if name not in initial else 'of another shape'}. "
+                f"{'missing' if name not in initial_state else 'of another shape'}. "
                 "Copy network.state_dict() before training."
             )
-        start = as_real(initial[name].detach().to(parameter.device)).double()
+        start = as_real(initial_state[name].detach().to(parameter.device)).double()
         total += (as_real(parameter.detach()).double() - start).square().sum().item()
     return Estimate(total**0.5)

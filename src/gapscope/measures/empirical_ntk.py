@@ -9,10 +9,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice
-from gapscope.gradients.kernel import check_one_pass, kernel, precisely
-from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import measuring, ready_inputs
-from gapscope.inspection.substitution import in_precision_of
+from gapscope.gradients.kernel import check_single_batch, ntk_blocks, with_dtype
+from gapscope.inspection.independence import check_sample_independence
+from gapscope.inspection.outputs import measurement_mode, prepare_inputs
+from gapscope.inspection.substitution import cast_like
 
 
 def empirical_ntk(
@@ -66,15 +66,15 @@ def empirical_ntk(
             [ 9.,  6.]])
     """
     check_choice("outputs", outputs, ("full", "traced"))
-    check_one_pass(mode, chunk_size)
-    with measuring(network, mode=mode) as network, precisely(network, dtype) as substituted:
-        x = ready_inputs(network, in_precision_of(x, dtype))
+    check_single_batch(mode, chunk_size)
+    with measurement_mode(network, mode=mode) as network, with_dtype(network, dtype) as substituted:
+        x = prepare_inputs(network, cast_like(x, dtype))
         if mode == "eval":
-            check_samples_alone(network, x)
-        return kernel(
+            check_sample_independence(network, x)
+        return ntk_blocks(
             network,
             x,
-            x2 if x2 is None else in_precision_of(x2, dtype),
+            x2 if x2 is None else cast_like(x2, dtype),
             traced=outputs == "traced",
             max_bytes=max_bytes,
             chunk_size=chunk_size,

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
 from gapscope.gradients.neighbours import most_similar
-from gapscope.inspection.outputs import check_labels, measuring, network_outputs
+from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
-from gapscope.measures.registry import Number, register_measure
+from gapscope.measures.registry import ScalarInfo, register_measure
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class GradientNeighbours:
     @property
     def conflict(self) -> float:
         """Share of samples whose label is not the one that the network finds most probable at their neighbours."""
-        return share_in_conflict(self.probabilities[self.neighbours].mean(1), self.labels)
+        return conflict_fraction(self.probabilities[self.neighbours].mean(1), self.labels)
 
     def numbers(self) -> dict[str, float]:
         """Return the numbers by name."""
         return {"agreement": self.agreement, "conflict": self.conflict}
 
 
-def share_in_conflict(at_neighbours: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
+def conflict_fraction(at_neighbours: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
     """Share of samples whose label is not the most probable one among their neighbours."""
     return float((at_neighbours.argmax(1) != labels).double().mean())
 
@@ -65,13 +65,13 @@ def share_in_conflict(at_neighbours: Float[Tensor, "n c"], labels: Int[Tensor, "
     needs=("inputs", "labels"),
     cost="a traced kernel: n^2 inner products of gradients, n backward passes an output",
     reference="own; kernel of Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.1",
-    by_default=False,
+    default=False,
     numbers={
-        "agreement": Number("fraction of samples", "higher", "mean over samples"),
-        "conflict": Number("fraction of samples", "lower", "mean over samples"),
+        "agreement": ScalarInfo("fraction of samples", "higher", "mean over samples"),
+        "conflict": ScalarInfo("fraction of samples", "lower", "mean over samples"),
     },
     cost_class="superlinear",
-    unchanged_by=("unit permutation", "head shift"),
+    invariances=("unit permutation", "head shift"),
     oracle="dense kernel in float64",
 )
 def gradient_neighbours(
@@ -114,10 +114,10 @@ def gradient_neighbours(
     0.5
     """
     kernel = empirical_ntk(network, x, outputs="traced", chunk_size=chunk_size)
-    return neighbours_by(kernel, network, x, y, neighbours=neighbours, voters=voters)
+    return neighbours_from_kernel(kernel, network, x, y, neighbours=neighbours, voters=voters)
 
 
-def neighbours_by(
+def neighbours_from_kernel(
     kernel: Float[Tensor, "n n"],
     network: nn.Module,
     x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
@@ -145,7 +145,7 @@ def neighbours_by(
     check_range("neighbours", neighbours, 1)
     check_range("voters", voters, 1)
     found = most_similar(kernel, neighbours).cpu()
-    with measuring(network):
+    with measurement_mode(network):
         probabilities = network_outputs(network, x).double().softmax(1).cpu()
     check_labels(y, probabilities.shape[1])
     return GradientNeighbours(found, y.cpu(), probabilities.shape[1], probabilities, min(voters, neighbours))

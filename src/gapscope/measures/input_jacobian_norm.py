@@ -10,15 +10,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.results.estimate import Estimate
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
-from gapscope.gradients.input_gradients import gradient_by_inputs
+from gapscope.gradients.input_gradients import input_gradient
 from gapscope.gradients.probes import draw_probe
-from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import checked_outputs, measuring, network_outputs, samples_per_pass
+from gapscope.inspection.independence import check_sample_independence
+from gapscope.inspection.outputs import checked_outputs, measurement_mode, network_outputs, samples_per_pass
 from gapscope.measures._noisy_outputs import NOISE, SPACES, Space, continuous_inputs, in_space
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 def number_of_outputs(network: nn.Module, x: Float[Tensor, "n ..."]) -> int:
@@ -61,9 +61,7 @@ def squared_products(
         outputs = in_space(checked_outputs(network(inputs), len(inputs)).double(), space)
         chosen = (cotangents if rows == 1 else cotangents[:, part]).to(outputs).expand(m, len(inputs), k)
         for j in range(m):
-            gradient = gradient_by_inputs(
-                network, outputs, inputs, chosen[j], create_graph=False, retain_graph=j < m - 1
-            )
+            gradient = input_gradient(network, outputs, inputs, chosen[j], create_graph=False, retain_graph=j < m - 1)
             products[j, part] = gradient.flatten(1).double().square().sum(1).cpu()
     return products
 
@@ -81,7 +79,7 @@ def random_signs(
     draws: int, n: int, n_outputs: int, generator: torch.Generator | None, device: torch.device
 ) -> Float[Tensor, "m n k"]:
     """Return `draws` independent draws of random signs, each for all samples and outputs."""
-    source = given_or_repeatable(generator, NOISE, device)
+    source = resolve_generator(generator, NOISE, device)
     return torch.stack([draw_probe("rademacher", n, n_outputs, source) for _ in range(draws)])
 
 
@@ -104,7 +102,7 @@ def _mean_of_probes(squares: Float[Tensor, "m n"]) -> Estimate:
     cost="1 forward pass and one backward pass an output",
     reference="Novak et al., Sensitivity and Generalization in Neural Networks, 2018, section 3.1",
     cost_class="many",
-    unchanged_by=EVERYTHING,
+    invariances=EVERYTHING,
     oracle="dense Jacobian in float64",
     sampling=Sampling("mean", 64, lambda k: 1 + 2 * k),
 )
@@ -159,9 +157,9 @@ def input_jacobian_norm(
             "method='probe' needs squared=True, because the probe of the norm itself is biased; got squared=False. "
             "Use squared=True for the mean squared norm, or method='exact'."
         )
-    with measuring(network) as network:
+    with measurement_mode(network) as network:
         x = continuous_inputs(network, x)
-        check_samples_alone(network, x)
+        check_sample_independence(network, x)
         if method == "probe":
             signs = random_signs(draws, len(x), number_of_outputs(network, x), generator, x.device)
             return _mean_of_probes(squared_products(network, x, signs, space=space, chunk_size=chunk_size))

@@ -11,11 +11,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.random_streams import given_or_repeatable
-from gapscope.gradients.kernel_ridge import LeftOut, Spectrum, best_left_out, nystroem_spectrum, spectrum
-from gapscope.inspection.outputs import measuring, network_outputs
+from gapscope.base.random_streams import resolve_generator
+from gapscope.gradients.kernel_ridge import LooResult, Spectrum, nystroem_spectrum, select_ridge, spectrum
+from gapscope.inspection.outputs import measurement_mode, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
-from gapscope.measures.registry import Number, register_measure
+from gapscope.measures.registry import ScalarInfo, register_measure
 
 # in units of the mean eigenvalue; the left-out error is flat between neighbours of this grid
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -67,7 +67,7 @@ class KernelLeaveOneOut:
 
 
 @dataclass(frozen=True)
-class AtBothWeights:
+class LooAtBothWeights:
     """Left-out predictions at the initial and at the given weights.
 
     Attributes:
@@ -154,7 +154,7 @@ def kernel_columns(
     """
     if len(x) <= max_exact:
         return KernelColumns(empirical_ntk(network, x, outputs="traced", chunk_size=size), None)
-    chosen = torch.randperm(len(x), generator=given_or_repeatable(generator))[:landmarks].to(x.device)
+    chosen = torch.randperm(len(x), generator=resolve_generator(generator))[:landmarks].to(x.device)
     return KernelColumns(empirical_ntk(network, x, x[chosen], outputs="traced", chunk_size=size), chosen)
 
 
@@ -162,7 +162,7 @@ def _targets(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Regression targets as they are, or one column a class, in float64."""
     if y.is_floating_point():
         return y.double()
-    with measuring(network):
+    with measurement_mode(network):
         outputs = network_outputs(network, x[:1]).shape[1]
     classes = max(outputs, int(y.max()) + 1)
     return torch.nn.functional.one_hot(y, classes).double()
@@ -244,7 +244,7 @@ def _check(x: Tensor, ridges: tuple[float, ...], max_exact: int, landmarks: int)
         raise InvalidInput(f"ridges must be positive numbers, one or more; got {ridges}. Leave them out.")
 
 
-def left_out_by(
+def loo_from_kernel(
     kernel: Float[Tensor, "n n"],
     network: nn.Module,
     x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
@@ -273,11 +273,11 @@ def _left_out_of(
 ) -> KernelLeaveOneOut:
     kernel = columns.spectrum()
     targets = _targets(network, x, y).to(kernel.vectors.device)
-    ridge, found = best_left_out(kernel, targets, ridges)
+    ridge, found = select_ridge(kernel, targets, ridges)
     return _result(found, ridge, targets, y, columns.landmarks)
 
 
-def _result(found: LeftOut, ridge: float, targets: Tensor, y: Tensor, landmarks: int | None) -> KernelLeaveOneOut:
+def _result(found: LooResult, ridge: float, targets: Tensor, y: Tensor, landmarks: int | None) -> KernelLeaveOneOut:
     constant = _constant_error(targets)
     return KernelLeaveOneOut(
         predictions=found.predictions,
@@ -293,11 +293,11 @@ def _result(found: LeftOut, ridge: float, targets: Tensor, y: Tensor, landmarks:
 
 
 _FACTS = {
-    "accuracy": Number("fraction of samples", "higher", "mean over samples"),
-    "squared_error": Number("squared target", "lower", "mean over samples, sum over targets"),
-    "explained": Number("fraction of the squared error of the best constant", "higher", "over samples"),
-    "effective_dimension": Number("degrees of freedom", "none", "sum over samples"),
-    "largest_leverage": Number("weight of a sample's own target", "none", "maximum over samples"),
+    "accuracy": ScalarInfo("fraction of samples", "higher", "mean over samples"),
+    "squared_error": ScalarInfo("squared target", "lower", "mean over samples, sum over targets"),
+    "explained": ScalarInfo("fraction of the squared error of the best constant", "higher", "over samples"),
+    "effective_dimension": ScalarInfo("degrees of freedom", "none", "sum over samples"),
+    "largest_leverage": ScalarInfo("weight of a sample's own target", "none", "maximum over samples"),
 }
 
 
@@ -307,14 +307,14 @@ _FACTS = {
     needs=("inputs", "targets", "initial"),
     cost="two traced kernels (n^2 inner products of gradients, n backward passes an output each) and their eigenvalues",
     reference="Bachmann, Hofmann and Lucchi 2022 (arXiv:2203.03443)",
-    by_default=False,
+    default=False,
     numbers={
         **{f"{weights}.{name}": facts for weights in ("initial", "trained") for name, facts in _FACTS.items()},
-        "memorised": Number("accuracy or explained fraction", "lower", "trained minus initial"),
-        "alignment": Number("cosine", "none", "over pairs of samples"),
+        "memorised": ScalarInfo("accuracy or explained fraction", "lower", "trained minus initial"),
+        "alignment": ScalarInfo("cosine", "none", "over pairs of samples"),
     },
     cost_class="superlinear",
-    unchanged_by=("unit permutation", "head shift"),
+    invariances=("unit permutation", "head shift"),
     oracle="the regression solved anew without each sample",
 )
 def kernel_leave_one_out_at_both_weights(
@@ -322,20 +322,20 @@ def kernel_leave_one_out_at_both_weights(
     x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
     y: Int[Tensor, " n"] | Float[Tensor, "n k"],
     *,
-    initial: Mapping[str, Tensor],
+    initial_state: Mapping[str, Tensor],
     ridges: tuple[float, ...] = RIDGES,
     max_exact: int = 2000,
     landmarks: int = 1000,
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
-) -> AtBothWeights:
+) -> LooAtBothWeights:
     """Left-out predictions at the initial weights and at the given ones; see `kernel_leave_one_out`.
 
     Args:
         network: The network.
         x: Inputs.
         y: Targets.
-        initial: State dictionary before training.
+        initial_state: State dictionary before training.
         ridges: As for `kernel_leave_one_out`.
         max_exact: As for `kernel_leave_one_out`.
         landmarks: As for `kernel_leave_one_out`.
@@ -351,7 +351,7 @@ def kernel_leave_one_out_at_both_weights(
     _check(x, ridges, max_exact, landmarks)
     with torch.inference_mode(False):
         before = copy.deepcopy(network)
-        before.load_state_dict(dict(initial))
+        before.load_state_dict(dict(initial_state))
     # the same landmarks for both
     generator = generator or torch.Generator().manual_seed(0)
     state, columns = generator.get_state(), []
@@ -359,4 +359,4 @@ def kernel_leave_one_out_at_both_weights(
         generator.set_state(state)
         columns.append(kernel_columns(one, x, max_exact, landmarks, generator, chunk_size))
     first, second = (_left_out_of(each, network, x, y, ridges) for each in columns)
-    return AtBothWeights(first, second, kernel_alignment(columns[0].values, columns[1].values))
+    return LooAtBothWeights(first, second, kernel_alignment(columns[0].values, columns[1].values))

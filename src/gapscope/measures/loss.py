@@ -5,11 +5,11 @@ from __future__ import annotations
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from gapscope.results.estimate import Estimate
 from gapscope.base.samples import Samples
-from gapscope.inspection.losses import scores
 from gapscope.inspection.checks import check_finite
+from gapscope.inspection.losses import evaluate
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -20,10 +20,10 @@ from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
     direction="none",
     aggregation="mean over samples (and outputs, for regression)",
     cost="1 forward pass",
-    dense=True,
+    supports_dense=True,
     reference="",
     cost_class="forward",
-    unchanged_by=EVERYTHING,
+    invariances=EVERYTHING,
     oracle="closed form",
     sampling=Sampling("mean", 256, lambda k: 1),
 )
@@ -51,4 +51,4 @@ def loss(
     0.693147
     """
     check_finite(network)
-    return Estimate(scores(network, Samples(x, y), chunk_size=chunk_size)["loss"])
+    return Estimate(evaluate(network, Samples(x, y), chunk_size=chunk_size)["loss"])

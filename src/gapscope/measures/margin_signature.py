@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from gapscope.ablation.margins import boundary_distances, default_layers, moment_features, quartile_features
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
-from gapscope.results.result import Result
 from gapscope.base.samples import Samples
-from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import check_labels, checked_outputs, measuring, ready_inputs
-from gapscope.measures.registry import EVERYTHING, Number, Sampling, register_measure
+from gapscope.inspection.independence import check_sample_independence
+from gapscope.inspection.outputs import check_labels, checked_outputs, measurement_mode, prepare_inputs
+from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.results.result import Result
 
 if TYPE_CHECKING:
     import pandas
@@ -96,7 +96,7 @@ class MarginSignature(Result):
 
 def _chosen(network: nn.Module, samples: Samples, layers: str | Sequence[str] | None) -> list[str]:
     if layers is None:
-        return default_layers(network, ready_inputs(network, samples.inputs[:1]))
+        return default_layers(network, prepare_inputs(network, samples.inputs[:1]))
     names = [layers] if isinstance(layers, str) else list(layers)
     if not names or len(set(names)) < len(names):
         raise InvalidInput(f"layers must name one or more different layers; got {names}. Use None for the default.")
@@ -108,7 +108,7 @@ def _chosen(network: nn.Module, samples: Samples, layers: str | Sequence[str] | 
     title="distance of the samples from the class boundary",
     needs=("inputs", "labels"),
     numbers={
-        f"{tap}.{feature}": Number(
+        f"{tap}.{feature}": ScalarInfo(
             "log of distance / spread of the layer",
             "higher",
             "over right samples",
@@ -120,9 +120,9 @@ def _chosen(network: nn.Module, samples: Samples, layers: str | Sequence[str] | 
     cost="1 forward and 1 backward pass",
     reference="Jiang, Krishnan, Mobahi and Bengio 2019, arXiv 1810.00113",
     cost_class="backward",
-    unchanged_by=EVERYTHING,
+    invariances=EVERYTHING,
     oracle="distance to a linear boundary",
-    peers=("the authors' program",),
+    cross_checks=("the authors' program",),
     sampling=Sampling("whole", 256, lambda k: 4),
 )
 def margin_signature(
@@ -188,10 +188,10 @@ def margin_signature(
     samples = Samples(x, y)
     if not samples.is_classification:
         raise InvalidInput(f"margin_signature needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
-    with measuring(network) as network:
-        check_samples_alone(network, ready_inputs(network, samples.inputs[:64]))
+    with measurement_mode(network) as network:
+        check_sample_independence(network, prepare_inputs(network, samples.inputs[:64]))
         with torch.no_grad():
-            n_outputs = checked_outputs(network(ready_inputs(network, x[:1])), 1).shape[1]
+            n_outputs = checked_outputs(network(prepare_inputs(network, x[:1])), 1).shape[1]
         check_labels(y, n_outputs)
         if n_outputs < 2:
             raise NotMeasurable("A margin lies between two classes; the network has 1 output. Give it one a class.")

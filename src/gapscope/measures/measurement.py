@@ -7,16 +7,16 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from gapscope.measures.budget import DEFAULT_SECONDS, Plan, Share, planned, reason
-from gapscope.inspection.validation import Ready, in_eager_mode, ready
-from gapscope.measures.subsampling import taken
 from gapscope.base.errors import InvalidInput
-from gapscope.results.progress import PATIENCE, progress, say
-from gapscope.results.readings import Readings
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.distributed import processes_joined
-from gapscope.inspection.memoization import sharing
-from gapscope.measures.registry import Measure, get_measure, measures
+from gapscope.inspection.memoization import memo_scope
+from gapscope.inspection.validation import Ready, eager_mode, prepare
+from gapscope.measures.budget import DEFAULT_SECONDS, Allocation, Plan, plan_budget, reason
+from gapscope.measures.registry import Measure, get_measure, list_measures
+from gapscope.measures.subsampling import evaluate_on_subset
+from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
+from gapscope.results.readings import Readings
 
 STOPPED = "stopped before it was finished"
 ALL = "all"
@@ -32,7 +32,7 @@ def select_measures(
 ) -> list[Measure]:
     """Return the named measures; for "all" and for None, the default, those of them that these data allow."""
     if names is None or _are_all(names):
-        known = [item for item in measures().values() if item.by_default or names is not None]
+        known = [item for item in list_measures().values() if item.default or names is not None]
         return [item for item in known if item.applies_to(samples, has_initial=has_initial, has_history=has_history)]
     return [get_measure(name) for name in ([names] if isinstance(names, str) else names)]
 
@@ -45,19 +45,19 @@ def _missing(item: Measure, *, has_initial: bool, has_history: bool) -> str:
     return ""
 
 
-def chosen_measures(
+def select_applicable(
     names: Sequence[str] | None, found: Ready, *, has_initial: bool, has_history: bool = False
 ) -> tuple[list[Measure], dict[str, str]]:
     """Return the measures to take, and why others of those that were asked for as a set do not apply."""
     if names is not None and not _are_all(names):
         return select_measures(names, found.samples, has_initial=has_initial), {}
     if names is None:
-        known = [item for item in measures().values() if item.by_default]
+        known = [item for item in list_measures().values() if item.default]
         known = [item for item in known if not _missing(item, has_initial=has_initial, has_history=has_history)]
     else:
-        known = list(measures().values())
+        known = list(list_measures().values())
     why = {
-        item.name: _missing(item, has_initial=has_initial, has_history=has_history) or found.why_not(item)
+        item.name: _missing(item, has_initial=has_initial, has_history=has_history) or found.inapplicable_reason(item)
         for item in known
     }
     return [item for item in known if not why[item.name]], {name: said for name, said in why.items() if said}
@@ -78,11 +78,11 @@ def measure(
     data: Any,
     measures: Sequence[str] | str | None = None,
     *,
-    initial: Mapping[str, Tensor] | None = None,
+    initial_state: Mapping[str, Tensor] | None = None,
     history: Sequence[Mapping[str, Any]] = (),
     options: Mapping[str, Mapping[str, Any]] | None = None,
     seed: int = 0,
-    budget: Budget = "auto",
+    time_budget: Budget = "auto",
     progress: bool = True,
     strict: bool = False,
 ) -> Readings:
@@ -106,11 +106,11 @@ def measure(
         measures: Names of measures; "all" takes every registered measure that the data allow, None those of them that
             are taken by default: the four papers' (except ntk_logdet, whose cost grows faster than the number of
             samples), size, norms, loss and accuracy. Work that several measures need is done once.
-        initial: The state dictionary before training, for measures that need it.
+        initial_state: The state dictionary before training, for measures that need it.
         history: The training history, one mapping an epoch with its `train_loss`, for measures that need it.
         options: Measure name -> keyword options of that measure.
         seed: Seed of the measures that draw noise or probes, and of the choice of samples; each has its own stream.
-        budget: Seconds for all measures together; None for exact measures on all samples, whatever they cost. "auto"
+        time_budget: Seconds for all measures together; None for exact measures on all samples, whatever they cost. "auto"
             is 60 where no measures are named or "all" are asked for, and None where they are named, or where several
             processes measure together (`gapscope.inspection.distributed.over_processes`).
         progress: Whether to show a bar, and before it what it will cost, where it lasts over two seconds on a terminal
@@ -130,42 +130,50 @@ def measure(
     8.0
     """
     samples = as_samples(data)
-    found = ready(network, samples)
+    found = prepare(network, samples)
     options = options or {}
-    chosen, unmeasured = chosen_measures(measures, found, has_initial=initial is not None, has_history=bool(history))
+    chosen, unmeasured = select_applicable(
+        measures, found, has_initial=initial_state is not None, has_history=bool(history)
+    )
     check_options(options, chosen, unmeasured)
-    seconds = (DEFAULT_SECONDS if measures is None or _are_all(measures) else None) if budget == "auto" else budget
+    seconds = (
+        (DEFAULT_SECONDS if measures is None or _are_all(measures) else None) if time_budget == "auto" else time_budget
+    )
 
     if processes_joined():  # what each process finds dear on its own would part their ways
         seconds = None
 
     def trial(item: Measure, part: Ready, given: Mapping[str, Any]) -> Readings:
-        share = Share(len(part.samples), given)
-        return taken(item, part, share, initial=initial, history=history, options={}, seed=seed)
+        share = Allocation(len(part.samples), given)
+        return evaluate_on_subset(
+            item, part, share, initial_state=initial_state, history=history, options={}, seed=seed
+        )
 
-    with in_eager_mode(), sharing():
-        extras = [item.name for item in chosen if not item.by_default] if _are_all(measures) else []
-        plan = planned(chosen, found, budget=seconds, options=options, take=trial, dispensable=extras, shown=progress)
-        if progress and plan.seconds > PATIENCE:
-            say(f"measuring {type(found.bare).__name__}: {plan}")
-        taking = _Taking(found, plan, initial, history, options, seed, strict)
+    with eager_mode(), memo_scope():
+        extras = [item.name for item in chosen if not item.default] if _are_all(measures) else []
+        plan = plan_budget(
+            chosen, found, budget=seconds, options=options, take=trial, dispensable=extras, shown=progress
+        )
+        if progress and plan.seconds > SHOW_AFTER_SECONDS:
+            notify(f"measuring {type(found.bare).__name__}: {plan}")
+        taking = _MeasurementRun(found, plan, initial_state, history, options, seed, strict)
         return taking.all(chosen, unmeasured, shown=progress)
 
 
-class _Taking:
+class _MeasurementRun:
     """All measures of one call, one after the other."""
 
     def __init__(
         self,
         found: Ready,
         plan: Plan,
-        initial: Mapping[str, Tensor] | None,
+        initial_state: Mapping[str, Tensor] | None,
         history: Sequence[Mapping[str, Any]],
         options: Mapping[str, Mapping[str, Any]],
         seed: int,
         strict: bool,
     ) -> None:
-        self.found, self.plan, self.initial, self.history = found, plan, initial, history
+        self.found, self.plan, self.initial, self.history = found, plan, initial_state, history
         self.options, self.seed, self.strict = options, seed, strict
         self.readings: list[Any] = []
         self.unmeasured: dict[str, str] = {}
@@ -185,7 +193,7 @@ class _Taking:
                 except KeyboardInterrupt:
                     if self.strict or not self.readings:
                         raise
-                    say("stopped: what was finished is kept")
+                    notify("stopped: what was finished is kept")
                     rest = items[items.index(item) :]
                     self.unmeasured |= {waiting.name: STOPPED for waiting in rest}
                     break
@@ -199,9 +207,15 @@ class _Taking:
         options = self.options.get(item.name, {})
         try:
             if self.found.refused and {"targets", "labels"} & set(item.needs):
-                raise InvalidInput(f"{item.name} {self.found.why_not(item)}.")
-            found = taken(
-                item, self.found, share, initial=self.initial, history=self.history, options=options, seed=self.seed
+                raise InvalidInput(f"{item.name} {self.found.inapplicable_reason(item)}.")
+            found = evaluate_on_subset(
+                item,
+                self.found,
+                share,
+                initial_state=self.initial,
+                history=self.history,
+                options=options,
+                seed=self.seed,
             )
             self.readings.extend(found)
         except Exception as error:  # whatever a measure raises must not throw away what the others found

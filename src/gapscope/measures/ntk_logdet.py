@@ -9,12 +9,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice
+from gapscope.gradients.kernel import check_single_batch, ntk_blocks, with_dtype
+from gapscope.inspection.independence import check_sample_independence
+from gapscope.inspection.outputs import measurement_mode, prepare_inputs
+from gapscope.inspection.substitution import cast_like
+from gapscope.measures.registry import ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
-from gapscope.gradients.kernel import check_one_pass, kernel, precisely
-from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import measuring, ready_inputs
-from gapscope.inspection.substitution import in_precision_of
-from gapscope.measures.registry import Number, register_measure
 
 
 class LogDeterminant(Estimate):
@@ -70,16 +70,16 @@ class LogDeterminant(Estimate):
     needs=("inputs",),
     cost="as many backward passes as the network has outputs, and the eigenvalues of the kernel, all in float64",
     reference="Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.3",
-    by_default=False,
+    default=False,
     numbers={
-        "ntk_logdet": Number("nats (log of squared output / squared weight)", "lower", "sum over eigenvalues"),
-        "rank": Number("eigenvalues", "none", "count"),
-        "effective_rank": Number("eigenvalues", "none", "exponential of the entropy of the spectrum"),
+        "ntk_logdet": ScalarInfo("nats (log of squared output / squared weight)", "lower", "sum over eigenvalues"),
+        "rank": ScalarInfo("eigenvalues", "none", "count"),
+        "effective_rank": ScalarInfo("eigenvalues", "none", "exponential of the entropy of the spectrum"),
     },
     cost_class="superlinear",
-    unchanged_by=("unit permutation", "head shift"),
+    invariances=("unit permutation", "head shift"),
     oracle="dense kernel in float64",
-    peers=(
+    cross_checks=(
         "torch.func",
         "neural-tangents",
     ),
@@ -125,12 +125,12 @@ def ntk_logdet(
     1
     """
     check_choice("outputs", outputs, ("full", "traced"))
-    check_one_pass(mode, chunk_size)
-    with measuring(network, mode=mode) as network, precisely(network, dtype) as substituted:
-        x = ready_inputs(network, in_precision_of(x, dtype))
+    check_single_batch(mode, chunk_size)
+    with measurement_mode(network, mode=mode) as network, with_dtype(network, dtype) as substituted:
+        x = prepare_inputs(network, cast_like(x, dtype))
         if mode == "eval":
-            check_samples_alone(network, x)
-        matrix = kernel(
+            check_sample_independence(network, x)
+        matrix = ntk_blocks(
             network,
             x,
             None,

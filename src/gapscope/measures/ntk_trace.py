@@ -9,24 +9,24 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice, check_range
-from gapscope.results.estimate import Estimate
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
 from gapscope.gradients.backward import whole_gradient
-from gapscope.gradients.frozen_batch_stats import held, holdable
-from gapscope.gradients.kernel import check_one_pass
+from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_batch_stats
+from gapscope.gradients.kernel import check_single_batch
 from gapscope.gradients.probes import draw_probe, probe_scale
 from gapscope.gradients.traces import per_sample_traces
-from gapscope.inspection.independence import check_samples_alone
+from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import (
     as_real,
     checked_outputs,
-    measuring,
+    measurement_mode,
     network_outputs,
-    ready_inputs,
+    prepare_inputs,
     samples_per_pass,
 )
 from gapscope.measures.registry import Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 # Gradients of single outputs that are held at once.
 _GRADIENTS_AT_ONCE = 1024
@@ -40,9 +40,9 @@ def _batch_sums(network: nn.Module, x: Tensor, probes: Tensor, chunk_size: int |
     for probe in probes:
         sums = [torch.zeros_like(as_real(parameter), dtype=torch.float64) for parameter in parameters]
         for part in slices(len(x), chunk_size):
-            with holdable(modules):
+            with allow_frozen_stats(modules):
                 outputs = checked_outputs(network(x[part]), part.stop - part.start)
-            with held():
+            with freeze_batch_stats():
                 gradients = whole_gradient(outputs, parameters, probe[part].to(outputs), create_graph=False)
             for total, gradient in zip(sums, gradients, strict=True):
                 total += gradient
@@ -71,9 +71,9 @@ def _standard_error(values: Tensor, probe: str, n_outputs: int) -> float:
     direction="lower",
     aggregation="sum over samples and outputs",
     cost_class="many",
-    unchanged_by=("unit permutation", "head shift"),
+    invariances=("unit permutation", "head shift"),
     oracle="dense Jacobian in float64",
-    peers=(
+    cross_checks=(
         "torch.func",
         "neural-tangents",
     ),
@@ -135,19 +135,19 @@ def ntk_trace(
     check_choice("method", method, ("exact", "probe"))
     check_choice("reduction", reduction, ("sum", "mean"))
     check_range("draws", draws, 1)
-    check_one_pass(mode, chunk_size)
-    with measuring(network, mode=mode) as network:
-        x = ready_inputs(network, x)
+    check_single_batch(mode, chunk_size)
+    with measurement_mode(network, mode=mode) as network:
+        x = prepare_inputs(network, x)
         n, chunk_size = len(x), len(x) if mode == "train" else chunk_size
         if mode == "eval":
-            check_samples_alone(network, x)
+            check_sample_independence(network, x)
         n_outputs = network_outputs(network, x if mode == "train" else x[:1], chunk_size=n).shape[1]
         scale = 1 / (n * n_outputs) if reduction == "mean" else 1.0
         if method == "exact":
             at_most = max(1, _GRADIENTS_AT_ONCE // n_outputs)
             traces = per_sample_traces(network, x, None, chunk_size=chunk_size, at_most=at_most)
             return Estimate(float(traces.sum()) * scale)
-        generator = given_or_repeatable(generator)
+        generator = resolve_generator(generator)
         drawn = torch.stack([draw_probe(probe, n, n_outputs, generator) for _ in range(draws)]).to(x.device)
         if probe == "batch_sum":
             values = _batch_sums(network, x, drawn, chunk_size)

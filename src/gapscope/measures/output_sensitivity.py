@@ -12,9 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.results.estimate import Estimate
-from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import measuring
+from gapscope.inspection.independence import check_sample_independence
+from gapscope.inspection.outputs import measurement_mode
 from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
 from gapscope.measures.input_jacobian_norm import (
     number_of_outputs,
@@ -23,13 +22,14 @@ from gapscope.measures.input_jacobian_norm import (
     squared_products,
 )
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
-BLIND_BELOW = 1e-3
+CANCELLATION_BELOW = 1e-3
 
 
-def _warn_if_blind(mean_output: float, per_output: float, n_outputs: int) -> None:
+def _warn_if_outputs_cancel(mean_output: float, per_output: float, n_outputs: int) -> None:
     """Warn when the mean output moves far less than independent outputs of this size would let it."""
-    if n_outputs * mean_output < BLIND_BELOW * per_output:
+    if n_outputs * mean_output < CANCELLATION_BELOW * per_output:
         warnings.warn(
             f"The mean of the outputs must move with the input for S to see anything; its variance is "
             f"{mean_output:.2g} beside {per_output:.2g} of a single output: the output head is centred, or nearly so. "
@@ -54,7 +54,7 @@ def _sampled(shifts: Iterable[Float[Tensor, "n k"]], *, per_output: bool) -> Est
     for shift in shifts:
         mean = shift.mean(1, keepdim=True)
         if not kept and not per_output:
-            _warn_if_blind(mean.square().mean().item(), shift.square().mean().item(), shift.shape[1])
+            _warn_if_outputs_cancel(mean.square().mean().item(), shift.square().mean().item(), shift.shape[1])
         kept.append(shift if per_output else mean)
     return _joint_variance(torch.stack(kept))
 
@@ -67,7 +67,7 @@ def _zero_noise(network: nn.Module, x: Tensor, *, space: Space, per_output: bool
     signs = random_signs(1, len(x), k, None, x.device).double()
     mean = torch.full_like(signs, 1 / k)
     squares = squared_products(network, x, torch.cat([mean, signs]), space=space, chunk_size=chunk_size).mean(1)
-    _warn_if_blind(squares[0].item(), squares[1].item() / k, k)
+    _warn_if_outputs_cancel(squares[0].item(), squares[1].item() / k, k)
     return squares[0].item()
 
 
@@ -81,7 +81,7 @@ def _zero_noise(network: nn.Module, x: Tensor, *, space: Space, per_output: bool
     cost="1 forward pass and one a draw",
     reference="Forouzesh, Salehi and Thiran 2021, eq. 2",
     cost_class="forward",
-    unchanged_by=EVERYTHING,
+    invariances=EVERYTHING,
     oracle="closed form of random ReLU networks",
     sampling=Sampling("own", 128, lambda k: 2),
 )
@@ -149,9 +149,9 @@ def output_sensitivity(
     check_range("noise_std", noise_std, 0, low_open=True)
     check_range("draws", draws, 1)
     per_output = per_output or space == "probabilities"
-    with measuring(network) as network:
+    with measurement_mode(network) as network:
         x = continuous_inputs(network, x)
-        check_samples_alone(network, x)
+        check_sample_independence(network, x)
         if method == "zero_noise":
             limit = _zero_noise(network, x, space=space, per_output=per_output, chunk_size=chunk_size)
             return Estimate(noise_std**2 * limit)

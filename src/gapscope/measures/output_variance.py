@@ -14,13 +14,13 @@ from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable, check_choice, check_range
+from gapscope.base.samples import Samples
+from gapscope.inspection.independence import check_sample_independence
+from gapscope.inspection.moments import ChannelMoments
+from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs
+from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
 from gapscope.results.estimate import Estimate
 from gapscope.results.result import Result
-from gapscope.base.samples import Samples
-from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.moments import ChannelMoments
-from gapscope.inspection.outputs import check_labels, measuring, network_outputs
-from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
 
 if TYPE_CHECKING:
     import pandas
@@ -109,9 +109,9 @@ def output_variance(
     check_choice("space", space, SPACES)
     check_range("noise_std", noise_std, 0, low_open=True)
     check_range("draws", draws, 2)
-    with measuring(network) as network:
+    with measurement_mode(network) as network:
         x = continuous_inputs(network, x)
-        check_samples_alone(network, x)
+        check_sample_independence(network, x)
         shifts = output_shifts(
             network,
             x,
@@ -194,7 +194,7 @@ def error_detection(
         generator=generator,
         chunk_size=chunk_size,
     )
-    with measuring(network):
+    with measurement_mode(network):
         outputs = network_outputs(network, samples.inputs, chunk_size=chunk_size).cpu().double()
     check_labels(y, outputs.shape[1])
     wrong = (outputs.argmax(1) != y.cpu()).numpy()

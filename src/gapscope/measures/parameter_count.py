@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from gapscope.results.estimate import Estimate
 from gapscope.measures.registry import EVERYTHING, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -18,7 +18,7 @@ from gapscope.measures.registry import EVERYTHING, register_measure
     cost="no pass",
     reference="",
     cost_class="weights",
-    unchanged_by=EVERYTHING,
+    invariances=EVERYTHING,
     oracle="closed form",
 )
 def parameter_count(network: nn.Module) -> Estimate:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from gapscope.results.estimate import Estimate
-from gapscope.inspection.outputs import as_real
 from gapscope.inspection.checks import check_finite
+from gapscope.inspection.outputs import as_real
 from gapscope.measures.registry import register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -20,7 +20,7 @@ from gapscope.measures.registry import register_measure
     cost="no pass",
     reference="Jiang et al., Fantastic Generalization Measures, 2020, section C.2",
     cost_class="weights",
-    unchanged_by=("unit permutation",),
+    invariances=("unit permutation",),
     oracle="closed form",
 )
 def parameter_norm(network: nn.Module) -> Estimate:

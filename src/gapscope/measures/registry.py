@@ -17,12 +17,12 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from gapscope.base.errors import InvalidInput, check_choice, nearest
-from gapscope.results.estimate import Estimate
+from gapscope.base.errors import InvalidInput, check_choice, did_you_mean
 from gapscope.base.importing import import_all
 from gapscope.base.options import check_known
-from gapscope.results.readings import Direction, Reading, Readings
 from gapscope.base.samples import Samples
+from gapscope.results.estimate import Estimate
+from gapscope.results.readings import Direction, Reading, Readings
 
 NEEDS = ("inputs", "targets", "labels", "initial", "history")
 COST_CLASSES = {
@@ -41,7 +41,7 @@ EVERYTHING = tuple(REPARAMETRISATIONS)
 
 
 @dataclass(frozen=True)
-class Number:
+class ScalarInfo:
     """Facts of one number that a measure yields.
 
     Attributes:
@@ -89,14 +89,14 @@ class Measure:
         numbers: Facts of each number it yields.
         cost: What it costs, in passes through the network.
         reference: Source, with equation number.
-        by_default: Whether it is taken when no measures are named.
-        dense: Whether it also takes a label a position (pixels, tokens), where it needs targets or labels.
+        default: Whether it is taken when no measures are named.
+        supports_dense: Whether it also takes a label a position (pixels, tokens), where it needs targets or labels.
         title: What it measures, in words that need no paper; reports show it beside the name.
         cost_class: Which of `COST_CLASSES` the cost belongs to.
-        unchanged_by: Which of `REPARAMETRISATIONS` leave all its numbers as they are (up to what is drawn); the initial
+        invariances: Which of `REPARAMETRISATIONS` leave all its numbers as they are (up to what is drawn); the initial
             weights are not reparametrised with the network.
         oracle: What its value is checked against.
-        peers: Other programs that compute it; the table of all measures says which were run.
+        cross_checks: Other programs that compute it; the table of all measures says which were run.
         sampling: How it is taken on a part of the samples; None where a part says nothing of all.
         stream: Name of its random stream; measures of one stream draw the same numbers and so share work. Empty for
             its own name.
@@ -105,16 +105,16 @@ class Measure:
     name: str
     function: Callable[..., Any]
     needs: tuple[str, ...]
-    numbers: Mapping[str, Number]
+    numbers: Mapping[str, ScalarInfo]
     cost: str
     reference: str
-    by_default: bool = True
-    dense: bool = False
+    default: bool = True
+    supports_dense: bool = False
     title: str = ""
     cost_class: str = "forward"
-    unchanged_by: tuple[str, ...] = ()
+    invariances: tuple[str, ...] = ()
     oracle: str = ""
-    peers: tuple[str, ...] = ()
+    cross_checks: tuple[str, ...] = ()
     sampling: Sampling | None = None
     stream: str = ""
 
@@ -132,8 +132,8 @@ class Measure:
 
     def applies_to(self, samples: Samples, *, has_initial: bool, has_history: bool = False) -> bool:
         """Whether everything that the measure needs is there."""
-        targets_there = samples.targets is not None and (self.dense or not samples.is_dense)
-        labels_there = samples.is_classification or (self.dense and samples.is_dense)
+        targets_there = samples.targets is not None and (self.supports_dense or not samples.is_dense)
+        labels_there = samples.is_classification or (self.supports_dense and samples.is_dense)
         return (
             ("targets" not in self.needs or targets_there)
             and ("labels" not in self.needs or labels_there)
@@ -150,7 +150,7 @@ class Measure:
         network: nn.Module,
         samples: Samples,
         *,
-        initial: Mapping[str, Any] | None = None,
+        initial_state: Mapping[str, Any] | None = None,
         history: Sequence[Mapping[str, Any]] = (),
         **options: Any,
     ) -> Readings:
@@ -159,7 +159,7 @@ class Measure:
         Args:
             network: The network.
             samples: Inputs and targets.
-            initial: State dictionary before training, for measures that need it.
+            initial_state: State dictionary before training, for measures that need it.
             history: One mapping an epoch, as training returns it, for measures that need it.
             **options: Keyword options of the measure.
 
@@ -170,7 +170,7 @@ class Measure:
             InvalidInput: Something that the measure needs is missing, or an option is unknown.
         """
         self.check_options(options)
-        if not self.applies_to(samples, has_initial=initial is not None, has_history=bool(history)):
+        if not self.applies_to(samples, has_initial=initial_state is not None, has_history=bool(history)):
             raise InvalidInput(
                 f"{self.name} needs {', '.join(self.needs)}; pass data as (x, y)"
                 f"{' and initial=state_dict before training' if 'initial' in self.needs else ''}"
@@ -180,7 +180,7 @@ class Measure:
         if {"targets", "labels"} & set(self.needs):
             arguments.append(samples.targets)  # type: ignore[arg-type]
         if "initial" in self.needs:
-            options["initial"] = initial
+            options["initial"] = initial_state
         if "history" in self.needs:
             options["history"] = history
         start = time.perf_counter()
@@ -233,14 +233,14 @@ def register_measure(
     units: str = "",
     direction: Direction = "none",
     aggregation: str = "",
-    numbers: Mapping[str, Number] | None = None,
-    by_default: bool = True,
-    dense: bool = False,
+    numbers: Mapping[str, ScalarInfo] | None = None,
+    default: bool = True,
+    supports_dense: bool = False,
     title: str = "",
     cost_class: str = "forward",
-    unchanged_by: tuple[str, ...] = (),
+    invariances: tuple[str, ...] = (),
     oracle: str = "",
-    peers: tuple[str, ...] = (),
+    cross_checks: tuple[str, ...] = (),
     sampling: Sampling | None = None,
     stream: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -255,14 +255,14 @@ def register_measure(
         direction: Direction of the only number that goes with a smaller gap.
         aggregation: Sum or mean, and over what.
         numbers: Facts of each number, for a measure that yields several.
-        by_default: Whether it is taken when no measures are named; False for one whose cost grows faster than the
+        default: Whether it is taken when no measures are named; False for one whose cost grows faster than the
             number of samples.
-        dense: Whether it also takes a label a position.
+        supports_dense: Whether it also takes a label a position.
         title: What it measures, in a few words that need no paper.
         cost_class: Which of `COST_CLASSES` the cost belongs to.
-        unchanged_by: Which of `REPARAMETRISATIONS` leave all its numbers as they are.
+        invariances: Which of `REPARAMETRISATIONS` leave all its numbers as they are.
         oracle: What its value is checked against.
-        peers: Other programs that compute it; the table of all measures says which were run.
+        cross_checks: Other programs that compute it; the table of all measures says which were run.
         sampling: How it is taken on a part of the samples; None where a part says nothing of all.
         stream: Name of the random stream that it shares with others; empty for its own.
 
@@ -273,11 +273,11 @@ def register_measure(
         InvalidInput: The name is taken by another function, or a need, a cost class or a reparametrisation is unknown.
     """
     check_choice("cost_class", cost_class, COST_CLASSES)
-    for change in unchanged_by:
+    for change in invariances:
         check_choice("unchanged_by", change, REPARAMETRISATIONS)
     for need in needs:
         if need not in NEEDS:
-            raise InvalidInput(f"needs must name any of {', '.join(NEEDS)}; got {need!r}.{nearest(need, NEEDS)}")
+            raise InvalidInput(f"needs must name any of {', '.join(NEEDS)}; got {need!r}.{did_you_mean(need, NEEDS)}")
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         taken = _MEASURES.get(name)
@@ -286,17 +286,17 @@ def register_measure(
             function.__qualname__,
         ):
             raise InvalidInput(f"A measure called {name!r} is registered already; choose another name.")
-        facts = dict(numbers) if numbers else {name: Number(units, direction, aggregation)}
+        facts = dict(numbers) if numbers else {name: ScalarInfo(units, direction, aggregation)}
         _MEASURES[name] = Measure(
-            name, function, needs, facts, cost, reference, by_default, dense, title,
-            cost_class, unchanged_by, oracle, peers, sampling, stream,
+            name, function, needs, facts, cost, reference, default, supports_dense, title,
+            cost_class, invariances, oracle, cross_checks, sampling, stream,
         )  # fmt: skip
         return function
 
     return register
 
 
-def measures() -> dict[str, Measure]:
+def list_measures() -> dict[str, Measure]:
     """All registered measures by name, sorted; those of gapscope are imported first."""
     import_all("gapscope.measures")
     return dict(sorted(_MEASURES.items()))
@@ -314,7 +314,7 @@ def get_measure(name: str) -> Measure:
     Raises:
         InvalidInput: There is none of this name; the nearest is named.
     """
-    known = measures()
+    known = list_measures()
     if name not in known:
-        raise InvalidInput(f"There is no measure {name!r}; known are {', '.join(known)}.{nearest(name, known)}")
+        raise InvalidInput(f"There is no measure {name!r}; known are {', '.join(known)}.{did_you_mean(name, known)}")
     return known[name]

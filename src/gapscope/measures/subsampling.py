@@ -10,40 +10,40 @@ from typing import Any
 
 import torch
 
-from gapscope.measures.budget import Share
-from gapscope.inspection.validation import Ready
 from gapscope.base.errors import GapscopeError
-from gapscope.base.randomness import stream_seed
-from gapscope.results.readings import Reading, Readings
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
-from gapscope.inspection.memoization import shared
+from gapscope.inspection.memoization import memoize
+from gapscope.inspection.validation import Ready
+from gapscope.measures.budget import Allocation
 from gapscope.measures.registry import Measure
+from gapscope.results.readings import Reading, Readings
 
 GROUPS = 8
 # smallest and largest values of a part lie inside those of all samples, by more than they spread
 EXTREMES = "_fence"
 
 
-@shared
-def parts_of(samples: Samples, groups: int) -> list[Samples]:
+@memoize
+def interleaved_groups(samples: Samples, groups: int) -> list[Samples]:
     """Return interleaved groups of samples, together all of them."""
     return [samples.subset(torch.arange(j, len(samples), groups)) for j in range(groups)]
 
 
-@shared
-def drawn(samples: Samples, n: int, seed: int) -> Samples:
+@memoize
+def subsample(samples: Samples, n: int, seed: int) -> Samples:
     """Return n random samples in their order; a smaller draw of the same seed is a part of a larger one."""
-    generator = torch.Generator().manual_seed(stream_seed(seed, "samples within the budget"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "samples within the budget"))
     order = torch.randperm(len(samples), generator=generator)
     return samples.subset(order[:n].sort().values)
 
 
-def taken(
+def evaluate_on_subset(
     item: Measure,
     ready: Ready,
-    share: Share,
+    share: Allocation,
     *,
-    initial: Mapping[str, Any] | None,
+    initial_state: Mapping[str, Any] | None,
     history: Sequence[Mapping[str, Any]] = (),
     options: Mapping[str, Any],
     seed: int,
@@ -54,7 +54,7 @@ def taken(
         item: The measure.
         ready: The network and all samples.
         share: Number of samples, and what else the plan says.
-        initial: State dictionary before training.
+        initial_state: State dictionary before training.
         history: Training history, one mapping an epoch.
         options: The caller's options.
         seed: Seed of the samples and of what is drawn.
@@ -62,18 +62,18 @@ def taken(
     Returns:
         Its readings; where samples are left out, each is an estimate of the number of all samples.
     """
-    total, before = len(ready.samples), ready.initial_for(item, initial)
+    total, before = len(ready.samples), ready.initial_for(item, initial_state)
 
     def take(samples: Samples, purpose: str = "") -> Readings:
         given = {**share.options, **options}
         if "generator" in item.options:
-            generator = torch.Generator().manual_seed(stream_seed(seed, (item.stream or item.name) + purpose))
+            generator = torch.Generator().manual_seed(derive_seed(seed, (item.stream or item.name) + purpose))
             given.setdefault("generator", generator)
         return item(ready.network_for(item), samples, initial=before, history=history, **given)
 
     if share.n >= total:
         return _noted(take(ready.samples), "one probe a sample" if share.options else "")
-    part = drawn(ready.samples, share.n, seed)
+    part = subsample(ready.samples, share.n, seed)
     how = f"{'probes on ' if share.options else ''}{share.n:,} of {total:,} samples"
     assert item.sampling is not None  # the plan leaves no samples out otherwise
     return _noted(_ESTIMATES[item.sampling.kind](take, part, total), how)
@@ -88,7 +88,7 @@ Take = Callable[..., Readings]
 
 def _mean(take: Take, part: Samples, total: int) -> Readings:
     """A mean over samples: the mean of the groups' means, its standard error from their spread, for finite samples."""
-    groups = parts_of(part, GROUPS)
+    groups = interleaved_groups(part, GROUPS)
     taken_groups = [take(group, f" of group {j}") for j, group in enumerate(groups)]
     weights = [len(group) / len(part) for group in groups]
     left_out = math.sqrt(1 - len(part) / total)
@@ -111,15 +111,15 @@ def _sum(take: Take, part: Samples, total: int) -> Readings:
     )
 
 
-def _own(take: Take, part: Samples, total: int) -> Readings:
+def _as_measured(take: Take, part: Samples, total: int) -> Readings:
     return take(part)
 
 
-def _whole(take: Take, part: Samples, total: int) -> Readings:
+def _with_group_error(take: Take, part: Samples, total: int) -> Readings:
     """The part's own number; eighths of the part spread the root of eight times as widely as it does."""
     whole = take(part)
     try:
-        groups = [take(group) for group in parts_of(part, GROUPS)]
+        groups = [take(group) for group in interleaved_groups(part, GROUPS)]
     except GapscopeError:  # no sample of a group is right, say: the number stands, its error is not known
         return Readings(replace(reading, standard_error=math.nan) for reading in whole)
     readings: list[Reading] = []
@@ -134,8 +134,8 @@ def _whole(take: Take, part: Samples, total: int) -> Readings:
 _ESTIMATES: Mapping[str, Callable[[Take, Samples, int], Readings]] = {
     "mean": _mean,
     "sum": _sum,
-    "own": _own,
-    "whole": _whole,
+    "own": _as_measured,
+    "whole": _with_group_error,
 }
 
 

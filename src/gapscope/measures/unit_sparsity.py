@@ -14,16 +14,16 @@ from gapscope.ablation.class_curves import ClassCurves, class_curves
 from gapscope.ablation.curves import areas, below_chance, reversed_turning_points, turning_points
 from gapscope.ablation.unit_order import ATTRIBUTES, Attribute
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.results.result import Result
 from gapscope.base.samples import Samples
-from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import check_labels, measuring, network_outputs, ready_inputs
-from gapscope.measures.registry import EVERYTHING, Number, Sampling, register_measure
+from gapscope.inspection.independence import check_sample_independence
+from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs, prepare_inputs
+from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.results.result import Result
 
 if TYPE_CHECKING:
     import pandas
 
-FITTED_FROM = 0.97
+MIN_TRAIN_ACCURACY = 0.97
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,12 +80,12 @@ class UnitSparsity(Result):
         return int((~self.reached_chance).sum())
 
     @property
-    def cautions(self) -> tuple[str, ...]:
+    def caveats(self) -> tuple[str, ...]:
         """What makes the two numbers doubtful for this network; empty where nothing does."""
         found = []
-        if self.accuracy < FITTED_FROM:
+        if self.accuracy < MIN_TRAIN_ACCURACY:
             found.append(
-                f"The paper's networks fit their training data (accuracy at least {FITTED_FROM}); here it is "
+                f"The paper's networks fit their training data (accuracy at least {MIN_TRAIN_ACCURACY}); here it is "
                 f"{self.accuracy:.3f}. Classes that are never predicted look sparse (zeta 1/(2M), kappa 0)."
             )
         if self.n_never_at_chance:
@@ -124,7 +124,7 @@ class UnitSparsity(Result):
             f"UnitSparsity(zeta={self.zeta:.4f}, kappa={self.kappa:.4f}, layer={self.layer!r}, "
             f"{self.n_units} units, {len(self.classes)} classes)"
         )
-        return "\n".join([head, *self.cautions])
+        return "\n".join([head, *self.caveats])
 
 
 def _sparsity(
@@ -168,15 +168,15 @@ def unit_sparsity(
     title="hidden units that each class needs",
     needs=("inputs", "labels"),
     numbers={
-        "zeta": Number("fraction of units", "lower", "mean over classes"),
-        "kappa": Number("accuracy", "higher", "mean over classes, area over fraction of units"),
+        "zeta": ScalarInfo("fraction of units", "lower", "mean over classes"),
+        "kappa": ScalarInfo("accuracy", "higher", "mean over classes, area over fraction of units"),
     },
     cost="1 forward pass up to the layer; 2 of the rest a sample and active unit, less behind a linear layer",
     reference="Zhao, Zhang and Hu 2022, eq. 2-6",
     cost_class="many",
-    unchanged_by=EVERYTHING,
+    invariances=EVERYTHING,
     oracle="a loop that masks one unit after the other",
-    peers=("the authors' program",),
+    cross_checks=("the authors' program",),
     sampling=Sampling("whole", 256, lambda k: 50),
 )
 def unit_sparsity(
@@ -276,8 +276,8 @@ def unit_sparsity(
     samples = Samples(x, y)
     if not samples.is_classification:
         raise InvalidInput(f"unit_sparsity needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
-    with measuring(network) as network:
-        check_samples_alone(network, ready_inputs(network, samples.inputs[:64]))
+    with measurement_mode(network) as network:
+        check_sample_independence(network, prepare_inputs(network, samples.inputs[:64]))
         n_outputs = network_outputs(network, x[:1]).shape[1]
         check_labels(y, n_outputs)
         classes = n_outputs if n_classes is None else n_classes

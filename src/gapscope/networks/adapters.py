@@ -12,8 +12,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, MissingExtra, require_extra
-from gapscope.base.random_streams import given_or_repeatable
-from gapscope.networks.initialization import drawing_from
+from gapscope.base.random_streams import resolve_generator
+from gapscope.networks.initialization import seeded_by
 
 
 def _import(package: str, extra: str) -> ModuleType:
@@ -48,7 +48,7 @@ def from_timm(name: str, *, n_outputs: int, generator: torch.Generator | None = 
         The model, without in-place activations.
     """
     timm = _import("timm", "vision")
-    with drawing_from(given_or_repeatable(generator, "initial weights")):
+    with seeded_by(resolve_generator(generator, "initial weights")):
         return _without_inplace(timm.create_model(name, num_classes=n_outputs, **options))
 
 
@@ -67,7 +67,7 @@ def from_torchvision(
         The model, without in-place activations.
     """
     models = _import("torchvision", "vision").models
-    with drawing_from(given_or_repeatable(generator, "initial weights")):
+    with seeded_by(resolve_generator(generator, "initial weights")):
         return _without_inplace(models.get_model(name, num_classes=n_outputs, **options))
 
 
@@ -117,7 +117,7 @@ def _from_config(config: Any, n_outputs: int | None, generator: torch.Generator 
     for task in ("Image", "Sequence"):
         known = getattr(transformers, f"MODEL_FOR_{task.upper()}_CLASSIFICATION_MAPPING")
         if type(config) in known:
-            with drawing_from(given_or_repeatable(generator, "initial weights")):
+            with seeded_by(resolve_generator(generator, "initial weights")):
                 return getattr(transformers, f"AutoModelFor{task}Classification").from_config(config)
     raise InvalidInput(
         f"transformers must know an image or sequence classifier for the config; got {type(config).__name__}. "

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from gapscope.networks.layers import Layers, convolution, fully_connected_head, image_shape, n_features, scaled
+from gapscope.networks.layers import Layers, convolution, fully_connected_head, image_shape, n_features, scale_channels
 
 _CHANNELS = (64, 192, 384, 256, 256)
 _POOLED = (1, 2, 5)
@@ -48,7 +48,7 @@ def alexnet(
     normalization = "batch" if batch_norm else "none"
     layers: Layers = {}
     for i, full_width in enumerate(_CHANNELS, start=1):
-        width = scaled(full_width, width_multiplier)
+        width = scale_channels(full_width, width_multiplier)
         pooled = i in _POOLED
         stride = (2 if i == 1 else 1) * (2 if pooled and not max_pool else 1)
         layers |= convolution(f"conv{i}", channels, width, stride=stride, normalization=normalization)

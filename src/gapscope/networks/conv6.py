@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from gapscope.networks.layers import Layers, convolution, fully_connected_head, image_shape, n_features, scaled
+from gapscope.networks.layers import Layers, convolution, fully_connected_head, image_shape, n_features, scale_channels
 
 
 def conv6(
@@ -34,11 +34,11 @@ def conv6(
     channels, *sides = image_shape("conv6", input_shape)
     layers: Layers = {}
     for i, full_width in enumerate((32, 32, 64, 64), start=1):
-        width = scaled(full_width, width_multiplier)
+        width = scale_channels(full_width, width_multiplier)
         layers |= convolution(f"conv{i}", channels, width, normalization=normalization)
         channels = width
     layers["pool"] = nn.MaxPool2d(2)
     features = n_features("conv6", layers, channels, sides)
-    hidden = [scaled(512, width_multiplier)]
+    hidden = [scale_channels(512, width_multiplier)]
     layers |= fully_connected_head(features, hidden, n_outputs, normalization=normalization)
     return nn.Sequential(OrderedDict(layers))

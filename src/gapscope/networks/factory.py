@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from gapscope.base.errors import InvalidInput, check_choice, check_range, nearest
-from gapscope.base.options import check_known, typed
+from gapscope.base.errors import InvalidInput, check_choice, check_range, did_you_mean
+from gapscope.base.options import check_known, coerce
 from gapscope.networks.alexnet import alexnet
 from gapscope.networks.conv6 import conv6
 from gapscope.networks.fully_connected import fully_connected
@@ -69,7 +69,7 @@ def network_options(name: str) -> dict[str, Any]:
 def _check_value(setting: str, option: str, value: Any, default: Any) -> None:
     """Check one option by its default's type, and by what its name stands for in every network."""
     expected = type(default)
-    typed(setting, value, expected)
+    coerce(setting, value, expected)
     if isinstance(value, str):
         check_choice(setting, value, _CHOICES[option])
     elif option == "dropout":
@@ -99,7 +99,7 @@ def check_network_options(name: str, options: Mapping[str, Any]) -> None:
     """  # noqa: E501
     if name not in _FAMILIES:
         known = network_names()
-        raise InvalidInput(f"There is no network {name!r}; known are {', '.join(known)}.{nearest(name, known)}")
+        raise InvalidInput(f"There is no network {name!r}; known are {', '.join(known)}.{did_you_mean(name, known)}")
     defaults = network_options(name)
     check_known(f"Network {name!r}", options, defaults)
     for option, value in options.items():
@@ -114,7 +114,7 @@ def _check_sizes(input_shape: Sequence[int], n_outputs: int) -> None:
     check_range("n_outputs", n_outputs, 1)
 
 
-def build(
+def build_network(
     name: str,
     *,
     input_shape: Sequence[int],

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from gapscope.base.errors import InvalidInput, check_choice
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.specs import INITIALIZATIONS
 
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -27,7 +27,7 @@ _WEIGHTS: dict[str, Callable[..., Tensor]] = {
 
 
 @contextmanager
-def drawing_from(generator: torch.Generator) -> Iterator[None]:
+def seeded_by(generator: torch.Generator) -> Iterator[None]:
     """Run code that draws from the global CPU random state under a seed from `generator`; restore the state after."""
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     with torch.random.fork_rng(devices=[]):
@@ -89,8 +89,8 @@ def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generat
     (True, [0.0, 0.0])
     """
     check_choice("initialization", kind, INITIALIZATIONS)
-    generator = given_or_repeatable(generator, "initial weights")
-    with torch.no_grad(), drawing_from(generator):
+    generator = resolve_generator(generator, "initial weights")
+    with torch.no_grad(), seeded_by(generator):
         for name, module in network.named_modules():
             if parametrize.is_parametrized(module):
                 raise InvalidInput(

@@ -22,7 +22,7 @@ NORMALIZATIONS = ("none", "batch", "group")
 Layers = dict[str, nn.Module]
 
 
-def scaled(channels: int, width_multiplier: float) -> int:
+def scale_channels(channels: int, width_multiplier: float) -> int:
     """Return `channels` times the multiplier, rounded, and at least 1.
 
     >>> scaled(64, 0.25), scaled(6, 0.01)

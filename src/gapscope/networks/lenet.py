@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from gapscope.networks.layers import Layers, convolution, fully_connected_head, image_shape, n_features, scaled
+from gapscope.networks.layers import Layers, convolution, fully_connected_head, image_shape, n_features, scale_channels
 
 
 def lenet5(
@@ -38,7 +38,7 @@ def lenet5(
     61706
     """
     channels, *sides = image_shape("lenet5", input_shape)
-    first, second, *hidden = (scaled(width, width_multiplier) for width in (6, 16, 120, 84))
+    first, second, *hidden = (scale_channels(width, width_multiplier) for width in (6, 16, 120, 84))
     normalization = "batch" if batch_norm else "none"
     padding = 2 if min(sides) < 32 else 0
     layers: Layers = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from gapscope.networks.layers import convolution, image_shape, pooled_head, scaled
+from gapscope.networks.layers import convolution, image_shape, pooled_head, scale_channels
 
 # (channels, stride) of each depthwise-separable block
 _BLOCKS = (
@@ -39,10 +39,10 @@ def mobilenet(
     """
     in_channels, *_ = image_shape("mobilenet", input_shape)
     bias = normalization == "none"
-    channels = scaled(32, width_multiplier)
+    channels = scale_channels(32, width_multiplier)
     layers = convolution("conv1", in_channels, channels, bias=bias, normalization=normalization)
     for block, (full_width, stride) in enumerate(_BLOCKS, start=1):
-        width = scaled(full_width, width_multiplier)
+        width = scale_channels(full_width, width_multiplier)
         name = f"block{block}_depthwise"
         layers |= convolution(
             name, channels, channels, stride=stride, groups=channels, bias=bias, normalization=normalization

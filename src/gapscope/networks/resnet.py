@@ -16,7 +16,7 @@ from gapscope.networks.layers import (
     image_shape,
     normalization_layers,
     pooled_head,
-    scaled,
+    scale_channels,
 )
 
 # n_layers: (channels, blocks) of each stage
@@ -116,7 +116,7 @@ def resnet(
     11173962
     """
     in_channels, *_ = image_shape(f"resnet{n_layers}", input_shape)
-    stages = [(scaled(width, width_multiplier), n_blocks) for width, n_blocks in _STAGES[n_layers]]
+    stages = [(scale_channels(width, width_multiplier), n_blocks) for width, n_blocks in _STAGES[n_layers]]
     channels = stages[0][0]
     bias = normalization == "none"
     layers = convolution("conv1", in_channels, channels, bias=bias, normalization=normalization)

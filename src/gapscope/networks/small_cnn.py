@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from gapscope.networks.layers import Layers, convolution, fully_connected_head, image_shape, n_features, scaled
+from gapscope.networks.layers import Layers, convolution, fully_connected_head, image_shape, n_features, scale_channels
 
 
 def small_cnn(
@@ -42,13 +42,13 @@ def small_cnn(
     normalization = "batch" if batch_norm else "none"
     layers: Layers = {}
     for i in range(1, depth + 1):
-        width = scaled(32 if i == 1 else 64, width_multiplier)
+        width = scale_channels(32 if i == 1 else 64, width_multiplier)
         layers |= convolution(f"conv{i}", channels, width, normalization=normalization)
         if i > depth - 2:
             layers[f"conv{i}_pool"] = nn.MaxPool2d(2)
         channels = width
     features = n_features("small_cnn", layers, channels, sides)
-    hidden = [scaled(128, width_multiplier)]
+    hidden = [scale_channels(128, width_multiplier)]
     layers |= fully_connected_head(
         features, hidden, n_outputs, dropout=dropout, output_dropout=dropout, normalization=normalization
     )

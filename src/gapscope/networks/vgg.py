@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from gapscope.networks.layers import Layers, convolution, fully_connected_head, image_shape, n_features, scaled
+from gapscope.networks.layers import Layers, convolution, fully_connected_head, image_shape, n_features, scale_channels
 
 _CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _CHANNELS = (64, 128, 256, 512, 512)
@@ -53,7 +53,7 @@ def vgg(
     normalization = "batch" if batch_norm else "none"
     layers: Layers = {}
     for block, (n_convolutions, full_width) in enumerate(zip(_CONVOLUTIONS[n_layers], _CHANNELS, strict=True), start=1):
-        width = scaled(full_width, width_multiplier)
+        width = scale_channels(full_width, width_multiplier)
         for i in range(1, n_convolutions + 1):
             stride = 2 if i == n_convolutions and not max_pool else 1
             name = f"block{block}_conv{i}"

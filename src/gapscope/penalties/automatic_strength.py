@@ -33,10 +33,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.inspection.network_adapter import Adapted
-from gapscope.inspection.outputs import checked_outputs, inspecting, network_outputs, unwrapped
 from gapscope.inspection.checks import check_module
-from gapscope.labels.label_issues import FEWEST_SAMPLES, judged_before_training
+from gapscope.inspection.network_adapter import NetworkAdapter
+from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs, unwrapped
+from gapscope.labels.label_issues import FEWEST_SAMPLES, assess_before_training
 
 # chosen on the tuning runs of the study `automatic_strength`, before any network that judges them was trained
 KAPPA, POWER = 0.65, 1.5
@@ -53,7 +53,7 @@ LIMITS = {
 }
 
 
-def memorised(
+def memorization_stats(
     probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], predicted: Int[Tensor, " n"]
 ) -> tuple[float, float]:
     """Return m and P of this file.
@@ -143,7 +143,7 @@ class AutomaticStrength:
                 "An automatic strength must be that of one process; got DistributedDataParallel, where each would find "
                 "its own. Pass a number."
             )
-        if isinstance(network, Adapted) and network.form is not None and network.form.columns:
+        if isinstance(network, NetworkAdapter) and network.form is not None and network.form.columns:
             raise InvalidInput(
                 "An automatic strength must be that of a network with one input, whose samples can be kept; this one "
                 f"has {len(network.form.columns)}, such as tokens and a mask. Pass a number."
@@ -155,7 +155,7 @@ class AutomaticStrength:
                 if self._kept:
                     self._untrained.load_state_dict(self._kept)
         elif self._calls % self.every == 0:
-            self._look(network)
+            self._update_strength(network)
         self._calls += 1
         return self.strength
 
@@ -180,7 +180,7 @@ class AutomaticStrength:
         known = len(self._seen)
         self._keep(inputs.detach(), targets.detach())
         if len(self._labels) >= self.watched or len(self._seen) == known:
-            self._judge()
+            self._predict_watched()
 
     def _keep(self, inputs: Tensor, labels: Tensor) -> None:
         """Samples that were not met before; the copies do not share the batch's memory."""
@@ -196,7 +196,7 @@ class AutomaticStrength:
                 self._inputs.append(sample.clone())
                 self._labels.append(label.clone())
 
-    def _judge(self) -> None:
+    def _predict_watched(self) -> None:
         """Predict the watched samples from each other, by the untrained network."""
         if len(self._labels) < FEWEST_SAMPLES:
             raise InvalidInput(
@@ -205,26 +205,26 @@ class AutomaticStrength:
             )
         assert self._untrained is not None
         labels = torch.stack(self._labels).cpu()
-        judged = judged_before_training(self._untrained, (torch.stack(self._inputs), labels))
+        judged = assess_before_training(self._untrained, (torch.stack(self._inputs), labels))
         predicted = torch.empty_like(labels)
-        predicted[judged.suspects.order] = judged.suspects.likelier
+        predicted[judged.suspects.indices] = judged.suspects.suggested_labels
         suspects = float((predicted != labels).double().mean())
         wrong = min(1.0, judged.noise.rate / max(suspects, 1e-9))
         self._allowed = TOLERANCE + KAPPA * (1 - wrong) ** POWER
         self._predicted, self._untrained, self._kept = predicted, None, {}
 
-    def _look(self, network: nn.Module) -> None:
+    def _update_strength(self, network: nn.Module) -> None:
         assert self._predicted is not None
         inputs, labels = torch.stack(self._inputs), torch.stack(self._labels).cpu()
-        with inspecting(network):
+        with inspection_mode(network):
             outputs = checked_outputs(network_outputs(network, inputs), len(inputs)).double().cpu()
-        m, ordinary = memorised(outputs.softmax(1), labels, self._predicted)
+        m, ordinary = memorization_stats(outputs.softmax(1), labels, self._predicted)
         share = m / max(ordinary, 1.5 / outputs.shape[1])
         self._best = max(self._best, ordinary)
-        self._move((share / self._allowed - 1) / BAND, collapsed=ordinary < GUARD * self._best)
+        self._step_strength((share / self._allowed - 1) / BAND, collapsed=ordinary < GUARD * self._best)
         self.history.append((self._calls, share, self._allowed, self.strength))
 
-    def _move(self, error: float, *, collapsed: bool) -> None:
+    def _step_strength(self, error: float, *, collapsed: bool) -> None:
         """Take one step of the strength; an error that is not finite (a diverging network) takes none."""
         if not math.isfinite(error):
             return

@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.inspection.outputs import explained
-from gapscope.inspection.checks import check_finite, check_holds_numbers, check_layers_can_be_watched, check_module
+from gapscope.inspection.checks import check_finite, check_holds_numbers, check_hookable, check_module
+from gapscope.inspection.outputs import explain_torch_errors
 from gapscope.penalties.automatic_strength import AutomaticStrength
 
 # Networks that a penalty has seen, which it does not look at again.
@@ -74,7 +74,7 @@ class Penalty(ABC):
 
     def with_outputs(self, network: nn.Module, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the network's outputs and the penalty, from one forward pass."""
-        return outputs_with_penalties(network, x, y, [self])
+        return forward_with_penalties(network, x, y, [self])
 
     def __call__(self, network: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
         """Return the penalty alone."""
@@ -85,12 +85,12 @@ def _check_once(network: nn.Module) -> None:
     """Refuse what no training can begin with; what comes of it later is the training's matter."""
     check_module(network)
     if network not in _CHECKED:
-        check_layers_can_be_watched(network)
+        check_hookable(network)
         check_finite(network)
         _CHECKED.add(network)
 
 
-def outputs_with_penalties(
+def forward_with_penalties(
     network: nn.Module, x: Tensor, y: Tensor | None, penalties: Sequence[Penalty]
 ) -> tuple[Tensor, Tensor]:
     """Run one forward pass and return its outputs with the sum of several penalties.
@@ -114,7 +114,7 @@ def outputs_with_penalties(
         for penalty in penalties:
             inputs, observed = stack.enter_context(penalty.observing(network, inputs))
             observations.append(observed)
-        with explained():
+        with explain_torch_errors():
             outputs = network(inputs)
     total = outputs.new_zeros(())
     for penalty, observed in zip(penalties, observations, strict=True):

@@ -61,7 +61,7 @@ class AutomaticDropout(Penalty):
         if not layers:
             raise InvalidInput(
                 "AutomaticDropout must be given a network with dropout layers (torch.nn.Dropout); this one has none. "
-                "Add them, or use gs.WeightPenalty('auto')."
+                "Add them, or use gs.penalties.L2Penalty('auto')."
             )
         for layer in layers:
             layer.p = self.strength

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.gradients.backward import whole_gradient
-from gapscope.gradients.frozen_batch_stats import held
+from gapscope.gradients.frozen_batch_stats import freeze_batch_stats
 from gapscope.gradients.log_determinant import log_determinant
 from gapscope.gradients.probes import ProbeSource, probe_scale
-from gapscope.gradients.recording import recording
-from gapscope.gradients.verification import verify
+from gapscope.gradients.recording import record_calls
 from gapscope.gradients.tape import Tape
-from gapscope.gradients.traces import every_output, square_norms
+from gapscope.gradients.traces import one_hot_cotangents, square_norms
+from gapscope.gradients.verification import verify
 from gapscope.inspection.outputs import checked_outputs
 from gapscope.penalties.automatic_strength import AutomaticStrength, strength_of
 from gapscope.penalties.base import Penalty
@@ -30,29 +30,29 @@ from gapscope.penalties.registry import register_penalty
 # How often (in applied steps) a penalty looks whether it has collapsed the network; how many looks in a row, and how
 # little probabilities may differ between samples, until it says that the network does not learn. BatchNorm in training
 # mode keeps even a dead network's outputs apart, by .03 falling to .01; those of a slow one that learns grow.
-_LOOK_EVERY = 20
-_LOOKS = 5
+_CHECK_INTERVAL = 20
+_N_CHECKS = 5
 _ALIKE = 0.03
 _GROWS = 1.2
 
 
 # from here on the penalty costs networks with normalisation layers accuracy (docs/gradient-similarity.md)
-_MUCH_WHERE_NORMALISED = 0.003
+_HIGH_IF_NORMALIZED = 0.003
 
 
 def _check_plain(network: nn.Module, most: float) -> None:
     layer = next((type(module).__name__ for module in network.modules() if "Norm" in type(module).__name__), None)
-    if layer is not None and most > _MUCH_WHERE_NORMALISED:
+    if layer is not None and most > _HIGH_IF_NORMALIZED:
         raise InvalidInput(
             f"An automatic strength that rises to {most:g} must be that of a network without normalisation layers, "
-            f"which lose accuracy from 0.001 to {_MUCH_WHERE_NORMALISED:g} on; got {layer}. Pass a number, or "
+            f"which lose accuracy from 0.001 to {_HIGH_IF_NORMALIZED:g} on; got {layer}. Pass a number, or "
             "AutomaticStrength(start=0.0001, least=0.0001, most=0.003), which is not judged yet."
         )
 
 
 def _batch_sum(network: nn.Module, outputs: Tensor, probe: Tensor) -> Tensor:
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    with held():
+    with freeze_batch_stats():
         gradients = whole_gradient(outputs, parameters, probe.to(outputs.dtype), create_graph=True)
     return torch.stack([gradient.square().sum() for gradient in gradients]).sum()
 
@@ -142,7 +142,7 @@ class GradientSimilarityPenalty(Penalty):
         if not self.count_call():
             yield inputs, None
             return
-        with recording(network, inputs) as tape:
+        with record_calls(network, inputs) as tape:
             yield inputs, tape
 
     def value(
@@ -160,7 +160,7 @@ class GradientSimilarityPenalty(Penalty):
         if (
             self.automatic is None
             and not self._warned
-            and (self._calls // self.every) % _LOOK_EVERY == 0
+            and (self._calls // self.every) % _CHECK_INTERVAL == 0
             and len(outputs) > 1
         ):
             self._warn_if_collapsed(outputs, total / outputs.numel())
@@ -169,7 +169,7 @@ class GradientSimilarityPenalty(Penalty):
 
     def _logdet(self, tape: Tape, outputs: Tensor) -> Tensor:
         verify(tape, outputs, create_graph=True)
-        parts = tape.contributions(outputs, every_output(outputs), create_graph=True)
+        parts = tape.contributions(outputs, one_hot_cotangents(outputs), create_graph=True)
         with torch.autocast(outputs.device.type, enabled=False):
             return log_determinant(list(parts.values()), self.noise)
 
@@ -178,16 +178,16 @@ class GradientSimilarityPenalty(Penalty):
         """Kind of its probes."""
         return self._probes.kind
 
-    def weightings(self, outputs: Float[Tensor, "n k"]) -> Float[Tensor, "c n k"]:
+    def cotangents(self, outputs: Float[Tensor, "n k"]) -> Float[Tensor, "c n k"]:
         """Weightings of the outputs whose squared gradients sum to the trace: every output, or the scaled probe."""
         if self.method == "exact":
-            return every_output(outputs)
+            return one_hot_cotangents(outputs)
         return self._probes.draw(outputs)[None] * math.sqrt(probe_scale(self.probe, outputs.shape[1]))
 
     def _trace(self, network: nn.Module, tape: Tape, outputs: Tensor) -> Tensor:
         if self.method == "probe" and self.probe == "batch_sum":
             return _batch_sum(network, outputs, self._probes.draw(outputs))
-        return square_norms(tape, outputs, self.weightings(outputs), create_graph=True).sum()
+        return square_norms(tape, outputs, self.cotangents(outputs), create_graph=True).sum()
 
     @torch.no_grad()
     def _warn_if_collapsed(self, outputs: Tensor, mean_trace: Tensor) -> None:
@@ -203,9 +203,9 @@ class GradientSimilarityPenalty(Penalty):
                 f"has collapsed the network: the mean trace is {float(mean_trace):.3f} (its floor is 1 with a bias at "
                 "the output) and the outputs are the same for all samples"
             )
-        elif self._looks_alike >= _LOOKS:
+        elif self._looks_alike >= _N_CHECKS:
             said = (
-                f"keeps the network from learning: for {_LOOKS * _LOOK_EVERY} steps its outputs have been nearly the "
+                f"keeps the network from learning: for {_N_CHECKS * _CHECK_INTERVAL} steps its outputs have been nearly the "
                 f"same for all samples (their probabilities differ by {difference:.2g} on average)"
             )
         else:

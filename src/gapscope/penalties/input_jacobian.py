@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice
-from gapscope.gradients.input_gradients import gradient_by_inputs
 from gapscope.gradients.double_backward import differentiable_kernels
-from gapscope.gradients.frozen_batch_stats import held, holdable
+from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_batch_stats
+from gapscope.gradients.input_gradients import input_gradient
 from gapscope.gradients.probes import ProbeSource, probe_scale
-from gapscope.gradients.traces import every_output
-from gapscope.inspection.outputs import checked_outputs, uncompiled, unwrapped
+from gapscope.gradients.traces import one_hot_cotangents
+from gapscope.inspection.outputs import checked_outputs, eager_mode, unwrapped
 from gapscope.penalties.automatic_strength import check_fixed
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
@@ -83,7 +83,7 @@ class InputJacobianPenalty(Penalty):
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
         """Let the inputs have a gradient, and the statistics of the batch be held."""
         modules = dict(unwrapped(network).named_modules())
-        with uncompiled(), differentiable_kernels(modules.values()), holdable(modules, needed=False):
+        with eager_mode(), differentiable_kernels(modules.values()), allow_frozen_stats(modules, needed=False):
             yield differentiable_inputs(inputs), None
 
     def value(
@@ -92,13 +92,13 @@ class InputJacobianPenalty(Penalty):
         """Return the penalty."""
         outputs = checked_outputs(outputs, len(inputs))
         if self.method == "exact":
-            weightings, scale = every_output(outputs), 1
+            weightings, scale = one_hot_cotangents(outputs), 1
         else:
             weightings = self._probes.draw(outputs).to(outputs.dtype)[None]
             scale = probe_scale(self._probes.kind, outputs.shape[1])
-        with held():
+        with freeze_batch_stats():
             squares = [
-                gradient_by_inputs(network, outputs, inputs, weighting, create_graph=True).square().sum()
+                input_gradient(network, outputs, inputs, weighting, create_graph=True).square().sum()
                 for weighting in weightings
             ]
         count = outputs.numel() if self.reduction == "mean" else 1

@@ -12,11 +12,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.gradients.backward import whole_gradient
-from gapscope.gradients.input_gradients import gradient_by_inputs
 from gapscope.gradients.double_backward import differentiable_kernels
-from gapscope.gradients.frozen_batch_stats import held, holdable
-from gapscope.inspection.losses import loss_of
-from gapscope.inspection.outputs import uncompiled, unwrapped
+from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_batch_stats
+from gapscope.gradients.input_gradients import input_gradient
+from gapscope.inspection.losses import default_loss
+from gapscope.inspection.outputs import eager_mode, unwrapped
 from gapscope.penalties.automatic_strength import AutomaticStrength, check_fixed, strength_of
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.input_jacobian import differentiable_inputs
@@ -78,7 +78,7 @@ class LossGradientPenalty(Penalty):
         self.strength, self.automatic = strength_of(strength, "LossGradientPenalty")
         self.wrt, self.every = wrt, every
         self._calls = 0
-        self.loss = loss_of if loss is None else loss
+        self.loss = default_loss if loss is None else loss
 
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
@@ -90,9 +90,9 @@ class LossGradientPenalty(Penalty):
             return
         modules, by_sample = dict(unwrapped(network).named_modules()), self.wrt == "inputs"
         with (
-            uncompiled(),
+            eager_mode(),
             differentiable_kernels(modules.values()),
-            holdable(modules if by_sample else {}, needed=False),
+            allow_frozen_stats(modules if by_sample else {}, needed=False),
         ):
             yield differentiable_inputs(inputs) if by_sample else inputs, True
 
@@ -106,8 +106,8 @@ class LossGradientPenalty(Penalty):
             return outputs.new_zeros(())
         strength, loss = self.strength * self.every, self.loss(outputs, targets)
         if self.wrt == "inputs":
-            with held():
-                gradient = gradient_by_inputs(network, loss * len(inputs), inputs, create_graph=True)
+            with freeze_batch_stats():
+                gradient = input_gradient(network, loss * len(inputs), inputs, create_graph=True)
             return strength * gradient.square().sum() / len(inputs)
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         gradients = whole_gradient(loss, parameters, create_graph=True)

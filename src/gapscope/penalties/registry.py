@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from gapscope.base.errors import InvalidInput, nearest
+from gapscope.base.errors import InvalidInput, did_you_mean
 from gapscope.base.importing import import_all
 from gapscope.base.options import check_known
 
@@ -60,7 +60,7 @@ def make_penalty(name: str, options: Mapping[str, Any]) -> Any:
     """
     known = penalties()
     if name not in known:
-        raise InvalidInput(f"There is no penalty {name!r}; known are {', '.join(known)}.{nearest(name, known)}")
+        raise InvalidInput(f"There is no penalty {name!r}; known are {', '.join(known)}.{did_you_mean(name, known)}")
     settings = inspect.signature(known[name]).parameters
     check_known(f"Penalty {name!r}", options, settings, noun="setting")
     missing = [key for key, item in settings.items() if item.default is item.empty and key not in options]

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gapscope.base.errors import InvalidInput, check_range, nearest
+from gapscope.base.errors import InvalidInput, check_range, did_you_mean
 from gapscope.base.options import check_known
 from gapscope.base.specs import LossSpec
-from gapscope.inspection.losses import class_logits, loss_of, sample_losses
+from gapscope.inspection.losses import class_logits, default_loss, sample_losses
 from gapscope.inspection.outputs import check_labels
 
 
@@ -107,7 +107,7 @@ class EarlyLearningRegularization(RobustLoss):
         self.strength, self.momentum = strength, momentum
         self.averages = torch.zeros(0, 0)
 
-    def _room_for(self, indices: Tensor, probabilities: Tensor) -> None:
+    def _grow_to(self, indices: Tensor, probabilities: Tensor) -> None:
         """One row a sample, as many as the largest index asks for; a sample not seen yet has zeros."""
         missing = int(indices.max()) + 1 - len(self.averages)
         if self.averages.shape[1] != probabilities.shape[1]:
@@ -123,12 +123,12 @@ class EarlyLearningRegularization(RobustLoss):
         logits = _checked(outputs, labels)
         probabilities = logits.softmax(1).clamp(1e-4, 1 - 1e-4)
         seen = probabilities.detach()
-        self._room_for(indices, seen)
+        self._grow_to(indices, seen)
         indices = indices.to(seen.device)
         renewed = self.momentum * self.averages[indices] + (1 - self.momentum) * seen / seen.sum(1, keepdim=True)
         self.averages[indices] = renewed
         agreement = (1 - (renewed * probabilities).sum(1)).log()
-        return loss_of(logits, labels) + self.strength * agreement.mean()
+        return default_loss(logits, labels) + self.strength * agreement.mean()
 
     def state_dict(self) -> dict[str, Tensor]:
         """The averages."""
@@ -162,7 +162,7 @@ def make_loss(spec: LossSpec) -> RobustLoss | None:
     if spec.name not in LOSSES:
         raise InvalidInput(
             f"training.loss.name must be 'default' or one of {', '.join(LOSSES)}; got {spec.name!r}."
-            f"{nearest(spec.name, ['default', *LOSSES])}"
+            f"{did_you_mean(spec.name, ['default', *LOSSES])}"
         )
     made = LOSSES[spec.name]
     check_known(f"Loss {spec.name!r}", spec.options, inspect.signature(made).parameters, noun="setting")

@@ -14,7 +14,7 @@ from gapscope.penalties.registry import register_penalty
 
 
 @register_penalty("weight")
-class WeightPenalty(Penalty):
+class L2Penalty(Penalty):
     r"""$\lambda \sum_i |\theta_i|^2$ over all trainable parameters, biases included; a sum, not a mean.
 
     With plain SGD this equals `weight_decay = 2 * strength`. Exact.

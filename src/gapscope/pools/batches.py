@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from gapscope.base.errors import DamagedFileWarning
 from gapscope.base.files import make_folder, to_json
+from gapscope.base.specs import RunSpec
 from gapscope.results.records import Record
-from gapscope.base.specs import Spec
 
 if TYPE_CHECKING:
     from gapscope.pools.readings import RunOptions
 
-Batch = tuple[list[Spec], list[Path], "RunOptions"]
+Batch = tuple[list[RunSpec], list[Path], "RunOptions"]
 
 
 def run_batch(batch: Batch) -> list[tuple[Record | Exception, list[str]]]:
@@ -32,7 +32,7 @@ def run_batch(batch: Batch) -> list[tuple[Record | Exception, list[str]]]:
     return [(outcome, [] if number else notes) for number, outcome in enumerate(outcomes)]
 
 
-def _likeness(spec: Spec) -> str:
+def _stacking_key(spec: RunSpec) -> str:
     """Equal for networks that may be trained in one stack: what must not differ, as far as the spec tells."""
     data, training = spec.data.to_dict(), spec.training.to_dict()
     kept = ("optimizer", "nesterov", "batch_size", "augmentation", "precision")
@@ -43,16 +43,16 @@ def _likeness(spec: Spec) -> str:
     return to_json(parts)
 
 
-def batches(specs: Sequence[Spec], stack: int, workers: int) -> list[list[Spec]]:
+def group_specs(specs: Sequence[RunSpec], stack: int, workers: int) -> list[list[RunSpec]]:
     """The specs in lists of at most `stack` that are alike, small enough that every worker has work."""
-    groups: dict[str, list[Spec]] = {}
+    groups: dict[str, list[RunSpec]] = {}
     for spec in specs:
-        groups.setdefault(_likeness(spec) if stack > 1 else spec.id, []).append(spec)
+        groups.setdefault(_stacking_key(spec) if stack > 1 else spec.id, []).append(spec)
     most = min(stack, -(-len(specs) // workers))
     return [group[start : start + most] for group in groups.values() for start in range(0, len(group), most)]
 
 
-def dead_worker_record(spec: Spec, folder: Path) -> Record:
+def dead_worker_record(spec: RunSpec, folder: Path) -> Record:
     """Write and return the record of a network that killed its worker."""
     record = Record(
         id=spec.id,

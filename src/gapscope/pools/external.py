@@ -9,27 +9,27 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gapscope.inspection.validation import in_eager_mode, ready
-from gapscope.measures.measurement import Budget, measure
 from gapscope.base.environment import environment
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import to_json
-from gapscope.results.records import Record
 from gapscope.base.samples import Samples, as_samples
-from gapscope.inspection.losses import scores
+from gapscope.inspection.losses import evaluate
+from gapscope.inspection.validation import eager_mode, prepare
+from gapscope.measures.measurement import Budget, measure
+from gapscope.results.records import Record
 
 
 def _scores(network: nn.Module, samples: Samples, split: str) -> dict[str, float]:
     if samples.targets is None:
         raise InvalidInput(f"The {split} data of a record need targets; got inputs alone. Pass (x, y).")
-    with in_eager_mode():
-        found = ready(network, samples)
+    with eager_mode():
+        found = prepare(network, samples)
         if found.refused:
             raise InvalidInput(f"The {split} data do not fit the network: {found.refused}.")
-        return {f"{split}_{name}": value for name, value in scores(found.network, samples).items()}
+        return {f"{split}_{name}": value for name, value in evaluate(found.network, samples).items()}
 
 
-def record(
+def record_network(
     network: nn.Module,
     data: Any,
     *,
@@ -39,9 +39,9 @@ def record(
     settings: Mapping[str, Any] | None = None,
     measures: Sequence[str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
-    initial: Mapping[str, Tensor] | None = None,
+    initial_state: Mapping[str, Tensor] | None = None,
     seed: int = 0,
-    budget: Budget = "auto",
+    time_budget: Budget = "auto",
     progress: bool = True,
 ) -> Record:
     """Score and measure a network that was trained elsewhere, and return its record.
@@ -59,9 +59,9 @@ def record(
         settings: What else is known of the training, such as {"learning_rate": 0.1}: columns `hp.*` of the table.
         measures: Names of measures, as for `measure`.
         options: Measure name -> keyword options of that measure.
-        initial: The state dictionary before training.
+        initial_state: The state dictionary before training.
         seed: Seed of the measures that draw noise or probes.
-        budget: Seconds, as for `measure`. Take the same for all networks of a pool.
+        time_budget: Seconds, as for `measure`. Take the same for all networks of a pool.
         progress: Whether to show a bar.
 
     Returns:
@@ -83,7 +83,14 @@ def record(
     if test is not None:
         own_scores |= _scores(network, as_samples(test), "test")
     readings = measure(
-        network, samples, measures, initial=initial, options=options, seed=seed, budget=budget, progress=progress
+        network,
+        samples,
+        measures,
+        initial_state=initial_state,
+        options=options,
+        seed=seed,
+        time_budget=time_budget,
+        progress=progress,
     )
     spec: dict[str, Any] = {"name": name, "network": {"name": family or type(network).__name__}}
     if settings:

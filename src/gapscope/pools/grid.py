@@ -11,10 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gapscope.base.errors import InvalidInput, UnreadableFile, check_range, nearest
+from gapscope.base.errors import InvalidInput, UnreadableFile, check_range, did_you_mean
 from gapscope.base.files import check_file
 from gapscope.base.options import check_known
-from gapscope.base.specs import Spec, setting_paths
+from gapscope.base.specs import RunSpec, setting_paths
 
 _TABLES = ("base", "cases", "axes", "measures", "max_networks")
 
@@ -25,7 +25,7 @@ def _check_path(path: str, where: str) -> None:
     if path in known or (stem in ("data.options", "network.options") and path.count(".") == 2):
         return
     raise InvalidInput(f"{where} must name settings by their path, such as 'data.label_noise'; got {path!r}."
-                       f"{nearest(path, known)}")  # fmt: skip
+                       f"{did_you_mean(path, known)}")  # fmt: skip
 
 
 def _check_tables(cases: Any, axes: Any, measures: Any) -> None:
@@ -53,7 +53,7 @@ class Grid:
     6
     """
 
-    base: Spec = field(default_factory=Spec)
+    base: RunSpec = field(default_factory=RunSpec)
     cases: Sequence[Mapping[str, Any]] = ()
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     measures: tuple[str, ...] | None = None
@@ -78,7 +78,7 @@ class Grid:
                 f"values out of its axes, or set max_networks = {combinations} if you mean them all."
             )
 
-    def __iter__(self) -> Iterator[Spec]:
+    def __iter__(self) -> Iterator[RunSpec]:
         """Yield each spec once, in the order of cases and axes."""
         return iter(self._specs)
 
@@ -86,7 +86,7 @@ class Grid:
         return len(self._specs)
 
     @cached_property
-    def _specs(self) -> tuple[Spec, ...]:
+    def _specs(self) -> tuple[RunSpec, ...]:
         tables: dict[Any, Any] = {}
         specs = (
             self.base.replace({**case, **dict(zip(self.axes, values, strict=True))}, made=tables)
@@ -115,7 +115,7 @@ class Grid:
         if measures is not None and not isinstance(measures, list | tuple):
             raise InvalidInput(f'measures must be a list of names; got {measures!r}. Write measures = ["accuracy"].')
         return cls(
-            base=Spec.from_dict(content.get("base", {})),
+            base=RunSpec.from_dict(content.get("base", {})),
             cases=content.get("cases", ()),
             axes=content.get("axes", {}),
             measures=None if measures is None else tuple(measures),

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.base.column_store import ColumnStore
 from gapscope.base.errors import DamagedFile, DamagedFileWarning, GapscopeError, UnreadableFile
-from gapscope.base.files import written_whole
-from gapscope.results.records import RECORD, Record, read_noted, row_of
+from gapscope.base.files import atomic_writer
+from gapscope.results.records import RECORD, Record, read_with_warning, record_to_row
 
 if TYPE_CHECKING:
     import pandas
@@ -122,7 +122,7 @@ class IndexedRecords:
             warnings.warn(note, DamagedFileWarning, stacklevel=stacklevel + 1)
         if self.unreadable:
             warnings.warn(
-                left_out(
+                unreadable_warning(
                     len(self.unreadable), len(self) + len(self.unreadable), folder, next(iter(self.unreadable.values()))
                 ),
                 DamagedFileWarning,
@@ -130,7 +130,7 @@ class IndexedRecords:
             )
 
 
-def left_out(count: int, of: int, folder: Path, first: str) -> str:
+def unreadable_warning(count: int, of: int, folder: Path, first: str) -> str:
     """The warning about records that cannot be read."""
     return f"{count} of {of} records of {folder} were left out; the first: {first}"
 
@@ -177,13 +177,13 @@ def _write(path: Path, rows: ColumnStore, stamps: Sequence[Stamp]) -> None:
     numbers = array("q", (number for stamp in stamps for number in stamp))
     body = json.dumps({"stamps": numbers.tobytes().hex(), "rows": rows.to_plain()}).encode()
     head = json.dumps({"schema": SCHEMA, "crc32": zlib.crc32(body)}).encode()
-    with written_whole(path, durable=False) as file:
+    with atomic_writer(path, durable=False) as file:
         file.write(head + b"\n" + body)
 
 
 def _row(record: Record) -> dict[str, Any]:
     tried = sorted({reading.measure for reading in record.readings} | set(record.unmeasured))
-    return row_of(record) | {
+    return record_to_row(record) | {
         MESSAGE: record.message,
         STOPPED: record.stopped,
         UNMEASURED: json.dumps(dict(record.unmeasured)),
@@ -204,7 +204,7 @@ class _Reading:
 
     def read(self, folder: Path, stamp: Stamp, settled: int) -> None:
         try:
-            record, note = read_noted(folder)
+            record, note = read_with_warning(folder)
         except UnreadableFile as error:
             self.unreadable[folder.name] = str(error)
             if isinstance(error, DamagedFile):
@@ -220,7 +220,7 @@ class _Reading:
         self.stamps.append((0,) * BOTH if young else stamp)
 
 
-def indexed(folder: Path) -> IndexedRecords:
+def load_index(folder: Path) -> IndexedRecords:
     """Return what the records of a pool say; only those are opened that are new or have changed since the last time.
 
     Args:

@@ -50,7 +50,7 @@ def _check_names(jobs: Mapping[str, Job]) -> None:
             )
 
 
-def remembered(
+def run_cached(
     jobs: Mapping[str, Job],
     folder: str | Path,
     *,

@@ -10,22 +10,22 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import UnreadableFile
 from gapscope.base.files import to_json
-from gapscope.results.records import Record
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.data import Problem
-from gapscope.pools.from_spec import build_network, prepared
-from gapscope.pools.readings import RunOptions, with_readings
+from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.pools.readings import RunOptions, measure_record
+from gapscope.results.records import Record
 from gapscope.training.checkpoints import load_tensors, set_weights
 
 
-def _read_weights(weights: Path, data_root: str | None) -> tuple[Spec, dict[str, Tensor], Problem, dict[str, Any]]:
+def _read_weights(weights: Path, data_root: str | None) -> tuple[RunSpec, dict[str, Tensor], Problem, dict[str, Any]]:
     """Spec and weights of a stored network with the data it was trained on."""
     tensors, facts = load_tensors(weights)
     if "spec" not in facts:
         raise UnreadableFile(
             f"{weights} must carry the spec of its network; it holds weights alone. Pass weights that a pool wrote."
         )
-    spec = Spec.from_dict(facts["spec"])
+    spec = RunSpec.from_dict(facts["spec"])
     problem, corruption = prepared(spec, data_root)
     if json.loads(to_json(corruption)) != facts.get("corruption"):
         raise UnreadableFile(
@@ -60,13 +60,13 @@ def load_with_initial(weights: Path, data_root: str | None = None) -> tuple[nn.M
         The network, its state dictionary before training, and its problem.
     """
     spec, tensors, problem, _ = _read_weights(weights, data_root)
-    network = build_network(spec, problem)
+    network = network_from_spec(spec, problem)
     initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
     set_weights(network, tensors, str(weights))
     return network, initial, problem
 
 
-def read_network(weights: Path, options: RunOptions, record: Record | None = None) -> Record:
+def measure_stored_network(weights: Path, options: RunOptions, record: Record | None = None) -> Record:
     """Measure a network whose weights a pool wrote, on the data it was trained on; nothing is written.
 
     Args:
@@ -78,8 +78,8 @@ def read_network(weights: Path, options: RunOptions, record: Record | None = Non
         The record with its readings.
     """
     spec, tensors, problem, corruption = _read_weights(weights, options.data_root)
-    network = build_network(spec, problem).to(options.device)
+    network = network_from_spec(spec, problem).to(options.device)
     initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
     set_weights(network, tensors, str(weights))
     record = record or Record(id=spec.id, spec=spec.to_dict(), status="finished", corruption=corruption)
-    return with_readings(record, network, initial, problem, options)
+    return measure_record(record, network, initial, problem, options)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from gapscope.base.errors import InvalidInput, NotWritten
-from gapscope.base.files import make_folder, written_whole
-from gapscope.results.records import RECORD, Record
+from gapscope.base.files import atomic_writer, make_folder
 from gapscope.pools.batches import Batch, run_batch
+from gapscope.results.records import RECORD, Record
 
 
-class Copies:
+class Mirror:
     """Finished runs at an address of fsspec: `s3://bucket/pool`, `gs://...`, `sftp://...`, or a folder.
 
     Args:
@@ -29,7 +29,7 @@ class Copies:
         self._there  # noqa: B018 - an address that cannot be used is refused here
 
     def __reduce__(self) -> Any:
-        return Copies, (self.address,)
+        return Mirror, (self.address,)
 
     @cached_property
     def _there(self) -> tuple[Any, str]:
@@ -87,7 +87,7 @@ class Copies:
         names = sorted((Path(path).name for path in files.ls(there, detail=False)), key=lambda name: name == RECORD)
         for name in names:
             if not name.endswith(".part"):
-                with files.open(f"{there}/{name}", "rb") as source, written_whole(folder / name) as target:
+                with files.open(f"{there}/{name}", "rb") as source, atomic_writer(folder / name) as target:
                     shutil.copyfileobj(source, target)
         return True
 
@@ -98,7 +98,7 @@ class Copies:
         return {Path(path).name for path in files.ls(root, detail=False)} if files.exists(root) else set()
 
 
-def run_and_copy(copies: Copies, batch: Batch) -> list[tuple[Record | Exception, list[str]]]:
+def run_and_copy(copies: Mirror, batch: Batch) -> list[tuple[Record | Exception, list[str]]]:
     """Done in a worker, which may have nothing in common with the driver but the address: `run_batch`, then copies.
 
     A run that is there already (and lacks a measure) is fetched, so that it is not trained again.

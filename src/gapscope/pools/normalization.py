@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from gapscope.base.errors import InvalidInput, NotMeasurable, nearest
-from gapscope.base.randomness import stream_seed
+from gapscope.base.errors import InvalidInput, NotMeasurable, did_you_mean
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
-from gapscope.base.specs import NormalizationSpec, Spec
-from gapscope.batch_norm import initialize_from_data, refresh_population, replace, weight_normalize
+from gapscope.base.specs import NormalizationSpec, RunSpec
+from gapscope.batch_norm import initialize_from_data, refresh_population, replace_batch_norm, weight_normalize
 from gapscope.batch_norm.norm_layers import BATCH_NORMS
 from gapscope.data import Problem
 from gapscope.penalties.base import Penalty
@@ -24,7 +24,7 @@ INITIALIZED_ON = 500
 DECAYS_AN_EPOCH, DECAY_DRAWS = 2, 2
 
 
-def normalized(network: nn.Module, spec: Spec, problem: Problem) -> nn.Module:
+def apply_normalization(network: nn.Module, spec: RunSpec, problem: Problem) -> nn.Module:
     """Return the freshly built network with the normalisation of its spec.
 
     All kinds of a seed start from the same weights, except that weight normalisation draws directions and sets lengths
@@ -42,12 +42,12 @@ def normalized(network: nn.Module, spec: Spec, problem: Problem) -> nn.Module:
     if chosen == NormalizationSpec():
         return network
     if chosen.only_in:
-        network = replace(network, "none", layers=_all_but(network, chosen.only_in), inputs=inputs[:2])
+        network = replace_batch_norm(network, "none", layers=_all_but(network, chosen.only_in), inputs=inputs[:2])
     if chosen.kind != "batch":
         options: dict[str, Any] = {"ghost_size": chosen.emulated_size} if chosen.kind == "ghost" else {}
-        network = replace(network, chosen.kind, weight_norm=chosen.weight_norm, inputs=inputs[:2], **options)
+        network = replace_batch_norm(network, chosen.kind, weight_norm=chosen.weight_norm, inputs=inputs[:2], **options)
     if chosen.weight_norm:
-        directions = torch.Generator().manual_seed(stream_seed(spec.seed, "directions"))
+        directions = torch.Generator().manual_seed(derive_seed(spec.seed, "directions"))
         weight_normalize(network).eval()
         initialize_from_data(network, inputs, std=chosen.directions_std, generator=directions)
     return network
@@ -58,18 +58,18 @@ def _all_but(network: nn.Module, name: str) -> list[str]:
     if name not in names:
         raise InvalidInput(
             f"normalization.only_in must name a batch-norm layer of the network, {', '.join(names)}; got {name!r}."
-            f"{nearest(name, names)}"
+            f"{did_you_mean(name, names)}"
         )
     return [there for there in names if there != name]
 
 
-def population(spec: Spec, train: Samples) -> Samples:
+def population(spec: RunSpec, train: Samples) -> Samples:
     """The training samples on which population statistics and gamma decay are measured: the first of a random order."""
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
     return train.subset(order[: spec.normalization.population_samples])
 
 
-def penalties_of(spec: Spec, problem: Problem) -> list[Penalty]:
+def penalties_of(spec: RunSpec, problem: Problem) -> list[Penalty]:
     """The penalties of the recipe, and the gamma decay that population statistics get in place of batches."""
     penalties = [make_penalty(item.name, item.options) for item in spec.training.penalties]
     chosen = spec.normalization
@@ -91,7 +91,7 @@ class PopulationStatistics:
     upon layer. So they are measured before every step.
     """
 
-    def __init__(self, network: nn.Module, spec: Spec, problem: Problem) -> None:
+    def __init__(self, network: nn.Module, spec: RunSpec, problem: Problem) -> None:
         self.network = network
         self.samples = population(spec, problem.train) if spec.normalization.kind == "population" else None
 
@@ -109,7 +109,7 @@ class PopulationStatistics:
             self.refresh()
 
     @contextmanager
-    def before_every_step(self) -> Iterator[None]:
+    def refresh_before_steps(self) -> Iterator[None]:
         """Within it, a forward pass in training mode measures the statistics first."""
         if self.samples is None:
             yield

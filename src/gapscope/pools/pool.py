@@ -21,15 +21,15 @@ from gapscope.base.errors import (
     check_range,
 )
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
+from gapscope.base.specs import RunSpec
+from gapscope.pools.batches import Batch, dead_worker_record, group_specs, run_batch
+from gapscope.pools.cleanup import is_unmarked_pool, remove_temporary_files, superseded_checkpoints
+from gapscope.pools.engines import Engine, chosen_engine
+from gapscope.pools.index import IndexedRecords, load_index, misnamed, unreadable_warning
+from gapscope.pools.mirror import Mirror, run_and_copy
+from gapscope.pools.status import PoolStatus, missing_specs, pool_status
 from gapscope.results.readings import SCHEMA
 from gapscope.results.records import RECORD, Record
-from gapscope.base.specs import Spec
-from gapscope.pools.batches import Batch, batches, dead_worker_record, run_batch
-from gapscope.pools.mirror import Copies, run_and_copy
-from gapscope.pools.engines import Engine, chosen_engine
-from gapscope.pools.index import IndexedRecords, indexed, left_out, misnamed
-from gapscope.pools.cleanup import is_unmarked_pool, remove_temporary_files, superseded_checkpoints
-from gapscope.pools.status import PoolStatus, missing_of, status_of
 
 if TYPE_CHECKING:
     import pandas
@@ -80,7 +80,7 @@ class Pool:
         """Folder of one run."""
         return self.folder / "runs" / spec_id
 
-    def record(self, spec_id: str) -> Record | None:
+    def get_record(self, spec_id: str) -> Record | None:
         """Record of one run, None while there is none."""
         folder = self.run_folder(spec_id)
         return Record.read(folder) if (folder / RECORD).exists() else None
@@ -103,7 +103,7 @@ class Pool:
             except UnreadableFile as error:
                 wrong.append(str(error))
         if wrong:
-            first = left_out(len(wrong), len(records) + len(wrong), self.folder, wrong[0])
+            first = unreadable_warning(len(wrong), len(records) + len(wrong), self.folder, wrong[0])
             warnings.warn(first, DamagedFileWarning, stacklevel=2)
         return records
 
@@ -117,27 +117,27 @@ class Pool:
         except OSError:
             return 0
 
-    def indexed(self) -> IndexedRecords:
+    def index(self) -> IndexedRecords:
         """What all records say, from the index of the pool; files that are new or have changed are read.
 
         Returns:
             One row a record; warnings (`DamagedFileWarning`) say what was left out and why.
         """
-        found = indexed(self.folder)
+        found = load_index(self.folder)
         found.warn(self.folder, stacklevel=2)
         return found
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row a network, see `records_to_pandas`; of a large pool without opening every file."""
-        return self.indexed().table()
+        return self.index().table()
 
-    def status(self, specs: Iterable[Spec]) -> PoolStatus:
+    def status(self, specs: Iterable[RunSpec]) -> PoolStatus:
         """How far the runs of `specs` are."""
-        return status_of(self.folder, specs)
+        return pool_status(self.folder, specs)
 
     def missing(
-        self, specs: Iterable[Spec], *, measures: Sequence[str] | None = None, retry_failed: bool = False
-    ) -> list[Spec]:
+        self, specs: Iterable[RunSpec], *, measures: Sequence[str] | None = None, retry_failed: bool = False
+    ) -> list[RunSpec]:
         """Specs without a record, with a record that lacks one of `measures`, and (on request) with a failed one.
 
         A damaged record is none; one that cannot be read for another reason (permissions, a newer gapscope) is left
@@ -151,18 +151,18 @@ class Pool:
         Returns:
             Those of the specs that a run would work on.
         """
-        return missing_of(self.folder, specs, measures=measures or (), retry_failed=retry_failed)
+        return missing_specs(self.folder, specs, measures=measures or (), retry_failed=retry_failed)
 
     def run(
         self,
-        grid: Iterable[Spec],
+        grid: Iterable[RunSpec],
         *,
         workers: int = 2,
         stack: int = 1,
         engine: str = "local",
         address: str | None = None,
         gpus: float = 0.0,
-        copies: str | None = None,
+        mirror: str | None = None,
         measures: Sequence[str] | None = None,
         measure_options: Mapping[str, Mapping[str, Any]] | None = None,
         measure_samples: int | None = None,
@@ -185,7 +185,7 @@ class Pool:
                 own.
             gpus: GPUs that each network has to itself on a Ray cluster, with `device="cuda"`; a fraction shares one
                 among several networks.
-            copies: Address that every machine reaches and fsspec knows (`"s3://bucket/pool"`), where finished runs are
+            mirror: Address that every machine reaches and fsspec knows (`"s3://bucket/pool"`), where finished runs are
                 copied to, and fetched from if they are not here: then the machines need not share the pool's folder,
                 and whoever runs the pool next has all that is finished. None keeps them in the folder alone.
             measures: Names of measures; None takes the grid's, or all that apply.
@@ -214,8 +214,8 @@ class Pool:
         check_range("workers", workers, 1)
         check_range("stack", stack, 1)
         run_jobs = chosen_engine(engine, address, gpus)
-        copied = None if copies is None else Copies(copies)
-        measures = measures if measures is not None else getattr(grid, "measures", None)
+        copied = None if mirror is None else Mirror(mirror)
+        measures = measures if measures is not None else getattr(grid, "list_measures", None)
         specs = list(grid)
         options = RunOptions(
             measures=None if measures is None else tuple(measures),
@@ -236,7 +236,7 @@ class Pool:
                 self._run_missing(
                     missing, options, workers, stack, run_jobs, copied, on_record or (lambda record: None)
                 )
-            indexed(self.folder)  # so that whoever asks next need not open every file
+            load_index(self.folder)  # so that whoever asks next need not open every file
         self._remove_superseded()
         return [record for spec in specs if (record := self._readable(spec.id)) is not None]
 
@@ -252,9 +252,9 @@ class Pool:
             The record, as written.
         """
         if not isinstance(network, Record):
-            from gapscope.pools.external import record
+            from gapscope.pools.external import record_network
 
-            network = record(network, data, **about)
+            network = record_network(network, data, **about)
         self._make()
         folder = self.run_folder(network.id)
         make_folder(folder)
@@ -263,7 +263,7 @@ class Pool:
 
     def _readable(self, spec_id: str) -> Record | None:
         try:
-            return self.record(spec_id)
+            return self.get_record(spec_id)
         except UnreadableFile as error:
             warnings.warn(f"{error} Its network is left out.", DamagedFileWarning, stacklevel=3)
             return None
@@ -275,7 +275,7 @@ class Pool:
             write_atomically(marker, to_json({"schema": SCHEMA}) + "\n")
         remove_temporary_files(self.folder)
 
-    def _fetch(self, copied: Copies, specs: Sequence[Spec]) -> None:
+    def _fetch(self, copied: Mirror, specs: Sequence[RunSpec]) -> None:
         """Fetch what is finished there and not here."""
         there = copied.known()
         absent = [spec.id for spec in specs if spec.id in there and not (self.run_folder(spec.id) / RECORD).exists()]
@@ -286,22 +286,22 @@ class Pool:
 
     def _run_missing(
         self,
-        missing: Sequence[Spec],
+        missing: Sequence[RunSpec],
         options: RunOptions,
         workers: int,
         stack: int,
         run_jobs: Engine,
-        copied: Copies | None,
+        copied: Mirror | None,
         on_record: Callable[[Record], None],
     ) -> None:
         work = run_batch if copied is None else partial(run_and_copy, copied)
         not_run: list[GapscopeError] = []
-        waiting = batches(missing, stack, workers)
+        waiting = group_specs(missing, stack, workers)
         while waiting:
             jobs: list[Batch] = [
                 (specs, [self.run_folder(spec.id).absolute() for spec in specs], options) for specs in waiting
             ]
-            killed: list[Spec] = []
+            killed: list[RunSpec] = []
             for (specs, folders, _), outcomes, error in run_jobs(work, jobs, min(workers, len(jobs))):
                 if isinstance(error, WorkerDied) and len(specs) > 1:
                     killed += specs  # each by itself, so that the one which kills its worker is found
@@ -323,9 +323,9 @@ class Pool:
 
     def _announce(
         self,
-        spec: Spec,
+        spec: RunSpec,
         outcome: Record | Exception,
-        copied: Copies | None,
+        copied: Mirror | None,
         on_record: Callable[[Record], None],
         not_run: list[GapscopeError],
     ) -> None:

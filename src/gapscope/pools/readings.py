@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gapscope.data import Problem
+from gapscope.inspection.memoization import memo_scope
 from gapscope.measures.measurement import measure, select_measures
 from gapscope.results.readings import Readings
 from gapscope.results.records import Record
-from gapscope.data import Problem
-from gapscope.inspection.memoization import sharing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +38,15 @@ class RunOptions:
     on_epoch: Callable[[nn.Module, Problem, dict[str, Any]], None] | None = None
 
 
-def with_readings(
-    record: Record, network: nn.Module, initial: Mapping[str, Tensor], problem: Problem, options: RunOptions
+def measure_record(
+    record: Record, network: nn.Module, initial_state: Mapping[str, Tensor], problem: Problem, options: RunOptions
 ) -> Record:
     """Return the record with all asked measures: those that it has already, and the missing ones.
 
     Args:
         record: What is known of the network.
         network: The network.
-        initial: Its state dictionary before training.
+        initial_state: Its state dictionary before training.
         problem: The data it was trained on.
         options: Which measures, on how many samples.
 
@@ -59,8 +59,8 @@ def with_readings(
     history = bool(record.history)
     names = [item.name for item in select_measures(options.measures, samples, has_initial=True, has_history=history)]
     readings, unmeasured = list(record.readings), dict(record.unmeasured)
-    given = {"initial": initial, "history": record.history}
-    with sharing():
+    given = {"initial": initial_state, "history": record.history}
+    with memo_scope():
         for name in record.missing_measures(names):
             chosen = {name: options.measure_options[name]} if name in options.measure_options else {}
             try:

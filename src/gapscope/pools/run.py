@@ -27,24 +27,24 @@ from gapscope.base.errors import (
     UnreadableFile,
 )
 from gapscope.base.files import remove_file
-from gapscope.results.records import RECORD, Record
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.data import Problem, check_dataset_options
-from gapscope.inspection.losses import scores
+from gapscope.inspection.losses import evaluate
 from gapscope.measures.registry import get_measure
 from gapscope.networks import check_network_options
 from gapscope.penalties.registry import make_penalty
-from gapscope.pools.from_spec import build_network, prepared
+from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.pools.loading import measure_stored_network
 from gapscope.pools.normalization import PopulationStatistics, penalties_of
-from gapscope.pools.readings import RunOptions, failure_message, with_readings
-from gapscope.pools.loading import read_network
-from gapscope.training.checkpoints import save_tensors
+from gapscope.pools.readings import RunOptions, failure_message, measure_record
+from gapscope.results.records import RECORD, Record
 from gapscope.training.checkpoint_writer import CHECKPOINT
+from gapscope.training.checkpoints import save_tensors
 from gapscope.training.loop import Training
 from gapscope.training.multi_training import Choice, train_all
 
 
-def check_specs(specs: Sequence[Spec], options: RunOptions) -> None:
+def check_specs(specs: Sequence[RunSpec], options: RunOptions) -> None:
     """Raise InvalidInput for names and settings that no run could use, before anything is trained."""
     for name in options.measures or ():
         get_measure(name)
@@ -58,7 +58,7 @@ def check_specs(specs: Sequence[Spec], options: RunOptions) -> None:
 
 
 def _final_scores(network: nn.Module, problem: Problem) -> dict[str, float]:
-    train_scores, test_scores = scores(network, problem.train), scores(network, problem.test)
+    train_scores, test_scores = evaluate(network, problem.train), evaluate(network, problem.test)
     return {f"train_{k}": v for k, v in train_scores.items()} | {f"test_{k}": v for k, v in test_scores.items()}
 
 
@@ -67,10 +67,10 @@ ENVIRONMENT_FAULTS = (DataNotFound, DeviceNotFound, MissingExtra, UnreadableFile
 
 
 @dataclass
-class _Begun:
+class _PreparedRun:
     """A network that is to be trained, and what its record will need."""
 
-    spec: Spec
+    spec: RunSpec
     folder: Path
     problem: Problem
     corruption: dict[str, Any]
@@ -80,7 +80,7 @@ class _Begun:
     seconds: float = 0.0
 
 
-def _shared(problem: Problem, others: Sequence[_Begun]) -> Problem:
+def _shared(problem: Problem, others: Sequence[_PreparedRun]) -> Problem:
     """The problem with inputs that are equal to another network's, and then the very same: they are held once."""
     for other in others:
         same = [torch.equal(*pair) for pair in ((problem.train.inputs, other.problem.train.inputs),
@@ -91,46 +91,48 @@ def _shared(problem: Problem, others: Sequence[_Begun]) -> Problem:
     return problem
 
 
-def _begun(spec: Spec, folder: Path, options: RunOptions, others: Sequence[_Begun], contexts: ExitStack) -> _Begun:
+def _prepare_run(
+    spec: RunSpec, folder: Path, options: RunOptions, others: Sequence[_PreparedRun], contexts: ExitStack
+) -> _PreparedRun:
     start = time.perf_counter()
     problem, corruption = prepared(spec, options.data_root)
     problem = _shared(problem, others[:1])
-    network = build_network(spec, problem).to(options.device)
+    network = network_from_spec(spec, problem).to(options.device)
     initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
     statistics = PopulationStatistics(network, spec, problem)
 
     def after_epoch(network: nn.Module, row: dict[str, Any]) -> None:
         # population statistics are those before the last step: the scores are of the weights as they stand now
         statistics.refresh()
-        row |= {f"test_{name}": value for name, value in scores(network, problem.test).items()}
+        row |= {f"test_{name}": value for name, value in evaluate(network, problem.test).items()}
         if options.on_epoch is not None:
             options.on_epoch(network, problem, row)
 
-    contexts.enter_context(statistics.before_every_step())
+    contexts.enter_context(statistics.refresh_before_steps())
     training = Training(
         network, problem.train, spec.training, seed=spec.seed, folder=folder, penalties=penalties_of(spec, problem),
         on_epoch=after_epoch,
     )  # fmt: skip
-    return _Begun(spec, folder, problem, corruption, network, initial, training, time.perf_counter() - start)
+    return _PreparedRun(spec, folder, problem, corruption, network, initial, training, time.perf_counter() - start)
 
 
-def _trained_anew(begun: _Begun, options: RunOptions, error: UnreadableFile) -> _Begun:
+def _retrain(begun: _PreparedRun, options: RunOptions, error: UnreadableFile) -> _PreparedRun:
     """Train from the start, since the checkpoint does not fit (any more): it is thrown away."""
     remove_file(begun.folder / CHECKPOINT)
     warnings.warn(f"{error} Its network is trained anew.", DamagedFileWarning, stacklevel=2)
     with ExitStack() as contexts:
-        anew = _begun(begun.spec, begun.folder, options, [begun], contexts)
+        anew = _prepare_run(begun.spec, begun.folder, options, [begun], contexts)
         (failure,) = train_all([anew.training], stack="never", largest=1)
     if failure is not None:
         raise failure
     return replace(anew, seconds=begun.seconds + anew.seconds)
 
 
-def _finished_record(begun: _Begun, options: RunOptions, error: Exception | None) -> Record:
+def _score_and_measure(begun: _PreparedRun, options: RunOptions, error: Exception | None) -> Record:
     """The record of a network whose training has ended; raises what it raised."""
     start = time.perf_counter()
     if isinstance(error, UnreadableFile):
-        begun = _trained_anew(begun, options, error)
+        begun = _retrain(begun, options, error)
     elif error is not None:
         raise error
     spec, result = begun.spec, begun.training.result
@@ -139,8 +141,8 @@ def _finished_record(begun: _Begun, options: RunOptions, error: Exception | None
         id=spec.id,
         spec=spec.to_dict(),
         status=result.status,
-        message="" if result.status == "finished" else result.stopped,
-        stopped=result.stopped,
+        message="" if result.status == "finished" else result.stop_reason,
+        stopped=result.stop_reason,
         corruption=begun.corruption,
         epochs_trained=len(result.history),
         environment=environment(),
@@ -154,11 +156,11 @@ def _finished_record(begun: _Begun, options: RunOptions, error: Exception | None
     if record.status == "finished":
         facts = {"spec": spec.to_dict(), "corruption": begun.corruption}
         save_tensors(begun.folder / "weights.safetensors", begun.network.state_dict(), facts)
-        record = with_readings(record, begun.network, begun.initial, begun.problem, options)
+        record = measure_record(record, begun.network, begun.initial, begun.problem, options)
     return replace(record, seconds=round(begun.seconds + time.perf_counter() - start, 3))
 
 
-def _failed_record(record: Record | None, spec: Spec, options: RunOptions, message: str) -> Record:
+def _failed_record(record: Record | None, spec: RunSpec, options: RunOptions, message: str) -> Record:
     """A record of the failure; what was finished before is kept."""
     if record is not None and record.status == "finished":
         untaken = dict.fromkeys(record.missing_measures(options.measures or ()), message)
@@ -188,7 +190,7 @@ def _make_run_folder(folder: Path) -> None:
         ) from None
 
 
-def _check_machine(spec: Spec, options: RunOptions) -> str:
+def _check_machine(spec: RunSpec, options: RunOptions) -> str:
     """Raise what is wrong with the machine; return what is wrong with the spec's data, or nothing."""
     try:
         check_device(options.device)
@@ -205,46 +207,46 @@ def _check_machine(spec: Spec, options: RunOptions) -> str:
 class _Run:
     """The run of one network: up to its training, and from there to its record."""
 
-    def __init__(self, spec: Spec, folder: Path, options: RunOptions) -> None:
+    def __init__(self, spec: RunSpec, folder: Path, options: RunOptions) -> None:
         self.spec, self.folder, self.options = spec, folder, options
         self.known: Record | None = None
-        self.begun: _Begun | None = None
+        self.begun: _PreparedRun | None = None
         self.outcome: Record | Exception | None = None
 
-    def _guarded(self, part: Callable[..., Record | None], *given: Any) -> None:
+    def _run_step(self, part: Callable[..., Record | None], *given: Any) -> None:
         """Do a part; what the network is to blame for becomes its record, what the machine is stays an error."""
         try:
             record = part(*given)
-            self.outcome = None if record is None else _written(record, self.folder)
+            self.outcome = None if record is None else _write_record(record, self.folder)
         except (NotWritten, DeviceNotFound) as error:
             self.outcome = error
         except Exception as error:
             failed = _failed_record(self.known, self.spec, self.options, failure_message(error))
-            self.outcome = _written(failed, self.folder)
+            self.outcome = _write_record(failed, self.folder)
 
-    def begin(self, others: Sequence[_Run], contexts: ExitStack) -> None:
+    def prepare(self, others: Sequence[_Run], contexts: ExitStack) -> None:
         """Prepare the training; a network that is trained already gets the measures that its record lacks."""
         try:
             _make_run_folder(self.folder)
             self.known = _known_record(self.folder)
             fault = _check_machine(self.spec, self.options)
             if fault:
-                self.outcome = _written(_failed_record(self.known, self.spec, self.options, fault), self.folder)
+                self.outcome = _write_record(_failed_record(self.known, self.spec, self.options, fault), self.folder)
             else:
-                self._guarded(self._begin, [item.begun for item in others if item.begun is not None], contexts)
+                self._run_step(self._begin, [item.begun for item in others if item.begun is not None], contexts)
         except (GapscopeError, OSError) as error:
             self.outcome = error
 
-    def _begin(self, others: Sequence[_Begun], contexts: ExitStack) -> Record | None:
+    def _begin(self, others: Sequence[_PreparedRun], contexts: ExitStack) -> Record | None:
         known = self.known
         if known is None or known.status == "failed":
-            self.begun = _begun(self.spec, self.folder, self.options, others, contexts)
+            self.begun = _prepare_run(self.spec, self.folder, self.options, others, contexts)
             return None
         if known.status == "finished":
-            return read_network(self.folder / "weights.safetensors", self.options, known)
+            return measure_stored_network(self.folder / "weights.safetensors", self.options, known)
         return known
 
-    def end(self, error: Exception | None, seconds: float) -> None:
+    def finalize(self, error: Exception | None, seconds: float) -> None:
         """Score, measure and write the record.
 
         Args:
@@ -254,13 +256,13 @@ class _Run:
         assert self.begun is not None
         self.begun.seconds += seconds
         try:
-            self._guarded(_finished_record, self.begun, self.options, error)
+            self._run_step(_score_and_measure, self.begun, self.options, error)
         except NotWritten as written:
             self.outcome = written
 
 
 def run_together(
-    specs: Sequence[Spec], folders: Sequence[Path], options: RunOptions, *, stack: Choice = "auto"
+    specs: Sequence[RunSpec], folders: Sequence[Path], options: RunOptions, *, stack: Choice = "auto"
 ) -> list[Record | Exception]:
     """Run the networks of several specs, each as `run` does, those of one architecture trained in a stack.
 
@@ -278,17 +280,17 @@ def run_together(
     runs = [_Run(*given, options) for given in zip(specs, folders, strict=True)]
     with ExitStack() as contexts:
         for number, item in enumerate(runs):
-            item.begin(runs[:number], contexts)
+            item.prepare(runs[:number], contexts)
         waiting = [item for item in runs if item.begun is not None]
         start = time.perf_counter()
         errors = train_all([item.begun.training for item in waiting if item.begun], stack=stack, largest=len(runs))
         seconds = (time.perf_counter() - start) / max(1, len(waiting))
         for item, error in zip(waiting, errors, strict=True):
-            item.end(error, seconds)
+            item.finalize(error, seconds)
     return [item.outcome for item in runs if item.outcome is not None]
 
 
-def run(spec: Spec, folder: Path, options: RunOptions) -> Record:
+def run(spec: RunSpec, folder: Path, options: RunOptions) -> Record:
     """Train, score and measure the network of one spec, write its record, and return it.
 
     A record that exists is only completed by measures that it lacks. An interrupted training goes on from its last
@@ -317,7 +319,7 @@ def run(spec: Spec, folder: Path, options: RunOptions) -> Record:
     return outcome
 
 
-def _written(record: Record, folder: Path) -> Record:
+def _write_record(record: Record, folder: Path) -> Record:
     record.write(folder)
     remove_file(folder / CHECKPOINT)
     return Record.read(folder)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gapscope.base.specs import Spec
-from gapscope.pools.index import indexed
+from gapscope.base.specs import RunSpec
+from gapscope.pools.index import load_index
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class PoolStatus:
         return self.finished + self.diverged + self.failed + self.started + self.waiting + self.unreadable
 
 
-def status_of(folder: Path, specs: Iterable[Spec]) -> PoolStatus:
+def pool_status(folder: Path, specs: Iterable[RunSpec]) -> PoolStatus:
     """How far the runs of `specs` in a pool's folder are."""
-    found = indexed(folder)
+    found = load_index(folder)
     counts: dict[str, int] = dict.fromkeys(("finished", "diverged", "failed", "started", "waiting", "unreadable"), 0)
     for spec in specs:
         state = "unreadable" if spec.id in found.unreadable else found.status_of.get(spec.id)
@@ -40,9 +40,11 @@ def status_of(folder: Path, specs: Iterable[Spec]) -> PoolStatus:
     return PoolStatus(**counts)
 
 
-def missing_of(folder: Path, specs: Iterable[Spec], *, measures: Sequence[str], retry_failed: bool) -> list[Spec]:
+def missing_specs(
+    folder: Path, specs: Iterable[RunSpec], *, measures: Sequence[str], retry_failed: bool
+) -> list[RunSpec]:
     """Those of the specs that a run would work on, see `Pool.missing`."""
-    found, wanted = indexed(folder), frozenset(measures)
+    found, wanted = load_index(folder), frozenset(measures)
 
     def needed(spec_id: str) -> bool:
         if spec_id in found.unreadable:

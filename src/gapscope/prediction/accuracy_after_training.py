@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.prediction.accuracy_readings import accuracy_readings
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.results.result import Result
 from gapscope.base.samples import Samples, as_samples
-from gapscope.prediction.accuracy_estimator import AccuracyEstimator, Answer, shipped
-from gapscope.inspection.losses import scores
-from gapscope.inspection.restoring import random_states_restored
 from gapscope.inspection.checks import check_module
+from gapscope.inspection.losses import evaluate
+from gapscope.inspection.restoring import preserve_rng_state
 from gapscope.labels.noise_rate import clean_accuracy
+from gapscope.prediction.accuracy_estimator import AccuracyEstimator, IntervalEstimate, load_default
+from gapscope.prediction.accuracy_readings import accuracy_readings
+from gapscope.results.result import Result
 
 if TYPE_CHECKING:
     import pandas
@@ -34,21 +34,21 @@ class AccuracyEstimate(Result):
     """What `estimate_accuracy` found; printing it gives sentences.
 
     Attributes:
-        like_training: Accuracy on data like the training data, whose labels are wrong as often: what a hold-out says.
+        same_noise: Accuracy on data like the training data, whose labels are wrong as often: what a hold-out says.
             None where it is refused.
-        clean: Accuracy on data with right labels; None where it is refused.
+        clean_labels: Accuracy on data with right labels; None where it is refused.
         label_noise: Share of wrong training labels, as given, or as the two accuracies imply it.
         level: Nominal coverage of the intervals.
-        refused: Why there is no answer; empty where there is one.
+        abstained_because: Why there is no answer; empty where there is one.
         initial: "given", or "drawn anew" where the initial weights were not known.
         readings: What the estimate was made of.
     """
 
-    like_training: Answer | None
-    clean: Answer | None
+    same_noise: IntervalEstimate | None
+    clean_labels: IntervalEstimate | None
     label_noise: float | None
     level: float
-    refused: tuple[str, ...]
+    abstained_because: tuple[str, ...]
     initial: str
     readings: Mapping[str, float]
 
@@ -56,15 +56,15 @@ class AccuracyEstimate(Result):
         """Return one row a target; none where it is refused."""
         import pandas
 
-        found = {"like_training": self.like_training, "clean": self.clean}
+        found = {"like_training": self.same_noise, "clean": self.clean_labels}
         return pandas.DataFrame([{"target": name, **vars(each)} for name, each in found.items() if each is not None])
 
     def __repr__(self) -> str:
-        if self.like_training is None or self.clean is None:
-            return f"no answer: {'; '.join(self.refused)}"
+        if self.same_noise is None or self.clean_labels is None:
+            return f"no answer: {'; '.join(self.abstained_because)}"
         lines = [
-            f"expect {in_percent(self.like_training)} {MEANINGS['like_training']}",
-            f"       {in_percent(self.clean)} {MEANINGS['clean']}",
+            f"expect {in_percent(self.same_noise)} {MEANINGS['like_training']}",
+            f"       {in_percent(self.clean_labels)} {MEANINGS['clean']}",
             f"intervals meant for {self.level:.0%}; {self.readings['train_accuracy']:.0%} on its "
             f"{self.readings['samples']:.0f} training samples",
         ]
@@ -73,7 +73,7 @@ class AccuracyEstimate(Result):
         return "\n".join(lines)
 
 
-def in_percent(answer: Answer) -> str:
+def in_percent(answer: IntervalEstimate) -> str:
     """An accuracy and its interval for reading.
 
     Args:
@@ -92,7 +92,7 @@ def estimate_accuracy(
     network: nn.Module,
     data: Any,
     *,
-    initial: Mapping[str, Tensor] | None = None,
+    initial_state: Mapping[str, Tensor] | None = None,
     label_noise: float | None = None,
     level: float = 0.9,
     estimator: AccuracyEstimator | None = None,
@@ -122,7 +122,7 @@ def estimate_accuracy(
     Args:
         network: The trained network.
         data: Its training data with class labels, in any form that `gs.measure` takes.
-        initial: Its state dictionary before training. None draws initial weights anew by every layer's own
+        initial_state: Its state dictionary before training. None draws initial weights anew by every layer's own
             `reset_parameters`: right for networks that were trained from scratch, wrong for fine-tuned ones.
         label_noise: Share of training labels that are wrong, if it is known.
         level: Nominal coverage of the intervals.
@@ -143,8 +143,8 @@ def estimate_accuracy(
     check_module(network)
     samples = as_samples(data)
     _check(samples)
-    known = initial is not None
-    state = initial if initial is not None else _drawn_anew(network)
+    known = initial_state is not None
+    state = initial_state if initial_state is not None else _reinitialized_state(network)
     readings = accuracy_readings(network, state, samples, max_exact=max_exact, landmarks=landmarks,
                                  chunk_size=chunk_size)  # fmt: skip
     assert samples.targets is not None
@@ -152,14 +152,16 @@ def estimate_accuracy(
     readings |= {
         "samples": float(len(samples)),
         "classes": float(max(len(counts), 2)),
-        "train_accuracy": scores(network, samples)["accuracy"],
+        "train_accuracy": evaluate(network, samples)["accuracy"],
     }
     if label_noise is not None:
         check_range("label_noise", label_noise, 0, 1 - 1 / readings["classes"], high_open=True)
-    return _answered(readings, float(counts.max()) / len(samples), estimator or shipped(), label_noise, level, known)
+    return _predict(
+        readings, float(counts.max()) / len(samples), estimator or load_default(), label_noise, level, known
+    )
 
 
-def _answered(
+def _predict(
     readings: Mapping[str, float],
     largest_class: float,
     estimator: AccuracyEstimator,
@@ -170,19 +172,19 @@ def _answered(
     import pandas
 
     table = pandas.DataFrame([dict(readings)])
-    refused = tuple(estimator.refusals(table, [largest_class])[0])
+    refused = tuple(estimator.abstention_reasons(table, [largest_class])[0])
     start = "given" if known else "drawn anew"
     if refused:
         return AccuracyEstimate(None, None, noise, level, refused, start, readings)
-    found = {target: answers[0] for target, answers in estimator.answers(table, level=level).items()}
+    found = {target: answers[0] for target, answers in estimator.predict(table, level=level).items()}
     like, clean, classes = found["like_training"], found["clean"], readings["classes"]
     if noise is not None:
-        clean = on_clean_labels(like, noise, classes)
-    share = implied_noise(like.value, clean.value, classes) if noise is None else noise
+        clean = clean_label_accuracy(like, noise, classes)
+    share = implied_noise_rate(like.value, clean.value, classes) if noise is None else noise
     return AccuracyEstimate(like, clean, share, level, (), start, readings)
 
 
-def on_clean_labels(answer: Answer, noise: float, classes: float) -> Answer:
+def clean_label_accuracy(answer: IntervalEstimate, noise: float, classes: float) -> IntervalEstimate:
     """Accuracy on right labels from that on labels of which a known share is any other class.
 
     Args:
@@ -197,10 +199,10 @@ def on_clean_labels(answer: Answer, noise: float, classes: float) -> Answer:
     0.91
     """
     ends = [clean_accuracy(each, noise, classes) for each in (answer.value, answer.low, answer.high)]
-    return Answer(*(min(max(each, 0.0), 1.0) for each in ends))
+    return IntervalEstimate(*(min(max(each, 0.0), 1.0) for each in ends))
 
 
-def implied_noise(like: float, clean: float, classes: float) -> float:
+def implied_noise_rate(like: float, clean: float, classes: float) -> float:
     """Share of wrong labels that makes of one accuracy the other; 0 where it is not the lower one.
 
     Args:
@@ -228,11 +230,11 @@ def _check(samples: Samples) -> None:
         raise InvalidInput(f"estimate_accuracy needs 22 samples or more; got {len(samples)}. Pass more samples.")
 
 
-def _drawn_anew(network: nn.Module) -> dict[str, Tensor]:
+def _reinitialized_state(network: nn.Module) -> dict[str, Tensor]:
     """State dictionary of a copy whose layers have drawn their weights again, always the same."""
     with torch.inference_mode(False):
         fresh = copy.deepcopy(network)
-    with random_states_restored():
+    with preserve_rng_state():
         torch.manual_seed(0)
         for name, module in fresh.named_modules():
             draw = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)

@@ -25,7 +25,7 @@ from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.type_guards import is_dict
 from gapscope.prediction.columns import check_columns
 from gapscope.prediction.gap_estimator import GapEstimator
-from gapscope.prediction.serialization import restored, stored
+from gapscope.prediction.serialization import estimator_from_dict, estimator_to_dict
 
 if TYPE_CHECKING:
     import pandas
@@ -56,7 +56,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Answer:
+class IntervalEstimate:
     """Accuracy on one target.
 
     Attributes:
@@ -121,7 +121,7 @@ class AccuracyEstimator:
         limits: Where it refuses.
         card: What it was fitted on and how far it erred on data sets that were left out, as plain values.
         errors: Target -> how its errors scatter between and within data sets.
-        shifts: Target -> what `taught` adds to every answer.
+        shifts: Target -> what `recalibrate` adds to every answer.
     """
 
     corrections: Mapping[str, GapEstimator]
@@ -131,7 +131,7 @@ class AccuracyEstimator:
     errors: Mapping[str, ErrorParts]
     shifts: Mapping[str, float] = field(default_factory=dict[str, float])
 
-    def taught(
+    def recalibrate(
         self, table: pandas.DataFrame, accuracy: Sequence[float], target: str = "like_training"
     ) -> AccuracyEstimator:
         """The estimator for further networks on the data of some whose accuracy is known.
@@ -154,12 +154,12 @@ class AccuracyEstimator:
         for each in accuracy:
             check_range("accuracy", each, 0, 1)
         fresh = replace(self, shifts={name: shift for name, shift in self.shifts.items() if name != target})
-        missed = numpy.asarray(accuracy) - [answer.value for answer in fresh.answers(table)[target]]
+        missed = numpy.asarray(accuracy) - [answer.value for answer in fresh.predict(table)[target]]
         parts = self.errors[target]
         weight = len(missed) / (len(missed) + (parts.within / parts.between) ** 2) if parts.between else 0.0
         return replace(fresh, shifts={**fresh.shifts, target: float(missed.mean()) * weight})
 
-    def answers(self, table: pandas.DataFrame, *, level: float = 0.9) -> dict[str, list[Answer]]:
+    def predict(self, table: pandas.DataFrame, *, level: float = 0.9) -> dict[str, list[IntervalEstimate]]:
         """Accuracy of each network, on data like the training data and on clean labels; refusals are not asked.
 
         Args:
@@ -171,15 +171,15 @@ class AccuracyEstimator:
         """
         check_range("level", level, 0, 1, low_open=True, high_open=True)
         known = with_features(table, self.spread)
-        found: dict[str, list[Answer]] = {}
+        found: dict[str, list[IntervalEstimate]] = {}
         for target, correction in self.corrections.items():
             ends = correction.predict_interval(known, level)
             base = known["left_out"].to_numpy()[:, None] + self.shifts.get(target, 0.0)
             columns = numpy.column_stack([correction.predict(known), ends]) + base
-            found[target] = [Answer(*row) for row in numpy.clip(columns, 0.0, 1.0).tolist()]
+            found[target] = [IntervalEstimate(*row) for row in numpy.clip(columns, 0.0, 1.0).tolist()]
         return found
 
-    def refusals(self, table: pandas.DataFrame, largest_class: Sequence[float]) -> list[list[str]]:
+    def abstention_reasons(self, table: pandas.DataFrame, largest_class: Sequence[float]) -> list[list[str]]:
         """Reasons for which each network cannot be known, none where it can.
 
         Args:
@@ -194,7 +194,7 @@ class AccuracyEstimator:
         for row, share in zip(known.to_dict("records"), largest_class, strict=True):
             reasons.append([reason for reason in self._objections(row, share) if reason])
         for correction in self.corrections.values():
-            for found, each in zip(reasons, correction.trust(known).to_dict("records"), strict=True):
+            for found, each in zip(reasons, correction.in_domain(known).to_dict("records"), strict=True):
                 if each["reason"] and not found:
                     found.append(f"it is unlike the networks of the fit: {each['reason']}")
         return reasons
@@ -228,7 +228,7 @@ class AccuracyEstimator:
             "limits": vars(self.limits),
             "errors": {target: vars(each) for target, each in self.errors.items()},
             "shifts": dict(self.shifts),
-            "corrections": {target: stored(each) for target, each in self.corrections.items()},
+            "corrections": {target: estimator_to_dict(each) for target, each in self.corrections.items()},
         }
         write_atomically(Path(path), to_json(content, indent=1) + "\n")
 
@@ -256,7 +256,8 @@ class AccuracyEstimator:
                     "Upgrade gapscope, or fit the estimator again."
                 )
             corrections = {
-                target: restored(content["corrections"][target], str(path), GapEstimator) for target in TARGETS
+                target: estimator_from_dict(content["corrections"][target], str(path), GapEstimator)
+                for target in TARGETS
             }
             return cls(
                 corrections, float(content["spread"]), Limits(**content["limits"]), content["card"],
@@ -268,6 +269,6 @@ class AccuracyEstimator:
 
 
 @cache
-def shipped() -> AccuracyEstimator:
+def load_default() -> AccuracyEstimator:
     """The estimator that comes with the package; its card says what it was fitted on."""
     return AccuracyEstimator.load(SHIPPED)

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.results.progress import progress
 from gapscope.base.samples import Samples
 from gapscope.measures.empirical_ntk import empirical_ntk
-from gapscope.measures.gradient_neighbours import neighbours_by
-from gapscope.measures.kernel_leave_one_out import kernel_alignment, kernel_leave_one_out, left_out_by
+from gapscope.measures.gradient_neighbours import neighbours_from_kernel
+from gapscope.measures.kernel_leave_one_out import kernel_alignment, kernel_leave_one_out, loo_from_kernel
+from gapscope.results.progress import progress
 
 MOST_PAIRS = 1000  # samples that are compared with each other at the trained weights
 
 
 def accuracy_readings(
     network: nn.Module,
-    initial: Mapping[str, Tensor],
+    initial_state: Mapping[str, Tensor],
     samples: Samples,
     *,
     max_exact: int = 2000,
@@ -35,7 +35,7 @@ def accuracy_readings(
 
     Args:
         network: The trained network.
-        initial: Its state dictionary before training.
+        initial_state: Its state dictionary before training.
         samples: Training samples with targets.
         max_exact: As for `kernel_leave_one_out`.
         landmarks: As for `kernel_leave_one_out`.
@@ -51,7 +51,7 @@ def accuracy_readings(
         raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
     with torch.inference_mode(False):
         before = copy.deepcopy(network)
-        before.load_state_dict(dict(initial))
+        before.load_state_dict(dict(initial_state))
     pairs = _some(samples)
     assert pairs.targets is not None
     kernels: list[Tensor] = []
@@ -62,13 +62,15 @@ def accuracy_readings(
             bar.advance()
         bar.step("left-out predictions")
         if len(pairs) == len(samples):
-            left_out = left_out_by(kernels[0], network, samples.inputs, samples.targets)
+            left_out = loo_from_kernel(kernels[0], network, samples.inputs, samples.targets)
         else:
             left_out = kernel_leave_one_out(before, samples.inputs, samples.targets, max_exact=max_exact,
                                             landmarks=landmarks, chunk_size=chunk_size)  # fmt: skip
     found = {f"kernel_leave_one_out.initial.{name}": value for name, value in left_out.numbers().items()}
     if samples.is_classification:
-        vote = neighbours_by(kernels[1], network, pairs.inputs, pairs.targets, neighbours=min(20, len(pairs) - 1))
+        vote = neighbours_from_kernel(
+            kernels[1], network, pairs.inputs, pairs.targets, neighbours=min(20, len(pairs) - 1)
+        )
         found |= {f"gradient_neighbours.{name}": value for name, value in vote.numbers().items()}
     return found | {"kernel_leave_one_out.alignment": kernel_alignment(*kernels)}
 

@@ -17,7 +17,7 @@ Array = numpy.ndarray
 
 
 @dataclass(frozen=True)
-class Roles:
+class ColumnRoles:
     """Columns of a table of networks by what they are for.
 
     Attributes:
@@ -109,7 +109,7 @@ class Roles:
         return found
 
 
-def with_logarithms(
+def log_transform(
     shown: Float[Array, "n p"], names: Sequence[str], logarithm: Sequence[str], *, finite: bool
 ) -> Float[Array, "n p"]:
     """Readings with the natural logarithm in place of some.

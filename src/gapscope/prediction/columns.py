@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 from jaxtyping import Bool, Float
 
-from gapscope.base.errors import InvalidInput, nearest
+from gapscope.base.errors import InvalidInput, did_you_mean
 from gapscope.results.readings import Direction
 from gapscope.results.records import Record
 
@@ -33,7 +33,7 @@ def check_columns(table: pandas.DataFrame, columns: Iterable[str]) -> None:
     for column in columns:
         if column not in table.columns:
             raise InvalidInput(
-                f"The table must have a column {column!r}; it has {', '.join(known) or 'none'}.{nearest(column, known)}"
+                f"The table must have a column {column!r}; it has {', '.join(known) or 'none'}.{did_you_mean(column, known)}"
             )
 
 
@@ -125,7 +125,7 @@ def finite_rows(numbers: Float[Array, "n p"]) -> Bool[Array, " n"]:
     return numpy.all(numpy.isfinite(numbers), axis=1)
 
 
-def usable_rows(table: pandas.DataFrame, columns: Sequence[str] = (), *, target: str = "gap") -> pandas.DataFrame:
+def complete_rows(table: pandas.DataFrame, columns: Sequence[str] = (), *, target: str = "gap") -> pandas.DataFrame:
     """Rows of finished networks whose target and `columns` are all finite numbers.
 
     Args:

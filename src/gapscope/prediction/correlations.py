@@ -13,8 +13,8 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.statistics.bootstrap import cluster_weights, percentile_interval
 from gapscope.prediction.columns import check_columns
+from gapscope.statistics.bootstrap import cluster_weights, percentile_interval
 
 if TYPE_CHECKING:
     import pandas

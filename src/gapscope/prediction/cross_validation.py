@@ -10,11 +10,11 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.results.progress import progress
-from gapscope.statistics.bootstrap import percentile_interval, resample_weights
-from gapscope.prediction.columns import check_columns, usable_rows
+from gapscope.prediction.columns import check_columns, complete_rows
 from gapscope.prediction.correlations import pearson_correlation
 from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope.results.progress import progress
+from gapscope.statistics.bootstrap import percentile_interval, resample_weights
 
 if TYPE_CHECKING:
     import pandas
@@ -41,7 +41,7 @@ def baselines(table: pandas.DataFrame) -> dict[str, GapEstimator]:
     """
     found = {MEAN_GAP: GapEstimator(features=())}
     if "parameter_count" in table.columns:
-        found["parameter_count"] = GapEstimator(features=("parameter_count",), logarithm=("parameter_count",))
+        found["parameter_count"] = GapEstimator(features=("parameter_count",), log_features=("parameter_count",))
     if "train_loss" in table.columns:
         found["train_loss"] = GapEstimator(features=("train_loss",))
     return found
@@ -85,7 +85,7 @@ def _splits(
         yield str(number) if scheme == "folds" else ", ".join(fold), held
 
 
-def held_out_predictions(
+def cross_val_predict(
     estimator: GapEstimator,
     table: pandas.DataFrame,
     *,
@@ -127,7 +127,7 @@ def held_out_predictions(
     _check(estimator, table, scheme, groups)
     check_range("test_share", test_share, 0, 1, low_open=True, high_open=True)
     check_range("n_splits", n_splits, 1)
-    table = usable_rows(table, list(estimator.features or ()), target=target)
+    table = complete_rows(table, list(estimator.features or ()), target=target)
     grouped = scheme in ("leave_one_group_out", "group_folds")
     labels = [str(label) for label in (table[groups] if grouped else range(len(table)))]
     parts: list[pandas.DataFrame] = []
@@ -273,10 +273,10 @@ def cross_validate(
             model.interval = "cv+"
     columns = dict.fromkeys(column for model in models.values() for column in model.features or ())
     _check(estimator, table, scheme, groups)
-    table = usable_rows(table, list(columns), target=target)
+    table = complete_rows(table, list(columns), target=target)
     rows: list[dict[str, Any]] = []
     for number, (name, model) in enumerate(models.items()):
-        predictions = held_out_predictions(
+        predictions = cross_val_predict(
             model, table, target=target, scheme=scheme, groups=groups, n_splits=n_splits, test_share=test_share,
             level=level, seed=seed,
             on_fit=on_fit and (lambda done, of, n=number: on_fit(n * of + done, len(models) * of)),

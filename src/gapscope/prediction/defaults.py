@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gapscope.base.errors import InvalidInput
+from gapscope.prediction.columns import complete_rows, reading_columns, reading_directions
 from gapscope.results.records import Record
-from gapscope.prediction.columns import reading_columns, reading_directions, usable_rows
 
 if TYPE_CHECKING:
     import pandas
@@ -25,7 +25,7 @@ FIT = ("loss", "accuracy")
 FAMILIES = ("network.name", "network.options.batch_norm", "network.options.normalization")
 
 
-def spans_widely(values: Sequence[float]) -> bool:
+def spans_a_decade(values: Sequence[float]) -> bool:
     """Whether all values are positive and the largest is at least ten times the smallest: a case for logarithms."""
     return min(values) > 0 and max(values) >= WIDE * min(values)
 
@@ -38,10 +38,10 @@ def wide_columns(table: pandas.DataFrame, columns: Sequence[str]) -> list[str]:
     ...              ["norm", "share", "log"])
     ['norm']
     """
-    return [name for name in columns if spans_widely(table[name].tolist())]
+    return [name for name in columns if spans_a_decade(table[name].tolist())]
 
 
-def preferred_readings(names: Sequence[str]) -> list[str]:
+def default_readings(names: Sequence[str]) -> list[str]:
     """Return the readings that the default uses: those of the kernel, or else sensitivities and margins, and the fit.
 
     Args:
@@ -64,7 +64,7 @@ def preferred_readings(names: Sequence[str]) -> list[str]:
     return [*telling, *(name for name in FIT if name in names)] if telling else []
 
 
-def suggested_estimator(
+def suggest_estimator(
     records: Sequence[Record], *, features: Sequence[str] | None = None, kind: str | None = None
 ) -> GapEstimator:
     """Return an unfitted GapEstimator for the readings of these records.
@@ -87,26 +87,26 @@ def suggested_estimator(
     Raises:
         InvalidInput: No reading is there for every finished network.
     """
-    from gapscope.results.records import records_to_pandas
     from gapscope.prediction.gap_estimator import GapEstimator
+    from gapscope.results.records import records_to_pandas
 
     finished = [record for record in records if record.status == "finished"]
     table = records_to_pandas(finished)
     if features is None:
         usable = [name for name in reading_columns(finished) if _finite(table, name)]
-        features = preferred_readings(usable) or usable
+        features = default_readings(usable) or usable
     if not features:
         raise InvalidInput(
             f"At least one reading must be finite in every finished network; got none in {len(finished)} networks. "
             "Run the pool with measures = [...]."
         )
-    table = usable_rows(table, features)
+    table = complete_rows(table, features)
     directions = reading_directions(finished)
     shares = tuple(features) == FROM_THE_KERNEL
     return GapEstimator(
         kind=kind or ("gaussian_process" if shares else "ridge"),
         features=list(features),
-        logarithm=[] if shares else wide_columns(table, features),
+        log_features=[] if shares else wide_columns(table, features),
         families=[name for name in FAMILIES if name in table.columns],
         directions={name: directions.get(name, "none") for name in features},
     )

@@ -10,21 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.results.progress import progress
-from gapscope.base.randomness import stream_seed
-from gapscope.results.result import Result
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.measures.kernel_leave_one_out import KernelLeaveOneOut, kernel_leave_one_out
+from gapscope.results.progress import progress
+from gapscope.results.result import Result
 
 if TYPE_CHECKING:
     import pandas
 
-SHARES = (0.25, 0.5)
-DRAWS = 3
+SUBSET_FRACTIONS = (0.25, 0.5)
+N_SUBSETS = 3
 
 
 @dataclass(frozen=True)
-class AtSize:
+class LearningCurvePoint:
     """Left-out score at one number of samples.
 
     Attributes:
@@ -39,7 +39,7 @@ class AtSize:
 
 
 @dataclass(frozen=True, repr=False)
-class ExpectedAccuracy(Result):
+class AccuracyForecast(Result):
     """What `expected_accuracy` found; printing it gives sentences and the learning curve.
 
     Attributes:
@@ -48,20 +48,20 @@ class ExpectedAccuracy(Result):
         standard_error: Binomial standard error of an accuracy on so many samples (None for regression). It says how
             well these samples tell the kernel machine's accuracy, not how far the trained network is from it.
         curve: Scores at fewer samples, at all of them, and continued to twice as many.
-        contradicted: Indices of the samples whose left-out prediction is another class than their label, those that
+        disagreeing_indices: Indices of the samples whose left-out prediction is another class than their label, those that
             are contradicted most first; empty for regression.
-        left_out: Predictions and facts of the kernel machine on all samples.
+        loo: Predictions and facts of the kernel machine on all samples.
     """
 
     task: str
     score: float
     standard_error: float | None
-    curve: tuple[AtSize, ...]
-    contradicted: Tensor
-    left_out: KernelLeaveOneOut
+    curve: tuple[LearningCurvePoint, ...]
+    disagreeing_indices: Tensor
+    loo: KernelLeaveOneOut
 
     @property
-    def gain_of_twice_the_data(self) -> float:
+    def gain_from_doubling_data(self) -> float:
         """Continued score at twice as many samples minus the score at hand."""
         return self.curve[-1].score - self.score
 
@@ -80,8 +80,8 @@ class ExpectedAccuracy(Result):
             "score": self.score,
             "standard_error": self.standard_error,
             "curve": self.to_pandas().to_dict("records"),
-            "contradicted": [int(i) for i in self.contradicted],
-            **{name: value for name, value in self.left_out.numbers().items() if name != "accuracy"},
+            "contradicted": [int(i) for i in self.disagreeing_indices],
+            **{name: value for name, value in self.loo.numbers().items() if name != "accuracy"},
         }
 
     def __repr__(self) -> str:
@@ -91,10 +91,10 @@ class ExpectedAccuracy(Result):
             f"expected {what} on data like these {n} samples: {self.score:.3f}{error}",
             f"twice as many samples: about {self.curve[-1].score:.3f} (continued from {self.curve[0].samples} on)",
         ]
-        if len(self.contradicted):
-            share = len(self.contradicted) / n
+        if len(self.disagreeing_indices):
+            share = len(self.disagreeing_indices) / n
             lines.append(f"labels contradicted by all others: {share:.1%}, the most clearly: sample "
-                         f"{', sample '.join(str(int(i)) for i in self.contradicted[:5])}")  # fmt: skip
+                         f"{', sample '.join(str(int(i)) for i in self.disagreeing_indices[:5])}")  # fmt: skip
         return "\n".join([*lines, "", self.to_pandas().to_string(index=False, float_format="{:.3f}".format)])
 
 
@@ -103,22 +103,24 @@ def _score(found: KernelLeaveOneOut) -> float:
 
 
 def _draws(share: float) -> int:
-    return max(1, min(DRAWS, round(1 / share)))
+    return max(1, min(N_SUBSETS, round(1 / share)))
 
 
-def _at_share(network: nn.Module, samples: Samples, share: float, seed: int, **options: Any) -> AtSize:
+def _score_at_fraction(
+    network: nn.Module, samples: Samples, share: float, seed: int, **options: Any
+) -> LearningCurvePoint:
     """Mean score over random subsets; of many samples one subset says as much as several of few."""
     size = max(3, round(share * len(samples)))
     scores: list[float] = []
     for draw in range(_draws(share)):
-        generator = torch.Generator().manual_seed(stream_seed(seed, f"subset {share} {draw}"))
+        generator = torch.Generator().manual_seed(derive_seed(seed, f"subset {share} {draw}"))
         part = samples.subset(torch.randperm(len(samples), generator=generator)[:size])
         assert part.targets is not None
         scores.append(_score(kernel_leave_one_out(network, part.inputs, part.targets, **options)))
-    return AtSize(size, sum(scores) / len(scores))
+    return LearningCurvePoint(size, sum(scores) / len(scores))
 
 
-def continued(points: Sequence[tuple[int, float]], samples: int) -> float:
+def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> float:
     r"""Score at more samples, from the power law $1 - s(n) \propto n^{-b}$ through the given points by least squares.
 
     Args:
@@ -139,7 +141,7 @@ def continued(points: Sequence[tuple[int, float]], samples: int) -> float:
     return 1 - (1 - last) * (samples / points[-1][0]) ** slope
 
 
-def _contradicted(found: KernelLeaveOneOut) -> Tensor:
+def _loo_disagreements(found: KernelLeaveOneOut) -> Tensor:
     if found.labels is None:
         return torch.empty(0, dtype=torch.int64)
     given = found.predictions.gather(1, found.labels[:, None]).squeeze(1)
@@ -148,7 +150,7 @@ def _contradicted(found: KernelLeaveOneOut) -> Tensor:
     return order[margin[order] < 0].cpu()
 
 
-def expected_accuracy(
+def forecast_accuracy(
     network: nn.Module,
     data: Any,
     *,
@@ -156,7 +158,7 @@ def expected_accuracy(
     landmarks: int = 1000,
     chunk_size: int | None = None,
     seed: int = 0,
-) -> ExpectedAccuracy:
+) -> AccuracyForecast:
     """Say before training which accuracy a network will reach on new data like the training data.
 
     The number is the left-out accuracy of ridge regression on the gradients of the *untrained* network
@@ -196,25 +198,25 @@ def expected_accuracy(
     if len(samples) < 12:
         raise InvalidInput(f"expected_accuracy needs 12 samples or more; got {len(samples)}. Pass more samples.")
     options: dict[str, Any] = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
-    generator = torch.Generator().manual_seed(stream_seed(seed, "landmarks"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "landmarks"))
     # the cost of a kernel grows with the square of the samples
-    with progress("expecting", 1 + sum(_draws(share) * share**2 for share in SHARES)) as bar:
+    with progress("expecting", 1 + sum(_draws(share) * share**2 for share in SUBSET_FRACTIONS)) as bar:
         bar.step("all samples")
         whole = kernel_leave_one_out(network, samples.inputs, samples.targets, generator=generator, **options)
         bar.advance()
-        points: list[AtSize] = []
-        for share in SHARES:
+        points: list[LearningCurvePoint] = []
+        for share in SUBSET_FRACTIONS:
             bar.step(f"{share:.0%} of the samples")
-            points.append(_at_share(network, samples, share, seed, **options))
+            points.append(_score_at_fraction(network, samples, share, seed, **options))
             bar.advance(_draws(share) * share**2)
-    points.append(AtSize(len(samples), _score(whole)))
-    doubled = continued([(point.samples, point.score) for point in points], 2 * len(samples))
+    points.append(LearningCurvePoint(len(samples), _score(whole)))
+    doubled = extrapolate_power_law([(point.samples, point.score) for point in points], 2 * len(samples))
     score = points[-1].score
-    return ExpectedAccuracy(
+    return AccuracyForecast(
         task="classification" if samples.is_classification else "regression",
         score=score,
         standard_error=(score * (1 - score) / len(samples)) ** 0.5 if samples.is_classification else None,
-        curve=(*points, AtSize(2 * len(samples), doubled, extrapolated=True)),
-        contradicted=_contradicted(whole),
-        left_out=whole,
+        curve=(*points, LearningCurvePoint(2 * len(samples), doubled, extrapolated=True)),
+        disagreeing_indices=_loo_disagreements(whole),
+        loo=whole,
     )

@@ -16,15 +16,15 @@ from sklearn.utils.validation import (  # pyright: ignore[reportMissingTypeStubs
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.files import read_json, to_json, write_atomically
+from gapscope.prediction.column_roles import ColumnRoles, log_transform
+from gapscope.prediction.columns import check_numbers, finite_rows
+from gapscope.prediction.fits import KINDS, fit_coefficients
+from gapscope.prediction.gaussian_process import fit_kernel
+from gapscope.prediction.region import ApplicabilityDomain, listed_reasons
+from gapscope.prediction.serialization import estimator_from_dict, estimator_to_dict
 from gapscope.results.plots import plot_estimates
 from gapscope.results.progress import progress
-from gapscope.prediction.columns import check_numbers, finite_rows
 from gapscope.statistics.conformal import jackknife_plus, split_conformal
-from gapscope.prediction.fits import KINDS, fit_coefficients
-from gapscope.prediction.gaussian_process import chosen_kernel
-from gapscope.prediction.region import FittedRegion, listed_reasons
-from gapscope.prediction.column_roles import Roles, with_logarithms
-from gapscope.prediction.serialization import restored, stored
 
 if TYPE_CHECKING:
     import pandas
@@ -40,7 +40,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     $$\hat g = c + \sum_k a_k x_k$$
 
     fitted by least squares on networks whose gap is known: with unit sparsity's zeta and kappa as readings this is the
-    paper's $\hat g = a\zeta + b\kappa + c$. `predict_interval` says how far off the estimate may be, `trust` whether
+    paper's $\hat g = a\zeta + b\kappa + c$. `predict_interval` says how far off the estimate may be, `in_domain` whether
     the network is like those it was fitted on, `assess` both at once.
 
     Args:
@@ -50,13 +50,13 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             few standardised readings, see `gapscope.prediction.gaussian_process`; the refits behind its intervals
             share the kernel that all networks chose).
         features: Columns of the table to use as readings; None uses all of them; an empty list fits the mean gap.
-        logarithm: Those of the readings that enter by their natural logarithm (they must be positive).
+        log_features: Those of the readings that enter by their natural logarithm (they must be positive).
         families: Columns that say what kind of network it is (architecture, normalisation). They do not enter the
-            fit; `trust` refuses a network whose value no fitted network had (no value is a value, "absent").
+            fit; `in_domain` refuses a network whose value no fitted network had (no value is a value, "absent").
         clusters: Columns whose equal values make networks of one kind (recipe, data set): they are left out of the
             refits of "jackknife+" and "cv+" together, so that intervals hold for kinds that were not seen, as far as
             these few kinds tell. They do not enter the fit.
-        spread: Column with the error that each network is expected to have, up to a factor; it does not enter the fit.
+        error_scale: Column with the error that each network is expected to have, up to a factor; it does not enter the fit.
             Intervals are as wide as it says. Empty expects the same of all, and of a Gaussian process what it says of
             itself: more where few fitted networks are near.
         directions: For "monotone": direction of each reading, "lower" (a lower reading goes with a smaller gap, so
@@ -67,7 +67,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             with probability at least level, but all estimates are a little worse) or "none" (one fit, infinite
             intervals).
         n_folds: Number of folds of "cv+".
-        calibration_share: Share of the networks that "split" keeps for calibration.
+        calibration_fraction: Share of the networks that "split" keeps for calibration.
         random_state: Seed of the split and of the folds.
 
     Attributes:
@@ -92,26 +92,26 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         *,
         kind: str = "linear",
         features: Sequence[str] | None = None,
-        logarithm: Sequence[str] = (),
+        log_features: Sequence[str] = (),
         families: Sequence[str] = (),
         clusters: Sequence[str] = (),
-        spread: str = "",
+        error_scale: str = "",
         directions: Mapping[str, str] | None = None,
         interval: str = "jackknife+",
         n_folds: int = 20,
-        calibration_share: float = 0.3,
+        calibration_fraction: float = 0.3,
         random_state: int = 0,
     ) -> None:
         self.kind = kind
         self.features = features
-        self.logarithm = logarithm
+        self.logarithm = log_features
         self.families = families
         self.clusters = clusters
-        self.spread = spread
+        self.spread = error_scale
         self.directions = directions
         self.interval = interval
         self.n_folds = n_folds
-        self.calibration_share = calibration_share
+        self.calibration_share = calibration_fraction
         self.random_state = random_state
 
     def check_parameters(self) -> None:
@@ -140,8 +140,8 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             check_choice("directions", direction, COEFFICIENT_SIGNS)
 
     @property
-    def _roles(self) -> Roles:
-        return Roles(self.features, self.families, self.clusters, self.spread)
+    def _roles(self) -> ColumnRoles:
+        return ColumnRoles(self.features, self.families, self.clusters, self.spread)
 
     def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
         """What scikit-learn's own validation returns for the readings (and the target, while fitting)."""
@@ -160,14 +160,14 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     def _readings(self, X: Any, *, finite: bool = True) -> tuple[Array, Array]:
         """Readings of new networks as they enter the fit, and the same as given."""
         shown = numpy.asarray(self._checked(X, finite, reset=False))
-        return with_logarithms(shown, self.feature_names_, self.logarithm, finite=finite), shown
+        return log_transform(shown, self.feature_names_, self.logarithm, finite=finite), shown
 
     def _fitted_readings(self, X: Any, y: Any) -> tuple[Array, Array]:
         """Readings as they enter the fit, and the target; the names are remembered."""
         shown, target = self._checked(X, True, y=y, y_numeric=True, ensure_min_samples=2)
         names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(shown.shape[1])])
         self.feature_names_ = tuple(str(name) for name in names)
-        readings = with_logarithms(shown, self.feature_names_, self.logarithm, finite=True)
+        readings = log_transform(shown, self.feature_names_, self.logarithm, finite=True)
         return readings, numpy.asarray(target, dtype=float)
 
     def fit(self, X: Any, y: Any) -> GapEstimator:
@@ -194,10 +194,10 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             calibration, fitted = order[:n_calibration], numpy.sort(order[n_calibration:])
         else:
             calibration, fitted = numpy.arange(0), numpy.arange(len(y))
-        self.kernel_ = chosen_kernel(x[fitted], y[fitted]) if self.kind == "gaussian_process" else None
+        self.kernel_ = fit_kernel(x[fitted], y[fitted]) if self.kind == "gaussian_process" else None
         weights = self._weights(x[fitted], y[fitted], numpy.arange(len(fitted)), signs)
         self.intercept_, self.coef_ = float(weights[0]), weights[1:]
-        self.region_ = FittedRegion.around(x[fitted], self.feature_names_, families)
+        self.region_ = ApplicabilityDomain.fit(x[fitted], self.feature_names_, families)
         spread = self._spread(X, x)
         if self.interval == "split":
             self.residuals_ = (numpy.abs(y - self._estimates(x)) / spread)[calibration]
@@ -284,7 +284,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         left_out = self.left_out_[:, 0] + self._basis(x) @ self.left_out_[:, 1:].T
         return jackknife_plus(left_out, self.residuals_, level, spread)
 
-    def trust(self, X: Any) -> pandas.DataFrame:
+    def in_domain(self, X: Any) -> pandas.DataFrame:
         """Whether each network is like those the estimator was fitted on.
 
         A network is "outside" where a family value is new, a reading is not finite or leaves the fitted range too far,
@@ -303,7 +303,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
         check_is_fitted(self)
         x, shown = self._readings(X, finite=False)
-        reasons = [listed_reasons(each) for each in self.region_.objections(x, shown, self._roles.families_of(X))]
+        reasons = [
+            listed_reasons(each) for each in self.region_.out_of_domain_reasons(x, shown, self._roles.families_of(X))
+        ]
         verdicts = ["outside" if reason else "inside" for reason in reasons]
         return pandas.DataFrame({"verdict": verdicts, "reason": reasons}, index=getattr(X, "index", None))
 
@@ -319,7 +321,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             `prediction`, `low`, `high`, `verdict`, `reason` (also of an interval without ends), indexed like X.
         """
         check_range("level", level, 0, 1, low_open=True, high_open=True)
-        verdicts = self.trust(X)
+        verdicts = self.in_domain(X)
         x = self._readings(X, finite=False)[0]
         answered = finite_rows(x)
         if refuse:
@@ -357,7 +359,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             path: The file.
         """
         check_is_fitted(self)
-        write_atomically(Path(path), to_json(stored(self), indent=1) + "\n")
+        write_atomically(Path(path), to_json(estimator_to_dict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> GapEstimator:
@@ -373,4 +375,4 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             DamagedFile: The file is damaged.
             UnreadableFile: The file is no estimator, or written by a newer gapscope.
         """
-        return restored(read_json(Path(path)), str(path), cls)
+        return estimator_from_dict(read_json(Path(path)), str(path), cls)

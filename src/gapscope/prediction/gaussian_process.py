@@ -92,7 +92,7 @@ class Kernel:
         return cls(centre, scale, points.reshape(-1, len(centre)), variance, length, noise)
 
 
-def chosen_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
+def fit_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
     """The kernel under which these targets are most likely; deterministic.
 
     Args:

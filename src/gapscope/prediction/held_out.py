@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from gapscope.results.records import Record, records_to_pandas
-from gapscope.prediction.columns import finite_rows, usable_rows
-from gapscope.prediction.cross_validation import baselines, held_out_predictions
+from gapscope.prediction.columns import complete_rows, finite_rows
+from gapscope.prediction.cross_validation import baselines, cross_val_predict
+from gapscope.prediction.defaults import suggest_estimator
 from gapscope.prediction.gap_estimator import GapEstimator
-from gapscope.prediction.defaults import suggested_estimator
+from gapscope.results.records import Record, records_to_pandas
 
 if TYPE_CHECKING:
     import pandas
@@ -22,19 +22,19 @@ MOST_LEFT_OUT = 100
 N_FOLDS = 20
 
 
-def suggested_scheme(n: int) -> str:
+def suggest_scheme(n: int) -> str:
     """How n networks are held out: each alone, or in `N_FOLDS` folds where there are more than `MOST_LEFT_OUT`."""
     return "leave_one_out" if n <= MOST_LEFT_OUT else "folds"
 
 
-def suited_to(estimator: GapEstimator, n: int) -> GapEstimator:
+def with_interval_for(estimator: GapEstimator, n: int) -> GapEstimator:
     """Return the estimator with intervals that n networks can pay for: "cv+" where there are more than 100."""
     if n > MOST_LEFT_OUT:
         estimator.interval, estimator.n_folds = "cv+", N_FOLDS
     return estimator
 
 
-def estimated_from_others(
+def cross_validate_pool(
     records: Sequence[Record], *, on_fit: Callable[[int, int], None] | None = None
 ) -> tuple[GapEstimator, pandas.DataFrame]:
     """Fit the suggested estimator on a pool, and estimate each of its networks by one that was fitted without it.
@@ -52,11 +52,11 @@ def estimated_from_others(
     Raises:
         InvalidInput: No reading varies, or none is finite in every finished network.
     """
-    estimator = suggested_estimator(records)
-    table = usable_rows(records_to_pandas(records), estimator.features or [])
-    estimator = suited_to(estimator, len(table))
-    predictions = held_out_predictions(
-        estimator, table, scheme=suggested_scheme(len(table)), n_splits=N_FOLDS, on_fit=on_fit
+    estimator = suggest_estimator(records)
+    table = complete_rows(records_to_pandas(records), estimator.features or [])
+    estimator = with_interval_for(estimator, len(table))
+    predictions = cross_val_predict(
+        estimator, table, scheme=suggest_scheme(len(table)), n_splits=N_FOLDS, on_fit=on_fit
     )
     return estimator.fit(table, table["gap"]), predictions.loc[table.index]
 
@@ -76,7 +76,7 @@ def baseline_errors(
     Returns:
         Baseline -> estimate minus gap of each answered network; a baseline that cannot be fitted is left out.
     """
-    table = usable_rows(table)
+    table = complete_rows(table)
     held, rest = table.loc[list(answered)], table.drop(list(held_out))
     errors: dict[str, list[float]] = {}
     for name, model in baselines(table).items():
@@ -88,7 +88,7 @@ def baseline_errors(
         if len(fitted_on) >= FEWEST:
             estimates = model.fit(fitted_on, fitted_on["gap"]).predict(held)
         elif len(held) >= FEWEST:
-            found = held_out_predictions(model, held, scheme=suggested_scheme(len(held)), n_splits=N_FOLDS)
+            found = cross_val_predict(model, held, scheme=suggest_scheme(len(held)), n_splits=N_FOLDS)
             estimates = found.loc[held.index, "prediction"].to_numpy()
         else:
             continue

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TwinTraining:
+class SubsetRun:
     """One training of a twin.
 
     Attributes:
@@ -29,7 +29,7 @@ class TwinTraining:
 
 
 @dataclass(frozen=True, repr=False)
-class Twin(Result):
+class LearningCurve(Result):
     """What `twin` found; printing it gives sentences and the trainings.
 
     Attributes:
@@ -53,7 +53,7 @@ class Twin(Result):
     samples: int
     design: str
     cost: float
-    trainings: tuple[TwinTraining, ...]
+    trainings: tuple[SubsetRun, ...]
     note: str = ""
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -14,12 +14,13 @@ import numpy as np
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
-from gapscope.results.progress import Steps, progress
-from gapscope.base.randomness import stream_seed
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.pools.from_spec import prepared
-from gapscope.pools.jobs import keep, remembered
+from gapscope.pools.jobs import keep, run_cached
+from gapscope.prediction.learning_curve_result import LearningCurve, SubsetRun
+from gapscope.prediction.splits import Split, folds, group_numbers, hold_out, quarter_and_halves
 from gapscope.prediction.subset_designs import (
     DESIGNS,
     HELD_OUT,
@@ -30,14 +31,13 @@ from gapscope.prediction.subset_designs import (
     Design,
     Expectation,
     SizedScore,
-    cheapest,
-    expectation,
+    cheapest_design,
+    extrapolate,
     predicted_width,
     variance_of_mean,
 )
-from gapscope.prediction.learning_curve_result import Twin, TwinTraining
-from gapscope.prediction.splits import Split, folds, group_numbers, hold_out, quarter_and_halves
-from gapscope.prediction.subset_runs import Recipe, scored, scored_together
+from gapscope.prediction.subset_runs import Recipe, train_and_score, train_and_score_stacked
+from gapscope.results.progress import NullProgress, progress
 from gapscope.training.multi_training import Choice
 
 AUTO = "auto"
@@ -45,15 +45,15 @@ FEWEST_SAMPLES, FEWEST_GROUPS = 40, 12
 FACTS = "twin.json"
 
 
-class _Trainings:
+class _SubsetRuns:
     """Runs splits once, keeps their answers in a folder, and puts them together."""
 
     def __init__(
-        self, job: Any, groups: np.ndarray, folder: Path, workers: int, steps: Steps, together: Any = None
+        self, job: Any, groups: np.ndarray, folder: Path, workers: int, steps: NullProgress, together: Any = None
     ) -> None:
         self.job, self.groups, self.folder, self.workers, self.steps = job, groups, folder, workers, steps
         self.together = together
-        self.done: dict[str, TwinTraining] = {}
+        self.done: dict[str, SubsetRun] = {}
 
     def run(self, splits: Sequence[Split]) -> SizedScore:
         """Train what is missing; the mean score over all samples that these splits score."""
@@ -61,13 +61,13 @@ class _Trainings:
         self.steps.step(", ".join(sizes) if len(sizes) < 3 else f"{len(sizes)} folds")
         if self.together is not None and len(splits) > 1:
             self._run_together(splits)
-        answers = remembered(
+        answers = run_cached(
             {split.name: partial(self.job, split) for split in splits}, self.folder, workers=self.workers,
             on_done=lambda name, done, of: self.steps.advance(sizes[name]),
         )  # fmt: skip
         for split in splits:
             scores = np.asarray(answers[split.name], dtype=float)
-            self.done[split.name] = TwinTraining(split.name, len(split.trained), len(scores), float(scores.mean()))
+            self.done[split.name] = SubsetRun(split.name, len(split.trained), len(scores), float(scores.mean()))
         scores = np.concatenate([np.asarray(answers[split.name], dtype=float) for split in splits])
         groups = np.concatenate([self.groups[split.scored] for split in splits])
         trained_on = round(sum(sizes.values()) / len(sizes))
@@ -87,19 +87,19 @@ class _Trainings:
         return sum(item.trained_on for item in self.done.values()) / len(self.groups)
 
 
-def _job(recipe: Recipe | Spec, samples: Samples, spread: float, seed: int, root: str | None, split: Split) -> Any:
-    return scored(recipe, samples, split, spread, seed, root)
+def _job(recipe: Recipe | RunSpec, samples: Samples, spread: float, seed: int, root: str | None, split: Split) -> Any:
+    return train_and_score(recipe, samples, split, spread, seed, root)
 
 
 def _together(recipe: Any, samples: Samples, spread: float, seed: int, root: str | None, stack: Choice) -> Any:
     """What trains several splits at once, where the recipe is one whose steps are known."""
     if stack == "never":
         return None
-    if not isinstance(recipe, Spec):
+    if not isinstance(recipe, RunSpec):
         raise InvalidInput(
             "A recipe must be a Spec for its trainings to be stacked; got a function. Use stack='never'."
         )
-    return lambda splits: scored_together(recipe, samples, splits, spread, seed, root, stack)
+    return lambda splits: train_and_score_stacked(recipe, samples, splits, spread, seed, root, stack)
 
 
 def _data_digest(samples: Samples, groups: np.ndarray) -> str:
@@ -111,7 +111,7 @@ def _data_digest(samples: Samples, groups: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def _claim(folder: Path, facts: dict[str, Any]) -> None:
+def _check_cache_folder(folder: Path, facts: dict[str, Any]) -> None:
     """Note what the answers in a folder belong to; those of something else are refused."""
     make_folder(folder)
     path = folder / FACTS
@@ -125,8 +125,8 @@ def _claim(folder: Path, facts: dict[str, Any]) -> None:
     write_atomically(path, to_json(facts) + "\n")
 
 
-def _recipe_name(recipe: Recipe | Spec) -> str:
-    if isinstance(recipe, Spec):
+def _recipe_name(recipe: Recipe | RunSpec) -> str:
+    if isinstance(recipe, RunSpec):
         return recipe.id
     function = recipe.func if isinstance(recipe, partial) else recipe
     return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
@@ -142,7 +142,7 @@ def _checked(data: Any, groups: Any) -> tuple[Samples, np.ndarray]:
     if len(samples) < FEWEST_SAMPLES or numbers.max() + 1 < FEWEST_GROUPS:
         raise InvalidInput(
             f"A twin needs {FEWEST_SAMPLES} samples in {FEWEST_GROUPS} groups or more; got {len(samples)} samples in "
-            f"{numbers.max() + 1} groups. Use `gs.expected_accuracy`, or gather more."
+            f"{numbers.max() + 1} groups. Use `gs.forecast_accuracy`, or gather more."
         )
     return samples, numbers
 
@@ -158,10 +158,10 @@ def _spread(samples: Samples) -> float:
 
 
 def _random(seed: int, purpose: str) -> np.random.Generator:
-    return np.random.default_rng(stream_seed(seed, purpose))
+    return np.random.default_rng(derive_seed(seed, purpose))
 
 
-def _of_design(design: Design, trainings: _Trainings, splits: tuple[Split, Split, Split], seed: int) -> SizedScore:
+def _of_design(design: Design, trainings: _SubsetRuns, splits: tuple[Split, Split, Split], seed: int) -> SizedScore:
     """Score of the larger trainings of a design."""
     if design.folds:
         return trainings.run(folds(trainings.groups, design.folds, _random(seed, f"{design.folds} folds")))
@@ -182,21 +182,21 @@ def _unreached(width: float, quarter: SizedScore, growth: float, samples: int) -
     )
 
 
-def _climbed(
-    trainings: _Trainings, splits: tuple[Split, Split, Split], name: str, width: float | None, seed: int
+def _run_cheapest_design(
+    trainings: _SubsetRuns, splits: tuple[Split, Split, Split], name: str, width: float | None, seed: int
 ) -> tuple[Design, Expectation, str]:
     """Train the named design, or the cheapest that reaches the width: dearer ones as long as that takes."""
     n = len(trainings.groups)
     quarter, growth, note = trainings.run([splits[0]]), 0.0, ""
     design: Design | None = LADDER[0] if name == AUTO else DESIGNS[name]
     if width is not None and name == AUTO:
-        design = cheapest(width, quarter, growth, n)
+        design = cheapest_design(width, quarter, growth, n)
     while True:
         if design is None:
             assert width is not None
             note, design = _unreached(width, quarter, growth, n), LADDER[0]
         large = _of_design(design, trainings, splits, seed)
-        found = expectation(large, quarter, n)
+        found = extrapolate(large, quarter, n)
         if width is None or found.width <= width or note or name != AUTO:
             return design, found, note
         growth = _growth_a_doubling(large, quarter)
@@ -207,24 +207,24 @@ def _climbed(
         design = better
 
 
-def _held_out(trainings: _Trainings, seed: int) -> tuple[Design, Expectation, str]:
+def _held_out(trainings: _SubsetRuns, seed: int) -> tuple[Design, Expectation, str]:
     large = trainings.run([hold_out(trainings.groups, HELD_OUT, _random(seed, "hold-out"))])
-    return HOLD_OUT, expectation(large, None, len(trainings.groups)), ""
+    return HOLD_OUT, extrapolate(large, None, len(trainings.groups)), ""
 
 
-def twin(
-    recipe: Recipe | Spec,
+def learning_curve(
+    train_fn: Recipe | RunSpec,
     data: Any = None,
     *,
-    width: float | None = None,
+    max_interval_width: float | None = None,
     design: str = AUTO,
     groups: Any = None,
     seed: int = 0,
-    folder: str | Path | None = None,
+    cache_dir: str | Path | None = None,
     workers: int = 1,
     stack: Choice = "never",
     data_root: str | None = None,
-) -> Twin:
+) -> LearningCurve:
     """Say which accuracy a recipe reaches with all samples: its twins train on parts and are scored on the rest.
 
     It judges the recipe (architecture, optimiser, everything that the function does), not one lucky network of it, on
@@ -233,7 +233,7 @@ def twin(
 
     Args:
         recipe: A function (x, y) -> trained network, called with parts of the data in the form in which they were
-            given (a mapping of tensors for a mapping); or a `gs.Spec`, whose data are then the default of `data`.
+            given (a mapping of tensors for a mapping); or a `gs.RunSpec`, whose data are then the default of `data`.
         data: Training data with targets, in any form that `gs.measure` takes.
         width: Width that the 90 % interval shall have at most. The cheapest design that reaches it is used: a quarter
             is trained first, and tells which. None takes half and quarter.
@@ -274,39 +274,39 @@ def twin(
     (0.75, True)
     """
     check_choice("design", design, (AUTO, *DESIGNS))
-    if width is not None:
-        check_range("width", width, 0, low_open=True)
+    if max_interval_width is not None:
+        check_range("width", max_interval_width, 0, low_open=True)
     if data is None:
-        if not isinstance(recipe, Spec):
+        if not isinstance(train_fn, RunSpec):
             raise InvalidInput("A recipe that is a function needs data; got none. Pass data=(x, y).")
-        data = prepared(recipe, data_root)[0].train
+        data = prepared(train_fn, data_root)[0].train
     samples, numbers = _checked(data, groups)
     check_choice("stack", stack, get_args(Choice))
-    job = partial(_job, recipe, samples, _spread(samples), seed, data_root)
-    together = _together(recipe, samples, _spread(samples), seed, data_root, stack)
+    job = partial(_job, train_fn, samples, _spread(samples), seed, data_root)
+    together = _together(train_fn, samples, _spread(samples), seed, data_root, stack)
     with tempfile.TemporaryDirectory() as temporary:
-        if folder is not None:
-            facts = {"recipe": _recipe_name(recipe), "seed": seed, "data": _data_digest(samples, numbers)}
-            _claim(Path(folder), facts)
-        kept = Path(temporary if folder is None else folder) / "trainings"
+        if cache_dir is not None:
+            facts = {"recipe": _recipe_name(train_fn), "seed": seed, "data": _data_digest(samples, numbers)}
+            _check_cache_folder(Path(cache_dir), facts)
+        kept = Path(temporary if cache_dir is None else cache_dir) / "trainings"
         if design == AUTO and len(samples) > LARGE:
             design = HOLD_OUT.name
         with progress("twin", DESIGNS.get(design, LADDER[0]).cost * len(samples)) as steps:
-            trainings = _Trainings(job, numbers, kept, workers, steps, together)
+            trainings = _SubsetRuns(job, numbers, kept, workers, steps, together)
             if design == HOLD_OUT.name:
                 found = _held_out(trainings, seed)
             else:
                 splits = quarter_and_halves(numbers, _random(seed, "halves"))
-                found = _climbed(trainings, splits, design, width, seed)
+                found = _run_cheapest_design(trainings, splits, design, max_interval_width, seed)
     return _twin(samples, trainings, *found)
 
 
-def _twin(samples: Samples, trainings: _Trainings, design: Design, found: Expectation, note: str) -> Twin:
+def _twin(samples: Samples, trainings: _SubsetRuns, design: Design, found: Expectation, note: str) -> LearningCurve:
     reach = NORMAL_QUANTILE * found.standard_error
     lowest = 0.0 if samples.is_classification else -math.inf
     if len(samples) > LARGE and design is not HOLD_OUT:
         note = f"Above {LARGE} samples a plain hold-out of a tenth is as good, and its network can be kept. {note}"
-    return Twin(
+    return LearningCurve(
         task="classification" if samples.is_classification else "regression",
         score=min(max(found.value, lowest), 1.0),
         low=max(found.value - reach, lowest),

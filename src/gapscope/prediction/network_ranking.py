@@ -14,17 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.base.type_guards import is_mapping
-from gapscope.results.progress import progress, say
-from gapscope.base.randomness import stream_seed
-from gapscope.results.result import Rows
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import INITIALIZATIONS, NetworkSpec
+from gapscope.base.type_guards import is_mapping
 from gapscope.measures.kernel_leave_one_out import KernelLeaveOneOut, kernel_leave_one_out
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameter_count import parameter_count
-from gapscope.networks.factory import build
+from gapscope.networks.factory import build_network
 from gapscope.networks.initialization import initialize
+from gapscope.results.progress import notify, progress
+from gapscope.results.result import RowResult
 
 if TYPE_CHECKING:
     import pandas
@@ -65,7 +65,7 @@ class RankedArchitecture:
     rank_by_expected_accuracy: int | None = None
 
 
-class ArchitectureRanking(Rows[RankedArchitecture]):
+class ArchitectureRanking(RowResult[RankedArchitecture]):
     """Candidates, the one that is expected best first; shows itself as a table."""
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -82,7 +82,7 @@ def _n_outputs(samples: Samples, given: int | None) -> int:
     return int(samples.targets.max()) + 1 if samples.is_classification else samples.targets.shape[1]
 
 
-def _made(name: str, candidate: Any) -> NetworkSpec | nn.Module:
+def _instantiate(name: str, candidate: Any) -> NetworkSpec | nn.Module:
     """A candidate itself, or what a class or function without arguments makes."""
     made = candidate if isinstance(candidate, NetworkSpec | nn.Module) or not callable(candidate) else candidate()
     if not isinstance(made, NetworkSpec | nn.Module):
@@ -101,7 +101,7 @@ def _untrained(
         network = copy.deepcopy(candidate)
         initialize(network, kind, generator)
         return network
-    return build(
+    return build_network(
         candidate.name,
         input_shape=tuple(samples.inputs.shape[1:]),
         n_outputs=_n_outputs(samples, n_outputs),
@@ -142,7 +142,7 @@ def _warn_of_caveats(initialization: str, blind: list[str]) -> None:
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _CandidateScores:
     """What is known of one candidate: S of every initialisation, its size, and what it leaves out."""
 
     sensitivities: list[float]
@@ -160,7 +160,7 @@ class _Measured:
         return None if found is None else found.explained if found.labels is None else found.accuracy
 
 
-def _left_out(candidate: NetworkSpec | nn.Module, samples: Samples, n_outputs: int | None, seed: int) -> Any:
+def _loo_predictions(candidate: NetworkSpec | nn.Module, samples: Samples, n_outputs: int | None, seed: int) -> Any:
     """Left-out predictions at the weights that training would start from: a module's own, or drawn as its spec says."""
     network = candidate
     if isinstance(candidate, NetworkSpec):
@@ -177,7 +177,7 @@ def _measure(
     initialization: str,
     n_outputs: int | None,
     **options: Any,
-) -> _Measured:
+) -> _CandidateScores:
     values: list[float] = []
     parameters, blind = 0, False
     for seed in seeds:
@@ -185,8 +185,8 @@ def _measure(
         values.append(float(output_sensitivity(network, samples.inputs, **options)))
         parameters = int(parameter_count(network))
         blind = any(isinstance(module, _TRAINING_ONLY) for module in network.modules())
-    left_out = _left_out(candidate, samples, n_outputs, seeds[0]) if by == "expected_accuracy" else None
-    return _Measured(values, parameters, blind, left_out)
+    left_out = _loo_predictions(candidate, samples, n_outputs, seeds[0]) if by == "expected_accuracy" else None
+    return _CandidateScores(values, parameters, blind, left_out)
 
 
 def _scores(found: KernelLeaveOneOut, targets: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ def _tied(best: Tensor, scores: Tensor, level: float) -> bool:
     return float(difference.mean()) <= width
 
 
-def _ties(measured: Mapping[str, _Measured], best: str, samples: Samples, level: float) -> dict[str, bool]:
+def _ties(measured: Mapping[str, _CandidateScores], best: str, samples: Samples, level: float) -> dict[str, bool]:
     """Which candidates cannot be told from the best."""
     left_out = {name: item.left_out for name, item in measured.items() if item.left_out is not None}
     if left_out:
@@ -220,7 +220,7 @@ def _ranks(values: Mapping[str, float]) -> dict[str, int]:
     return {name: ordered.index(value) + 1 for name, value in values.items()}
 
 
-def _ranked(measured: Mapping[str, _Measured], samples: Samples, level: float) -> ArchitectureRanking:
+def _ranked(measured: Mapping[str, _CandidateScores], samples: Samples, level: float) -> ArchitectureRanking:
     by_sensitivity = _ranks({name: item.sensitivity for name, item in measured.items()})
     by_size = _ranks({name: item.parameters for name, item in measured.items()})
     expected = {name: item.expected_accuracy for name, item in measured.items() if item.expected_accuracy is not None}
@@ -247,7 +247,7 @@ def _ranked(measured: Mapping[str, _Measured], samples: Samples, level: float) -
     return ArchitectureRanking(rows)
 
 
-def rank_architectures(
+def rank_networks(
     candidates: Mapping[str, NetworkSpec | nn.Module | Callable[[], nn.Module]],
     data: Any,
     *,
@@ -331,15 +331,15 @@ def rank_architectures(
     samples = as_samples(data)
     if by == "expected_accuracy" and samples.targets is None:
         raise InvalidInput("by='expected_accuracy' needs data with targets; got inputs alone. Pass (x, y).")
-    seeds = [stream_seed(seed, f"initialisation {i}") for i in range(initializations)]
+    seeds = [derive_seed(seed, f"initialisation {i}") for i in range(initializations)]
     options = {"noise_std": noise_std, "draws": draws, "chunk_size": chunk_size}
-    measured: dict[str, _Measured] = {}
+    measured: dict[str, _CandidateScores] = {}
     with progress("ranking", len(candidates)) as bar:
         for name, candidate in candidates.items():
             bar.step(name)
             try:
                 measured[name] = _measure(
-                    _made(name, candidate),
+                    _instantiate(name, candidate),
                     samples,
                     seeds,
                     by=by,
@@ -350,7 +350,7 @@ def rank_architectures(
             except KeyboardInterrupt:
                 if len(measured) < 2:
                     raise
-                say(f"stopped: {', '.join(measured)} are ranked")
+                notify(f"stopped: {', '.join(measured)} are ranked")
                 break
             bar.advance()
     if by == "sensitivity":

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput
-from gapscope.prediction.accuracy_estimator import NEEDED, AccuracyEstimator, shipped
-from gapscope.prediction.columns import check_columns
 from gapscope.prediction.accuracy_after_training import estimate_accuracy
+from gapscope.prediction.accuracy_estimator import NEEDED, AccuracyEstimator, load_default
+from gapscope.prediction.columns import check_columns
 
 if TYPE_CHECKING:
     import pandas
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ACCURACY = "accuracy"
 
 
-def fit_accuracy(
+def fit_accuracy_estimator(
     known: pandas.DataFrame | Iterable[tuple[Any, ...]],
     *,
     target: str = "like_training",
@@ -48,7 +48,7 @@ def fit_accuracy(
     if not len(table):
         raise InvalidInput("known must hold one network or more; got none. Pass [(network, data, accuracy), ...].")
     check_columns(table, [*NEEDED, ACCURACY])
-    return (estimator or shipped()).taught(table, table[ACCURACY].tolist(), target)
+    return (estimator or load_default()).recalibrate(table, table[ACCURACY].tolist(), target)
 
 
 def _row(known: Any) -> Mapping[str, float]:
@@ -58,5 +58,5 @@ def _row(known: Any) -> Mapping[str, float]:
             f"accuracy, initial state dictionary); got {type(known).__name__}."
         )
     network, data, accuracy, *initial = known
-    readings = estimate_accuracy(network, data, initial=initial[0] if initial else None).readings
+    readings = estimate_accuracy(network, data, initial_state=initial[0] if initial else None).readings
     return {**readings, ACCURACY: float(accuracy)}

@@ -49,7 +49,7 @@ def _slack(x: Float[Array, "n p"]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FittedRegion:
+class ApplicabilityDomain:
     r"""Where the fitted networks lie: the range of each reading, their leverages, their families.
 
     The leverage of a network is $h(x) = 1/n + (x - \bar x)^\top (X_c^\top X_c)^{+} (x - \bar x)$, the squared
@@ -88,9 +88,9 @@ class FittedRegion:
     families: Mapping[str, Sequence[str]]
 
     @classmethod
-    def around(
+    def fit(
         cls, x: Float[Array, "n p"], names: Sequence[str], families: Mapping[str, Sequence[str]]
-    ) -> FittedRegion:
+    ) -> ApplicabilityDomain:
         """Region of fitted networks.
 
         Args:
@@ -132,7 +132,7 @@ class FittedRegion:
         inside = 1 / self.n + ((scaled @ self.precision) * scaled).sum(1)
         return numpy.where(outside > 1e-6 * (1 + numpy.abs(scaled).max(axis=1, initial=0.0)), numpy.inf, inside)
 
-    def objections(
+    def out_of_domain_reasons(
         self, x: Float[Array, "m p"], shown: Float[Array, "m p"], families: Mapping[str, Sequence[str]]
     ) -> list[list[str]]:
         """Reasons to refuse each network, none where it lies inside.
@@ -171,7 +171,7 @@ class FittedRegion:
         return {key: value.tolist() if isinstance(value, Array) else value for key, value in vars(self).items()}
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> FittedRegion:
+    def from_dict(cls, content: Mapping[str, Any]) -> ApplicabilityDomain:
         """Build from plain JSON (an infinite leverage arrives as a string); ValueError where it is no region."""
         names, families = content["names"], content["families"]
         p = len(names)

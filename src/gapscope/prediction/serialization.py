@@ -11,7 +11,7 @@ import numpy
 from gapscope.base.errors import DamagedFile, UnreadableFile
 from gapscope.base.type_guards import is_dict, is_list_or_tuple
 from gapscope.prediction.gaussian_process import Kernel
-from gapscope.prediction.region import FittedRegion
+from gapscope.prediction.region import ApplicabilityDomain
 
 if TYPE_CHECKING:
     from gapscope.prediction.gap_estimator import GapEstimator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 
-def stored(estimator: GapEstimator) -> dict[str, Any]:
+def estimator_to_dict(estimator: GapEstimator) -> dict[str, Any]:
     """Everything that a fitted estimator answers from, for JSON.
 
     Args:
@@ -46,7 +46,7 @@ def stored(estimator: GapEstimator) -> dict[str, Any]:
     return {"schema": SCHEMA, "what": "gap estimator", "parameters": parameters, "fitted": fitted}
 
 
-def restored(content: Any, path: str, kind: type[GapEstimator]) -> GapEstimator:
+def estimator_from_dict(content: Any, path: str, kind: type[GapEstimator]) -> GapEstimator:
     """The estimator that `stored` gave these values of.
 
     Args:
@@ -89,7 +89,7 @@ def _restore(estimator: Any, fitted: Mapping[str, Any]) -> None:
         estimator.feature_names_in_ = numpy.array(estimator.feature_names_, dtype=object)
     estimator.left_out_ = numpy.array(fitted["left_out"], dtype=float).reshape(-1, 1 + len(estimator.coef_))
     estimator.residuals_ = numpy.array(fitted["residuals"], dtype=float).reshape(-1)
-    estimator.region_ = FittedRegion.from_dict(fitted["region"])
+    estimator.region_ = ApplicabilityDomain.from_dict(fitted["region"])
     beside = (*estimator.families, *estimator.clusters)
     names = [*(estimator.features or ()), *estimator.logarithm, *beside, *estimator.feature_names_]
     if not all(isinstance(name, str) for name in names) or set(estimator.families) != set(estimator.region_.families):

@@ -48,7 +48,7 @@ def group_numbers(groups: Any, samples: int) -> np.ndarray:
     return np.unique(labels, return_inverse=True)[1]
 
 
-def shuffled_parts(groups: np.ndarray, shares: Sequence[float], random: np.random.Generator) -> list[np.ndarray]:
+def random_partition(groups: np.ndarray, shares: Sequence[float], random: np.random.Generator) -> list[np.ndarray]:
     """Cut the samples into random parts of about the given shares; samples of one group share a part.
 
     Args:
@@ -79,7 +79,7 @@ def _rest(samples: int, part: np.ndarray) -> np.ndarray:
 
 def quarter_and_halves(groups: np.ndarray, random: np.random.Generator) -> tuple[Split, Split, Split]:
     """Return the training on a quarter, on the half that holds it, and on the other half; each scored on the rest."""
-    first, second, third = shuffled_parts(groups, (0.25, 0.25, 0.5), random)
+    first, second, third = random_partition(groups, (0.25, 0.25, 0.5), random)
     half = np.sort(np.concatenate([first, second]))
     return (
         Split("quarter", first, _rest(len(groups), first)),
@@ -90,7 +90,7 @@ def quarter_and_halves(groups: np.ndarray, random: np.random.Generator) -> tuple
 
 def folds(groups: np.ndarray, number: int, random: np.random.Generator) -> list[Split]:
     """Return the trainings of a cross-validation: each leaves one of `number` parts out and is scored on it."""
-    parts = shuffled_parts(groups, [1 / number] * number, random)
+    parts = random_partition(groups, [1 / number] * number, random)
     return [
         Split(f"fold {index} of {number}", _rest(len(groups), part), part) for index, part in enumerate(parts, start=1)
     ]
@@ -98,5 +98,5 @@ def folds(groups: np.ndarray, number: int, random: np.random.Generator) -> list[
 
 def hold_out(groups: np.ndarray, share: float, random: np.random.Generator) -> Split:
     """Return one training that leaves a share of the samples out and is scored on it."""
-    held, kept = shuffled_parts(groups, (share, 1 - share), random)
+    held, kept = random_partition(groups, (share, 1 - share), random)
     return Split("hold-out", kept, held)

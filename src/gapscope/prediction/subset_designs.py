@@ -124,7 +124,7 @@ def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
     return variance
 
 
-def expectation(large: SizedScore, small: SizedScore | None, samples: int) -> Expectation:
+def extrapolate(large: SizedScore, small: SizedScore | None, samples: int) -> Expectation:
     """Return the score of the recipe on all samples, from trainings on parts of two sizes (the formula of this file).
 
     Args:
@@ -166,10 +166,10 @@ def predicted_width(design: Design, quarter: SizedScore, growth_a_doubling: floa
     trained_on = round(design.trained_share * samples)
     variance = quarter.variance * 0.75 / design.scored_share
     mean = quarter.mean + growth_a_doubling * math.log2(trained_on / quarter.trained_on)
-    return expectation(SizedScore(trained_on, mean, variance), quarter, samples).width
+    return extrapolate(SizedScore(trained_on, mean, variance), quarter, samples).width
 
 
-def cheapest(width: float, quarter: SizedScore, growth_a_doubling: float, samples: int) -> Design | None:
+def cheapest_design(width: float, quarter: SizedScore, growth_a_doubling: float, samples: int) -> Design | None:
     """Return the cheapest design whose interval is expected to be at most so wide; None where none is."""
     reach = (item for item in LADDER if predicted_width(item, quarter, growth_a_doubling, samples) <= width)
     return next(reach, None)

@@ -10,40 +10,40 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gapscope.inspection.validation import ready
 from gapscope.base.errors import InvalidInput
-from gapscope.base.randomness import stream_seed
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.inspection.losses import class_logits, sample_losses
-from gapscope.inspection.outputs import inspecting, network_outputs
-from gapscope.pools.from_spec import build_network, prepared
+from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.inspection.validation import prepare
+from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.prediction.splits import Split
 from gapscope.training.loop import Training
-from gapscope.training.randomness import reproducible
 from gapscope.training.multi_training import Choice, train_all
+from gapscope.training.randomness import reproducible
 
 Recipe = Callable[[Any, Tensor], nn.Module]
 
 
-def _as_given(samples: Samples) -> Any:
+def _original_structure(samples: Samples) -> Any:
     """The inputs as the user's own code takes them: a tensor, a mapping of tensors or a tuple."""
     if samples.form is None:
         return samples.inputs
-    parts = samples.form.parts(samples.inputs)
+    parts = samples.form.unpack(samples.inputs)
     return parts if samples.form.names is None else dict(zip(samples.form.names, parts, strict=True))
 
 
-def _by_spec(spec: Spec, samples: Samples, seed: int, root: str | None) -> Training:
+def _by_spec(spec: RunSpec, samples: Samples, seed: int, root: str | None) -> Training:
     """The training of a spec on some of its samples, not begun."""
     problem, _ = prepared(spec, root)
     spec = spec.replace({"seed": seed % 2**31})
-    network = build_network(spec, dataclasses.replace(problem, train=samples))
+    network = network_from_spec(spec, dataclasses.replace(problem, train=samples))
     return Training(network, samples, spec.training, seed=spec.seed)
 
 
 def _trained_by_spec(
-    parts: Sequence[tuple[Samples, int]], spec: Spec, root: str | None, stack: Choice
+    parts: Sequence[tuple[Samples, int]], spec: RunSpec, root: str | None, stack: Choice
 ) -> list[nn.Module]:
     trainings = [_by_spec(spec, samples, seed, root) for samples, seed in parts]
     for training, error in zip(trainings, train_all(trainings, stack=stack, largest=len(trainings)), strict=True):
@@ -51,11 +51,11 @@ def _trained_by_spec(
             raise error
         result = training.result
         if result is not None and result.status == "diverged":
-            raise InvalidInput(f"A recipe must train; it diverged: {result.stopped}. Use a smaller learning rate.")
+            raise InvalidInput(f"A recipe must train; it diverged: {result.stop_reason}. Use a smaller learning rate.")
     return [training.run.network for training in trainings]
 
 
-def trained(recipe: Recipe | Spec, samples: Samples, seed: int, root: str | None = None) -> nn.Module:
+def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, root: str | None = None) -> nn.Module:
     """Run a recipe; what it draws from global random streams depends on the seed alone, which are then restored.
 
     Args:
@@ -70,11 +70,11 @@ def trained(recipe: Recipe | Spec, samples: Samples, seed: int, root: str | None
     Raises:
         InvalidInput: The recipe returned something else, or its training diverged.
     """
-    if isinstance(recipe, Spec):
+    if isinstance(recipe, RunSpec):
         return _trained_by_spec([(samples, seed)], recipe, root, "never")[0]
     assert samples.targets is not None
     with reproducible(torch.device("cuda" if torch.cuda.is_initialized() else "cpu"), seed):
-        network = recipe(_as_given(samples), samples.targets)
+        network = recipe(_original_structure(samples), samples.targets)
     if not isinstance(network, nn.Module):
         raise InvalidInput(
             f"A recipe must return the trained network, a torch.nn.Module; it returned {type(network).__name__}. "
@@ -97,10 +97,10 @@ def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.nda
     Raises:
         InvalidInput: Labels and outputs do not fit, or outputs have positions.
     """
-    found = ready(network, samples)
+    found = prepare(network, samples)
     if found.refused:
         raise InvalidInput(f"A twin needs one label or row of targets a sample: {found.refused}.")
-    with inspecting(found.network):
+    with inspection_mode(found.network):
         outputs = network_outputs(found.network, samples.inputs)
     assert samples.targets is not None
     targets = samples.targets.to(outputs.device)
@@ -114,19 +114,19 @@ def _part(samples: Samples, indices: np.ndarray) -> Samples:
     return samples.subset(torch.from_numpy(indices))
 
 
-def scored(
-    recipe: Recipe | Spec, samples: Samples, split: Split, spread: float, seed: int, root: str | None
+def train_and_score(
+    recipe: Recipe | RunSpec, samples: Samples, split: Split, spread: float, seed: int, root: str | None
 ) -> list[float]:
     """Train on one part and return the score of each sample of the other, in the split's order."""
-    network = trained(recipe, _part(samples, split.trained), stream_seed(seed, split.name), root)
+    network = run_configuration(recipe, _part(samples, split.trained), derive_seed(seed, split.name), root)
     return sample_scores(network, _part(samples, split.scored), spread).tolist()
 
 
-def scored_together(
-    spec: Spec, samples: Samples, splits: Sequence[Split], spread: float, seed: int, root: str | None, stack: Choice
+def train_and_score_stacked(
+    spec: RunSpec, samples: Samples, splits: Sequence[Split], spread: float, seed: int, root: str | None, stack: Choice
 ) -> list[list[float]]:
     """What `scored` returns for each split of a spec; parts of equal size are trained in one stack."""
-    parts = [(_part(samples, split.trained), stream_seed(seed, split.name)) for split in splits]
+    parts = [(_part(samples, split.trained), derive_seed(seed, split.name)) for split in splits]
     networks = _trained_by_spec(parts, spec, root, stack)
     pairs = zip(networks, splits, strict=True)
     return [sample_scores(network, _part(samples, split.scored), spread).tolist() for network, split in pairs]

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy
 
-from gapscope.results.records import Record
 from gapscope.report.figures import ALARM, training_curves
-from gapscope.report.formatting import counted, setting_name, setting_value
+from gapscope.report.formatting import pluralize, setting_name, setting_value
 from gapscope.report.pool_view import PoolView
+from gapscope.results.records import Record
 
 MOST_GROUPS = 8
 MOST_NETWORKS = 120
@@ -87,7 +87,7 @@ def curves(view: PoolView) -> dict[str, Any]:
     figures = [
         {
             "title": label,
-            "count": counted(len(rows), "network"),
+            "count": pluralize(len(rows), "network"),
             "figure": training_curves(rows, score, label, top or 1.0),
         }
         for label, rows in groups.items()

@@ -11,8 +11,8 @@ import numpy
 from jaxtyping import Float
 from markupsafe import Markup
 
-from gapscope.report.formatting import fixed, number
-from gapscope.report.scales import Scale, drawn
+from gapscope.report.formatting import format_fixed, format_number
+from gapscope.report.scales import Scale, clip_to_drawable
 from gapscope.report.svg import Plot, percent, tag
 
 Array = numpy.ndarray
@@ -53,14 +53,14 @@ def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
     step = _round_width(scale, max(6, min(24, 2 * math.ceil(len(gaps) ** 0.5))))
     first, last = math.floor(scale.low / step), math.ceil(scale.high / step)
     edges = [k * step for k in range(first, last + 1)]
-    counts, _ = numpy.histogram([drawn(gap) for gap in gaps], bins=edges)
+    counts, _ = numpy.histogram([clip_to_drawable(gap) for gap in gaps], bins=edges)
     top = Scale(0.0, 1.08 * counts.max())
     whole = sorted({round(tick) for tick in top.ticks(3)})
     plot = Plot(Scale(edges[0], edges[-1]), top, label=f"Histogram of the {gap_label} of {len(gaps)} networks",
                 x_label=gap_label, y_label="networks", y_ticks=whole)  # fmt: skip
     for left, right, count in zip(edges[:-1], edges[1:], counts.tolist(), strict=True):
         if count:
-            plot.bar(left, right, count, title=f"{number(left)} to {number(right)}: {count}")
+            plot.bar(left, right, count, title=f"{format_number(left)} to {format_number(right)}: {count}")
     return plot.render()
 
 
@@ -92,7 +92,7 @@ def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, le
         kind = "refused" if item.refused else "held" if item.covered else "missed"
         low, high = max(item.low, scale.low), min(item.high, scale.high)
         plot.segment((item.gap, low), (item.gap, high), kind=f"interval {kind}")
-        title = f"{item.name}: true {fixed(item.gap)}, predicted {fixed(item.prediction)}"
+        title = f"{item.name}: true {format_fixed(item.gap)}, predicted {format_fixed(item.prediction)}"
         plot.dot(item.gap, item.prediction, kind=f"dot {kind}", title=title, radius=4.5)
     return plot.render()
 
@@ -107,7 +107,7 @@ def interval_strip(item: Prediction, scale: Scale) -> Markup:
         marks.append(tag("circle", class_=f"dot {kind}", cx=percent(scale.percent(item.prediction)), cy="50%", r=4))
     at = percent(scale.percent(item.gap))
     marks.append(tag("line", class_="truth", x1=at, x2=at, y1="15%", y2="85%"))
-    label = f"true gap {fixed(item.gap)}, predicted {fixed(item.prediction)}"
+    label = f"true gap {format_fixed(item.gap)}, predicted {format_fixed(item.prediction)}"
     return tag("svg", *marks, class_="strip", role="img", aria_label=label, width="100%", height=24)
 
 
@@ -125,7 +125,7 @@ def correlation_strip(value: float, low: float, high: float, *, baseline: bool) 
         marks.append(tag("line", class_=f"interval {kind}", y1="50%", y2="50%", **ends))
     if math.isfinite(value):
         marks.append(tag("circle", class_=f"dot {kind}", cx=percent(scale.percent(value)), cy="50%", r=5))
-    label = f"Kendall's tau {fixed(value, 2)}, from {fixed(low, 2)} to {fixed(high, 2)}"
+    label = f"Kendall's tau {format_fixed(value, 2)}, from {format_fixed(low, 2)} to {format_fixed(high, 2)}"
     return tag("svg", *marks, class_="strip", role="img", aria_label=label, width="100%", height=28)
 
 
@@ -197,7 +197,7 @@ def measure_against_gap(
                 y_label=gap_label, kind="baseline" if baseline else "")  # fmt: skip
     across = numpy.linspace(x.percent(min(values)), x.percent(max(values)), 25)
     positions = numpy.array([x.percent(value) for value in values])
-    fitted = fit_with_band(positions, numpy.array([drawn(gap) for gap in gaps]), across)
+    fitted = fit_with_band(positions, numpy.array([clip_to_drawable(gap) for gap in gaps]), across)
     if fitted is not None:
         line, half = fitted
         xs = [_value_at(x, position) for position in across]
@@ -205,7 +205,7 @@ def measure_against_gap(
         plot.curve(zip(xs, line.tolist(), strict=True), kind="fit")
     if titled:
         for value, gap, name in zip(values, gaps, names, strict=True):
-            plot.dot(value, gap, title=f"{name}: {number(value)}, gap {fixed(gap)}", radius=3.5)
+            plot.dot(value, gap, title=f"{name}: {format_number(value)}, gap {format_fixed(gap)}", radius=3.5)
     else:
         plot.cloud(zip(values, gaps, strict=True))
     return plot.render()

@@ -11,7 +11,7 @@ from gapscope.base.type_guards import is_dict
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def number(value: Any, digits: int = 3) -> str:
+def format_number(value: Any, digits: int = 3) -> str:
     """Text of a number with `digits` significant digits; an en dash where there is none.
 
     Args:
@@ -40,7 +40,7 @@ def number(value: Any, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
-def fixed(value: Any, decimals: int = 3) -> str:
+def format_fixed(value: Any, decimals: int = 3) -> str:
     """Text of a number with a fixed number of decimals; an en dash where there is none.
 
     Args:
@@ -54,7 +54,7 @@ def fixed(value: Any, decimals: int = 3) -> str:
     ('0.500', '−0.02', '–')
     """
     if value is None or not math.isfinite(value):
-        return number(value)
+        return format_number(value)
     return f"{value:.{decimals}f}".replace("-", "−")
 
 
@@ -90,7 +90,7 @@ def setting_value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or isinstance(value, int | float):
-        return number(value, 4)
+        return format_number(value, 4)
     if str(value).startswith("["):
         try:
             return ", ".join(_item(item) for item in json.loads(value)) or "none"
@@ -107,7 +107,7 @@ def _item(item: Any) -> str:
     return f"{item['name']} ({options})" if options else str(item["name"])
 
 
-def counted(n: int, noun: str) -> str:
+def pluralize(n: int, noun: str) -> str:
     """Number and noun, in the plural where it is not one.
 
     Args:
@@ -123,7 +123,7 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
-def expected(train_accuracy: float, gap: float, low: float, high: float) -> str:
+def expected_test_accuracy(train_accuracy: float, gap: float, low: float, high: float) -> str:
     """The accuracy on new data that follows from the accuracy on training data and an estimate of the gap.
 
     Args:

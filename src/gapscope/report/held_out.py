@@ -13,7 +13,7 @@ from gapscope.prediction.columns import check_columns
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.prediction.held_out import baseline_errors
 from gapscope.report.figures import Prediction, interval_strip, predicted_against_true
-from gapscope.report.formatting import expected, fixed, number
+from gapscope.report.formatting import expected_test_accuracy, format_fixed, format_number
 from gapscope.report.pool_view import PoolView
 from gapscope.report.scales import Scale
 
@@ -52,7 +52,7 @@ def _errors(name: str, errors: list[float], *, own: bool = False) -> dict[str, A
     values = numpy.array(errors)
     rmse = math.sqrt((values**2).mean()) if len(values) else math.nan
     mae = float(numpy.abs(values).mean()) if len(values) else math.nan
-    return {"name": name, "rmse": fixed(rmse), "mae": fixed(mae), "own": own, "share": rmse}
+    return {"name": name, "rmse": format_fixed(rmse), "mae": format_fixed(mae), "own": own, "share": rmse}
 
 
 def _expected(view: PoolView) -> dict[str, float]:
@@ -66,11 +66,13 @@ def _row(item: Prediction, reason: str, scale: Scale, train_accuracy: Mapping[st
     known = item.id in train_accuracy and math.isfinite(item.prediction)
     return {
         "name": item.name,
-        "expect": expected(train_accuracy[item.id], item.prediction, item.low, item.high) if known else "",
-        "gap": fixed(item.gap),
-        "prediction": fixed(item.prediction),
-        "interval": f"{fixed(item.low)} to {fixed(item.high)}" if math.isfinite(item.prediction) else "–",
-        "error": fixed(item.prediction - item.gap),
+        "expect": expected_test_accuracy(train_accuracy[item.id], item.prediction, item.low, item.high)
+        if known
+        else "",
+        "gap": format_fixed(item.gap),
+        "prediction": format_fixed(item.prediction),
+        "interval": f"{format_fixed(item.low)} to {format_fixed(item.high)}" if math.isfinite(item.prediction) else "–",
+        "error": format_fixed(item.prediction - item.gap),
         "strip": interval_strip(item, scale),
         "verdict": "refused" if item.refused else "held" if item.covered else "missed",
         "reason": reason,
@@ -83,7 +85,9 @@ def _formula(estimator: GapEstimator) -> list[dict[str, str]]:
         return []
     names = [f"log({name})" if name in estimator.logarithm else name for name in estimator.feature_names_]
     terms = [(estimator.intercept_, ""), *zip(estimator.coef_.tolist(), names, strict=True)]
-    return [{"sign": "−" if weight < 0 else "+", "size": number(abs(weight)), "name": name} for weight, name in terms]
+    return [
+        {"sign": "−" if weight < 0 else "+", "size": format_number(abs(weight)), "name": name} for weight, name in terms
+    ]
 
 
 def held_out_section(

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gapscope.report.formatting import number
+from gapscope.report.formatting import format_number
 from gapscope.report.png import data_uri, is_image
 
 if TYPE_CHECKING:
-    from gapscope.labels.results import SuspectLabels
+    from gapscope.labels.results import LabelIssues
 
 MOST_SHOWN = 48
 
@@ -25,17 +25,17 @@ def _card(row: Mapping[str, Any], images: Any, classes: Sequence[str] | None) ->
         "sample": f"{row['sample']:,}",
         "given": _class_name(int(row["given"]), classes),
         "likelier": _class_name(int(row["likelier"]), classes),
-        "margin": number(row["margin"]),
+        "margin": format_number(row["margin"]),
         "flagged": bool(row["flagged"]),
         "picture": data_uri(image) if image is not None and is_image(image) else "",
     }
 
 
-def suspects_section(found: SuspectLabels, images: Any = None, classes: Sequence[str] | None = None) -> dict[str, Any]:
+def suspects_section(found: LabelIssues, images: Any = None, classes: Sequence[str] | None = None) -> dict[str, Any]:
     """The noise in a sentence, and one card for each of the most suspicious samples.
 
     Args:
-        found: What `gs.suspect_labels` returned.
+        found: What `gs.find_label_issues` returned.
         images: The training samples, by their positions: anything that is indexed by a number and gives [h, w],
             [1, h, w] or [3, h, w]; other samples, and None, are shown as numbers alone.
         classes: Names of the classes; None for their numbers.
@@ -49,8 +49,8 @@ def suspects_section(found: SuspectLabels, images: Any = None, classes: Sequence
     return {
         "cards": cards,
         "said": found.note if noise is None else f"{repr(noise)[0].upper()}{repr(noise)[1:]}.",
-        "flagged": found.flagged,
+        "flagged": found.n_flagged,
         "expected": "" if math.isnan(expected) else f"{expected:.0%}".replace("%", " %"),
-        "of": len(found.order),
+        "of": len(found.indices),
         "pictures": any(card["picture"] for card in cards),
     }

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.results.readings import BASELINE, Reading
-from gapscope.results.readings_table import FOLDED_FROM
-from gapscope.statistics.clusters import recipes
-from gapscope.prediction.columns import hyperparameter_columns
-from gapscope.prediction.correlations import correlations
-from gapscope.leaderboard.ranking import RANDOM, verdicts
 from gapscope.leaderboard.leaderboard_row import FEWEST_RECIPES, Verdict
 from gapscope.leaderboard.network_tables import SEEDS
+from gapscope.leaderboard.ranking import RANDOM, verdicts
+from gapscope.prediction.columns import hyperparameter_columns
+from gapscope.prediction.correlations import correlations
 from gapscope.report.figures import correlation_strip, measure_against_gap
-from gapscope.report.formatting import fixed, number
+from gapscope.report.formatting import format_fixed, format_number
 from gapscope.report.pool_view import PoolView
+from gapscope.results.readings import BASELINE, Reading
+from gapscope.results.readings_table import FOLDED_FROM
+from gapscope.statistics.clusters import configuration_ids
 
 if TYPE_CHECKING:
     import pandas
@@ -66,13 +66,13 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
     # the time grows with networks squared times resamples; a large pool needs fewer of them for as narrow an interval
     resamples = max(FEWEST_RESAMPLES, min(RESAMPLES, int(RESAMPLES * (FULLY_RESAMPLED / len(table)) ** 2)))
     found = correlations(
-        table, names, baseline=baseline, n_bootstrap=resamples, clusters=recipes(table, _settings(view))
+        table, names, baseline=baseline, n_bootstrap=resamples, clusters=configuration_ids(table, _settings(view))
     )
     sizes = found["kendall"].abs().fillna(-1.0).to_numpy(dtype=float)
     return found.iloc[numpy.argsort(-sizes, kind="stable")]
 
 
-def judged_readings(view: PoolView) -> dict[str, Verdict]:
+def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
     """What `gapscope leaderboard` says of the readings, among them the size and a random measure.
 
     Args:
@@ -87,7 +87,7 @@ def judged_readings(view: PoolView) -> dict[str, Verdict]:
     if not names or not settings:
         return {}
     table = _table(view)
-    if len(set(recipes(table, settings).tolist())) < FEWEST_RECIPES:
+    if len(set(configuration_ids(table, settings).tolist())) < FEWEST_RECIPES:
         return {}
     return verdicts(table, measures=names, hyperparameters=settings, n_permutations=JUDGING_PERMUTATIONS,
                     most_networks=MOST_JUDGED)  # fmt: skip
@@ -113,16 +113,16 @@ def _at_equal_settings(found: Verdict | None) -> str:
     score = found.partial
     if math.isnan(score.value):
         return f"at equal settings: {found.verdict}, {found.why}"
-    ends = f"{fixed(score.value, 2)} ({fixed(score.low, 2)} to {fixed(score.high, 2)})"
-    return f"at equal settings: {found.verdict}, r {ends}, corrected p {fixed(score.p, 3)}"
+    ends = f"{format_fixed(score.value, 2)} ({format_fixed(score.low, 2)} to {format_fixed(score.high, 2)})"
+    return f"at equal settings: {found.verdict}, r {ends}, corrected p {format_fixed(score.p, 3)}"
 
 
 def _random_row(found: Verdict, n: int) -> dict[str, Any]:
     tau = found.kendall
     return {
-        "name": RANDOM, "title": RANDOM, "baseline": True, "kind": "drawn numbers", "kendall": fixed(tau.value, 2),
+        "name": RANDOM, "title": RANDOM, "baseline": True, "kind": "drawn numbers", "kendall": format_fixed(tau.value, 2),
         "strip": correlation_strip(tau.value, tau.low, tau.high, baseline=True),
-        "interval": f"{fixed(tau.low, 2)} to {fixed(tau.high, 2)}", "pearson": "", "spearman": "", "n": n,
+        "interval": f"{format_fixed(tau.low, 2)} to {format_fixed(tau.high, 2)}", "pearson": "", "spearman": "", "n": n,
         "dropped": 0, "agreement": "", "settings": _at_equal_settings(found),
     }  # fmt: skip
 
@@ -155,10 +155,10 @@ def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None)
                 "baseline": baseline,
                 "kind": "size baseline" if baseline else "",
                 "strip": correlation_strip(*ends, baseline=baseline),
-                "kendall": fixed(ends[0], 2),
-                "interval": f"{fixed(ends[1], 2)} to {fixed(ends[2], 2)}",
-                "pearson": fixed(row["pearson"], 2),
-                "spearman": fixed(row["spearman"], 2),
+                "kendall": format_fixed(ends[0], 2),
+                "interval": f"{format_fixed(ends[1], 2)} to {format_fixed(ends[2], 2)}",
+                "pearson": format_fixed(row["pearson"], 2),
+                "spearman": format_fixed(row["spearman"], 2),
                 "n": int(row["n"]),
                 "dropped": int(row["dropped"]),
                 "agreement": _agreement(direction, ends[1], ends[2]),
@@ -168,7 +168,7 @@ def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None)
     return rows + ([_random_row(judged[RANDOM], len(view.finished))] if RANDOM in judged else [])
 
 
-def folded(ranked: list[dict[str, Any]]) -> dict[str, Any]:
+def split_ranking(ranked: list[dict[str, Any]]) -> dict[str, Any]:
     """The ranking in two parts: what is shown at once (the baseline always is), and what is folded away.
 
     Of a measure of many numbers, such as margins at four layers, only the one that goes with the gap best is shown.
@@ -244,7 +244,7 @@ def _exactness(readings: list[Reading]) -> str:
     errors = [reading.standard_error for reading in readings if reading.standard_error is not None]
     if not errors:
         return "exact"
-    return f"estimated, median standard error {number(float(numpy.median(errors)), 2)}"
+    return f"estimated, median standard error {format_number(float(numpy.median(errors)), 2)}"
 
 
 def guide(view: PoolView) -> list[dict[str, Any]]:
@@ -269,12 +269,14 @@ def guide(view: PoolView) -> list[dict[str, Any]]:
                 "direction": DIRECTIONS[first.direction],
                 "units": first.units or "none",
                 "aggregation": first.aggregation,
-                "seconds": number(float(numpy.median([reading.seconds for reading in readings])), 2),
+                "seconds": format_number(float(numpy.median([reading.seconds for reading in readings])), 2),
                 "reference": first.reference,
                 "numbers": [],
             },
         )
-        ends = dict.fromkeys(number(end) for end in (min(values), max(values))) if values else ["no finite value"]
+        ends = (
+            dict.fromkeys(format_number(end) for end in (min(values), max(values))) if values else ["no finite value"]
+        )
         spread = " to ".join(ends)
         entry["numbers"].append({"name": name, "range": spread, "exactness": _exactness(readings)})
     return list(entries.values())

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gapscope.results.records import Record
-from gapscope.report.formatting import fixed, number, setting_name, setting_value
+from gapscope.report.formatting import format_fixed, format_number, setting_name, setting_value
 from gapscope.report.pool_view import PoolView
+from gapscope.results.records import Record
 
 MOST_CELLS = 9000
 
@@ -43,21 +43,25 @@ def _setting(view: PoolView, name: str, record: Record) -> Any:
 
 def _columns(view: PoolView) -> list[_Column]:
     def score(name: str) -> _Column:
-        return _Column(name.replace("_", " "), True, lambda record: record.scores.get(name, math.nan), fixed)
+        return _Column(name.replace("_", " "), True, lambda record: record.scores.get(name, math.nan), format_fixed)
 
     def reading(name: str) -> _Column:
         return _Column(
-            name, True, lambda record: record.readings.values().get(name, math.nan), number, title=view.titles[name]
+            name,
+            True,
+            lambda record: record.readings.values().get(name, math.nan),
+            format_number,
+            title=view.titles[name],
         )
 
     return [
-        _Column("gap", True, lambda record: record.gap, fixed, kind="gap"),
+        _Column("gap", True, lambda record: record.gap, format_fixed, kind="gap"),
         score(f"train_{view.gap_kind}"),
         score(f"test_{view.gap_kind}"),
         *_setting_columns(view),
         *map(reading, view.readings),
         _Column("epochs", True, lambda record: record.epochs_trained, setting_value),
-        _Column("seconds", True, lambda record: record.seconds, number),
+        _Column("seconds", True, lambda record: record.seconds, format_number),
         _Column("status", False, lambda record: record.status, str, kind="status"),
     ]
 
@@ -80,9 +84,9 @@ def networks(view: PoolView) -> dict[str, Any]:
         The heads and rows of the table, and how many rows there would be (very large pools are cut off).
     """
     columns = _columns(view)
-    ordered = sorted(view.everyone, key=lambda record: (math.isnan(record.gap), record.gap))
+    ordered = sorted(view.all_records, key=lambda record: (math.isnan(record.gap), record.gap))
     most = max(20, MOST_CELLS // len(columns))
-    widest = max((abs(record.gap) for record in view.everyone_finished), default=1.0) or 1.0
+    widest = max((abs(record.gap) for record in view.all_finished), default=1.0) or 1.0
     rows: list[dict[str, Any]] = []
     for record in map(view.complete, ordered[:most]):
         share = 0.0 if math.isnan(record.gap) else max(0.0, record.gap) / widest

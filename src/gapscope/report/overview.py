@@ -9,7 +9,7 @@ import numpy
 from markupsafe import Markup
 
 from gapscope.report.figures import gap_distribution
-from gapscope.report.formatting import counted, fixed, setting_name, setting_value
+from gapscope.report.formatting import format_fixed, pluralize, setting_name, setting_value
 from gapscope.report.pool_view import PoolView
 
 LONGEST_MESSAGE = 400
@@ -21,7 +21,7 @@ FEWEST_BARS = 4
 
 
 def _varied(view: PoolView) -> list[dict[str, Any]]:
-    table = view.whole.loc[[record.id for record in view.everyone_finished]]
+    table = view.whole.loc[[record.id for record in view.all_finished]]
     rows: list[dict[str, Any]] = []
     for column in view.varied:
         # each different value is put into words once; True is not 1
@@ -48,7 +48,7 @@ def _order(text: str) -> tuple[bool, float, str]:
 def _troubles(view: PoolView) -> list[dict[str, Any]]:
     """Networks that did not finish, those with the same message together."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for record in view.everyone:
+    for record in view.all_records:
         if record.status != "finished":
             message = record.message or record.stopped or "no message"
             groups.setdefault((record.status, message[:LONGEST_MESSAGE]), []).append(record.id)
@@ -61,7 +61,7 @@ def _troubles(view: PoolView) -> list[dict[str, Any]]:
 
 def _unmeasured(view: PoolView) -> list[dict[str, Any]]:
     reasons: Counter[tuple[str, str]] = Counter()
-    for record in view.everyone:
+    for record in view.all_records:
         reasons.update((name, reason[:LONGEST_MESSAGE]) for name, reason in record.unmeasured.items())
     return [{"measure": name, "reason": reason, "count": count} for (name, reason), count in reasons.most_common(50)]
 
@@ -75,19 +75,19 @@ def overview(view: PoolView) -> dict[str, Any]:
     Returns:
         What the template shows.
     """
-    gaps, troubles = [record.gap for record in view.everyone_finished], _troubles(view)
-    states = Counter(record.status for record in view.everyone)
+    gaps, troubles = [record.gap for record in view.all_finished], _troubles(view)
+    states = Counter(record.status for record in view.all_records)
     parts = [f"{states[name]} {name}" for name in ("finished", "diverged", "failed") if states[name]]
     quartiles = numpy.quantile(gaps, [0.25, 0.5, 0.75]).tolist() if gaps else [numpy.nan] * 3
     return {
-        "counts": f"{counted(len(view.everyone), 'network')}: {', '.join(parts)}" if parts else "no networks",
-        "n": len(view.everyone),
-        "drawn": len(view.records) if len(view.records) < len(view.everyone) else 0,
-        "finished": len(view.everyone_finished),
-        "gap_low": fixed(min(gaps, default=numpy.nan)),
-        "gap_high": fixed(max(gaps, default=numpy.nan)),
-        "gap_median": fixed(quartiles[1]),
-        "gap_quartiles": f"{fixed(quartiles[0])} and {fixed(quartiles[2])}",
+        "counts": f"{pluralize(len(view.all_records), 'network')}: {', '.join(parts)}" if parts else "no networks",
+        "n": len(view.all_records),
+        "drawn": len(view.records) if len(view.records) < len(view.all_records) else 0,
+        "finished": len(view.all_finished),
+        "gap_low": format_fixed(min(gaps, default=numpy.nan)),
+        "gap_high": format_fixed(max(gaps, default=numpy.nan)),
+        "gap_median": format_fixed(quartiles[1]),
+        "gap_quartiles": f"{format_fixed(quartiles[0])} and {format_fixed(quartiles[2])}",
         "distribution": gap_distribution(gaps, view.gap_label) if len(gaps) >= FEWEST_BARS else Markup(""),
         "varied": _varied(view),
         "troubles": troubles[:MOST_TROUBLES],

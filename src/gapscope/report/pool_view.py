@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from gapscope.leaderboard.network_tables import SEEDS
+from gapscope.pools import Pool
+from gapscope.prediction.columns import hyperparameter_columns
+from gapscope.prediction.defaults import spans_a_decade
+from gapscope.report.formatting import setting_name, setting_value
 from gapscope.results.readings import Reading
 from gapscope.results.records import Record, records_to_pandas
-from gapscope.statistics.clusters import drawn_recipes, recipes
-from gapscope.prediction.columns import hyperparameter_columns
-from gapscope.leaderboard.network_tables import SEEDS
-from gapscope.prediction.defaults import spans_widely
-from gapscope.pools import Pool
-from gapscope.report.formatting import setting_name, setting_value
+from gapscope.statistics.clusters import configuration_ids, sample_configurations
 
 if TYPE_CHECKING:
     import pandas
@@ -43,7 +43,7 @@ class PoolView:
     pool: LargePool | None = None
 
     @property
-    def everyone(self) -> Sequence[Record]:
+    def all_records(self) -> Sequence[Record]:
         """All networks; those that were not drawn without settings, readings and epochs."""
         return self.records if self.pool is None else self.pool.summaries
 
@@ -72,9 +72,9 @@ class PoolView:
         return finished(self.records)
 
     @cached_property
-    def everyone_finished(self) -> list[Record]:
+    def all_finished(self) -> list[Record]:
         """Those of `everyone` that are finished, with a finite gap."""
-        return self.finished if self.pool is None else finished(self.everyone)
+        return self.finished if self.pool is None else finished(self.all_records)
 
     @cached_property
     def gap_kind(self) -> str:
@@ -94,7 +94,7 @@ class PoolView:
     @cached_property
     def varied(self) -> list[str]:
         """Settings that differ between finished networks."""
-        return hyperparameter_columns(self.whole.loc[[record.id for record in self.everyone_finished]])
+        return hyperparameter_columns(self.whole.loc[[record.id for record in self.all_finished]])
 
     @cached_property
     def readings(self) -> dict[str, list[Reading]]:
@@ -118,7 +118,7 @@ class PoolView:
         from scipy.stats import skew  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
         plain = numpy.array(values, dtype=float)
-        return spans_widely(values) and bool(abs(skew(numpy.log(plain))) < abs(skew(plain)))
+        return spans_a_decade(values) and bool(abs(skew(numpy.log(plain))) < abs(skew(plain)))
 
     @cached_property
     def descriptions(self) -> Mapping[str, str]:
@@ -164,10 +164,10 @@ class LargePool:
 
     def read(self, record: Record) -> Record:
         """The record with all that the pool knows; as it is where its file is gone meanwhile."""
-        return self.pool.record(record.id) or record
+        return self.pool.get_record(record.id) or record
 
 
-def view_of(records: Iterable[Record] | Pool, logarithm: frozenset[str] | None = None) -> PoolView:
+def make_view(records: Iterable[Record] | Pool, logarithm: frozenset[str] | None = None) -> PoolView:
     """Look at records, or at a pool; of a large pool only some records are read, whole recipes drawn at random.
 
     Args:
@@ -182,11 +182,11 @@ def view_of(records: Iterable[Record] | Pool, logarithm: frozenset[str] | None =
     pool = records
     if len(pool) <= MOST_DRAWN:
         return PoolView(pool.records(), logarithm)
-    found = pool.indexed()
+    found = pool.index()
     table = found.table()
     settings = [name for name in hyperparameter_columns(table) if name not in SEEDS]
-    rows = drawn_recipes(recipes(table, settings), MOST_DRAWN)
-    drawn = [record for name in table.index[rows] if (record := pool.record(str(name))) is not None]
+    rows = sample_configurations(configuration_ids(table, settings), MOST_DRAWN)
+    drawn = [record for name in table.index[rows] if (record := pool.get_record(str(name))) is not None]
     return PoolView(drawn, logarithm, LargePool(pool, table, found.summaries()))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 LARGEST = 1e100
 
 
-def drawn(value: float) -> float:
+def clip_to_drawable(value: float) -> float:
     """Return the value, or the largest of its sign that can be drawn."""
     return min(max(value, -LARGEST), LARGEST)
 
@@ -44,7 +44,7 @@ class Scale:
         Returns:
             The scale; around 0 to 1 where there is nothing to draw.
         """
-        kept = [drawn(value) for value in values if math.isfinite(value) and (value > 0 or not logarithmic)]
+        kept = [clip_to_drawable(value) for value in values if math.isfinite(value) and (value > 0 or not logarithmic)]
         low, high = (min(kept), max(kept)) if kept else (1.0, 10.0) if logarithmic else (0.0, 1.0)
         if logarithmic:
             room = padding * math.log(high / low) or math.log(2)
@@ -54,7 +54,7 @@ class Scale:
 
     def percent(self, value: float) -> float:
         """Position of a value, in percent of the axis."""
-        value = drawn(value)
+        value = clip_to_drawable(value)
         if self.logarithmic:
             return 100 * math.log(value / self.low) / math.log(self.high / self.low)
         return 100 * (value - self.low) / (self.high - self.low)

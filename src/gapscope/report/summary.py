@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.base.errors import InvalidInput
-from gapscope.results.records import Record
-from gapscope.leaderboard.ranking import RANDOM
 from gapscope.leaderboard.leaderboard_row import Verdict
-from gapscope.report.measures import judged_readings, ranked_correlations
-from gapscope.report.pool_view import PoolView, view_of
+from gapscope.leaderboard.ranking import RANDOM
+from gapscope.report.measures import leaderboard_verdicts, ranked_correlations
+from gapscope.report.pool_view import PoolView, make_view
 from gapscope.report.verdict import verdict
+from gapscope.results.records import Record
 
 if TYPE_CHECKING:
     import pandas
@@ -42,16 +42,16 @@ def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFr
     >>> summary([Record(id="a", spec={}, status="failed", message="out of memory")])["status"]
     {'failed': 1}
     """
-    view = records if isinstance(records, PoolView) else view_of(records)
+    view = records if isinstance(records, PoolView) else make_view(records)
     if not view.records:
         raise InvalidInput("A report needs at least one record; got none. Run the pool first.")
     with numpy.errstate(over="ignore", invalid="ignore"):
         found = ranked_correlations(view)
         measures = [] if found is None else found.rename_axis("measure").reset_index().to_dict("records")
-        judged = judged_readings(view)
+        judged = leaderboard_verdicts(view)
         best = next((row["measure"] for row in measures if not row["is_baseline"]), None)
         return {
-            "status": dict(Counter(record.status for record in view.everyone)),
+            "status": dict(Counter(record.status for record in view.all_records)),
             "gap": view.gap_words,
             "verdict": verdict(view, held_out, best, judged),
             "measures": [
@@ -59,7 +59,7 @@ def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFr
                 for row in measures
             ],
             "random_measure": _judged(judged.get(RANDOM)),
-            "networks": [_network(record, view, held_out) for record in view.everyone],
+            "networks": [_network(record, view, held_out) for record in view.all_records],
         }
 
 

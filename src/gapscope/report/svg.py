@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from markupsafe import Markup, escape
 
-from gapscope.report.formatting import number
+from gapscope.report.formatting import format_number
 from gapscope.report.scales import Scale
 
 SIDE = 1000
@@ -72,7 +72,7 @@ class Plot:
         kind: str = "",
         x_ticks: Sequence[float] | None = None,
         y_ticks: Sequence[float] | None = None,
-        tick_text: Callable[[float], str] = number,
+        tick_text: Callable[[float], str] = format_number,
     ) -> None:
         self.x, self.y = x, y
         self.label, self.x_label, self.y_label, self.kind = label, x_label, y_label, kind
@@ -151,7 +151,9 @@ class Plot:
         for value in self.y_ticks:
             at = percent(100 - self.y.percent(value))
             drawn.append(tag("line", class_="grid", x1="0%", x2="100%", y1=at, y2=at))
-            drawn.append(tag("text", number(value), class_="tick", x="0%", dx=-8, y=at, dy="0.35em", text_anchor="end"))
+            drawn.append(
+                tag("text", format_number(value), class_="tick", x="0%", dx=-8, y=at, dy="0.35em", text_anchor="end")
+            )
         for value in self.x_ticks:
             at = percent(self.x.percent(value))
             drawn.append(tag("line", class_="grid", x1=at, x2=at, y1="0%", y2="100%"))

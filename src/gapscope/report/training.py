@@ -13,14 +13,14 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.files import write_atomically
 from gapscope.base.version import version
 from gapscope.report.figures import ALARM
-from gapscope.report.formatting import counted, number
-from gapscope.report.scales import Scale
+from gapscope.report.formatting import format_number, pluralize
 from gapscope.report.label_issues import suspects_section
+from gapscope.report.scales import Scale
 from gapscope.report.svg import Plot
 from gapscope.report.write import environment
 
 if TYPE_CHECKING:
-    from gapscope.labels.results import SuspectLabels
+    from gapscope.labels.results import LabelIssues
 
 Rows = Sequence[Mapping[str, float]]
 
@@ -75,7 +75,7 @@ def _number_figures(rows: Rows, moments: Mapping[str, int], across: Scale) -> li
         if points:
             plot = Plot(across, Scale.around([value for _, value in points]), label=f"{name} by epoch", x_label="epoch")
             plot.curve(points, kind="curve test")
-            last = f"{number(points[-1][1])} at the end"
+            last = f"{format_number(points[-1][1])} at the end"
             figures.append({"title": name, "count": last, "figure": _marked(plot, moments, plot.y.high)})
     return figures
 
@@ -93,7 +93,7 @@ def write_training_report(
     path: str | Path,
     *,
     title: str = "One training",
-    suspects: SuspectLabels | None = None,
+    suspects: LabelIssues | None = None,
     images: Any = None,
     classes: Sequence[str] | None = None,
 ) -> Path:
@@ -107,7 +107,7 @@ def write_training_report(
         monitor: The `Monitor`, or recordings that `Monitor.load` returned.
         path: The file to write; its folder must exist.
         title: Heading of the page.
-        suspects: What `gs.suspect_labels(monitor)`, or `gs.suspect_labels` before training, returned; None for none.
+        suspects: What `gs.find_label_issues(monitor)`, or `gs.find_label_issues` before training, returned; None for none.
         images: The training samples by position, to show the suspicious ones; see `gapscope.report.label_issues`.
         classes: Names of the classes.
 
@@ -128,7 +128,7 @@ def write_training_report(
         .render(
             title=title,
             version=version(),
-            counts=counted(len(rows), "recording"),
+            counts=pluralize(len(rows), "recording"),
             moments=moments,
             learning=_learning(rows, moments, across),
             figures=_number_figures(rows, moments, across),

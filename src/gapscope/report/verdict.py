@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gapscope.results.records import Record
 from gapscope.leaderboard.leaderboard_row import EVIDENCE, Verdict
-from gapscope.report.formatting import counted, expected, fixed
+from gapscope.report.formatting import expected_test_accuracy, format_fixed, pluralize
 from gapscope.report.pool_view import PoolView
+from gapscope.results.records import Record
 
 if TYPE_CHECKING:
     import pandas
@@ -28,54 +28,54 @@ def _named(records: Sequence[Record], view: PoolView) -> str:
 
 def _alone(view: PoolView) -> str:
     """What is known of the only network."""
-    (record,), kind = view.everyone_finished, view.gap_kind
-    train, test = (fixed(record.scores[f"{part}_{kind}"]) for part in ("train", "test"))
+    (record,), kind = view.all_finished, view.gap_kind
+    train, test = (format_fixed(record.scores[f"{part}_{kind}"]) for part in ("train", "test"))
     return (
         f"One network is finished, {_named([record], view)}: {kind} {train} on training data, {test} on test data, a "
-        f"gap of {fixed(record.gap)}."
+        f"gap of {format_fixed(record.gap)}."
     )
 
 
 def _best(view: PoolView) -> str:
     """Which network has the best test score, and who is within a point of it."""
-    if len(view.everyone_finished) == 1:
+    if len(view.all_finished) == 1:
         return _alone(view)
     if view.gap_kind == "loss":
-        best = min(view.everyone_finished, key=lambda record: record.scores["test_loss"])
-        return f"The smallest test loss, {fixed(best.scores['test_loss'])}, has {_named([best], view)}."
-    ordered = sorted(view.everyone_finished, key=lambda record: -record.scores["test_accuracy"])
+        best = min(view.all_finished, key=lambda record: record.scores["test_loss"])
+        return f"The smallest test loss, {format_fixed(best.scores['test_loss'])}, has {_named([best], view)}."
+    ordered = sorted(view.all_finished, key=lambda record: -record.scores["test_accuracy"])
     top = ordered[0].scores["test_accuracy"]
     tied = [record for record in ordered if top - record.scores["test_accuracy"] < POINT]
     if len(tied) == 1:
-        return f"Take {_named(tied, view)}: the best test accuracy, {fixed(top)}, by more than a point."
-    return f"These are tied within a point of the best test accuracy, {fixed(top)}: {_named(tied, view)}."
+        return f"Take {_named(tied, view)}: the best test accuracy, {format_fixed(top)}, by more than a point."
+    return f"These are tied within a point of the best test accuracy, {format_fixed(top)}: {_named(tied, view)}."
 
 
 def _memorising(view: PoolView) -> str:
     if view.gap_kind == "loss":
         return ""
     by_heart = [
-        record for record in view.everyone_finished if record.scores["train_accuracy"] >= FITS and record.gap >= LOSES
+        record for record in view.all_finished if record.scores["train_accuracy"] >= FITS and record.gap >= LOSES
     ]  # fmt: skip
     if not by_heart:
         return ""
     by_heart.sort(key=lambda record: -record.gap)
     verb = "memorises its" if len(by_heart) == 1 else "memorise their"
     worst = by_heart[0]
-    share = f"{fixed(worst.scores['train_accuracy'])} on them, {fixed(worst.scores['test_accuracy'])} on test data"
+    share = f"{format_fixed(worst.scores['train_accuracy'])} on them, {format_fixed(worst.scores['test_accuracy'])} on test data"
     whom = f", most of all {_named([worst], view)}" if len(by_heart) > 1 else f": {_named([worst], view)}"
-    return f"{len(by_heart)} of {len(view.everyone_finished)} {verb} training data{whom} ({share})."
+    return f"{len(by_heart)} of {len(view.all_finished)} {verb} training data{whom} ({share})."
 
 
-def _estimated(view: PoolView, held_out: pandas.DataFrame | None) -> str:
+def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None) -> str:
     """Whether gaps can be told from training data alone, in this pool."""
     if held_out is None:
-        if len(view.everyone_finished) >= ENOUGH:
+        if len(view.all_finished) >= ENOUGH:
             return ""
-        count = len(view.everyone_finished)
-        few, verb = counted(count, "finished network"), "is" if count == 1 else "are"
+        count = len(view.all_finished)
+        few, verb = pluralize(count, "finished network"), "is" if count == 1 else "are"
         return f"{few} {verb} too few to estimate gaps from: {ENOUGH} are needed."
-    gaps = {record.id: record.gap for record in view.everyone_finished}
+    gaps = {record.id: record.gap for record in view.all_finished}
     estimates = zip(held_out.index, held_out["prediction"].tolist(), strict=True)
     pairs = [(gaps[str(key)], float(value)) for key, value in estimates if not math.isnan(value)]
     if len(pairs) < 2:
@@ -85,29 +85,29 @@ def _estimated(view: PoolView, held_out: pandas.DataFrame | None) -> str:
     # each from the mean of all others, as the estimate is
     plain = math.sqrt(sum((gap - mean) ** 2 for gap, _ in pairs) / len(pairs)) * len(pairs) / (len(pairs) - 1)
     if error >= plain:
-        return f"Gaps cannot be told from training data here: the estimate errs by {fixed(error)}, their mean by less."
+        return f"Gaps cannot be told from training data here: the estimate errs by {format_fixed(error)}, their mean by less."
     return (
-        f"From training data alone the gap of a network like these is known to {fixed(error)} (root mean square; their "
-        f"mean alone: {fixed(plain)}).{_expectation(view, held_out)}"
+        f"From training data alone the gap of a network like these is known to {format_fixed(error)} (root mean square; their "
+        f"mean alone: {format_fixed(plain)}).{_expectation(view, held_out)}"
     )
 
 
 def _expectation(view: PoolView, held_out: pandas.DataFrame) -> str:
     """What that means for the best of them, in percent."""
     predictions = dict(zip(map(str, held_out.index), held_out["prediction"].to_numpy(dtype=float), strict=True))
-    answered = [record for record in view.everyone_finished if not math.isnan(predictions.get(record.id, math.nan))]
+    answered = [record for record in view.all_finished if not math.isnan(predictions.get(record.id, math.nan))]
     if view.gap_kind == "loss" or not answered or not {"low", "high"} <= set(held_out.columns):
         return ""
 
     def words(record: Record) -> str:
         ends = held_out.loc[[record.id], ["prediction", "low", "high"]].to_numpy(dtype=float)[0]
-        return expected(record.scores["train_accuracy"], *ends.tolist())
+        return expected_test_accuracy(record.scores["train_accuracy"], *ends.tolist())
 
     first = max(answered, key=lambda r: r.scores["train_accuracy"] - float(predictions[r.id]))
     return f" Of the most promising, {_named([first], view)}, expect {words(first)} on new data."
 
 
-def _goes_with_the_gap(view: PoolView, best: str, judged: Mapping[str, Verdict]) -> list[str]:
+def _correlation_sentences(view: PoolView, best: str, judged: Mapping[str, Verdict]) -> list[str]:
     """Which measure orders the networks best, unless that is chance, and which say more than the settings do."""
     if best in judged and not judged[best].kendall.significant:
         return ["No measure goes with the gap more than a random one would: no evidence."]
@@ -143,11 +143,11 @@ def verdict(
     Returns:
         Sentences; none where no network is finished.
     """
-    if not view.everyone_finished:
+    if not view.all_finished:
         return []
     sentences = [_best(view), _memorising(view)]
     # what is known of new data leads where there is an estimate
-    sentences.insert(0 if held_out is not None else len(sentences), _estimated(view, held_out))
-    if best_measure is not None and len(view.everyone_finished) >= ENOUGH:
-        sentences += _goes_with_the_gap(view, best_measure, judged or {})
+    sentences.insert(0 if held_out is not None else len(sentences), _estimator_sentence(view, held_out))
+    if best_measure is not None and len(view.all_finished) >= ENOUGH:
+        sentences += _correlation_sentences(view, best_measure, judged or {})
     return [sentence for sentence in sentences if sentence]

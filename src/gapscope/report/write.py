@@ -14,23 +14,23 @@ from markupsafe import Markup
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import write_atomically
-from gapscope.results.records import Record
 from gapscope.base.version import version
 from gapscope.report.curves import curves
 from gapscope.report.held_out import held_out_section
-from gapscope.report.measures import cards, folded, guide, judged_readings, ranked_measures
+from gapscope.report.label_issues import suspects_section
+from gapscope.report.measures import cards, guide, leaderboard_verdicts, ranked_measures, split_ranking
 from gapscope.report.networks import networks
 from gapscope.report.overview import overview
-from gapscope.report.pool_view import PoolView, view_of
-from gapscope.report.label_issues import suspects_section
+from gapscope.report.pool_view import PoolView, make_view
 from gapscope.report.verdict import verdict
+from gapscope.results.records import Record
 
 if TYPE_CHECKING:
     import pandas
 
-    from gapscope.prediction.gap_estimator import GapEstimator
-    from gapscope.labels.results import SuspectLabels
+    from gapscope.labels.results import LabelIssues
     from gapscope.pools import Pool
+    from gapscope.prediction.gap_estimator import GapEstimator
 
 
 @lru_cache(maxsize=1)
@@ -64,7 +64,7 @@ def write_report(
     held_out: pandas.DataFrame | None = None,
     level: float = 0.9,
     logarithm: Collection[str] | None = None,
-    suspects: SuspectLabels | None = None,
+    suspects: LabelIssues | None = None,
     images: Any = None,
     classes: Sequence[str] | None = None,
 ) -> Path:
@@ -87,7 +87,7 @@ def write_report(
         level: Nominal coverage of the intervals in `held_out`.
         logarithm: Readings to draw on a logarithmic axis; None chooses positive ones that span a factor of 10 or more
             and whose logarithm is less skewed.
-        suspects: What `gs.suspect_labels` returned for the pool's training data, to show the most suspicious samples.
+        suspects: What `gs.find_label_issues` returned for the pool's training data, to show the most suspicious samples.
         images: These training data by position, to show them as pictures; see `gapscope.report.label_issues`.
         classes: Names of their classes.
 
@@ -105,12 +105,12 @@ def write_report(
     True
     """
     shown = None if logarithm is None else frozenset(logarithm)
-    view = records if isinstance(records, PoolView) else view_of(records, shown)
+    view = records if isinstance(records, PoolView) else make_view(records, shown)
     if not view.records:
         raise InvalidInput("A report needs at least one record; got none. Run the pool first.")
     # readings near the end of the floats overflow in sums and squares; such a cell shows a dash
     with numpy.errstate(over="ignore", invalid="ignore"):
-        judged = judged_readings(view)
+        judged = leaderboard_verdicts(view)
         ranked = ranked_measures(view, judged)
         page = (
             environment()
@@ -128,7 +128,7 @@ def write_report(
                     judged,
                 ),
                 ranking=ranked,
-                folded=folded(ranked),
+                folded=split_ranking(ranked),
                 cards=cards(view, ranked),
                 curves=curves(view),
                 networks=networks(view),

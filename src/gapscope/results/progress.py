@@ -8,24 +8,24 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-PATIENCE = 2.0
+SHOW_AFTER_SECONDS = 2.0
 _showing = threading.Lock()
 
 
-def somebody_looks() -> bool:
+def is_interactive() -> bool:
     """Whether standard error is a terminal, or this is a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
-def say(sentence: str) -> None:
+def notify(sentence: str) -> None:
     """Tell whoever looks; nothing where nobody does."""
-    if somebody_looks():
+    if is_interactive():
         from rich.console import Console
 
         Console(stderr=True).print(sentence, style="dim", markup=False, highlight=False)
 
 
-class Steps:
+class NullProgress:
     """What is being done, and how far it is; does nothing by itself."""
 
     def step(self, what: str) -> None:
@@ -35,7 +35,7 @@ class Steps:
         """Note that so much more is done."""
 
 
-class _Bar(Steps):
+class _Bar(NullProgress):
     """A bar that appears once two seconds are over, and vanishes at the end."""
 
     def __init__(self, title: str, total: float) -> None:
@@ -47,7 +47,7 @@ class _Bar(Steps):
         self.title = title
         self.task = self.bar.add_task(title, total=total)
         self.lock, self.over = threading.Lock(), False
-        self.timer = threading.Timer(PATIENCE, self._start)
+        self.timer = threading.Timer(SHOW_AFTER_SECONDS, self._start)
         self.timer.daemon = True
         self.timer.start()
 
@@ -73,7 +73,7 @@ class _Bar(Steps):
 
 
 @contextmanager
-def progress(title: str, total: float, *, shown: bool = True) -> Generator[Steps]:
+def progress(title: str, total: float, *, shown: bool = True) -> Generator[NullProgress]:
     """Show a bar while the body runs, if it lasts over two seconds and somebody looks; only the outermost one shows.
 
     Args:
@@ -84,8 +84,8 @@ def progress(title: str, total: float, *, shown: bool = True) -> Generator[Steps
     Yields:
         Where to say what is being done, and how far it is.
     """
-    if not shown or not somebody_looks() or not _showing.acquire(blocking=False):
-        yield Steps()
+    if not shown or not is_interactive() or not _showing.acquire(blocking=False):
+        yield NullProgress()
         return
     bar = _Bar(title, total)
     try:

@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
-from gapscope.base.errors import NotMeasurable, UnreadableFile, nearest
+from gapscope.base.errors import NotMeasurable, UnreadableFile, did_you_mean
 from gapscope.base.files import read_json, write_atomically
 from gapscope.base.type_guards import is_dict
 from gapscope.results.readings_table import html_of, text_of
-from gapscope.results.result import Rows
+from gapscope.results.result import RowResult
 
 if TYPE_CHECKING:
     import pandas
@@ -75,7 +75,7 @@ class Reading:
         return cls(**values)
 
 
-class Readings(Rows[Reading]):
+class Readings(RowResult[Reading]):
     """The readings of one network: a tuple that is also indexed by name and shows itself as a table.
 
     Attributes:
@@ -112,7 +112,9 @@ class Readings(Rows[Reading]):
         if key in self.unmeasured:
             raise NotMeasurable(f"{key} has no value: {self.unmeasured[key]}")
         names = [reading.name for reading in self]
-        raise NotMeasurable(f"The readings hold {', '.join(names) or 'nothing'}; got {key!r}.{nearest(key, names)}")
+        raise NotMeasurable(
+            f"The readings hold {', '.join(names) or 'nothing'}; got {key!r}.{did_you_mean(key, names)}"
+        )
 
     def values(self) -> dict[str, float]:
         """Name -> value."""

@@ -46,9 +46,11 @@ def _folded(family: Sequence[Reading]) -> tuple[str, ...]:
         for reading in family
         if reading.note
     )
-    lacking = [note.split(":")[0] for note in notes if ": " in note and note.split(": ", 1)[1] in _whys(family)]
+    lacking = [
+        note.split(":")[0] for note in notes if ": " in note and note.split(": ", 1)[1] in _missing_reasons(family)
+    ]
     if len(lacking) > 1:
-        why = _whys(family)[0]
+        why = _missing_reasons(family)[0]
         notes = {f"{', '.join(lacking)}: {why}": None} | {n: None for n in notes if n.split(":")[0] not in lacking}
     first = family[0]
     return (
@@ -60,7 +62,7 @@ def _folded(family: Sequence[Reading]) -> tuple[str, ...]:
     )
 
 
-def _whys(family: Sequence[Reading]) -> list[str]:
+def _missing_reasons(family: Sequence[Reading]) -> list[str]:
     return list(dict.fromkeys(reading.note for reading in family if math.isnan(reading.value) and reading.note))
 
 
@@ -73,7 +75,7 @@ def rows_of(readings: Sequence[Reading]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _untaken(unmeasured: Mapping[str, str], room: int) -> list[str]:
+def _missing_lines(unmeasured: Mapping[str, str], room: int) -> list[str]:
     """Lines about measures without a value; those with the same reason share one."""
     by_reason: dict[str, list[str]] = {}
     for name, why in unmeasured.items():
@@ -98,7 +100,7 @@ def text_of(readings: Sequence[Reading], unmeasured: Mapping[str, str], notes: S
     """
     rows = rows_of(readings)
     notes = [f"note: {note}" for note in notes[:3]]
-    untaken = _untaken(unmeasured, max(1, MOST_LINES - len(notes) - min(len(rows), 9)))
+    untaken = _missing_lines(unmeasured, max(1, MOST_LINES - len(notes) - min(len(rows), 9)))
     room = MOST_LINES - len(notes) - len(untaken) - 1
     if len(rows) > room:
         rows = [*rows[: room - 1], (f"... and {len(rows) - room + 1} more; .to_pandas() has all",)]

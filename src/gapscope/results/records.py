@@ -100,13 +100,13 @@ class Record:
             DamagedFile: It is truncated or garbled, or no record at all.
             UnreadableFile: It was written by a newer gapscope, or cannot be read.
         """
-        record, note = read_noted(folder)
+        record, note = read_with_warning(folder)
         if note:
             warnings.warn(note, DamagedFileWarning, stacklevel=2)
         return record
 
 
-def read_noted(folder: Path) -> tuple[Record, str]:
+def read_with_warning(folder: Path) -> tuple[Record, str]:
     """Read the record of one run, and what is wrong with its epochs.
 
     Args:
@@ -233,13 +233,13 @@ def records_to_pandas(records: Iterable[Record]) -> pandas.DataFrame:
     """
     import pandas
 
-    rows = [row_of(record) for record in records]
+    rows = [record_to_row(record) for record in records]
     if not rows:
         return pandas.DataFrame(columns=["status", "gap"], index=pandas.Index([], name="id"))
     return pandas.DataFrame(rows).set_index("id")
 
 
-def row_of(record: Record) -> dict[str, Any]:
+def record_to_row(record: Record) -> dict[str, Any]:
     """One row of `records_to_pandas` as a mapping, with the run's id."""
     row: dict[str, Any] = {"id": record.id, "status": record.status, **_flattened("", record.spec)}
     row |= dict(record.scores) | {"gap": record.gap, "gap_kind": record.gap_kind}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gapscope.results.estimate import Estimate
 from gapscope.base.files import to_json
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
+from gapscope.results.estimate import Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 
 
-def plain(value: Any) -> Any:
+def to_builtin(value: Any) -> Any:
     """Return numbers, texts, lists and dictionaries for a value of a result.
 
     Args:
@@ -31,11 +31,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, Estimate):
         return {"value": float(value), "standard_error": value.standard_error}
     if is_mapping(value):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_builtin(item) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+        return {item.name: to_builtin(getattr(value, item.name)) for item in fields(value)}
     if is_list_or_tuple(value):
-        return [plain(item) for item in value]
+        return [to_builtin(item) for item in value]
     # tensors and NumPy arrays and scalars, without importing either
     to_list = getattr(value, "tolist", None)
     return value if to_list is None else to_list()
@@ -53,7 +53,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything that the result holds as plain values, see `plain`."""
-        return plain(self)
+        return to_builtin(self)
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Return `to_dict` as standard JSON, with NaN and infinities as strings that `float` reads back."""
@@ -66,7 +66,7 @@ class Result:
         return self.to_pandas().to_html(float_format="{:.4g}".format)
 
 
-class Rows(tuple[Row, ...], Result):
+class RowResult(tuple[Row, ...], Result):
     """A result that is a tuple of rows, each a data class.
 
     >>> from dataclasses import dataclass
@@ -80,12 +80,12 @@ class Rows(tuple[Row, ...], Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows as plain values, in a list called "rows"."""
-        return {"rows": [plain(row) for row in self]}
+        return {"rows": [to_builtin(row) for row in self]}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row a row, one column a field."""
         import pandas
 
-        return pandas.DataFrame([plain(row) for row in self])
+        return pandas.DataFrame([to_builtin(row) for row in self])
 
     __repr__ = Result.__repr__

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Array = numpy.ndarray
 
 
-def recipes(table: pandas.DataFrame, hyperparameters: Sequence[str]) -> Int[Array, " n"]:
+def configuration_ids(table: pandas.DataFrame, hyperparameters: Sequence[str]) -> Int[Array, " n"]:
     """Return the number of each network's recipe: those that agree in all hyper-parameters have the same.
 
     >>> import pandas
@@ -33,7 +33,7 @@ def members(clusters: Int[Array, " n"]) -> list[Int[Array, " m"]]:
     return [numpy.flatnonzero(clusters == number) for number in range(int(clusters.max(initial=-1)) + 1)]
 
 
-def drawn_recipes(clusters: Int[Array, " n"], most: int, seed: int = 0) -> Int[Array, " m"]:
+def sample_configurations(clusters: Int[Array, " n"], most: int, seed: int = 0) -> Int[Array, " m"]:
     """Return the rows of recipes drawn at random, each whole, as many as fit; of at most `most` rows all.
 
     >>> drawn_recipes(numpy.array([0, 0, 1, 1, 2, 2]), 5).tolist()

@@ -11,7 +11,13 @@ from numpy.typing import ArrayLike
 from scipy.integrate import solve_ivp
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.theory.order_parameters import Numbers, Student, averages, checked_array, checked_order_parameters
+from gapscope.theory.order_parameters import (
+    Numbers,
+    Student,
+    checked_array,
+    checked_order_parameters,
+    order_parameter_averages,
+)
 
 Method = Literal["weight_norm", "sgd"]
 _DIVERGED = 1e6
@@ -146,7 +152,7 @@ def order_parameter_flow(
 def _flow(
     gamma: Numbers, overlap: Numbers, length: Numbers, method: Method, student: Student, rate: float, zeta: float
 ) -> OrderParameters:
-    radial, i2, i3 = averages(gamma, overlap, student)
+    radial, i2, i3 = order_parameter_averages(gamma, overlap, student)
     # A step of weight norm is dw = eta delta (gamma/L x - (wt^T x) w / (N L^2)), wt = gamma w / L, and w^T dw = 0: w
     # turns and never shrinks. What is left is |dw|^2 = eta^2 delta^2 gamma^2/L^2 x^T x, so that with t = steps/N
     # dL^2/dt = eta^2 gamma^2/L^2 I2, and dL/dt is half of it over L.

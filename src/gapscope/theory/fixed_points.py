@@ -19,10 +19,10 @@ from gapscope.theory.order_parameters import (
     Numbers,
     Student,
     activity,
-    averages,
     checked_array,
     checked_order_parameters,
     correlation_slopes,
+    order_parameter_averages,
     output_correlations,
 )
 
@@ -215,7 +215,7 @@ def _jacobian(
     share = activity(student)
     outputs, _ = output_correlations(overlap, student)
     outputs_slope, teacher_slope = correlation_slopes(overlap, student)
-    radial, i2, i3 = averages(np.asarray(gamma, np.float64), overlap, student)
+    radial, i2, i3 = order_parameter_averages(np.asarray(gamma, np.float64), overlap, student)
     # Gradients by (gamma, R) of I1 / gamma, I2 and I3.
     radial_by = np.array([-share, outputs_slope])
     i2_by = np.array([2 * share * gamma - 2 * outputs, teacher_slope - 2 * gamma * outputs_slope])

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from gapscope.base.errors import check_range
-from gapscope.base.randomness import numpy_given_or_repeatable
+from gapscope.base.randomness import resolve_numpy_generator
 from gapscope.theory.dynamics import Method, Trajectory, check_method, checked_times, start_length
 from gapscope.theory.order_parameters import Student, activity, checked_order_parameters
 from gapscope.theory.student_steps import Gains, Weights, activate, pre_activations, steps
@@ -27,7 +27,7 @@ def _at_overlap(
     return length * (overlap * teachers + np.sqrt(1 - overlap**2) * across)
 
 
-def _observed(
+def _order_parameters(
     method: Method, weights: Weights, gains: Gains, teachers: Float[np.ndarray, "k n"]
 ) -> Float[np.ndarray, "3 k"]:
     lengths = np.linalg.norm(weights, axis=1) / np.sqrt(weights.shape[1])
@@ -86,7 +86,7 @@ def simulate_learning(
     checked_order_parameters(gamma, overlap)
     activity(student)
     moments = checked_times(times)
-    generator = numpy_given_or_repeatable(generator)
+    generator = resolve_numpy_generator(generator)
     teachers = draw_teachers(n_inputs, students, generator)
     weights = _at_overlap(teachers, overlap, start_length(method, gamma, length), generator)
     gains = np.full(students, gamma)
@@ -101,5 +101,5 @@ def simulate_learning(
                 weights = weights + learning_rate * turn
                 gains = gains + learning_rate * (growth - zeta / n_inputs * gains)
             done += block
-        path[:, row] = _observed(method, weights, gains, teachers)
+        path[:, row] = _order_parameters(method, weights, gains, teachers)
     return Trajectory(times=moments, gamma=path[0], overlap=path[1], length=path[2])

@@ -145,7 +145,7 @@ def correlation_slopes(overlap: Numbers, student: Student) -> tuple[Numbers, Num
     return (np.pi + 2 * np.arcsin(cosine)) / (4 * np.pi), np.sqrt(1 - cosine**2) / np.pi
 
 
-def averages(gamma: Numbers, overlap: Numbers, student: Student) -> tuple[Numbers, Numbers, Numbers]:
+def order_parameter_averages(gamma: Numbers, overlap: Numbers, student: Student) -> tuple[Numbers, Numbers, Numbers]:
     """I1 / gamma (finite at gamma = 0), I2 and I3 of `order_parameter_integrals`, for values that are not checked.
 
     Args:
@@ -196,7 +196,7 @@ def order_parameter_integrals(
     [-0.21, 0.93, 0.72]
     """
     gains, overlaps = checked_order_parameters(gamma, overlap)
-    radial, i2, i3 = averages(gains, overlaps, student)
+    radial, i2, i3 = order_parameter_averages(gains, overlaps, student)
     return OrderParameterIntegrals(i1=gains * radial, i2=i2, i3=i3)
 
 

@@ -25,7 +25,7 @@ from gapscope.theory.sensitivity import RELU, Slopes, WeightLayer, check_layers,
 Array = Float[np.ndarray, "..."]
 
 
-def _bent(u: Array, v: Array, w: Array, d: Array) -> Array:
+def _arc_cosine_term(u: Array, v: Array, w: Array, d: Array) -> Array:
     """Return q of pairs with second moments u and v, w = u - v, and squared difference d."""
     size = np.sqrt(u * v)
     present = size > 0
@@ -45,7 +45,7 @@ def _squared_difference(a: Array, b: Array, w: Array, d: Array, layers: Sequence
     g, kink = gain(slopes), (slopes[0] - slopes[1]) ** 2
     for layer in others:
         factor = layer.weights * layer.fan_in
-        d = factor * (g * d - kink * _bent(u, v, w, d))
+        d = factor * (g * d - kink * _arc_cosine_term(u, v, w, d))
         u, v, w = factor * g * u + layer.biases, factor * g * v + layer.biases, factor * g * w
     return d
 

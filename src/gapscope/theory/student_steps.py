@@ -51,12 +51,12 @@ def activate(pre_activation: Targets, student: Student) -> Targets:
     return np.maximum(pre_activation, 0) if student == "relu" else pre_activation
 
 
-def _pull(pre_activation: Targets, targets: Targets, student: Student) -> Targets:
+def _output_gradient(pre_activation: Targets, targets: Targets, student: Student) -> Targets:
     residual = targets - activate(pre_activation, student)
     return residual * (pre_activation > 0) if student == "relu" else residual
 
 
-def _back(inputs: Inputs, pull: Targets) -> Weights:
+def _weight_gradient(inputs: Inputs, pull: Targets) -> Weights:
     return np.matmul(pull[:, None, :], inputs)[:, 0, :]
 
 
@@ -103,17 +103,17 @@ def steps(
     size = weights.shape[1]
     hidden = pre_activations(inputs, weights)
     if method == "sgd":
-        return _back(inputs, _pull(hidden, targets, student)), np.zeros_like(gains)
+        return _weight_gradient(inputs, _output_gradient(hidden, targets, student)), np.zeros_like(gains)
     gain = gains[:, None]
     if method == "batch_norm":
         scale = root_mean_square(hidden)
         normed = hidden / scale
-        pull = _pull(gain * normed, targets, student)
+        pull = _output_gradient(gain * normed, targets, student)
         through = pull - normed * np.mean(pull * normed, axis=1, keepdims=True)
-        return gain / scale * _back(inputs, through), np.sum(pull * normed, axis=1) / size
+        return gain / scale * _weight_gradient(inputs, through), np.sum(pull * normed, axis=1) / size
     lengths = np.linalg.norm(weights, axis=1, keepdims=True)
     normed = np.sqrt(size) * hidden / lengths
-    pull = _pull(gain * normed, targets, student)
+    pull = _output_gradient(gain * normed, targets, student)
     radial = np.sum(pull * hidden, axis=1, keepdims=True) / lengths**2
-    turn = np.sqrt(size) * gain / lengths * (_back(inputs, pull) - radial * weights)
+    turn = np.sqrt(size) * gain / lengths * (_weight_gradient(inputs, pull) - radial * weights)
     return turn, np.sum(pull * normed, axis=1) / size

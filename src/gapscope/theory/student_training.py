@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.base.randomness import numpy_given_or_repeatable
+from gapscope.base.randomness import resolve_numpy_generator
 from gapscope.theory.generalization import LossScale
 from gapscope.theory.order_parameters import Student, activity
 from gapscope.theory.student_steps import (
@@ -150,7 +150,7 @@ def train_students(
     check_range("learning_rate", learning_rate, 0, low_open=True)
     check_range("momentum", momentum, 0, 1, high_open=True)
     activity(student)
-    generator = numpy_given_or_repeatable(generator)
+    generator = resolve_numpy_generator(generator)
     decay = ridge_constant(task, zeta, loss_scale) * batch / samples
     peak = learning_rate / (1 + np.sqrt(batch / task.inputs.shape[2])) ** 2
     length = start_length if start_length is not None else 0.01 if method == "sgd" else 1.0

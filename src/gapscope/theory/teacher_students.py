@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from gapscope.base.errors import check_choice, check_range
-from gapscope.base.randomness import numpy_given_or_repeatable
+from gapscope.base.randomness import resolve_numpy_generator
 from gapscope.theory.generalization import LossScale
 from gapscope.theory.order_parameters import Student, activity, generalization_error
 
@@ -108,7 +108,7 @@ def draw_teacher_task(
     check_range("noise_variance", noise_variance, 0)
     check_range("n_inputs", n_inputs, 1)
     check_range("students", students, 1)
-    generator = numpy_given_or_repeatable(generator)
+    generator = resolve_numpy_generator(generator)
     teachers = draw_teachers(n_inputs, students, generator)
     samples = max(1, round(alpha * n_inputs))
     inputs = generator.standard_normal((students, samples, n_inputs)) / np.sqrt(n_inputs)

@@ -13,7 +13,7 @@ from torch import Tensor
 from gapscope.base.errors import DamagedFile, DamagedFileWarning, UnreadableFile
 from gapscope.base.files import read_json_lines, to_json, write_atomically
 from gapscope.training.checkpoints import as_safetensors, load_tensors
-from gapscope.training.run import Run
+from gapscope.training.run import TrainingState
 
 CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.jsonl"
 # seconds of training from which on a power cut, too, leaves something to go on from; syncing takes longer than a short
@@ -35,15 +35,15 @@ def _stored(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[
     return tensors, facts, history[:epoch]
 
 
-def _taken_up(run: Run, folder: Path) -> list[dict[str, Any]]:
+def _resume_checked(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
     tensors, facts = run.state()
     untouched = {name: tensor.detach().clone() for name, tensor in tensors.items()}, facts
     try:
         tensors, facts, history = _stored(folder)
-        run.take_up(tensors, facts, str(folder / CHECKPOINT))
+        run.load_state(tensors, facts, str(folder / CHECKPOINT))
         return history
     except (DamagedFile, KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
-        run.take_up(*untouched, "the state before")
+        run.load_state(*untouched, "the state before")
         if isinstance(error, UnreadableFile) and not isinstance(error, DamagedFile):
             raise
         reason = error if isinstance(error, DamagedFile) else f"{folder / CHECKPOINT} lacks what training needs."
@@ -51,7 +51,7 @@ def _taken_up(run: Run, folder: Path) -> list[dict[str, Any]]:
         return []
 
 
-def take_up(run: Run, folder: Path) -> list[dict[str, Any]]:
+def resume(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
     """Take up an interrupted training; one whose files are damaged begins anew, with a warning.
 
     A checkpoint of another network, or one that cannot be read, is an `UnreadableFile`.
@@ -63,10 +63,10 @@ def take_up(run: Run, folder: Path) -> list[dict[str, Any]]:
     Returns:
         The rows of the finished epochs; none where there is nothing to take up.
     """
-    return _taken_up(run, folder) if (folder / CHECKPOINT).exists() else []
+    return _resume_checked(run, folder) if (folder / CHECKPOINT).exists() else []
 
 
-class Kept:
+class CheckpointWriter:
     """The finished epochs of a training on their way to its folder: written at most once a second.
 
     The first epoch is written at once; a later one is held, as the bytes that its files will have, until the next write
@@ -79,7 +79,7 @@ class Kept:
         self._held: tuple[str, bytes, bool] | None = None
         self._written = -WRITTEN_EVERY
 
-    def keep(self, run: Run, history: Sequence[dict[str, Any]]) -> None:
+    def stage(self, run: TrainingState, history: Sequence[dict[str, Any]]) -> None:
         """Hold the state after an epoch, and write it where a write is due.
 
         Args:

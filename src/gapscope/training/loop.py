@@ -13,17 +13,17 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput, NotWritten
-from gapscope.base.randomness import stream_seed
-from gapscope.results.records import Status
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import TrainingSpec
-from gapscope.inspection.losses import scores
+from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import check_labels, checked_outputs, device_of
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import make_penalty
-from gapscope.training.checkpoint_writer import Kept, take_up
+from gapscope.results.records import Status
+from gapscope.training.checkpoint_writer import CheckpointWriter, resume
 from gapscope.training.randomness import reproducible
-from gapscope.training.run import OnBatch, Run
+from gapscope.training.run import OnBatch, TrainingState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +32,17 @@ class TrainingResult:
 
     Attributes:
         status: "finished" or "diverged" (the loss became NaN or infinite).
-        stopped: Why it ended, in words.
+        stop_reason: Why it ended, in words.
         history: One mapping an epoch: epoch, train_loss (mean over batches, training mode, without penalties),
             train_accuracy (the same), penalty (mean over batches), learning_rate (at the end of the epoch), seconds,
             and test_loss, test_accuracy (evaluation mode) where test samples were given.
-        manner: How its last epoch was trained, where it was one of several: in a stack of how many, or why alone.
+        execution: How its last epoch was trained, where it was one of several: in a stack of how many, or why alone.
     """
 
     status: Status
-    stopped: str
+    stop_reason: str
     history: Sequence[dict[str, Any]] = field(default_factory=list)
-    manner: str = ""
+    execution: str = ""
 
 
 def _check_samples(network: nn.Module, samples: Samples) -> None:
@@ -94,21 +94,21 @@ class Training:
         on_batch: OnBatch | None = None,
     ) -> None:
         # loaders that shuffle and random transforms draw from the global state: the same seed reads the same samples
-        with reproducible(device_of(network), stream_seed(seed, "data")):
+        with reproducible(device_of(network), derive_seed(seed, "data")):
             self.samples, self.held_out = as_samples(data), None if test is None else as_samples(test)
         _check_samples(network, self.samples)
         if penalties is None:
             penalties = [make_penalty(item.name, item.options) for item in settings.penalties]
-        self.run = Run(network, settings, penalties, seed, on_epoch)
+        self.run = TrainingState(network, settings, penalties, seed, on_epoch)
         self.seed, self.folder, self.on_epoch, self.on_batch = seed, folder, on_epoch, on_batch
-        self._kept = None if folder is None else Kept(folder)
+        self._kept = None if folder is None else CheckpointWriter(folder)
         self.history: list[dict[str, Any]] = []
         self.result: TrainingResult | None = None
         self.manner = ""
 
     def begin(self) -> None:
         """Take up what an interrupted training left, or let a monitor look at the untrained network."""
-        self.history = [] if self.folder is None else take_up(self.run, self.folder)
+        self.history = [] if self.folder is None else resume(self.run, self.folder)
         if not self.history and hasattr(self.on_epoch, "begin"):
             self.on_epoch.begin(self.run.network)  # type: ignore[union-attr]
         self._end_if_enough()
@@ -130,13 +130,13 @@ class Training:
             self._end("diverged", f"loss not finite in epoch {len(history) + 1}")
             return
         if self.held_out is not None:
-            row |= {f"test_{name}": value for name, value in scores(network, self.held_out).items()}
+            row |= {f"test_{name}": value for name, value in evaluate(network, self.held_out).items()}
         if self.on_epoch is not None:
             self.on_epoch(network, row)
         row["seconds"] = round(time.perf_counter() - start, 4)
         history.append(row)
         if self._kept is not None:
-            self._kept.keep(self.run, history)
+            self._kept.stage(self.run, history)
         self._end_if_enough()
 
     def _end_if_enough(self) -> None:
@@ -157,7 +157,7 @@ class Training:
 
     def _end(self, status: Status, stopped: str) -> None:
         self.write()
-        self.result = TrainingResult(status=status, stopped=stopped, history=self.history, manner=self.manner)
+        self.result = TrainingResult(status=status, stop_reason=stopped, history=self.history, execution=self.manner)
 
 
 @contextmanager
@@ -219,7 +219,7 @@ def train(
         network, data, settings, seed=seed, test=test, penalties=penalties, folder=folder, on_epoch=on_epoch,
         on_batch=on_batch,
     )  # fmt: skip
-    with reproducible(training.run.device, stream_seed(seed, "training")), written_at_last([training]):
+    with reproducible(training.run.device, derive_seed(seed, "training")), written_at_last([training]):
         training.begin()
         while training.result is None:
             training.train_epoch()

@@ -13,17 +13,17 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, Subset
 
-from gapscope.inspection.validation import ready
-from gapscope.measures.measurement import measure, select_measures
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.files import to_json, write_atomically
-from gapscope.results.plots import plot_lines
-from gapscope.base.randomness import stream_seed
-from gapscope.results.readings import Readings
-from gapscope.results.result import Result
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.independence import check_no_batch_statistics
-from gapscope.inspection.outputs import inspecting
+from gapscope.inspection.outputs import inspection_mode
+from gapscope.inspection.validation import prepare
+from gapscope.measures.measurement import measure, select_measures
+from gapscope.results.plots import plot_lines
+from gapscope.results.readings import Readings
+from gapscope.results.result import Result
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.alarms.registry import make_alarm
 from gapscope.training.recordings import Recordings
@@ -61,7 +61,7 @@ class Cost:
         return f"{self.recordings} recordings of {self.seconds_per_recording:.3g} s each{share}"
 
 
-class _KeptMode(nn.Module):
+class _FixedMode(nn.Module):
     """A network whose modules stay in the mode they are in, also for measures, which ask for evaluation mode."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -79,7 +79,7 @@ class _KeptMode(nn.Module):
 
 def _subset(data: Any, n_samples: int, seed: int, wanted: torch.Tensor | None) -> tuple[Samples, torch.Tensor]:
     """A random part of the data in their order, with its positions; of a Dataset only the chosen samples are read."""
-    generator = torch.Generator().manual_seed(stream_seed(seed, "monitored samples"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "monitored samples"))
 
     def drawn(n: int) -> torch.Tensor:
         chosen = torch.randperm(n, generator=generator)[:n_samples]
@@ -90,7 +90,7 @@ def _subset(data: Any, n_samples: int, seed: int, wanted: torch.Tensor | None) -
         positions = drawn(len(data))  # type: ignore[arg-type]
         data = Subset(data, positions.tolist())
     # Loaders and random augmentation draw from the global random states, which belong to the training.
-    with inspecting(nn.Identity()):
+    with inspection_mode(nn.Identity()):
         samples = as_samples(data)
     if positions is None:
         n = len(samples)
@@ -116,7 +116,7 @@ class Monitor(Result):
     """Takes readings of a network on a fixed random part of its training data, along its training, and keeps them.
 
     A monitor is called as the `on_epoch` of `gapscope.train`, wrapped by the callbacks of `gapscope.integrations`, or
-    used by hand in any loop: `monitor.record(network, epoch)`. Everywhere it records at epochs that `every` divides,
+    used by hand in any loop: `monitor.observe(network, epoch)`. Everywhere it records at epochs that `every` divides,
     and does nothing at others. An epoch smaller than the last one is taken for another training: the monitor says so
     and starts anew, its alarm as well. Classification and regression alike, but for most alarms.
 
@@ -150,7 +150,7 @@ class Monitor(Result):
     >>> x, y = torch.eye(4), torch.tensor([0, 1, 0, 1])
     >>> network, monitor = nn.Linear(4, 2), Monitor((x, y), measures=["ntk_trace"], every=2)
     >>> for epoch in range(1, 5):
-    ...     _ = monitor.record(network, epoch)
+    ...     _ = monitor.observe(network, epoch)
     >>> monitor.to_pandas()["ntk_trace"].to_dict()  # 4 samples, 2 outputs, |x|^2 + 1 each
     {2: 16.0, 4: 16.0}
     """
@@ -202,7 +202,7 @@ class Monitor(Result):
             network: The network.
             row: The epoch's row; its "epoch" counts from 1.
         """
-        row.update(self.record(network, row["epoch"]))
+        row.update(self.observe(network, row["epoch"]))
 
     def begin(self, network: nn.Module) -> None:
         """Let the alarm look at the network before its training; `gapscope.train` and the callbacks do that.
@@ -212,7 +212,7 @@ class Monitor(Result):
         """
         if self.alarm is not None and not self.epochs:
             with torch.inference_mode(False):
-                found = ready(network, self.samples)
+                found = prepare(network, self.samples)
                 self.alarm.begin(found.network, replace(self.samples, form=None))
 
     def state_dict(self) -> dict[str, Any]:
@@ -246,7 +246,7 @@ class Monitor(Result):
         self.readings = [Readings.from_json(to_json(readings)) for readings in state["readings"]]
         self._spans = []
 
-    def record(self, network: nn.Module, epoch: int) -> dict[str, float]:
+    def observe(self, network: nn.Module, epoch: int) -> dict[str, float]:
         """Take the readings if `every` divides the epoch, keep them, hand them to the sinks, and return the numbers.
 
         Args:
@@ -268,7 +268,7 @@ class Monitor(Result):
         try:
             # frameworks validate in inference mode, where copies of a network would be of no use to autograd
             with torch.inference_mode(False):
-                network = ready(network, self.samples).network
+                network = prepare(network, self.samples).network
                 readings = self._measured(network, epoch)
                 numbers = readings.values()
                 if self.alarm is not None:
@@ -301,10 +301,10 @@ class Monitor(Result):
         samples, settings = replace(self.samples, form=None), {"options": self.options, "seed": self.seed}
         if self.mode == "eval":
             return measure(network, samples, self.measures, strict=True, progress=False, **settings)
-        with inspecting(network, mode="train"):
+        with inspection_mode(network, mode="train"):
             check_no_batch_statistics(dict(network.named_modules()))
-            torch.manual_seed(stream_seed(self.seed, f"masks of epoch {epoch}"))
-            return measure(_KeptMode(network), samples, self.measures, strict=True, progress=False, **settings)
+            torch.manual_seed(derive_seed(self.seed, f"masks of epoch {epoch}"))
+            return measure(_FixedMode(network), samples, self.measures, strict=True, progress=False, **settings)
 
     def _warn(self, epoch: int, error: Exception) -> None:
         if not self._warned:

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range, check_same_length
-from gapscope.base.randomness import stream_seed
+from gapscope.base.randomness import derive_seed
 from gapscope.base.specs import TrainingSpec
 from gapscope.penalties.base import Penalty
 from gapscope.training.loop import Training, TrainingResult, written_at_last
-from gapscope.training.randomness import OwnStreams
+from gapscope.training.randomness import RngState
 from gapscope.training.stack import Stack
-from gapscope.training.stacked_penalties import penalty_likeness, penalty_obstacle
+from gapscope.training.stacked_penalties import penalty_stacking_key, penalty_stacking_obstacle
 
 Choice = Literal["auto", "always", "never"]
 OnEpoch = Callable[[nn.Module, dict[str, Any]], None]
@@ -30,10 +30,10 @@ TOLERANCE = {torch.float64: 1e-9}
 ROUNDING = 1e-3
 
 
-def obstacle(training: Training) -> str:
+def stacking_obstacle(training: Training) -> str:
     """Why a network cannot be in a stack, as far as that can be seen without trying; empty if it can."""
     run = training.run
-    penalties = [why for item in run.penalties if (why := penalty_obstacle(run.network, item))]
+    penalties = [why for item in run.penalties if (why := penalty_stacking_obstacle(run.network, item))]
     hooked = [
         name or "the network"
         for name, module in run.network.named_modules()
@@ -50,7 +50,7 @@ def obstacle(training: Training) -> str:
     return ""
 
 
-def likeness(training: Training) -> tuple[Any, ...]:
+def stacking_key(training: Training) -> tuple[Any, ...]:
     """What trainings of one stack have in common."""
     run, samples, settings = training.run, training.samples, training.run.settings
     tensors = [*run.network.named_parameters(), *run.network.named_buffers()]
@@ -60,60 +60,62 @@ def likeness(training: Training) -> tuple[Any, ...]:
         tuple((name, tuple(t.shape), t.dtype, t.device, t.requires_grad) for name, t in tensors),
         tuple((tuple(t.shape), t.dtype) for t in (samples.inputs, samples.targets)),
         (settings.optimizer, settings.momentum > 0, settings.nesterov, settings.batch_size, settings.augmentation),
-        penalty_likeness(run.penalties),
+        penalty_stacking_key(run.penalties),
     )
 
 
-class _Turn:
+class _TrainingSlot:
     """One training among several, with its own global random streams."""
 
     def __init__(self, training: Training) -> None:
         self.training = training
-        self.streams = OwnStreams(training.run.device, stream_seed(training.seed, "training"))
+        self.streams = RngState(training.run.device, derive_seed(training.seed, "training"))
         self.error: Exception | None = None
-        self.obstacle = obstacle(training)
+        self.obstacle = stacking_obstacle(training)
 
     @property
-    def waits(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether there are epochs to train."""
         return self.error is None and self.training.result is None
 
-    def take(self, part: Callable[..., None], *given: Any) -> None:
+    def execute(self, part: Callable[..., None], *given: Any) -> None:
         """Do a part of the training in its own streams; what goes wrong is kept, and the others go on."""
         try:
-            with self.streams.turn():
+            with self.streams.active():
                 part(*given)
         except Exception as error:
             self.error = error
 
 
 @contextmanager
-def _generators(turns: Sequence[_Turn]) -> Iterator[list[torch.Generator]]:
+def _generators(turns: Sequence[_TrainingSlot]) -> Iterator[list[torch.Generator]]:
     """Generators in the states of the trainings' global streams, which go on where these were left."""
     generators = [item.streams.generator() for item in turns]
     yield generators
     for item, generator in zip(turns, generators, strict=True):
-        item.streams.put_back(generator)
+        item.streams.advance_to(generator)
 
 
 @contextmanager
-def _undone(turns: Sequence[_Turn]) -> Iterator[Callable[[], None]]:
+def _rollback(turns: Sequence[_TrainingSlot]) -> Iterator[Callable[[], None]]:
     """Yield what puts the trainings back to where they were at the start."""
     kept: list[tuple[dict[str, Tensor], dict[str, Any]]] = []
     for item in turns:
-        with item.streams.turn():
+        with item.streams.active():
             tensors, facts = item.training.run.state(with_watcher=False)
             kept.append(({name: tensor.detach().clone() for name, tensor in tensors.items()}, facts))
 
     def undo() -> None:
         for item, (tensors, facts) in zip(turns, kept, strict=True):
-            with item.streams.turn():
-                item.training.run.take_up(tensors, facts, "the state before")
+            with item.streams.active():
+                item.training.run.load_state(tensors, facts, "the state before")
 
     yield undo
 
 
-def _stacked_epoch(turns: Sequence[_Turn], samples: Sequence[Any], *, calls: bool) -> list[dict[str, Any] | None]:
+def _stacked_epoch(
+    turns: Sequence[_TrainingSlot], samples: Sequence[Any], *, calls: bool
+) -> list[dict[str, Any] | None]:
     runs = [item.training.run for item in turns]
     with _generators(turns) as streams:
         stack = Stack(runs, samples, streams)
@@ -122,10 +124,10 @@ def _stacked_epoch(turns: Sequence[_Turn], samples: Sequence[Any], *, calls: boo
     return rows
 
 
-def _epochs_in_turn(turns: Sequence[_Turn], samples: Sequence[Any]) -> list[dict[str, Any] | None]:
+def _epochs_in_turn(turns: Sequence[_TrainingSlot], samples: Sequence[Any]) -> list[dict[str, Any] | None]:
     rows = []
     for item, part in zip(turns, samples, strict=True):
-        with item.streams.turn():
+        with item.streams.active():
             rows.append(item.training.run.train_epoch(part))
     return rows
 
@@ -137,7 +139,7 @@ def _alike(alone: dict[str, Any] | None, stacked: dict[str, Any] | None, toleran
     return all(abs(one - other) <= tolerance * max(1.0, abs(one)) for one, other in pairs)
 
 
-def _in_both_ways(turns: Sequence[_Turn], steps: int, undo: Callable[[], None]) -> tuple[list[float], bool]:
+def _in_both_ways(turns: Sequence[_TrainingSlot], steps: int, undo: Callable[[], None]) -> tuple[list[float], bool]:
     """Seconds of so many steps in turn and in a stack, and whether the losses agree; nothing remains of either."""
     training = turns[0].training
     kept = torch.arange(min(steps * training.run.settings.batch_size, len(training.samples)))
@@ -154,10 +156,10 @@ def _in_both_ways(turns: Sequence[_Turn], steps: int, undo: Callable[[], None]) 
     return seconds, all(_alike(alone, stacked, tolerance) for alone, stacked in zip(*rows, strict=True))
 
 
-def _reason_against(turns: Sequence[_Turn], choice: Choice) -> str:
+def _why_sequential(turns: Sequence[_TrainingSlot], choice: Choice) -> str:
     """Why these are to be trained in turn, found by a few steps that are taken back; empty if in a stack."""
     seconds = [0.0, 0.0]
-    with _undone(turns) as undo:
+    with _rollback(turns) as undo:
         for steps in (1, TIMED_STEPS) if choice == "auto" else (1,):
             try:
                 seconds, alike = _in_both_ways(turns, steps, undo)
@@ -170,16 +172,16 @@ def _reason_against(turns: Sequence[_Turn], choice: Choice) -> str:
     return ""
 
 
-def _finish_alone(turn: _Turn, reason: str) -> None:
+def _finish_alone(turn: _TrainingSlot, reason: str) -> None:
     turn.training.manner = f"alone: {reason}" if reason else ""
-    while turn.waits:
-        turn.take(turn.training.train_epoch)
+    while turn.is_pending:
+        turn.execute(turn.training.train_epoch)
 
 
-def _epoch_together(turns: Sequence[_Turn]) -> str:
+def _epoch_together(turns: Sequence[_TrainingSlot]) -> str:
     """One epoch of all in a stack; if that fails nothing remains of it, and the reason is returned."""
     start = time.perf_counter()
-    with _undone(turns) as undo:
+    with _rollback(turns) as undo:
         try:
             rows = _stacked_epoch(turns, [item.training.samples for item in turns], calls=True)
         except Exception as error:
@@ -188,23 +190,23 @@ def _epoch_together(turns: Sequence[_Turn]) -> str:
     share = (time.perf_counter() - start) / len(turns)
     for item, row in zip(turns, rows, strict=True):
         item.training.manner = f"in a stack of {len(turns)}"
-        item.take(item.training.end_epoch, row, time.perf_counter() - share)
+        item.execute(item.training.end_epoch, row, time.perf_counter() - share)
     return ""
 
 
-def _finish_together(turns: Sequence[_Turn], choice: Choice) -> None:
-    reason = "no other network is like it" if len(turns) < 2 else _reason_against(turns, choice)
-    while not reason and len(waiting := [item for item in turns if item.waits]) > 1:
+def _finish_together(turns: Sequence[_TrainingSlot], choice: Choice) -> None:
+    reason = "no other network is like it" if len(turns) < 2 else _why_sequential(turns, choice)
+    while not reason and len(waiting := [item for item in turns if item.is_pending]) > 1:
         reason = _epoch_together(waiting)
     for item in turns:
-        if item.waits:
+        if item.is_pending:
             _finish_alone(item, reason or "the others of its stack have ended")
 
 
-def _stacks(turns: Sequence[_Turn], largest: int) -> list[list[_Turn]]:
-    groups: dict[Any, list[_Turn]] = {}
+def _stacks(turns: Sequence[_TrainingSlot], largest: int) -> list[list[_TrainingSlot]]:
+    groups: dict[Any, list[_TrainingSlot]] = {}
     for item in turns:
-        groups.setdefault(likeness(item.training), []).append(item)
+        groups.setdefault(stacking_key(item.training), []).append(item)
     return [group[start : start + largest] for group in groups.values() for start in range(0, len(group), largest)]
 
 
@@ -219,15 +221,15 @@ def train_all(trainings: Sequence[Training], *, stack: Choice, largest: int) -> 
     Returns:
         For each what it raised, or None.
     """
-    turns = [_Turn(training) for training in trainings]
+    turns = [_TrainingSlot(training) for training in trainings]
     with written_at_last(trainings):
         for item in turns:
-            item.take(item.training.begin)
-        free = [item for item in turns if item.waits and stack != "never" and not item.obstacle]
+            item.execute(item.training.begin)
+        free = [item for item in turns if item.is_pending and stack != "never" and not item.obstacle]
         for group in _stacks(free, largest):
             _finish_together(group, stack)
         for item in turns:
-            if item.waits:
+            if item.is_pending:
                 _finish_alone(item, item.obstacle)
     return [item.error for item in turns]
 
@@ -240,7 +242,7 @@ def _one_each(name: str, given: Any, networks: int) -> list[Any]:
     return given
 
 
-def train_together(
+def train_many(
     networks: Sequence[nn.Module],
     data: Any,
     settings: TrainingSpec | list[TrainingSpec],

@@ -11,7 +11,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from gapscope.inspection.restoring import random_states_restored
+from gapscope.inspection.restoring import preserve_rng_state
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def reproducible(device: torch.device, seed: int) -> Iterator[None]:
     deterministic, benchmark = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     try:
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-        with random_states_restored(), torch.inference_mode(False), torch.enable_grad():
+        with preserve_rng_state(), torch.inference_mode(False), torch.enable_grad():
             # torch.manual_seed keeps the caller's stack for devices that have not started: a millisecond a call
             (torch.default_generator if device.type == "cpu" else torch).manual_seed(seed)
             random.seed(seed)
@@ -56,7 +56,7 @@ def set_host_random_states(states: Mapping[str, Tensor]) -> None:
     numpy.random.set_state(("MT19937", numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached))
 
 
-class OwnStreams:
+class RngState:
     """The global random streams of one training among several: taken up for its turn, put aside after it.
 
     Args:
@@ -74,7 +74,7 @@ class OwnStreams:
         return host_random_states() | cuda
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def active(self) -> Iterator[None]:
         """Within it the global streams are these."""
         with reproducible(self.device, 0):
             set_host_random_states(self._states)
@@ -91,6 +91,6 @@ class OwnStreams:
         generator.set_state(self._states["random.cpu"])
         return generator
 
-    def put_back(self, generator: torch.Generator) -> None:
+    def advance_to(self, generator: torch.Generator) -> None:
         """Go on, next time, where a generator from `generator` was left."""
         self._states["random.cpu"] = generator.get_state()

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.randomness import stream_seed
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.data.augmentation import flip_shift_rotate
-from gapscope.inspection.losses import loss_of
+from gapscope.inspection.losses import default_loss
 from gapscope.inspection.outputs import checked_outputs, device_of
-from gapscope.penalties.base import Penalty, outputs_with_penalties
+from gapscope.penalties.base import Penalty, forward_with_penalties
 from gapscope.penalties.robust_losses import make_loss
 from gapscope.training.checkpoints import set_weights
 from gapscope.training.randomness import host_random_states, set_host_random_states
@@ -72,7 +72,7 @@ def batches(n: int, batch_size: int, order: torch.Generator) -> Iterator[Tensor]
     yield from shuffled.split(sizes)
 
 
-class Run:
+class TrainingState:
     """The state of one training: what a checkpoint holds."""
 
     def __init__(
@@ -89,18 +89,18 @@ class Run:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = _make_optimizer(network, settings)
         self.scaler = torch.amp.GradScaler("cuda", enabled=self.mixed)
-        self.order = torch.Generator().manual_seed(stream_seed(seed, "order of samples"))
+        self.order = torch.Generator().manual_seed(derive_seed(seed, "order of samples"))
         self.robust_loss = make_loss(settings.loss)
         self.epoch = 0
 
     def loss(self, outputs: Tensor, y: Tensor, indices: Tensor) -> Tensor:
         """What is trained on a batch, without penalties."""
-        return loss_of(outputs, y) if self.robust_loss is None else self.robust_loss(outputs, y, indices)
+        return default_loss(outputs, y) if self.robust_loss is None else self.robust_loss(outputs, y, indices)
 
     def step(self, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One optimisation step; returns outputs, loss, penalty and number of right predictions of the batch."""
         with torch.autocast("cuda", dtype=torch.float16, enabled=self.mixed):
-            outputs, penalty = outputs_with_penalties(self.network, x, y, self.penalties)
+            outputs, penalty = forward_with_penalties(self.network, x, y, self.penalties)
             loss = self.loss(checked_outputs(outputs, len(x)), y, indices)
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(loss + penalty).backward()
@@ -166,7 +166,7 @@ class Run:
             "watcher": self.watcher.state_dict()
         }
 
-    def take_up(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], source: str) -> None:
+    def load_state(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], source: str) -> None:
         """Go on from what `state` returned."""
 
         def part(prefix: str) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from torch import nn
 
-from gapscope.inspection.outputs import inspecting
+from gapscope.inspection.outputs import inspection_mode
 
 Sink = Callable[[int, Mapping[str, float]], None]
 # Each call of a sink whose tracker is out of reach may block until the tracker's own time-out.
@@ -29,7 +29,7 @@ class GuardedSink:
             return
         try:
             # what a tracker draws or switches is not the training's
-            with inspecting(nn.Identity()):
+            with inspection_mode(nn.Identity()):
                 self.sink(epoch, numbers)
             self.failures = 0
         except Exception as error:  # a tracker must not end a training, whatever it raises

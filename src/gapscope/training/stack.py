@@ -14,7 +14,7 @@ from gapscope.base.samples import Samples
 from gapscope.data.augmentation import flip_shift_rotate
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import checked_outputs
-from gapscope.training.run import Run, batches, learning_rate_at
+from gapscope.training.run import TrainingState, batches, learning_rate_at
 from gapscope.training.stacked_layers import LayerUses, StackedLayers
 from gapscope.training.stacked_optimizers import StackedAdam, StackedSGD, per_network
 from gapscope.training.stacked_penalties import StackedPenalties
@@ -34,7 +34,9 @@ class Stack:
         streams: For each a generator in the state of its global random stream on the CPU.
     """
 
-    def __init__(self, runs: Sequence[Run], samples: Sequence[Samples], streams: Sequence[torch.Generator]) -> None:
+    def __init__(
+        self, runs: Sequence[TrainingState], samples: Sequence[Samples], streams: Sequence[torch.Generator]
+    ) -> None:
         self.runs, self.samples, self.streams = runs, samples, streams
         self.device = runs[0].device
         for run in runs:

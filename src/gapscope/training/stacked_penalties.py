@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from gapscope.gradients.square_norms import jacobian_square_norms
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
-from gapscope.penalties.weight import WeightPenalty
+from gapscope.penalties.weight import L2Penalty
 from gapscope.training.stacked_layers import LayerUse, LayerUses
 
 
-def penalty_obstacle(network: nn.Module, penalty: Penalty) -> str:
+def penalty_stacking_obstacle(network: nn.Module, penalty: Penalty) -> str:
     """Why a stack cannot have this penalty; empty if it can.
 
     Args:
@@ -28,7 +28,7 @@ def penalty_obstacle(network: nn.Module, penalty: Penalty) -> str:
     """
     if penalty.automatic is not None:
         return f"{type(penalty).__name__} sets its strength by looking at one network"
-    if type(penalty) is WeightPenalty:
+    if type(penalty) is L2Penalty:
         return ""
     if type(penalty) is not GradientSimilarityPenalty or penalty.kind != "trace":
         return f"{type(penalty).__name__} watches the layers of one network"
@@ -47,7 +47,7 @@ def _has_rule(module: nn.Module) -> bool:
     return trained and type(module) is nn.Linear
 
 
-def penalty_likeness(penalties: Sequence[Penalty]) -> tuple[Any, ...]:
+def penalty_stacking_key(penalties: Sequence[Penalty]) -> tuple[Any, ...]:
     """What penalties of one stack have in common: all but seeds and strengths."""
     return tuple(
         (item.method, item.every, item.reduction, item.probe)
@@ -64,7 +64,7 @@ class StackedPenalties:
     """
 
     def __init__(self, penalties: Sequence[Sequence[Penalty]]) -> None:
-        self.weight = [sum(item.strength for item in given if isinstance(item, WeightPenalty)) for given in penalties]
+        self.weight = [sum(item.strength for item in given if isinstance(item, L2Penalty)) for given in penalties]
         watching = [[item for item in given if isinstance(item, GradientSimilarityPenalty)] for given in penalties]
         self.watching = list(zip(*watching, strict=True))
         self.due: list[list[bool]] = []
@@ -102,7 +102,7 @@ def _similarity(
 ) -> Tensor:
     # trainings of a stack may be at different epochs, so that not all of them are due at the same step
     parts = zip(items, due, outputs, strict=True)
-    drawn = [item.weightings(part) if on else None for item, on, part in parts]
+    drawn = [item.cotangents(part) if on else None for item, on, part in parts]
     some = next(weighting for weighting in drawn if weighting is not None)
     weightings = torch.stack([torch.zeros_like(some) if weighting is None else weighting for weighting in drawn])
     nodes = [use.outputs for use in uses]

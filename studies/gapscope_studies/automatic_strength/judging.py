@@ -11,8 +11,8 @@ from typing import Any
 import numpy
 import pandas
 
-from gapscope.pools.jobs import remembered
-from gapscope_studies.automatic_strength.runs import Run, Way, trained
+from gapscope.pools.jobs import run_cached
+from gapscope_studies.automatic_strength.runs import Method, Run, trained
 from gapscope_studies.kit.statistics import bootstrap
 
 Row = Mapping[str, Any]
@@ -30,12 +30,12 @@ def fixed(strength: float) -> str:
     return f"{FIXED} {strength:g}"
 
 
-def ways_of(given: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[Way]:
+def ways_of(given: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[Method]:
     """All ways of a scenario: none, its fixed strengths and the one tuned once, and those of the settings."""
     strengths = sorted({*scenario["strengths"], given["tuned"]})
     penalties = [{"name": "gradient_similarity", "options": {"strength": strength}} for strength in strengths]
-    others = [Way(**way) for way in given["ways"] if way["name"] not in scenario.get("without", ())]
-    return [Way(NONE), *(Way(fixed(s), penalty=p) for s, p in zip(strengths, penalties, strict=True)), *others]
+    others = [Method(**way) for way in given["ways"] if way["name"] not in scenario.get("without", ())]
+    return [Method(NONE), *(Method(fixed(s), penalty=p) for s, p in zip(strengths, penalties, strict=True)), *others]
 
 
 def runs_of(given: Mapping[str, Any]) -> list[Run]:
@@ -59,7 +59,7 @@ def rows_of(given: Mapping[str, Any], work: Path, root: str | None, *, train_mis
     runs = runs_of(given)
     if not train_missing:
         runs = [run for run in runs if (work / f"{run.name}.json").exists()]
-    found = remembered({run.name: partial(trained, run, root) for run in runs}, work, workers=1)
+    found = run_cached({run.name: partial(trained, run, root) for run in runs}, work, workers=1)
     rows = list(found.values())
     wanted = {
         scenario["name"]: sum(way.name not in given["last"] for way in ways_of(given, scenario))

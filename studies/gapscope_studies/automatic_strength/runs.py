@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from gapscope.base.random_streams import stream
+from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
-from gapscope.base.specs import DataSpec, LossSpec, NetworkSpec, Spec, TrainingSpec
+from gapscope.base.specs import DataSpec, LossSpec, NetworkSpec, RunSpec, TrainingSpec
 from gapscope.data import Problem
-from gapscope.data.corruptions import label_noise
-from gapscope.inspection.losses import scores
-from gapscope.networks import build
+from gapscope.data.corruptions import inject_label_noise
+from gapscope.inspection.losses import evaluate
+from gapscope.networks import build_network
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import make_penalty
 from gapscope.pools.from_spec import prepared
@@ -27,7 +27,7 @@ LAST = 5  # epochs whose test accuracy is averaged: single ones jump by some poi
 
 
 @dataclass(frozen=True)
-class Way:
+class Method:
     """One way of dealing with wrong labels.
 
     Attributes:
@@ -69,7 +69,7 @@ class Run:
     test: int
     noise: float
     seed: int
-    way: Way
+    way: Method
 
     @property
     def name(self) -> str:
@@ -89,21 +89,21 @@ def _in_quartiles(problem: Problem) -> Problem:
 
 def problem_of(run: Run, root: str | None) -> tuple[Samples, Samples, int]:
     """Training samples with wrong labels among them, test samples, and the number of classes."""
-    problem = prepared(Spec(data=DataSpec.from_dict(run.data)), root)[0]
+    problem = prepared(RunSpec(data=DataSpec.from_dict(run.data)), root)[0]
     if problem.task == "regression":
         problem = _in_quartiles(problem)
-    chosen = torch.randperm(len(problem.train), generator=stream(run.seed, "training subset"))[: run.samples]
+    chosen = torch.randperm(len(problem.train), generator=make_generator(run.seed, "training subset"))[: run.samples]
     train, test = problem.train.subset(chosen), problem.test.subset(torch.arange(min(run.test, len(problem.test))))
     assert train.targets is not None
-    wrong = label_noise(train.targets, run.noise, problem.n_outputs, stream(run.seed, "label noise"))
+    wrong = inject_label_noise(train.targets, run.noise, problem.n_outputs, make_generator(run.seed, "label noise"))
     return replace(train, targets=wrong), test, problem.n_outputs
 
 
 def _network(run: Run, samples: Samples, classes: int) -> nn.Module:
     spec = NetworkSpec.from_dict(run.network)
     options: dict[str, Any] = {**spec.options} | ({"dropout": run.way.dropout} if run.way.dropout else {})
-    shape, weights = tuple(samples.inputs.shape[1:]), stream(run.seed, "initial weights")
-    return build(spec.name, input_shape=shape, n_outputs=classes, generator=weights, **options)
+    shape, weights = tuple(samples.inputs.shape[1:]), make_generator(run.seed, "initial weights")
+    return build_network(spec.name, input_shape=shape, n_outputs=classes, generator=weights, **options)
 
 
 def _settings(run: Run) -> TrainingSpec:
@@ -116,7 +116,7 @@ def _split(run: Run, samples: Samples) -> tuple[Samples, Samples | None]:
     out = round(run.way.held_out * len(samples))
     if not out:
         return samples, None
-    order = torch.randperm(len(samples), generator=stream(run.seed, "split"))
+    order = torch.randperm(len(samples), generator=make_generator(run.seed, "split"))
     return samples.subset(order[out:]), samples.subset(order[:out])
 
 
@@ -136,7 +136,7 @@ def trained(run: Run, root: str | None) -> dict[str, Any]:
 
     def on_epoch(network: nn.Module, row: dict[str, Any]) -> None:
         if tenth is not None:
-            held_out.append(scores(network, tenth)["accuracy"])
+            held_out.append(evaluate(network, tenth)["accuracy"])
 
     penalties: list[Penalty] = []
     if run.way.penalty is not None:

@@ -9,25 +9,29 @@ import pandas
 import torch
 
 import gapscope as gs
-from gapscope.base.randomness import stream_seed
+from gapscope.base.randomness import derive_seed
 from gapscope.prediction.correlations import kendall_tau
-from gapscope_studies.expected_accuracy.pools import ADAM, Configuration, Recipe
+from gapscope_studies.expected_accuracy.pools import ADAM, Configuration, TrainingConfig
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import data_of, score
 from gapscope_studies.expected_accuracy.scale import behind
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
-from gapscope_studies.kit.study import Outcome, Setting, Table
+from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
 # no batch norm and no dropout: sensitivity before training cannot see them, and is to be given its best case
 ARCHITECTURES = (
-    *(Recipe("fully_connected", {"n_hidden": depth, "width": width}) for depth in (1, 2, 3, 4) for width in (32, 128)),
-    *(Recipe("fully_connected", {"n_hidden": depth, "width": 512}) for depth in (1, 2)),
-    *(Recipe("small_cnn", {"width_multiplier": width}) for width in (0.125, 0.25, 0.375, 0.5)),
-    *(Recipe("plain_cnn", {"n_conv": depth, "channels": width}) for depth in (2, 3, 4, 5) for width in (8, 16)),
-    Recipe("fully_connected", {"n_hidden": 6, "width": 128}),
-    Recipe("lenet5"),
+    *(
+        TrainingConfig("fully_connected", {"n_hidden": depth, "width": width})
+        for depth in (1, 2, 3, 4)
+        for width in (32, 128)
+    ),
+    *(TrainingConfig("fully_connected", {"n_hidden": depth, "width": 512}) for depth in (1, 2)),
+    *(TrainingConfig("small_cnn", {"width_multiplier": width}) for width in (0.125, 0.25, 0.375, 0.5)),
+    *(TrainingConfig("plain_cnn", {"n_conv": depth, "channels": width}) for depth in (2, 3, 4, 5) for width in (8, 16)),
+    TrainingConfig("fully_connected", {"n_hidden": 6, "width": 128}),
+    TrainingConfig("lenet5"),
 )
 # architectures are the units; a second seed was planned and cut, for time, before any accuracy was looked at
 DATA, SEEDS, SAMPLES = ("fashion_mnist", "cifar10"), 1, 400
@@ -44,12 +48,14 @@ def one(configuration: Configuration, root: str | None) -> dict[str, Any]:
     """One architecture with one seed: what is known before training, and the accuracy that training reached."""
     train, test, outputs = data_of(configuration, root)
     recipe, shape = configuration.recipe, tuple(train.inputs.shape[1:])
-    generator = torch.Generator().manual_seed(stream_seed(configuration.seed, "initial weights"))
-    network = gs.build(recipe.network, input_shape=shape, n_outputs=outputs, generator=generator, **recipe.options)
+    generator = torch.Generator().manual_seed(derive_seed(configuration.seed, "initial weights"))
+    network = gs.build_network(
+        recipe.network, input_shape=shape, n_outputs=outputs, generator=generator, **recipe.options
+    )
     assert train.targets is not None
-    before = gs.kernel_leave_one_out(network, train.inputs, train.targets).accuracy
+    before = gs.functional.kernel_leave_one_out(network, train.inputs, train.targets).accuracy
     spec = gs.NetworkSpec(name=recipe.network, options=recipe.options)
-    (ranked,) = gs.rank_architectures({recipe.name: spec}, train, seed=configuration.seed)
+    (ranked,) = gs.rank_networks({recipe.name: spec}, train, seed=configuration.seed)
     gs.train(network, train, gs.TrainingSpec.from_dict(dict(recipe.training)), seed=configuration.seed)
     return configuration.facts() | {
         "expected": before,
@@ -60,7 +66,7 @@ def one(configuration: Configuration, root: str | None) -> dict[str, Any]:
     }
 
 
-def jobs(setting: Setting) -> list[Configuration]:
+def jobs(setting: RunSettings) -> list[Configuration]:
     """Every architecture on every data set with every seed; architectures share samples within a seed."""
     architectures = setting.choose(smoke=ARCHITECTURES[:7:3], small=ARCHITECTURES, paper=ARCHITECTURES)
     data = setting.choose(smoke=("digits",), small=DATA, paper=DATA)
@@ -68,7 +74,7 @@ def jobs(setting: Setting) -> list[Configuration]:
     seeds = setting.choose(smoke=1, small=SEEDS, paper=10)
     training = ADAM | setting.choose(smoke={"epochs": 10}, small={}, paper={})
     return [
-        Configuration("architectures", name, samples, 0.0, Recipe(each.network, each.options, training), seed)
+        Configuration("architectures", name, samples, 0.0, TrainingConfig(each.network, each.options, training), seed)
         for name in data
         for seed in range(seeds)
         for each in architectures
@@ -86,12 +92,10 @@ def _interval(table: Table, statistic: Any) -> Interval:
     return bootstrap(lambda rows: statistic(table.iloc[rows]), len(table))
 
 
-def architectures(setting: Setting) -> Outcome:
+def architectures(setting: RunSettings) -> Outcome:
     """Kendall's tau with the reached accuracy, of each way, on each data set."""
     drawn = jobs(setting)
-    found = setting.remembered(
-        "architectures", {item.name[:200]: partial(one, item, setting.data_root) for item in drawn}
-    )
+    found = setting.cached("architectures", {item.name[:200]: partial(one, item, setting.data_root) for item in drawn})
     table = pandas.DataFrame(found.values())
     means: dict[str, Table] = {
         str(name): pandas.DataFrame(part.groupby("recipe").mean(numeric_only=True))

@@ -22,7 +22,7 @@ from gapscope.prediction.accuracy_estimator import (
     with_features,
 )
 from gapscope.prediction.gap_estimator import GapEstimator
-from gapscope_studies.expected_accuracy.kept import job_name, kept
+from gapscope_studies.expected_accuracy.kept import job_name, load_results
 from gapscope_studies.expected_accuracy.pools import FIRST_JUDGED, FITTED, in_random_order
 from gapscope_studies.expected_accuracy.rows import root_mean_square
 from gapscope_studies.kit.study import Table, commit
@@ -65,7 +65,7 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
 
 def fitted_table() -> pandas.DataFrame:
     """The networks of the first judging pools and of the fitted pool that were trained, each in its random order."""
-    known = kept()
+    known = load_results()
     names = [job_name(item) for plan in (*FIRST_JUDGED, FITTED) for item in in_random_order(plan)]
     return as_table([known[name] for name in names if name in known])
 
@@ -79,7 +79,7 @@ class Candidate:
 
     def unfitted(self) -> GapEstimator:
         """Its estimator; intervals from data sets that are left out."""
-        return GapEstimator(kind=self.kind, features=self.readings, clusters=("data",), spread="expected_error")
+        return GapEstimator(kind=self.kind, features=self.readings, clusters=("data",), error_scale="expected_error")
 
 
 def candidates() -> list[Candidate]:

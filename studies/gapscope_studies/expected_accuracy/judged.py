@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pandas
 
-from gapscope.prediction.accuracy_estimator import shipped
+from gapscope.prediction.accuracy_estimator import load_default
 from gapscope_studies.expected_accuracy.fit import as_table, fitted_table
-from gapscope_studies.expected_accuracy.kept import job_name, kept
+from gapscope_studies.expected_accuracy.kept import job_name, load_results
 from gapscope_studies.expected_accuracy.pools import REGRESSION, Configuration, judged_in_turn
-from gapscope_studies.expected_accuracy.rivals import TARGET, Rival, refused, rivals
+from gapscope_studies.expected_accuracy.rivals import TARGET, Baseline, all_baselines, refused
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import probed
 from gapscope_studies.expected_accuracy.scale import behind
 from gapscope_studies.kit.claims import Claim, measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
-from gapscope_studies.kit.study import Outcome, Setting, Table
+from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
 OURS, HOLD_OUT, FOLDS, KERNEL = (
     "**shipped estimate**", "10 % hold-out", "5-fold cross-validation", "initial kernel alone",
@@ -31,12 +31,12 @@ RIVALS = {
 }
 
 
-def rows_of(setting: Setting, configurations: list[Configuration], *, train: bool) -> list[dict[str, Any]]:
+def rows_of(setting: RunSettings, configurations: list[Configuration], *, train: bool) -> list[dict[str, Any]]:
     """What was found of each network: what is kept, and the rest trained now (or left out)."""
-    known = kept() if setting.scale != "smoke" else {}
+    known = load_results() if setting.scale != "smoke" else {}
     missing = [item for item in configurations if job_name(item) not in known]
     jobs = {job_name(i): partial(probed, i, setting.data_root, setting.device, True) for i in missing} if train else {}
-    known |= setting.remembered("networks", jobs)
+    known |= setting.cached("networks", jobs)
     return [known[job_name(item)] for item in configurations if job_name(item) in known]
 
 
@@ -44,7 +44,7 @@ def _error(errors: np.ndarray) -> Interval:
     return bootstrap(lambda rows: root_mean_square(errors[rows]), len(errors))
 
 
-def judged_row(rival: Rival, table: Table) -> dict[str, Any] | None:
+def evaluate_baseline(rival: Baseline, table: Table) -> dict[str, Any] | None:
     """Error, width and coverage of one way on these networks; None where it answers none of them."""
     said: Table = rival.says(table)
     answered = said["value"].notna()
@@ -88,7 +88,7 @@ def _groups(table: Table, said_no: pandas.Series) -> dict[str, pandas.DataFrame]
     }
 
 
-def judged(setting: Setting) -> Outcome:
+def evaluate(setting: RunSettings) -> Outcome:
     """All ways on all judging pools."""
     order = judged_in_turn()
     if setting.scale == "smoke":
@@ -96,13 +96,13 @@ def judged(setting: Setting) -> Outcome:
     # small: what is kept, which `kept.take_up` adds to; paper: all that were drawn
     rows = rows_of(setting, order, train=setting.scale != "small")
     networks = [row for row in rows if row["pool"] != REGRESSION.name]
-    table, estimator = as_table(networks), shipped()
+    table, estimator = as_table(networks), load_default()
     for name in ("hold_out", "cross_validation"):
         table[name] = table.get(name, np.nan)
     said_no = refused(estimator, table)
-    ways = rivals(fitted_table(), estimator)
+    ways = all_baselines(fitted_table(), estimator)
     found = {
-        name: [row for way in ways if (row := judged_row(way, part)) is not None]
+        name: [row for way in ways if (row := evaluate_baseline(way, part)) is not None]
         for name, part in _groups(table, said_no).items()
         if len(part)
     }
@@ -147,7 +147,7 @@ def _against(ours: np.ndarray, theirs: np.ndarray, rival: str) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _claims(table: Table, ways: list[Rival]) -> list[Claim]:
+def _claims(table: Table, ways: list[Baseline]) -> list[Claim]:
     errors = {way.name: (way.says(table)["value"] - table[TARGET]).to_numpy(dtype=float) for way in ways}
     return [claim for name, rival in RIVALS.items() for claim in _against(errors[OURS], errors[name], rival)]
 

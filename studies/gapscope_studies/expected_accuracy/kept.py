@@ -23,7 +23,7 @@ def job_name(configuration: Configuration) -> str:
     return configuration.name[:200]
 
 
-def kept() -> dict[str, Row]:
+def load_results() -> dict[str, Row]:
     """Name of the job -> what was found, of every network so far."""
     if not KEPT.exists():
         return {}
@@ -36,9 +36,9 @@ def _number(value: Any) -> Any:
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
 
 
-def take_up(work: Path) -> int:
+def import_results(work: Path) -> int:
     """Add the answers of a work folder to the file, each with its commit and date; return how many were new."""
-    known = kept()
+    known = load_results()
     found = {path.stem: read_json(path)["answer"] for path in sorted((work / "networks").glob("*.json"))}
     found = {name: answer for name, answer in found.items() if name not in known}
     lines = [to_json({"name": name, "found": row}) for name, row in {**known, **found}.items()]
@@ -47,4 +47,4 @@ def take_up(work: Path) -> int:
 
 
 if __name__ == "__main__":
-    print(f"{take_up(Path(sys.argv[1]))} networks taken up into {KEPT}")
+    print(f"{import_results(Path(sys.argv[1]))} networks taken up into {KEPT}")

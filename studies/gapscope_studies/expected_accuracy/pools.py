@@ -18,7 +18,7 @@ WEIGHTS = ({"name": "weight", "options": {"strength": 0.002}},)
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainingConfig:
     """A way of making a network: architecture, its options, and how it is trained."""
 
     network: str
@@ -35,43 +35,45 @@ class Recipe:
 
 
 FLAT = (
-    Recipe("fully_connected", {"n_hidden": 1, "width": 256}),
-    Recipe("fully_connected", {"n_hidden": 3, "width": 128}),
-    Recipe("fully_connected", {"n_hidden": 2, "width": 128, "batch_norm": True}),
-    Recipe("fully_connected", {"n_hidden": 2, "width": 256, "dropout": 0.3}),
-    Recipe("fully_connected", {"n_hidden": 2, "width": 128}, ADAM | {"penalties": WEIGHTS}),
-    Recipe("fully_connected", {"n_hidden": 2, "width": 128}, SGD),
-    Recipe("fully_connected", {"n_hidden": 2, "width": 128}, ADAM | {"epochs": 5}),
+    TrainingConfig("fully_connected", {"n_hidden": 1, "width": 256}),
+    TrainingConfig("fully_connected", {"n_hidden": 3, "width": 128}),
+    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128, "batch_norm": True}),
+    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 256, "dropout": 0.3}),
+    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128}, ADAM | {"penalties": WEIGHTS}),
+    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128}, SGD),
+    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128}, ADAM | {"epochs": 5}),
 )
 CONVOLUTIONAL = (
-    Recipe("small_cnn", {"width_multiplier": 0.25}),
-    Recipe("small_cnn", {"width_multiplier": 0.25, "batch_norm": True}),
-    Recipe("small_cnn", {"width_multiplier": 0.25, "dropout": 0.3}),
-    Recipe("small_cnn", {"width_multiplier": 0.25}, ADAM | {"penalties": WEIGHTS}),
-    Recipe("small_cnn", {"width_multiplier": 0.25}, ADAM | {"epochs": 8}),
-    Recipe("small_cnn", {"width_multiplier": 0.25, "batch_norm": True}, SGD),
+    TrainingConfig("small_cnn", {"width_multiplier": 0.25}),
+    TrainingConfig("small_cnn", {"width_multiplier": 0.25, "batch_norm": True}),
+    TrainingConfig("small_cnn", {"width_multiplier": 0.25, "dropout": 0.3}),
+    TrainingConfig("small_cnn", {"width_multiplier": 0.25}, ADAM | {"penalties": WEIGHTS}),
+    TrainingConfig("small_cnn", {"width_multiplier": 0.25}, ADAM | {"epochs": 8}),
+    TrainingConfig("small_cnn", {"width_multiplier": 0.25, "batch_norm": True}, SGD),
 )
-AUGMENTED = (Recipe("small_cnn", {"width_multiplier": 0.25, "batch_norm": True},
+AUGMENTED = (TrainingConfig("small_cnn", {"width_multiplier": 0.25, "batch_norm": True},
                     ADAM | {"augmentation": "flip_shift_rotate"}),)  # fmt: skip
 LENET = (
-    Recipe("lenet5"),
-    Recipe("lenet5", {}, SGD | {"learning_rate": 0.02}),
-    Recipe("lenet5", {}, ADAM | {"epochs": 8}),
+    TrainingConfig("lenet5"),
+    TrainingConfig("lenet5", {}, SGD | {"learning_rate": 0.02}),
+    TrainingConfig("lenet5", {}, ADAM | {"epochs": 8}),
 )
 # only in judging pools: families that the fitted pool does not hold, as small as two busy cores can pay for
 UNSEEN = (
-    Recipe("plain_cnn", {"n_conv": 3, "channels": 8, "batch_norm": True}, ADAM | {"epochs": 40}),
-    Recipe("small_cnn", {"width_multiplier": 0.125, "batch_norm": True}, ADAM | {"epochs": 40}),
-    Recipe("plain_cnn", {"n_conv": 4, "channels": 8, "batch_norm": True}, SGD | {"epochs": 40}),
-    Recipe("small_cnn", {"width_multiplier": 0.125, "batch_norm": True}, ADAM | {"augmentation": "flip_shift_rotate"}),
+    TrainingConfig("plain_cnn", {"n_conv": 3, "channels": 8, "batch_norm": True}, ADAM | {"epochs": 40}),
+    TrainingConfig("small_cnn", {"width_multiplier": 0.125, "batch_norm": True}, ADAM | {"epochs": 40}),
+    TrainingConfig("plain_cnn", {"n_conv": 4, "channels": 8, "batch_norm": True}, SGD | {"epochs": 40}),
+    TrainingConfig(
+        "small_cnn", {"width_multiplier": 0.125, "batch_norm": True}, ADAM | {"augmentation": "flip_shift_rotate"}
+    ),
 )
 TABLE = (
-    Recipe("fully_connected", {"n_hidden": 1, "width": 64}),
-    Recipe("fully_connected", {"n_hidden": 3, "width": 64}),
-    Recipe("fully_connected", {"n_hidden": 2, "width": 128, "batch_norm": True}),
-    Recipe("fully_connected", {"n_hidden": 2, "width": 128, "dropout": 0.3}),
-    Recipe("fully_connected", {"n_hidden": 2, "width": 128}, SGD | {"learning_rate": 0.02}),
-    Recipe("fully_connected", {"n_hidden": 2, "width": 128}, ADAM | {"penalties": WEIGHTS}),
+    TrainingConfig("fully_connected", {"n_hidden": 1, "width": 64}),
+    TrainingConfig("fully_connected", {"n_hidden": 3, "width": 64}),
+    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128, "batch_norm": True}),
+    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128, "dropout": 0.3}),
+    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128}, SGD | {"learning_rate": 0.02}),
+    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128}, ADAM | {"penalties": WEIGHTS}),
 )
 
 
@@ -83,7 +85,7 @@ class Configuration:
     data: str
     samples: int
     noise: float
-    recipe: Recipe
+    recipe: TrainingConfig
     seed: int
 
     @property
@@ -102,7 +104,7 @@ class Plan:
     """Of what a pool is drawn: recipes, sizes, shares of wrong labels other than none, networks a data set."""
 
     name: str
-    data: Mapping[str, Sequence[Recipe]]
+    data: Mapping[str, Sequence[TrainingConfig]]
     sizes: Sequence[int]
     noises: Sequence[float]
     networks: int

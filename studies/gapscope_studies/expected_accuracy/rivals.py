@@ -21,7 +21,7 @@ ANSWERS = ("value", "low", "high")
 
 
 @dataclass(frozen=True)
-class Rival:
+class Baseline:
     """One way: what it costs beside the training at hand, and what it says of each network (NaN where it does not)."""
 
     name: str
@@ -37,7 +37,7 @@ def _from_gap(fitted: Table, readings: Sequence[str], logarithm: Sequence[str] =
     """Training accuracy less a gap that was learnt on the fitted pools; intervals from data sets left out."""
     usable = fitted[np.isfinite(fitted[list(readings)].to_numpy(dtype=float)).all(1)] if readings else fitted
     kind = "ridge" if len(readings) > 1 else "linear"
-    model = GapEstimator(kind=kind, features=readings, logarithm=logarithm, clusters=("data",))
+    model = GapEstimator(kind=kind, features=readings, log_features=logarithm, clusters=("data",))
     model.fit(usable, usable["train_accuracy"] - usable[TARGET])
 
     def says(table: Table) -> pandas.DataFrame:
@@ -67,7 +67,7 @@ def _binomial(column: str, share: float, spread: float = 0.0) -> Callable[[Table
 
 def _shipped(estimator: AccuracyEstimator) -> Callable[[Table], Table]:
     def says(table: Table) -> pandas.DataFrame:
-        rows = [vars(answer) for answer in estimator.answers(table, level=LEVEL)["like_training"]]
+        rows = [vars(answer) for answer in estimator.predict(table, level=LEVEL)["like_training"]]
         return pandas.DataFrame(rows, index=table.index)
 
     return says
@@ -103,7 +103,7 @@ def _unseen_data(estimator: AccuracyEstimator, fitted: Table) -> Callable[[Table
     return says
 
 
-def rivals(fitted: Table, estimator: AccuracyEstimator) -> list[Rival]:
+def all_baselines(fitted: Table, estimator: AccuracyEstimator) -> list[Baseline]:
     """All of them, in the order of their cost.
 
     Args:
@@ -115,16 +115,18 @@ def rivals(fitted: Table, estimator: AccuracyEstimator) -> list[Rival]:
     """
     default = ["output_sensitivity", "input_jacobian_norm", "ntk_trace"]
     return [
-        Rival("**shipped estimate**", "0", _shipped(estimator)),
-        Rival("the same, fitted without the data set", "0", _unseen_data(estimator, fitted)),
-        Rival("initial kernel alone", "0", _binomial("left_out", 1.0, SPREAD)),
-        Rival("mean gap", "0", _from_gap(fitted, ())),
-        Rival("parameter count", "0", _from_gap(fitted, ["parameter_count"], ["parameter_count"])),
-        Rival("training fit", "0", _from_gap(fitted, ["train_accuracy"])),
-        Rival("margin signature", "0", _from_gap(fitted, [MARGIN])),
-        Rival("default of before", "0", _from_gap(fitted, [*default, MARGIN, "train_loss", "train_accuracy"], default)),
-        Rival("10 % hold-out", "0.9", _binomial("hold_out", 0.1)),
-        Rival("5-fold cross-validation", "4", _binomial("cross_validation", 1.0)),
+        Baseline("**shipped estimate**", "0", _shipped(estimator)),
+        Baseline("the same, fitted without the data set", "0", _unseen_data(estimator, fitted)),
+        Baseline("initial kernel alone", "0", _binomial("left_out", 1.0, SPREAD)),
+        Baseline("mean gap", "0", _from_gap(fitted, ())),
+        Baseline("parameter count", "0", _from_gap(fitted, ["parameter_count"], ["parameter_count"])),
+        Baseline("training fit", "0", _from_gap(fitted, ["train_accuracy"])),
+        Baseline("margin signature", "0", _from_gap(fitted, [MARGIN])),
+        Baseline(
+            "default of before", "0", _from_gap(fitted, [*default, MARGIN, "train_loss", "train_accuracy"], default)
+        ),
+        Baseline("10 % hold-out", "0.9", _binomial("hold_out", 0.1)),
+        Baseline("5-fold cross-validation", "4", _binomial("cross_validation", 1.0)),
     ]
 
 
@@ -138,5 +140,5 @@ def refused(estimator: AccuracyEstimator, table: Table) -> pandas.Series:
     Returns:
         True where it does.
     """
-    reasons = estimator.refusals(table, (1 / table["classes"]).tolist())
+    reasons = estimator.abstention_reasons(table, (1 / table["classes"]).tolist())
     return pandas.Series([bool(each) for each in reasons], index=table.index)

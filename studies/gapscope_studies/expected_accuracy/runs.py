@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
+from gapscope.base.errors import GapscopeError
+from gapscope.base.randomness import derive_seed
+from gapscope.data import inject_label_noise, load_dataset
+from gapscope.inspection.losses import evaluate
 from gapscope.prediction.accuracy_readings import accuracy_readings
-from gapscope.base.randomness import stream_seed
-from gapscope.data import label_noise, load
-from gapscope.inspection.losses import scores
 from gapscope_studies.expected_accuracy.pools import Configuration, has_cross_validation
 
 LARGEST_TEST = 2000
@@ -45,9 +46,9 @@ def _joined(first: gs.Samples, second: gs.Samples) -> gs.Samples:
 def data_of(configuration: Configuration, root: str | None) -> tuple[gs.Samples, gs.Samples, int]:
     """Training samples with their (wrong) labels, clean test samples, number of classes (1 for regression)."""
     table = QUARTILES.get(configuration.data)
-    problem = load(table or configuration.data, root=root)
+    problem = load_dataset(table or configuration.data, root=root)
     train, test = _quartiles(problem) if table else (problem.train, problem.test)
-    draw = torch.Generator().manual_seed(stream_seed(configuration.seed, f"data {configuration.pool}"))
+    draw = torch.Generator().manual_seed(derive_seed(configuration.seed, f"data {configuration.pool}"))
     order = torch.randperm(len(train), generator=draw)
     if table and len(test) < LARGEST_TEST:  # small tables: what is not trained on is scored on
         test = _joined(train.subset(order[configuration.samples :]), test)
@@ -60,14 +61,14 @@ def data_of(configuration: Configuration, root: str | None) -> tuple[gs.Samples,
         return train, test, 1
     classes = 4 if table else problem.n_outputs
     if configuration.noise:
-        train = gs.Samples(train.inputs, label_noise(train.targets, configuration.noise, classes, draw))  # type: ignore[arg-type]
+        train = gs.Samples(train.inputs, inject_label_noise(train.targets, configuration.noise, classes, draw))  # type: ignore[arg-type]
     return train, test, classes
 
 
 def _network(configuration: Configuration, shape: tuple[int, ...], outputs: int) -> nn.Module:
-    generator = torch.Generator().manual_seed(stream_seed(configuration.seed, "initial weights"))
+    generator = torch.Generator().manual_seed(derive_seed(configuration.seed, "initial weights"))
     recipe = configuration.recipe
-    return gs.build(recipe.network, input_shape=shape, n_outputs=outputs, generator=generator, **recipe.options)
+    return gs.build_network(recipe.network, input_shape=shape, n_outputs=outputs, generator=generator, **recipe.options)
 
 
 def _trained(configuration: Configuration, train: gs.Samples, outputs: int) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -80,7 +81,7 @@ def _trained(configuration: Configuration, train: gs.Samples, outputs: int) -> t
 def score(network: nn.Module, samples: gs.Samples) -> float:
     """Accuracy, or the explained share of the variance of the regression targets."""
     if samples.is_classification:
-        return scores(network, samples)["accuracy"]
+        return evaluate(network, samples)["accuracy"]
     with torch.no_grad():
         residual = network.eval()(samples.inputs) - samples.targets
     spread = samples.targets - samples.targets.mean(0)  # type: ignore[union-attr]
@@ -105,7 +106,7 @@ def _readings(network: nn.Module, initial: dict[str, Tensor], train: gs.Samples,
             for reading in gs.measure(network, few, [name]):
                 if not name.startswith("margin") or reading.name.endswith(".median"):
                     found[reading.name] = reading.value
-        except gs.base.errors.GapscopeError:  # a measure that this network does not have
+        except GapscopeError:  # a measure that this network does not have
             continue
     network.cpu()
     return found
@@ -114,7 +115,7 @@ def _readings(network: nn.Module, initial: dict[str, Tensor], train: gs.Samples,
 def _rivals(configuration: Configuration, train: gs.Samples, outputs: int) -> dict[str, float]:
     """A 10 % hold-out, and of some 5-fold cross-validation, of the same recipe on the labels as they are."""
     n = len(train)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(stream_seed(configuration.seed, "folds")))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(derive_seed(configuration.seed, "folds")))
     parts = {"hold_out": [order[: n // 10]]}
     if has_cross_validation(configuration):
         parts["cross_validation"] = list(order.chunk(FOLDS))
@@ -143,7 +144,7 @@ def probed(
     return found | {
         "classes": classes,
         "parameter_count": sum(parameter.numel() for parameter in network.parameters()),
-        "train_loss": scores(network, train)["loss"],
+        "train_loss": evaluate(network, train)["loss"],
         "train_score": fit,
         "test_score": clean,
         "test_score_like_training": on_equally_noisy(clean, configuration.noise, classes),

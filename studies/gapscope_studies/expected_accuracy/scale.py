@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gapscope.base.errors import DataNotFound
-from gapscope.data import load
+from gapscope.data import load_dataset
 from gapscope_studies.expected_accuracy.runs import QUARTILES
 from gapscope_studies.kit.pool import digest, in_words
-from gapscope_studies.kit.study import Setting
+from gapscope_studies.kit.study import RunSettings
 
 
-def behind(setting: Setting, networks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def behind(setting: RunSettings, networks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The fields of an outcome that say at what scale it was run.
 
     Args:
@@ -39,12 +39,12 @@ def behind(setting: Setting, networks: Sequence[Mapping[str, Any]]) -> dict[str,
     }
 
 
-def hash_of(name: str, setting: Setting) -> str:
+def hash_of(name: str, setting: RunSettings) -> str:
     """The hash of a whole data set, of which every network has samples of its own.
 
     A part that judges networks that are kept looks at no sample: it goes on where the data are not, and says so.
     """
     try:
-        return digest(load(name, root=setting.data_root))
+        return digest(load_dataset(name, root=setting.data_root))
     except DataNotFound:
         return "not on this machine"

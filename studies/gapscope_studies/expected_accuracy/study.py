@@ -9,8 +9,8 @@ import numpy as np
 import pandas
 
 from gapscope_studies.expected_accuracy.architectures import architectures
-from gapscope_studies.expected_accuracy.judged import judged
-from gapscope_studies.expected_accuracy.kept import job_name, kept
+from gapscope_studies.expected_accuracy.judged import evaluate
+from gapscope_studies.expected_accuracy.kept import job_name, load_results
 from gapscope_studies.expected_accuracy.pools import FITTED, Configuration, in_random_order
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import probed
@@ -19,17 +19,17 @@ from gapscope_studies.expected_accuracy.twin import twins
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
-from gapscope_studies.kit.study import Outcome, Part, Setting, Study
+from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
 
 EARLY = "epochs="  # recipes that stop long before they have learnt what the data allow
 
 
-def networks(setting: Setting, configurations: list[Configuration]) -> pandas.DataFrame:
+def networks(setting: RunSettings, configurations: list[Configuration]) -> pandas.DataFrame:
     """Train and read what is not kept; one row a network."""
-    known = kept()
+    known = load_results()
     missing = {job_name(item): item for item in configurations if job_name(item) not in known}
     jobs = {name: partial(probed, item, setting.data_root, setting.device) for name, item in missing.items()}
-    known |= setting.remembered("networks", jobs)
+    known |= setting.cached("networks", jobs)
     table = pandas.DataFrame([known[job_name(item)] for item in configurations])
     return table.assign(early=table["recipe"].str.contains(EARLY))
 
@@ -83,7 +83,7 @@ def _figure(table: pandas.DataFrame) -> Any:
     return figure
 
 
-def first_pool(setting: Setting) -> Outcome:
+def first_pool(setting: RunSettings) -> Outcome:
     """Left-out accuracy at the initial weights beside the accuracy that training reached."""
     configurations = in_random_order(FITTED)
     if setting.scale == "smoke":
@@ -132,7 +132,7 @@ STUDY = Study(
     "gapscope's own; leave-one-out in gradient space after Bachmann, Hofmann and Lucchi 2022 (arXiv:2203.03443).",
     (
         Part("first_pool", "Left-out accuracy before training, beside what training reached", first_pool),
-        Part("judged", "The shipped estimate beside its rivals, on networks that nothing was chosen on", judged),
+        Part("judged", "The shipped estimate beside its rivals, on networks that nothing was chosen on", evaluate),
         Part("architectures", "Which of many untrained architectures, before training", architectures),
         Part("twins", "Recipes judged by their twins, beside a hold-out", twins),
     ),

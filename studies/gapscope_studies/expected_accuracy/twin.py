@@ -12,16 +12,18 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
-from gapscope.base.randomness import stream_seed
-from gapscope_studies.expected_accuracy.pools import FLAT, TABLE, Configuration, Plan, Recipe, in_random_order
+from gapscope.base.randomness import derive_seed
+from gapscope_studies.expected_accuracy.pools import FLAT, TABLE, Configuration, Plan, TrainingConfig, in_random_order
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import data_of, on_equally_noisy, score
 from gapscope_studies.expected_accuracy.scale import behind
 from gapscope_studies.kit.claims import measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
-from gapscope_studies.kit.study import Outcome, Setting, Table
+from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
-SMALL_CNN = tuple(Recipe("small_cnn", {"width_multiplier": 0.25, "batch_norm": normed}) for normed in (False, True))
+SMALL_CNN = tuple(
+    TrainingConfig("small_cnn", {"width_multiplier": 0.25, "batch_norm": normed}) for normed in (False, True)
+)
 DESIGNS = ("half and quarter", "two halves and quarter", "five folds and quarter", "hold-out")
 ALONE = "half alone"
 JUDGED = (
@@ -36,9 +38,9 @@ def _recipe(configuration: Configuration, outputs: int, x: Tensor, y: Tensor) ->
     """The recipe of a configuration with fresh initial weights: drawn, as everything else, from the global stream."""
     seed = int(torch.randint(2**31, ()))
     recipe = configuration.recipe
-    network = gs.build(
+    network = gs.build_network(
         recipe.network, input_shape=tuple(x.shape[1:]), n_outputs=outputs,
-        generator=torch.Generator().manual_seed(stream_seed(seed, "initial weights")), **recipe.options,
+        generator=torch.Generator().manual_seed(derive_seed(seed, "initial weights")), **recipe.options,
     )  # fmt: skip
     gs.train(network, (x, y), gs.TrainingSpec.from_dict(dict(recipe.training)), seed=seed)
     return network
@@ -50,12 +52,14 @@ def judged(configuration: Configuration, kept: Path, root: str | None = None) ->
     recipe = partial(_recipe, configuration, outputs)
     assert train.targets is not None
     with torch.random.fork_rng():
-        torch.manual_seed(stream_seed(configuration.seed, "the network itself"))
+        torch.manual_seed(derive_seed(configuration.seed, "the network itself"))
         network = recipe(train.inputs, train.targets)
     truth = on_equally_noisy(score(network, test), configuration.noise, outputs)
     found = configuration.facts() | {"truth": truth, "train_score": score(network, train)}
     for design in DESIGNS:
-        one = gs.twin(recipe, train, design=design, seed=configuration.seed, folder=kept / configuration.name[:200])
+        one = gs.learning_curve(
+            recipe, train, design=design, seed=configuration.seed, cache_dir=kept / configuration.name[:200]
+        )
         raw = [item.score for item in one.trainings if item.name == "half"]
         found |= {f"{design}.{name}": getattr(one, name) for name in ("score", "low", "high", "cost")}
         found |= {f"{ALONE}.score": raw[0]} if raw else {}
@@ -90,12 +94,12 @@ def _ahead_of_hold_out(table: Table, design: str) -> Interval:
     return bootstrap(lambda rows: root_mean_square(mine[rows]) - root_mean_square(rival[rows]), len(table))
 
 
-def twins(setting: Setting) -> Outcome:
+def twins(setting: RunSettings) -> Outcome:
     """All designs on networks that nothing was chosen on."""
     plans = (SMOKE,) if setting.scale == "smoke" else JUDGED
     drawn = [item for plan in plans for item in in_random_order(plan)]
     jobs = {item.name[:200]: partial(judged, item, setting.work / "twins_kept", setting.data_root) for item in drawn}
-    table: Table = pandas.DataFrame(setting.remembered("twins", jobs).values())
+    table: Table = pandas.DataFrame(setting.cached("twins", jobs).values())
     names = [*DESIGNS, ALONE]
     rows = [_row(table, name) for name in names]
     by_data = [{"data": str(data)} | _row(part, name) for data, part in table.groupby("data") for name in names]

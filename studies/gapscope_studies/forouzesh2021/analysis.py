@@ -12,11 +12,11 @@ import numpy
 from gapscope.prediction.correlations import correlations
 from gapscope.theory.sensitivity import predicted_loss
 from gapscope_studies.forouzesh2021.networks import Configuration, Grids, by_draw, measured_samples, points, runs
-from gapscope_studies.kit.claims import Claim, Compared, claim, measured, short
+from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, measured
 from gapscope_studies.kit.plots import named, panels, scatter
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import Interval, bootstrap_both, log_log, pearson
-from gapscope_studies.kit.study import Outcome, Setting, Table
+from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,7 +127,7 @@ def _scatter(table: Table, x: str, y: str = "test_loss", *, predicted: bool = Fa
 class Measured:
     """The networks of one part: its configurations, their runs, and the points that average these."""
 
-    setting: Setting
+    setting: RunSettings
     configurations: list[Configuration]
     runs: Table
     points: Table
@@ -148,7 +148,7 @@ class Answer:
     predicted: bool = False
 
 
-def part(setting: Setting, *, grid: str, find: Callable[[Measured], Answer], paper: Mapping[str, str]) -> Outcome:
+def part(setting: RunSettings, *, grid: str, find: Callable[[Measured], Answer], paper: Mapping[str, str]) -> Outcome:
     """Train and measure the networks of a grid, and tell what `find` finds; `paper` is what they stand in for."""
     import pandas
 
@@ -177,14 +177,14 @@ def part(setting: Setting, *, grid: str, find: Callable[[Measured], Answer], pap
 # --- claims: units are the draws of weights and images, and where networks are related, these or the configurations
 
 
-def learnt(table: Table) -> tuple[Compared, ...]:
+def learnt(table: Table) -> tuple[ComparisonArm, ...]:
     """How well the networks of each family fit their data, for the guard; a stop rule or the curve ends training."""
     regression = "train_accuracy" not in table
     score = "train_r2" if regression else "train_accuracy"
     return tuple(
-        Compared(name=str(family), train_accuracy=float(group[score].mean()),
+        ComparisonArm(name=str(family), train_accuracy=float(group[score].mean()),
                  chance=0.0 if regression else 1 / float(group["outputs"].iloc[0]),
-                 curve=short(group["curve"].to_list()), falling=True, finished=True if group["stopped"].all() else None)
+                 curve=downsample_curve(group["curve"].to_list()), falling=True, finished=True if group["stopped"].all() else None)
         for family, group in table.groupby("family", sort=False)
     )  # fmt: skip
 

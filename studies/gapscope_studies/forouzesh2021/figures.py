@@ -27,7 +27,7 @@ from gapscope_studies.forouzesh2021.analysis import (
 )
 from gapscope_studies.forouzesh2021.networks import Configuration, by_draw, measured_samples, trained_network
 from gapscope_studies.kit.claims import Claim, claim, computed
-from gapscope_studies.kit.study import Setting, Table
+from gapscope_studies.kit.study import RunSettings, Table
 
 SAME = 1.2  # factor within which two numbers are "the same"
 NEAR = {"above": -math.log10(SAME), "below": math.log10(SAME)}  # of log10 of a ratio
@@ -153,7 +153,7 @@ def loss_against_sensitivity(
 # --- Figs. 10 to 13
 
 
-def _parts_of_error(setting: Setting, configuration: Configuration) -> dict[str, float]:
+def _parts_of_error(setting: RunSettings, configuration: Configuration) -> dict[str, float]:
     """Bias, variance and squared error (sums over outputs) of one configuration over its runs."""
     import torch
 

@@ -16,19 +16,19 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, NotMeasurable
 from gapscope.base.samples import Samples
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.data.problem import Problem
-from gapscope.inspection.losses import loss_of, scores
+from gapscope.inspection.losses import default_loss, evaluate
 from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameter_count import parameter_count
 from gapscope.measures.temperature_scaling import fit_temperature
-from gapscope.pools.from_spec import build_network, prepared
+from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.training.checkpoints import load_weights
-from gapscope_studies.kit.claims import short
+from gapscope_studies.kit.claims import downsample_curve
 from gapscope_studies.kit.pool import weights_of
-from gapscope_studies.kit.study import Setting, Table
+from gapscope_studies.kit.study import RunSettings, Table
 
 POOL = "networks"
 FITTED_ACCURACY = 0.9
@@ -43,7 +43,7 @@ class Configuration:
     """
 
     family: str
-    spec: Spec
+    spec: RunSpec
     runs: int
     redrawn: bool = True
 
@@ -53,7 +53,7 @@ class Configuration:
         options = ", ".join(f"{key} {value}" for key, value in self.spec.network.options.items())
         return f"{self.spec.network.name} ({options}), {self.spec.network.initialization}, {self.spec.data.train_size}"
 
-    def specs(self) -> list[Spec]:
+    def specs(self) -> list[RunSpec]:
         """The spec of every run."""
         names = ("seed", "data.seed") if self.redrawn else ("seed",)
         return [self.spec.replace(dict.fromkeys(names, seed)) for seed in range(self.runs)]
@@ -66,9 +66,9 @@ def _joined(parts: Iterable[list[Configuration]]) -> list[Configuration]:
 class Grids:
     """The configurations of every figure and table at one scale, whose sizes `<scale>.toml` holds."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: RunSettings) -> None:
         self.sizes: Any = setting.read(__file__)
-        self.base = Spec.from_dict(self.sizes["base"])
+        self.base = RunSpec.from_dict(self.sizes["base"])
 
     def _all(
         self, family: str, network: str, options: Iterable[Mapping[str, Any]], changes: Mapping[str, Any] | None = None
@@ -220,15 +220,15 @@ def _spread(samples: Samples, n: int | None) -> Samples:
     return samples.subset(torch.linspace(0, len(samples) - 1, n).round().long())
 
 
-def measured_samples(setting: Setting, spec: Spec) -> tuple[Problem, Samples]:
+def measured_samples(setting: RunSettings, spec: RunSpec) -> tuple[Problem, Samples]:
     """Return the problem of a spec with its whole test split, and the test samples that the study measures on."""
     problem, _ = prepared(spec.replace({"data.test_size": None}), setting.data_root)
     return problem, _spread(problem.test, Grids(setting).sizes.get("measured"))
 
 
-def trained_network(setting: Setting, spec: Spec, problem: Problem) -> nn.Module:
+def trained_network(setting: RunSettings, spec: RunSpec, problem: Problem) -> nn.Module:
     """Return the trained network of a finished run."""
-    network = build_network(spec, problem)
+    network = network_from_spec(spec, problem)
     load_weights(network, weights_of(setting, POOL, spec.id))
     return network.eval()
 
@@ -250,8 +250,8 @@ def _calibrated(outputs: Tensor, labels: Tensor) -> dict[str, float]:
     return {
         "temperature": temperature,
         "error_judged": 1 - right,
-        "loss_judged": loss_of(outputs[judged].double(), labels[judged]).item(),
-        "loss_calibrated": loss_of(outputs[judged].double() / temperature, labels[judged]).item(),
+        "loss_judged": default_loss(outputs[judged].double(), labels[judged]).item(),
+        "loss_calibrated": default_loss(outputs[judged].double() / temperature, labels[judged]).item(),
     }
 
 
@@ -264,7 +264,7 @@ def _behind_softmax(network: nn.Module, test: Samples, few: Samples) -> dict[str
     }
 
 
-def measure_run(setting: Setting, spec: Spec) -> dict[str, float]:
+def measure_run(setting: RunSettings, spec: RunSpec) -> dict[str, float]:
     """Measure one finished run, on the test samples of this scale unless a name says otherwise.
 
     Scores on training and test samples; S before and after training, after it also per output and on training inputs;
@@ -273,10 +273,10 @@ def measure_run(setting: Setting, spec: Spec) -> dict[str, float]:
     """
     problem, test = measured_samples(setting, spec)
     few, train = _spread(test, Grids(setting).sizes["timed"]), _spread(problem.train, len(test))
-    before, after = build_network(spec, problem), trained_network(setting, spec, problem)
+    before, after = network_from_spec(spec, problem), trained_network(setting, spec, problem)
     row = {
-        **{f"train_{name}": value for name, value in scores(after, problem.train).items()},
-        **{f"test_{name}": value for name, value in scores(after, test).items()},
+        **{f"train_{name}": value for name, value in evaluate(after, problem.train).items()},
+        **{f"test_{name}": value for name, value in evaluate(after, test).items()},
         "s_before": float(output_sensitivity(before, test.inputs)),
         "s_after": float(output_sensitivity(after, test.inputs)),
         "s_per_output": float(output_sensitivity(after, test.inputs, per_output=True)),
@@ -301,7 +301,7 @@ def _facts(number: int, item: Configuration) -> dict[str, Any]:
             **{name: options.get(name) for name in ("n_hidden", "width", "n_conv", "channels")}}  # fmt: skip
 
 
-def runs(setting: Setting, configurations: Sequence[Configuration]) -> Table:
+def runs(setting: RunSettings, configurations: Sequence[Configuration]) -> Table:
     """Train and measure what is missing; one row a finished run, with its configuration and what was measured."""
     import pandas
 
@@ -311,7 +311,7 @@ def runs(setting: Setting, configurations: Sequence[Configuration]) -> Table:
     if not finished:
         raise GapscopeError(f"No network finished; the first one: {records[0].message}.")
     jobs = {spec.id: partial(measure_run, setting, spec) for spec in specs if spec.id in finished}
-    found = setting.remembered("measurements", jobs)
+    found = setting.cached("measurements", jobs)
     return pandas.DataFrame(
         _facts(number, item)
         | {"seed": spec.seed, "epochs": finished[spec.id].epochs_trained}
@@ -339,7 +339,7 @@ def points(table: Table) -> Table:
     means["draws"] = [group.set_index("seed") for _, group in groups]
     means["runs"] = groups.size()
     means["stopped"] = groups["stopped"].all()
-    means["curve"] = groups["curve"].apply(lambda curves: list(short(curves.to_list())))
+    means["curve"] = groups["curve"].apply(lambda curves: list(downsample_curve(curves.to_list())))
     means["s_after_min"], means["s_after_max"] = groups["s_after"].min(), groups["s_after"].max()
     means["fitted"] = means["train_accuracy"] >= FITTED_ACCURACY if "train_accuracy" in means else True
     return means.reset_index(drop=True)

@@ -24,7 +24,7 @@ LAST_PART, RISE = 0.2, 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class ComparisonArm:
     """One of the things that a claim compares: how well its networks learnt, so that the guard can judge it.
 
     Attributes:
@@ -53,10 +53,10 @@ class Compared:
 
 
 # of claims about numbers in which no trained networks are compared
-NO_NETWORKS: tuple[Compared, ...] = ()
+NO_NETWORKS: tuple[ComparisonArm, ...] = ()
 
 
-def short(curves: Sequence[Sequence[float]], most: int = 40) -> tuple[float, ...]:
+def downsample_curve(curves: Sequence[Sequence[float]], most: int = 40) -> tuple[float, ...]:
     """Mean over runs of a score along training, at no more than `most` epochs spread evenly, the last one included.
 
     >>> short([[0.0, 0.5, 1.0], [0.0, 0.7]])
@@ -96,7 +96,7 @@ class Claim:
 
     Attributes:
         source: Figure, table, section or equation.
-        says: What the paper says, as a clause: "validation loss grows with the batch size".
+        statement: What the paper says, as a clause: "validation loss grows with the batch size".
         quantity: What is compared, as "A minus B" or "A over B".
         value: Our number ...
         low: ... with its 95 % interval
@@ -117,7 +117,7 @@ class Claim:
     """
 
     source: str
-    says: str
+    statement: str
     quantity: str = ""
     value: float = math.nan
     low: float = -math.inf
@@ -129,7 +129,7 @@ class Claim:
     below: float = math.inf
     paper: float | None = None
     within: float = 2.0
-    compared: tuple[Compared, ...] = ()
+    compared: tuple[ComparisonArm, ...] = ()
     reach: float | None = None
     ours: bool = False
     exact: bool = False
@@ -139,10 +139,10 @@ class Claim:
     @property
     def outcome(self) -> str:
         """One of OUTCOMES."""
-        return self.judged[0]
+        return self.evaluate[0]
 
     @property
-    def judged(self) -> tuple[str, str]:
+    def evaluate(self) -> tuple[str, str]:
         """Outcome and its reason."""
         if self.status:
             return self.status, self.why
@@ -173,18 +173,18 @@ class Claim:
     @property
     def sentence(self) -> str:
         """The claim in words: what the paper says, our number, what it decides and why."""
-        outcome, reason = self.judged
+        outcome, reason = self.evaluate
         because = f" ({reason})" if reason else ""
         if self.status:
-            return f"{self.source}: {self.says}: {outcome}{because}."
+            return f"{self.source}: {self.statement}: {outcome}{because}."
         number = f"{self.value:.3g}" if self.exact else f"{self.interval}"
         count = "" if self.exact else f", {self.units} {self.unit}"
         paper = "" if self.paper is None else f"; the paper {self.paper:.3g}"
-        return f"{self.source}: {self.says}: {outcome}{because}; {self.quantity} {number}{count}{paper}."
+        return f"{self.source}: {self.statement}: {outcome}{because}; {self.quantity} {number}{count}{paper}."
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values with the outcome and its reason; `from_dict` reads them back, and judges anew."""
-        outcome, reason = self.judged
+        outcome, reason = self.evaluate
         return asdict(self) | {"outcome": outcome, "reason": reason}
 
     @classmethod
@@ -198,10 +198,10 @@ class Claim:
         return cls(**known)
 
 
-def _compared_from(content: Mapping[str, Any]) -> Compared:
+def _compared_from(content: Mapping[str, Any]) -> ComparisonArm:
     curve = tuple(float(value) for value in content.get("curve", ()))
     reached = content["train_accuracy"]
-    return Compared(**{**content, "train_accuracy": None if reached is None else float(reached), "curve": curve})
+    return ComparisonArm(**{**content, "train_accuracy": None if reached is None else float(reached), "curve": curve})
 
 
 def _did_not_learn(given: Claim) -> list[str]:
@@ -261,7 +261,7 @@ def claim(
     quantity: str,
     values: Values,
     *,
-    compared: Sequence[Compared],
+    compared: Sequence[ComparisonArm],
     clusters: Sequence[Hashable] | None = None,
     **more: Any,
 ) -> Claim:
@@ -271,7 +271,7 @@ def claim(
     """
     found = mean(values, clusters)
     return Claim(
-        source=source, says=says, quantity=quantity, value=found.value, low=found.low, high=found.high,
+        source=source, statement=says, quantity=quantity, value=found.value, low=found.low, high=found.high,
         units=found.units, values=tuple(float(value) for value in values), compared=tuple(compared), **more,
     )  # fmt: skip
 
@@ -284,7 +284,7 @@ def relation(
     x: Values,
     y: Values,
     *,
-    compared: Sequence[Compared],
+    compared: Sequence[ComparisonArm],
     clusters: Sequence[Hashable] | None = None,
     **more: Any,
 ) -> Claim:
@@ -301,24 +301,26 @@ def relation(
 def measured(source: str, says: str, quantity: str, found: Interval, **more: Any) -> Claim:
     """A claim about a number whose interval is known."""
     return Claim(
-        source=source, says=says, quantity=quantity, value=found.value, low=found.low, high=found.high,
+        source=source, statement=says, quantity=quantity, value=found.value, low=found.low, high=found.high,
         units=found.units, **more,
     )  # fmt: skip
 
 
 def computed(source: str, says: str, quantity: str, value: float, **more: Any) -> Claim:
     """A claim about a number that is computed without sampling error."""
-    return Claim(source=source, says=says, quantity=quantity, value=value, low=value, high=value, exact=True, **more)
+    return Claim(
+        source=source, statement=says, quantity=quantity, value=value, low=value, high=value, exact=True, **more
+    )
 
 
 def not_run(source: str, says: str, why: str) -> Claim:
     """A claim that no part tests."""
-    return Claim(source=source, says=says, status=NOT_RUN, why=why)
+    return Claim(source=source, statement=says, status=NOT_RUN, why=why)
 
 
 def cannot_run(source: str, says: str, why: str) -> Claim:
     """A claim that cannot be tested here, for want of data or machine."""
-    return Claim(source=source, says=says, status=CANNOT, why=why)
+    return Claim(source=source, statement=says, status=CANNOT, why=why)
 
 
 def counts(claims: Sequence[Claim]) -> str:

@@ -49,9 +49,9 @@ def _number_of(claim: Claim) -> str:
 
 def claim_row(claim: Claim) -> list[str]:
     """What is claimed, the paper's number, ours with interval and units, outcome and reason."""
-    outcome, reason = claim.judged
+    outcome, reason = claim.evaluate
     paper = "" if claim.paper is None else f"{claim.paper:.4g}"
-    says = f"{claim.source}: {claim.says}{' (ours)' if claim.ours else ''}"
+    says = f"{claim.source}: {claim.statement}{' (ours)' if claim.ours else ''}"
     return [says, paper, _number_of(claim), f"**{outcome}**{': ' if reason else ''}{reason}"]
 
 
@@ -62,7 +62,7 @@ def found_in_words(claims: Sequence[Claim], most: int = 4) -> str:
     """Which claims came out how, the first of each outcome by name."""
     texts = []
     for outcome in OUTCOMES:
-        there = [f"{claim.says}{' (ours)' if claim.ours else ''}" for claim in claims if claim.outcome == outcome]
+        there = [f"{claim.statement}{' (ours)' if claim.ours else ''}" for claim in claims if claim.outcome == outcome]
         if there:
             more = f"; and {len(there) - most} more" if len(there) > most else ""
             texts.append(f"{outcome.capitalize()} ({len(there)}): {'; '.join(there[:most])}{more}.")
@@ -99,7 +99,7 @@ def _opening(facts: Mapping[str, Any], claims: Sequence[Claim]) -> list[str]:
 # --- who made it
 
 
-def _made(facts: Mapping[str, Any]) -> str:
+def _provenance(facts: Mapping[str, Any]) -> str:
     """Who made what when: commit and date of the numbers, and of the verdicts where these are younger."""
     made = f"{facts['date'][:10]}, commit {facts['commit'][:12] or 'unknown'}"
     judged = facts.get("judged")
@@ -123,7 +123,7 @@ def _closing(facts: Mapping[str, Any]) -> list[str]:
     lines = [
         "## How it was made",
         "",
-        f"- {_made(facts)}; torch {facts['environment']['torch']}, {facts.get('device', 'cpu')}.",
+        f"- {_provenance(facts)}; torch {facts['environment']['torch']}, {facts.get('device', 'cpu')}.",
         f"- Scale {facts['scale']}, seeds {_seeds(facts['seeds'])}; {_cost(facts)}.",
     ]
     lines += [f"- Data by SHA-256 of what was taken: {data}."] if data else []

@@ -10,11 +10,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import GapscopeError
-from gapscope.results.records import Record, records_to_pandas
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.pools import Pool
-from gapscope_studies.kit.claims import Compared, short
-from gapscope_studies.kit.study import Outcome, Setting
+from gapscope.results.records import Record, records_to_pandas
+from gapscope_studies.kit.claims import ComparisonArm, downsample_curve
+from gapscope_studies.kit.study import Outcome, RunSettings
 
 if TYPE_CHECKING:
     import pandas
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gapscope.data import Problem
 
 
-def networks(setting: Setting, pool: str, grid: Iterable[Spec], **options: Any) -> pandas.DataFrame:
+def networks(setting: RunSettings, pool: str, grid: Iterable[RunSpec], **options: Any) -> pandas.DataFrame:
     """Train what is missing of a grid; the finished networks, a row each, by id: settings, scores, gap, readings."""
     records = setting.train(pool, list(grid), **options)
     kept = [record for record in records if record.status == "finished"]
@@ -32,12 +32,12 @@ def networks(setting: Setting, pool: str, grid: Iterable[Spec], **options: Any) 
     return records_to_pandas(kept)
 
 
-def weights_of(setting: Setting, pool: str, spec_id: str) -> Path:
+def weights_of(setting: RunSettings, pool: str, spec_id: str) -> Path:
     """Where a pool keeps the weights of a finished network."""
     return Pool(setting.work / pool).run_folder(spec_id) / "weights.safetensors"
 
 
-def trained(setting: Setting, pool: str, spec_id: str) -> tuple[nn.Module, Problem]:
+def trained(setting: RunSettings, pool: str, spec_id: str) -> tuple[nn.Module, Problem]:
     """A finished network in evaluation mode, with the data it was trained on."""
     from gapscope.pools.loading import load_network
 
@@ -45,39 +45,39 @@ def trained(setting: Setting, pool: str, spec_id: str) -> tuple[nn.Module, Probl
     return network.eval(), problem
 
 
-def _probe(function: Callable[..., Any], setting: Setting, pool: str, spec_id: str) -> Any:
+def _probe(function: Callable[..., Any], setting: RunSettings, pool: str, spec_id: str) -> Any:
     return function(*trained(setting, pool, spec_id))
 
 
-def probed(
-    setting: Setting, pool: str, function: Callable[[nn.Module, Problem], Mapping[str, Any]], ids: Iterable[str],
+def evaluate_networks(
+    setting: RunSettings, pool: str, function: Callable[[nn.Module, Problem], Mapping[str, Any]], ids: Iterable[str],
     name: str = "",
 ) -> pandas.DataFrame:  # fmt: skip
     """What a picklable function says of finished networks: a row each, by id, computed once and kept under `name`."""
     import pandas
 
     where = name or getattr(function, "__name__", "") or "probed"
-    answers = setting.remembered(f"{pool}-{where}", {key: partial(_probe, function, setting, pool, key) for key in ids})
+    answers = setting.cached(f"{pool}-{where}", {key: partial(_probe, function, setting, pool, key) for key in ids})
     return pandas.DataFrame.from_dict(answers, orient="index")
 
 
 def compared(
     name: str, records: Sequence[Record], n_classes: int, *, score: str = "test_accuracy", stopped: bool = False
-) -> Compared:
+) -> ComparisonArm:
     """How well the networks of one side of a claim learnt; `stopped` where a stop rule ended their training."""
     accuracies = [record.scores["train_accuracy"] for record in records if record.status == "finished"]
     curves = [[float(row[score]) for row in record.history] for record in records if record.status == "finished"]
-    return Compared(
+    return ComparisonArm(
         name=name,
         train_accuracy=median(accuracies) if accuracies else float("nan"),
         chance=1 / n_classes,
-        curve=short(curves),
+        curve=downsample_curve(curves),
         falling=score.endswith("loss"),
         finished=True if stopped else None,
     )
 
 
-def _distinct(specs: Iterable[Spec]) -> list[Spec]:
+def _distinct(specs: Iterable[RunSpec]) -> list[RunSpec]:
     """One spec for each way of taking data; how they are corrupted does not count."""
     seen = {}
     for spec in specs:
@@ -101,7 +101,7 @@ def _data_in_words(problem: Problem) -> str:
     return f"{problem.name}, {len(problem.train):,} training and {len(problem.test):,} test samples, {kind}, {shape}"
 
 
-def _networks_in_words(specs: Sequence[Spec]) -> str:
+def _networks_in_words(specs: Sequence[RunSpec]) -> str:
     """Every architecture with the values of its options."""
     options: dict[str, dict[str, list[Any]]] = {}
     for spec in specs:
@@ -114,8 +114,8 @@ def _networks_in_words(specs: Sequence[Spec]) -> str:
     )
 
 
-def stands_in_for(
-    setting: Setting, specs: Sequence[Spec], paper: Mapping[str, str] | None = None
+def scale_substitutions(
+    setting: RunSettings, specs: Sequence[RunSpec], paper: Mapping[str, str] | None = None
 ) -> list[dict[str, str]]:
     """Rows "what", "paper", "here", generated from the specs that were run.
 
@@ -149,7 +149,7 @@ def digest(problem: Problem) -> str:
     return found.hexdigest()[:16]
 
 
-def data_hashes(setting: Setting, specs: Sequence[Spec]) -> dict[str, str]:
+def data_hashes(setting: RunSettings, specs: Sequence[RunSpec]) -> dict[str, str]:
     """Data set -> first 16 digits of the SHA-256 of the training and test samples that were taken (before noise)."""
     from gapscope.data import prepare
 
@@ -162,9 +162,9 @@ def data_hashes(setting: Setting, specs: Sequence[Spec]) -> dict[str, str]:
 
 
 def outcome(
-    setting: Setting, specs: Sequence[Spec], paper: Mapping[str, str] | None = None, *,
+    setting: RunSettings, specs: Sequence[RunSpec], paper: Mapping[str, str] | None = None, *,
     also: Sequence[Mapping[str, str]] = (), **found: Any,
 ) -> Outcome:  # fmt: skip
     """An outcome with the networks behind it: what they stand in for (and `also`, rows of this), seeds, data."""
     facts = {"seeds": sorted({spec.seed for spec in specs}), "data": data_hashes(setting, specs)}
-    return Outcome(stands_in_for=[*stands_in_for(setting, specs, paper), *also], **{**facts, **found})
+    return Outcome(stands_in_for=[*scale_substitutions(setting, specs, paper), *also], **{**facts, **found})

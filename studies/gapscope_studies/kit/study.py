@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.environment import environment
-from gapscope.base.errors import InvalidInput, check_choice, nearest
+from gapscope.base.errors import InvalidInput, check_choice, did_you_mean
 from gapscope.base.files import read_json
-from gapscope.results.records import Record
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.pools import Grid, Pool
-from gapscope.pools.jobs import remembered
+from gapscope.pools.jobs import run_cached
+from gapscope.results.records import Record
 from gapscope_studies.kit.claims import Claim
 from gapscope_studies.kit.page import rewrite, write_index, write_part
 from gapscope_studies.kit.provenance import commit, settings_history
@@ -43,7 +43,7 @@ def _timed(function: Callable[[], Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class RunSettings:
     """Where and how large a part is run; it can be sent to a worker process, where it says nothing.
 
     Attributes:
@@ -70,7 +70,7 @@ class Setting:
 
     def __reduce__(self) -> Any:
         quiet = {"scale": self.scale, "work": self.work, "workers": 1, "data_root": self.data_root, "say": silent}
-        return partial(Setting, **quiet, device=self.device, stack=self.stack), ()
+        return partial(RunSettings, **quiet, device=self.device, stack=self.stack), ()
 
     def choose(self, *, smoke: Any, small: Any, paper: Any) -> Any:
         """Return the value for this scale."""
@@ -83,13 +83,13 @@ class Setting:
         self.settings.append(path)
         return tomllib.loads(path.read_text(encoding="utf-8"))
 
-    def grid(self, folder: Path | str, name: str) -> list[Spec]:
+    def grid(self, folder: Path | str, name: str) -> list[RunSpec]:
         """The specs of table [grids.NAME] of `<scale>.toml`; see `gapscope.pools.Grid`."""
         grids = self.read(folder)["grids"]
         check_choice("grid", name, list(grids))
         return list(Grid.from_dict(grids[name], f"{self.scale}.toml: grids.{name}"))
 
-    def train(self, pool: str, specs: Sequence[Spec], **options: Any) -> list[Record]:
+    def train(self, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:
         """Train and measure what is missing of `specs` in the pool of this name; return all their records in order."""
         done = 0
 
@@ -104,10 +104,10 @@ class Setting:
         self.spent.update({f"{pool}/{record.id}": record.seconds for record in records})
         return records
 
-    def remembered(self, name: str, jobs: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    def cached(self, name: str, jobs: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         """The answers of picklable functions, kept in folder `name` of the work folder; see `pools.jobs.remembered`."""
         timed = {key: partial(_timed, job) for key, job in jobs.items()}
-        found = remembered(
+        found = run_cached(
             timed, self.work / name, workers=self.workers,
             on_done=lambda job, number, total: self.say(f"  {name}: {number} of {total}"),
         )  # fmt: skip
@@ -154,7 +154,7 @@ class Part:
 
     name: str
     title: str
-    run: Callable[[Setting], Outcome]
+    run: Callable[[RunSettings], Outcome]
     says: str = ""
     ours: bool = False
 
@@ -176,7 +176,9 @@ class Study:
             if part.name == name:
                 return part
         names = [part.name for part in self.parts]
-        raise InvalidInput(f"Study {self.name} has no part {name!r}; it has {', '.join(names)}.{nearest(name, names)}")
+        raise InvalidInput(
+            f"Study {self.name} has no part {name!r}; it has {', '.join(names)}.{did_you_mean(name, names)}"
+        )
 
     def findings_of(self, results: Path) -> list[tuple[str, str]]:
         """Outcomes with sentences that a researcher would quote, from the results that are stored."""
@@ -220,10 +222,10 @@ class Study:
         self, results: Path, *, scale: str, work: Path, parts: Sequence[str] = (), again: bool = False, **options: Any
     ) -> list[Path]:
         """Run the parts that have no result yet; see `run_study`. `options` are further fields of Setting."""
-        return run_study(self, Setting(scale=scale, work=work, **options), results, parts=parts, again=again)
+        return run_study(self, RunSettings(scale=scale, work=work, **options), results, parts=parts, again=again)
 
 
-def _facts(study: Study, part: Part, setting: Setting, outcome: Outcome, seconds: float) -> dict[str, Any]:
+def _facts(study: Study, part: Part, setting: RunSettings, outcome: Outcome, seconds: float) -> dict[str, Any]:
     return {
         "study": study.name,
         "part": part.name,
@@ -250,7 +252,7 @@ def _facts(study: Study, part: Part, setting: Setting, outcome: Outcome, seconds
 
 
 def run_study(
-    study: Study, setting: Setting, results: Path, *, parts: Sequence[str] = (), again: bool = False
+    study: Study, setting: RunSettings, results: Path, *, parts: Sequence[str] = (), again: bool = False
 ) -> list[Path]:
     """Run the parts of a study that have no result yet, and write each to `results/<study>/<scale>/`.
 

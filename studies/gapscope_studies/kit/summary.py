@@ -48,14 +48,14 @@ class Finding:
     not_held: str = ""
     undecided: str = ""
 
-    def told(self, rows: Sequence[Row]) -> tuple[str, str]:
+    def render(self, rows: Sequence[Row]) -> tuple[str, str]:
         """Outcome, and the sentence with its numbers; the claim's own words where there is none for this outcome."""
         there = [row for row in rows if row.part == self.part]
-        found = [row for row in there if row.claim.says == self.says]
-        found = found or [row for row in there if row.claim.says.startswith(self.says)]
+        found = [row for row in there if row.claim.statement == self.says]
+        found = found or [row for row in there if row.claim.statement.startswith(self.says)]
         if len(found) != 1:
             raise InvalidInput(f"A finding must name one claim; {self.part}: {self.says!r} names {len(found)}.")
-        claim, (outcome, reason) = found[0].claim, found[0].claim.judged
+        claim, (outcome, reason) = found[0].claim, found[0].claim.evaluate
         template = {HELD: self.held, NOT_HELD: self.not_held, OPEN: self.undecided}.get(outcome)
         if not template:
             return outcome, claim.sentence
@@ -94,7 +94,7 @@ def findings(study: Study, results: Path) -> list[tuple[str, str]]:
     """The study's findings, outcomes with sentences; those of parts without a result are left out."""
     rows = rows_of(study, results)
     run = {row.part for row in rows if row.page}
-    return [finding.told(rows) for finding in study.findings if finding.part in run]
+    return [finding.render(rows) for finding in study.findings if finding.part in run]
 
 
 def tally(study: Study, results: Path, *, ours: bool) -> list[int]:

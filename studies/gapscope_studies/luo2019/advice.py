@@ -18,22 +18,22 @@ import pandas
 from matplotlib.figure import Figure
 from torch import nn
 
-from gapscope.results.estimate import Estimate
 from gapscope.base.samples import Samples
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.batch_norm.advice.batch_norm import advise_batch_norm
 from gapscope.batch_norm.advice.dropout import DropoutLoss
 from gapscope.batch_norm.gamma_decay.measured_excess import batch_norm_excess
 from gapscope.data import Problem
-from gapscope.inspection.losses import scores
+from gapscope.inspection.losses import evaluate
 from gapscope.penalties.registry import make_penalty
-from gapscope.pools.from_spec import build_network, prepared
+from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.results.estimate import Estimate
 from gapscope.training.loop import train
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import Claim, Compared, claim, short
+from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import mean
-from gapscope_studies.kit.study import Outcome, Part, Setting
+from gapscope_studies.kit.study import Outcome, Part, RunSettings
 
 REMEDIES = ("ghost batches", "dropout", "gamma decay")
 PASSES = 4
@@ -42,14 +42,14 @@ Row = dict[str, Any]
 SHOWN = ("train_loss", "train_accuracy", "test_accuracy", "gap", "test_loss")
 
 
-def _specs(world: Mapping[str, Any], batch_size: int) -> list[Spec]:
+def _specs(world: Mapping[str, Any], batch_size: int) -> list[RunSpec]:
     """Batch norm alone at one batch size, one a seed."""
     training = {
         "learning_rate": 0.1 * batch_size / 128, "momentum": 0.9, "batch_size": batch_size, "epochs": world["epochs"],
         "schedule": "exponential", "schedule_factor": 0.02 ** (1 / world["epochs"]),
     }  # fmt: skip
     content = {"data": world["data"], "network": world["network"], "training": training}
-    return [Spec.from_dict(content | {"seed": seed}).replace({"data.seed": seed}) for seed in range(world["seeds"])]
+    return [RunSpec.from_dict(content | {"seed": seed}).replace({"data.seed": seed}) for seed in range(world["seeds"])]
 
 
 def _with_dropout(network: nn.Module, before: str, rate: float) -> nn.Sequential:
@@ -61,15 +61,15 @@ def _with_dropout(network: nn.Module, before: str, rate: float) -> nn.Sequential
     return nn.Sequential(OrderedDict(layers))
 
 
-def _trained(spec: Spec, root: str | None, before: str = "", rate: float = 0.0) -> tuple[nn.Module, Problem, Row]:
+def _trained(spec: RunSpec, root: str | None, before: str = "", rate: float = 0.0) -> tuple[nn.Module, Problem, Row]:
     """The network of a spec, with dropout before a layer if asked, trained; its problem; its scores."""
     problem, _ = prepared(spec, root)
-    network = build_network(spec, problem)
+    network = network_from_spec(spec, problem)
     network = _with_dropout(network, before, rate) if before else network
     history = train(network, problem.train, spec.training, seed=spec.seed).history
     network.eval()
     splits = {"train": problem.train, "test": problem.test}
-    found = {f"{split}_{name}": value for split, s in splits.items() for name, value in scores(network, s).items()}
+    found = {f"{split}_{name}": value for split, s in splits.items() for name, value in evaluate(network, s).items()}
     return network, problem, found | {"curve": [float(row["train_loss"]) for row in history]}
 
 
@@ -82,13 +82,15 @@ def _plain(value: Estimate) -> list[float]:
     return [float(value), value.standard_error or 0.0]
 
 
-def _decay_options(spec: Spec, normal: int, strength: float) -> dict[str, Any]:
+def _decay_options(spec: RunSpec, normal: int, strength: float) -> dict[str, Any]:
     return {
         "batch_size": normal, "strength": strength, "batch_norm_size": spec.training.batch_size, "seed": spec.seed
     }  # fmt: skip
 
 
-def _tried(root: str | None, spec: Spec, normal: int, remedy: str, amount: float, before: str) -> dict[str, Any]:
+def _apply_remedy(
+    root: str | None, spec: RunSpec, normal: int, remedy: str, amount: float, before: str
+) -> dict[str, Any]:
     """Train one network; what batch statistics and the remedy together add to its loss."""
     size = spec.training.batch_size
     if remedy == "ghost batches":
@@ -110,7 +112,7 @@ def _tried(root: str | None, spec: Spec, normal: int, remedy: str, amount: float
     return {**found, "amount": amount, "regularization": [excess + more, excess.standard_error or 0.0]}
 
 
-def _asked(root: str | None, spec: Spec, sizes: Sequence[int], large: int) -> dict[str, Any]:
+def _asked(root: str | None, spec: RunSpec, sizes: Sequence[int], large: int) -> dict[str, Any]:
     """Train in small batches; ask what other batch sizes would change and what would restore it."""
     network, problem, found = _trained(spec, root)
     normal = spec.training.batch_size
@@ -136,7 +138,7 @@ def _follow(remedy: str, advice: Mapping[str, Any], normal: int) -> tuple[float,
 
 
 @dataclass(frozen=True)
-class Followed:
+class AdviceOutcome:
     """What came of one method: the regularisation that networks of small batches predict, and the runs, by seed."""
 
     name: str
@@ -151,16 +153,16 @@ class Followed:
             return {seed: run["regularization"][0] for seed, run in self.runs.items()}
         return {seed: run[name] for seed, run in self.runs.items()}
 
-    def minus(self, other: Followed, name: str) -> list[float]:
+    def minus(self, other: AdviceOutcome, name: str) -> list[float]:
         """Differences of a score, seed by seed, where both have one."""
         theirs = other.score(name)
         return [value - theirs[seed] for seed, value in self.score(name).items() if seed in theirs]
 
-    def learnt(self, chance: float) -> Compared:
+    def learnt(self, chance: float) -> ComparisonArm:
         """How well its networks learnt, for the guard."""
-        return Compared(
+        return ComparisonArm(
             name=self.name, train_accuracy=float(np.median([*self.score("train_accuracy").values()])), chance=chance,
-            curve=short([run.get("curve", ()) for run in self.runs.values()]), falling=True,
+            curve=downsample_curve([run.get("curve", ()) for run in self.runs.values()]), falling=True,
         )  # fmt: skip
 
     @property
@@ -169,10 +171,10 @@ class Followed:
         return [value / self.predicted[seed] for seed, value in self.score("measured").items()]
 
 
-def _methods(setting: Setting, world: Mapping[str, Any]) -> list[Followed]:
+def _methods(setting: RunSettings, world: Mapping[str, Any]) -> list[AdviceOutcome]:
     normal, large, root = world["normal"], world["large"], setting.data_root
     jobs = {spec.id: partial(_asked, root, spec, world["sizes"], large) for spec in _specs(world, normal)}
-    asked = dict(enumerate(setting.remembered("asked", jobs).values()))
+    asked = dict(enumerate(setting.cached("asked", jobs).values()))
     start = {seed: run["frozen"][str(normal)][0] for seed, run in asked.items()}
     wanted: dict[tuple[str, int], Any] = {}
     for size in world["sizes"]:
@@ -185,20 +187,22 @@ def _methods(setting: Setting, world: Mapping[str, Any]) -> list[Followed]:
                 wanted[f"{large} with {remedy}", spec.seed] = spec, (remedy, *followed)
     jobs = {
         f"{spec.id}-{remedy.replace(' ', '-')}-{amount:.6g}": partial(
-            _tried, root, spec, normal, remedy, amount, before
+            _apply_remedy, root, spec, normal, remedy, amount, before
         )
         for spec, (remedy, amount, before) in wanted.values()
     }
-    found = dict(zip(wanted, setting.remembered("advice", jobs).values(), strict=True))
-    methods = [Followed(f"batches of {normal}", start, asked)]
+    found = dict(zip(wanted, setting.cached("advice", jobs).values(), strict=True))
+    methods = [AdviceOutcome(f"batches of {normal}", start, asked)]
     for name in dict.fromkeys(name for name, _ in wanted):
         size = name.removeprefix("batches of ")
         predicted = {s: r["frozen"][size][0] for s, r in asked.items()} if name.startswith("batches") else start
-        methods.append(Followed(name, predicted, {seed: run for (there, seed), run in found.items() if there == name}))
+        methods.append(
+            AdviceOutcome(name, predicted, {seed: run for (there, seed), run in found.items() if there == name})
+        )
     return methods
 
 
-def _row(found: Followed) -> dict[str, Any]:
+def _row(found: AdviceOutcome) -> dict[str, Any]:
     amounts, measured = list(found.score("amount").values()), list(found.score("measured").values())
     predicted = [found.predicted[seed] for seed in found.runs]
     row: dict[str, Any] = {
@@ -211,7 +215,7 @@ def _row(found: Followed) -> dict[str, Any]:
     return row | {name.replace("_", " "): str(mean(list(found.score(name).values()))) for name in SHOWN}
 
 
-def _figure(methods: Sequence[Followed]) -> Figure:
+def _figure(methods: Sequence[AdviceOutcome]) -> Figure:
     figure, axes = plots.panels(3)
     predicted = {m.name: mean([m.predicted[seed] for seed in m.runs]) for m in methods}
     plots.points(axes[0], predicted, shift=0.12, marker="s", color="C0", label="predicted from small batches")
@@ -225,7 +229,7 @@ def _figure(methods: Sequence[Followed]) -> Figure:
     return figure
 
 
-def _claims(methods: Sequence[Followed], world: Mapping[str, Any], chance: float) -> list[Claim]:
+def _claims(methods: Sequence[AdviceOutcome], world: Mapping[str, Any], chance: float) -> list[Claim]:
     """The advice is right if networks that follow it have the regularisation it predicts, and a lower test loss."""
     by_name = {found.name: found for found in methods}
     small, alone = by_name[f"batches of {world['normal']}"], by_name[f"batches of {world['large']}"]
@@ -249,7 +253,7 @@ def _claims(methods: Sequence[Followed], world: Mapping[str, Any], chance: float
     return claims
 
 
-def _tried_out(setting: Setting, name: str) -> Outcome:
+def _tried_out(setting: RunSettings, name: str) -> Outcome:
     """Ask networks of small batches, do in large ones what they advise, and compare."""
     world = setting.read(__file__)["advice"][name]
     methods = _methods(setting, world)

@@ -15,18 +15,18 @@ import pandas
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.batch_norm.norm_layers import BATCH_KINDS
-from gapscope.inspection.losses import scores
+from gapscope.inspection.losses import evaluate
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
-from gapscope.pools.from_spec import build_network, prepared
+from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.training.loop import train
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import Claim, Compared, claim, short
+from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import mean
-from gapscope_studies.kit.study import Outcome, Part, Setting
+from gapscope_studies.kit.study import Outcome, Part, RunSettings
 from gapscope_studies.luo2019.networks import PAPER, REACH, SHOWN, method
 
 SOURCE = "App. B.3"
@@ -63,16 +63,16 @@ class Way:
     measured: bool = False
 
 
-def _batch_sizes(setting: Setting) -> tuple[int, int]:
+def _batch_sizes(setting: RunSettings) -> tuple[int, int]:
     scale = setting.read(__file__)
     return scale["normal"], scale["large"]
 
 
-def _specs(setting: Setting, *, large: bool) -> list[Spec]:
+def _specs(setting: RunSettings, *, large: bool) -> list[RunSpec]:
     return method(setting, "neurons", _batch_sizes(setting)[large])
 
 
-def one_training(setting: Setting, way: Way, seed: int) -> dict[str, Any]:
+def one_training(setting: RunSettings, way: Way, seed: int) -> dict[str, Any]:
     """Train one network; its scores on training images, on those kept back, and on test images, and its curve."""
     scale = setting.read(__file__)["constant_decay"]
     spec = _specs(setting, large=way.large)[0].replace({"seed": seed, "data.seed": seed})
@@ -80,7 +80,7 @@ def one_training(setting: Setting, way: Way, seed: int) -> dict[str, Any]:
         spec = spec.replace({"data.train_size": 2 * spec.data.train_size})
     problem, _ = prepared(spec, setting.data_root)
     samples, kept_back = (problem.train.subset(half) for half in torch.arange(len(problem.train)).chunk(2))
-    network = build_network(spec.replace({"network.options.dropout": scale["dropout"]}), problem)
+    network = network_from_spec(spec.replace({"network.options.dropout": scale["dropout"]}), problem)
     for number in (1, 2):
         layer: Any = network.get_submodule(f"fc{number}_dropout")
         layer.p = scale["dropout"] if number == way.dropped else 0.0
@@ -90,18 +90,18 @@ def one_training(setting: Setting, way: Way, seed: int) -> dict[str, Any]:
         penalties.append(GammaDecayPenalty(batch_size=normal, batch_norm_size=large, seed=seed))
     result = train(network, samples, spec.training, seed=seed, test=problem.test, penalties=penalties)
     parts = {"train": samples, "kept_back": kept_back, "test": problem.test}
-    found = {f"{name}_{key}": value for name, part in parts.items() for key, value in scores(network, part).items()}
+    found = {f"{name}_{key}": value for name, part in parts.items() for key, value in evaluate(network, part).items()}
     return {"status": result.status, **found, "curve": [float(row["test_loss"]) for row in result.history],
             "accuracies": [float(row["test_accuracy"]) for row in result.history]}  # fmt: skip
 
 
-def _trained(setting: Setting, ways: Mapping[str, Way], seeds: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
+def _trained(setting: RunSettings, ways: Mapping[str, Way], seeds: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
     jobs = {f"{seed} {name}": partial(one_training, setting, way, seed) for seed in seeds for name, way in ways.items()}
-    found = setting.remembered("constant-decay", jobs)
+    found = setting.cached("constant-decay", jobs)
     return {name: [found[f"{seed} {name}"] for seed in seeds] for name in ways}
 
 
-def _chosen_constant(setting: Setting) -> tuple[float, pandas.DataFrame]:
+def _chosen_constant(setting: RunSettings) -> tuple[float, pandas.DataFrame]:
     """The constant with the least loss on images kept back, over seeds that no claim uses."""
     scale = setting.read(__file__)
     constants, first = scale["constant_decay"]["constants"], scale["seeds"]
@@ -112,11 +112,11 @@ def _chosen_constant(setting: Setting) -> tuple[float, pandas.DataFrame]:
     return constants[int(np.argmin(losses))], table
 
 
-def _learnt(name: str, runs: Sequence[Mapping[str, Any]], score: str) -> Compared:
+def _learnt(name: str, runs: Sequence[Mapping[str, Any]], score: str) -> ComparisonArm:
     curves = [run["curve" if score == "test_loss" else "accuracies"] for run in runs]
-    return Compared(
+    return ComparisonArm(
         name=name, train_accuracy=float(np.median([run["train_accuracy"] for run in runs])), chance=0.1,
-        curve=short(curves), falling=score == "test_loss",
+        curve=downsample_curve(curves), falling=score == "test_loss",
     )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def _claims(found: Mapping[str, Sequence[Mapping[str, Any]]], names: Sequence[st
     ]  # fmt: skip
 
 
-def constant_decay(setting: Setting) -> Outcome:
+def constant_decay(setting: RunSettings) -> Outcome:
     """BN in large batches with a constant decay of gamma, and dropout before and behind BN in normal ones."""
     normal, large = _batch_sizes(setting)
     constant, tuning = _chosen_constant(setting)

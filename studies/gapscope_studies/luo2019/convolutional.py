@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pandas
 
-from gapscope.base.specs import DataSpec, Spec
-from gapscope.data import load
+from gapscope.base.specs import DataSpec, RunSpec
+from gapscope.data import load_dataset
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import claim
 from gapscope_studies.kit.images import image_folder
 from gapscope_studies.kit.statistics import mean
-from gapscope_studies.kit.study import Outcome, Part, Setting
+from gapscope_studies.kit.study import Outcome, Part, RunSettings
 from gapscope_studies.luo2019.networks import (
     PLAIN,
     REACH,
@@ -35,13 +35,13 @@ LAYERS = ("conv1_norm", "conv2_norm", "conv3_norm", "conv4_norm", "fc1_norm")
 RESNET, CNN = {"network": "ResNet-18"}, {"network": "CNN of six layers"}
 
 
-def _sizes(setting: Setting) -> tuple[int, int]:
+def _sizes(setting: RunSettings) -> tuple[int, int]:
     """The normal and the large batch size (the paper's: 128 and 1,024)."""
     scale = setting.read(__file__)
     return scale["normal"], scale["large"]
 
 
-def figure_2ab(setting: Setting) -> Outcome:
+def figure_2ab(setting: RunSettings) -> Outcome:
     """BN against PN and PN + gamma decay at a normal and a large batch size, ResNet-18.
 
     Beyond the paper: PN alone; and ghost batch norm, large batches with the statistics of normal ones. Its steps are
@@ -76,7 +76,7 @@ def figure_2ab(setting: Setting) -> Outcome:
     return compared_methods(setting, methods, RESNET, claims=claims, tables={"Beyond ghost BN": beyond})
 
 
-def figure_2cd(setting: Setting) -> Outcome:
+def figure_2cd(setting: RunSettings) -> Outcome:
     """BN, WN, WN with mean-only or variance-only BN, and SGD without any, in the CNN of six layers."""
     normal, _ = _sizes(setting)
     kinds: dict[str, dict[str, Any]] = {
@@ -114,7 +114,7 @@ def _slopes(group: Sequence[Method], value: Any) -> list[float]:
     return [slope([m.batch_size for m in group], [value(record) for record in runs]) for runs in by_seed(*group)]
 
 
-def figure_2ef(setting: Setting) -> Outcome:
+def figure_2ef(setting: RunSettings) -> Outcome:
     """gamma^2 and validation loss over the batch size, with batch norm in one layer of the CNN at a time."""
     chosen = setting.read(__file__)["fig2ef"]
     sizes = chosen["sizes"]
@@ -161,7 +161,7 @@ def figure_2ef(setting: Setting) -> Outcome:
     )
 
 
-def figure_2gh(setting: Setting) -> Outcome:
+def figure_2gh(setting: RunSettings) -> Outcome:
     """Dropout after every residual block: BN in large batches (0.1) and WN (0.2, the batch size is not said)."""
     normal, large = _sizes(setting)
     dropped, plain_dropped = {"dropout": 0.1}, PLAIN | {"dropout": 0.2}
@@ -184,14 +184,16 @@ def figure_2gh(setting: Setting) -> Outcome:
     return compared_methods(setting, methods, RESNET, claims=claims)
 
 
-def _images(setting: Setting, name: str, most: int | None) -> str:
+def _images(setting: RunSettings, name: str, most: int | None) -> str:
     """The folder of images: ImageNet's below the data root, or the stand-in, written once into the work folder."""
     if most is None:
         return name
-    return str(image_folder(setting.work / "images", lambda: load(name, root=setting.data_root), most).resolve())
+    return str(
+        image_folder(setting.work / "images", lambda: load_dataset(name, root=setting.data_root), most).resolve()
+    )
 
 
-def _on_images(setting: Setting, batch_size: int, **normalization: Any) -> list[Spec]:
+def _on_images(setting: RunSettings, batch_size: int, **normalization: Any) -> list[RunSpec]:
     """ResNet-18 on the folder; the rate falls to a tenth at 30, 60 and 90 of 100 epochs."""
     chosen = setting.read(__file__)["fig3"]
     if normalization.get("kind") == "population":
@@ -208,7 +210,7 @@ def _on_images(setting: Setting, batch_size: int, **normalization: Any) -> list[
     return [spec.replace(changes) for spec in method(setting, "resnet", batch_size, **normalization)]
 
 
-def figure_3(setting: Setting) -> Outcome:
+def figure_3(setting: RunSettings) -> Outcome:
     """BN of two batch sizes against PN + gamma decay in large batches, by down-sampled ImageNet's protocol."""
     normal, large = _sizes(setting)
     specs = {

@@ -13,16 +13,16 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from gapscope.base.randomness import stream_seed
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
-from gapscope.base.specs import DataSpec, NetworkSpec, Spec
+from gapscope.base.specs import DataSpec, NetworkSpec, RunSpec
 from gapscope.batch_norm import GammaDecay, batch_norm_excess, gamma_decay, refresh_population
 from gapscope.batch_norm.norm_layers import batch_norm_layers
-from gapscope.inspection.losses import loss_of
+from gapscope.inspection.losses import default_loss
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import NO_NETWORKS, Claim, claim
 from gapscope_studies.kit.pool import outcome, trained
-from gapscope_studies.kit.study import Outcome, Part, Setting
+from gapscope_studies.kit.study import Outcome, Part, RunSettings
 
 UNIT, FULLY_CONNECTED, CONVOLUTION = "single-unit", "fully connected", "convolutional"
 MODELS = ("logistic", "linear", "relu")
@@ -72,7 +72,7 @@ def fitted_unit(model: str, samples: Samples) -> nn.Module:
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        value = loss_of(network(samples.inputs), targets)
+        value = default_loss(network(samples.inputs), targets)
         value.backward()
         return value
 
@@ -110,7 +110,7 @@ def compare(
     Samples are dealt `passes` times into batches of the smallest size, of larger ones in proportion, so that every size
     has about as many batches; the shipped prediction draws `draws` noises a sample.
     """
-    generator = torch.Generator().manual_seed(stream_seed(seed, "batches"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "batches"))
     rows = []
     for size in sizes:
         printed = _printed(network, samples, size)
@@ -133,7 +133,9 @@ def compare(
     return rows
 
 
-def _of_network(setting: Setting, spec: Spec, kind: str, sizes: Sequence[int], effort: Mapping[str, int]) -> list[Row]:
+def _of_network(
+    setting: RunSettings, spec: RunSpec, kind: str, sizes: Sequence[int], effort: Mapping[str, int]
+) -> list[Row]:
     network, problem = trained(setting, POOL, spec.id)
     network, samples = network.double(), Samples(problem.train.inputs.double(), problem.train.targets)
     layers = [name for name in batch_norm_layers(network) if name.startswith("conv") or kind == FULLY_CONNECTED]
@@ -142,15 +144,15 @@ def _of_network(setting: Setting, spec: Spec, kind: str, sizes: Sequence[int], e
 
 
 def _of_unit(model: str, seed: int, sizes: Sequence[int], effort: Mapping[str, int]) -> list[Row]:
-    samples = unit_population(model, effort["n"], torch.Generator().manual_seed(stream_seed(seed, model)))
+    samples = unit_population(model, effort["n"], torch.Generator().manual_seed(derive_seed(seed, model)))
     rest = {name: value for name, value in effort.items() if name != "n"}
     rows = compare(fitted_unit(model, samples), samples, sizes, ["0"], seed, **rest)
     return [row | {"kind": UNIT, "layer": model} for row in rows]
 
 
-def _specs(scale: Mapping[str, Any]) -> dict[str, list[Spec]]:
+def _specs(scale: Mapping[str, Any]) -> dict[str, list[RunSpec]]:
     chosen = scale["excess"]
-    base = Spec.from_dict(chosen["digits"])
+    base = RunSpec.from_dict(chosen["digits"])
     networks = {
         FULLY_CONNECTED: ("fully_connected", {"n_hidden": 2, "width": 32, "batch_norm": True}, 1),
         CONVOLUTION: ("conv6", chosen["cnn"]["options"], chosen["cnn"]["pixels_averaged"]),
@@ -168,7 +170,7 @@ def _specs(scale: Mapping[str, Any]) -> dict[str, list[Spec]]:
     }  # fmt: skip
 
 
-def measured_rows(setting: Setting, specs: Mapping[str, Sequence[Spec]]) -> list[Row]:
+def measured_rows(setting: RunSettings, specs: Mapping[str, Sequence[RunSpec]]) -> list[Row]:
     """What `compare` returns of single units, a fully connected network and the CNN, with kind of layer and seed."""
     scale = setting.read(__file__)
     chosen = scale["excess"]
@@ -182,10 +184,10 @@ def measured_rows(setting: Setting, specs: Mapping[str, Sequence[Spec]]) -> list
     for kind, wanted in specs.items():
         for record in setting.train(POOL, wanted, measures=()):
             if record.status == "finished":
-                spec = Spec.from_dict(record.spec)
+                spec = RunSpec.from_dict(record.spec)
                 seeds[spec.id] = spec.seed
                 jobs[spec.id] = partial(_of_network, setting, spec, kind, chosen["sizes"], efforts[kind])
-    found = setting.remembered("excess", jobs)
+    found = setting.cached("excess", jobs)
     return [row | {"seed": seeds[name]} for name, rows in found.items() for row in rows]
 
 
@@ -270,7 +272,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     ]  # fmt: skip
 
 
-def excess(setting: Setting) -> Outcome:
+def excess(setting: RunSettings) -> Outcome:
     """Expected batch-norm loss minus population-norm loss against four predictions.
 
     Single units at the optimum (the theorem's own setting, Gaussian inputs), the layers of a fully connected network,

@@ -9,16 +9,16 @@ from typing import Any
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from gapscope.base.specs import Spec, TrainingSpec
-from gapscope.batch_norm import replace as replace_normalization
-from gapscope.batch_norm.norm_layers import BATCH_KINDS, feeding_layers
-from gapscope.inspection.losses import scores
+from gapscope.base.specs import RunSpec, TrainingSpec
+from gapscope.batch_norm import replace_batch_norm as replace_normalization
+from gapscope.batch_norm.norm_layers import BATCH_KINDS, preceding_layers
+from gapscope.inspection.losses import evaluate
 from gapscope.training.loop import train
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import Claim, claim
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.pool import trained as trained_network
-from gapscope_studies.kit.study import Outcome, Part, Setting
+from gapscope_studies.kit.study import Outcome, Part, RunSettings
 from gapscope_studies.luo2019.networks import PAPER, POOL, method, trained
 
 TUNED_LAYERS = ("conv1", "conv2", "conv3", "conv4")
@@ -29,7 +29,7 @@ Rows = Sequence[Mapping[str, Any]]
 def effective_norms(network: nn.Module, inputs: Tensor) -> dict[str, float]:
     r"""Frobenius norm of the weights that act: $\gamma_i w_i / \bar\sigma_i$ where batch norm follows, else $w$."""
     norms = {name: layer for name, layer in network.named_modules() if isinstance(layer, BATCH_KINDS)}
-    fed = {feeder: norms[name] for name, feeder in feeding_layers(network, norms, inputs).items()} if norms else {}
+    fed = {feeder: norms[name] for name, feeder in preceding_layers(network, norms, inputs).items()} if norms else {}
     found = {}
     for name in TUNED_LAYERS:
         weight: Any = network.get_submodule(name).weight
@@ -41,7 +41,7 @@ def effective_norms(network: nn.Module, inputs: Tensor) -> dict[str, float]:
     return found
 
 
-def fine_tune(setting: Setting, spec: Spec, epochs: int, without: bool) -> list[dict[str, Any]]:
+def fine_tune(setting: RunSettings, spec: RunSpec, epochs: int, without: bool) -> list[dict[str, Any]]:
     """Losses and norms of a trained network that is trained on at rate 1e-3, before the first epoch and after each."""
     network, problem = trained_network(setting, POOL, spec.id)
     inputs = problem.train.inputs[:2]
@@ -50,8 +50,8 @@ def fine_tune(setting: Setting, spec: Spec, epochs: int, without: bool) -> list[
 
     def measured(network: nn.Module) -> dict[str, Any]:
         row: dict[str, Any] = dict(effective_norms(network.eval(), inputs))
-        row |= {f"train_{name}": value for name, value in scores(network, problem.train).items()}
-        return row | {f"test_{name}": value for name, value in scores(network, problem.test).items()}
+        row |= {f"train_{name}": value for name, value in evaluate(network, problem.train).items()}
+        return row | {f"test_{name}": value for name, value in evaluate(network, problem.test).items()}
 
     before = {"epoch": 0} | measured(network)
     settings = TrainingSpec(learning_rate=1e-3, momentum=0.9, batch_size=spec.training.batch_size, epochs=epochs)
@@ -110,7 +110,7 @@ def _tuning_claims(tuned: Mapping[str, Sequence[Rows]], guard: Mapping[str, Any]
     ]
 
 
-def figure_4(setting: Setting) -> Outcome:
+def figure_4(setting: RunSettings) -> Outcome:
     """The CNN trained with BN, then trained on without it: norms of four layers and both losses.
 
     The biases that keep the function are folded in too, which the paper forgets. Beside it, as a control that the paper
@@ -119,11 +119,11 @@ def figure_4(setting: Setting) -> Outcome:
     epochs = setting.read(__file__)["fig4"]["epochs"]
     specs = method(setting, "cnn", setting.read(__file__)["normal"])
     found = trained(setting, {"BN": specs})["BN"]
-    kept = [Spec.from_dict(record.spec) for record in found.finished]
+    kept = [RunSpec.from_dict(record.spec) for record in found.finished]
     tuned = {}
     for kind, without in ((WITHOUT, True), (GOES_ON, False)):
         jobs = {f"{spec.id}-{epochs}-{without:d}": partial(fine_tune, setting, spec, epochs, without) for spec in kept}
-        tuned[kind] = list(setting.remembered("fine-tuning", jobs).values())
+        tuned[kind] = list(setting.cached("fine-tuning", jobs).values())
     paper = PAPER | {"network": "CNN of six layers", "batch size": "128", "epochs of fine-tuning": "500"}
     claims = _tuning_claims(tuned, {"compared": (found.learnt("train_accuracy"),)})
     return outcome(

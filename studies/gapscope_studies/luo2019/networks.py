@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from gapscope.results.records import Record
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 from gapscope.pools.from_spec import prepared
+from gapscope.results.records import Record
 from gapscope.training.checkpoints import load_tensors
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import Claim, Compared, claim
+from gapscope_studies.kit.claims import Claim, ComparisonArm, claim
 from gapscope_studies.kit.pool import compared, outcome, weights_of
 from gapscope_studies.kit.statistics import mean
-from gapscope_studies.kit.study import Outcome, Setting
+from gapscope_studies.kit.study import Outcome, RunSettings
 
 if TYPE_CHECKING:
     import pandas
@@ -55,20 +55,20 @@ def epochs_of(scale: Mapping[str, Any], batch_size: int, epochs: int) -> int:
 
 
 def method(
-    setting: Setting,
+    setting: RunSettings,
     architecture: str,
     batch_size: int,
     *,
     epochs: int | None = None,
     options: Mapping[str, Any] | None = None,
     **normalization: Any,
-) -> list[Spec]:
+) -> list[RunSpec]:
     """Specs of one method, one a seed, which draws weights, order and training images.
 
     `options` are the network's, the rest fields of the normalisation.
     """
     scale = setting.read(__file__)
-    base = Spec.from_dict(scale[architecture])
+    base = RunSpec.from_dict(scale[architecture])
     epochs = epochs_of(scale, batch_size, epochs or base.training.epochs)
     rate = base.training.learning_rate * batch_size / 128
     if normalization.get("weight_norm"):
@@ -112,7 +112,7 @@ class Method:
         """Values of the runs that did not diverge [runs, epochs]."""
         return np.array([[float(row[column]) for row in record.history] for record in self.finished])
 
-    def learnt(self, score: str) -> Compared:
+    def learnt(self, score: str) -> ComparisonArm:
         """How well it learnt, for the guard."""
         return compared(self.name, self.records, self.n_classes, score=score)
 
@@ -122,7 +122,7 @@ class Method:
         return int(self.records[0].spec["training"]["batch_size"])
 
 
-def trained(setting: Setting, named: Mapping[str, Sequence[Spec]]) -> dict[str, Method]:
+def trained(setting: RunSettings, named: Mapping[str, Sequence[RunSpec]]) -> dict[str, Method]:
     """Train what is missing, seed by seed, so that a stopped study has whole seeds."""
     specs = sorted((spec for found in named.values() for spec in found), key=lambda spec: spec.seed)
     records = {record.id: record for record in setting.train(POOL, specs, measures=())}
@@ -134,7 +134,7 @@ def trained(setting: Setting, named: Mapping[str, Sequence[Spec]]) -> dict[str, 
     }
 
 
-def gamma_squared(setting: Setting, record: Record, layer: str) -> float:
+def gamma_squared(setting: RunSettings, record: Record, layer: str) -> float:
     """Mean over channels of gamma^2 of a layer at the end."""
     tensors, _ = load_tensors(weights_of(setting, POOL, record.id))
     return tensors[f"{layer}.weight"].square().mean().item()
@@ -192,7 +192,7 @@ def curves(methods: Mapping[str, Method]) -> Figure:
 
 
 def compared_methods(
-    setting: Setting,
+    setting: RunSettings,
     methods: Mapping[str, Method],
     paper: Mapping[str, str],
     *,
@@ -201,7 +201,7 @@ def compared_methods(
     **found: Any,
 ) -> Outcome:
     """What a comparison of methods found; its curves are drawn unless other `figures` have that name."""
-    specs = [Spec.from_dict(record.spec) for method in methods.values() for record in method.records]
+    specs = [RunSpec.from_dict(record.spec) for method in methods.values() for record in method.records]
     numbers = {
         name: {score: method.final(score) for score in SHOWN} | {"status": [r.status for r in method.records]}
         for name, method in methods.items()

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.data import Problem
-from gapscope.inspection.hooks import hooked
-from gapscope.inspection.losses import scores
+from gapscope.inspection.hooks import forward_hooks
+from gapscope.inspection.losses import evaluate
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import claim
-from gapscope_studies.kit.pool import probed
+from gapscope_studies.kit.pool import evaluate_networks
 from gapscope_studies.kit.statistics import mean
-from gapscope_studies.kit.study import Outcome, Part, Setting
+from gapscope_studies.kit.study import Outcome, Part, RunSettings
 from gapscope_studies.luo2019.networks import POOL, REACH, by_seed, compared_methods, method, trained
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -55,7 +55,7 @@ def hidden_values(network: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     def keep(name: str, module: nn.Module, values: tuple[Tensor, ...]) -> None:
         found[name] = values[0].clone()
 
-    with torch.no_grad(), hooked(_relus(network), keep, before=True):
+    with torch.no_grad(), forward_hooks(_relus(network), keep, before=True):
         network(inputs)
     return found
 
@@ -93,9 +93,9 @@ def reliance(network: nn.Module, problem: Problem) -> float:
             def remove(name: str, module: nn.Module, inputs: Any, output: Tensor, neuron: int = neuron) -> Tensor:
                 return output.index_fill(1, torch.tensor([neuron]), 0.0)
 
-            with hooked({name: network.get_submodule(name)}, remove):
-                accuracies.append(scores(network, problem.test)["accuracy"])
-    return scores(network, problem.test)["accuracy"] - min(accuracies)
+            with forward_hooks({name: network.get_submodule(name)}, remove):
+                accuracies.append(evaluate(network, problem.test)["accuracy"])
+    return evaluate(network, problem.test)["accuracy"] - min(accuracies)
 
 
 def neuron_numbers(network: nn.Module, problem: Problem) -> dict[str, float]:
@@ -106,7 +106,7 @@ def neuron_numbers(network: nn.Module, problem: Problem) -> dict[str, float]:
     return found | {"reliance": reliance(network, problem)}
 
 
-def neurons(setting: Setting) -> Outcome:
+def neurons(setting: RunSettings) -> Outcome:
     """Weight-normalised networks with one batch statistic beside the same without, and batch norm whole."""
     import pandas
 
@@ -115,7 +115,7 @@ def neurons(setting: Setting) -> Outcome:
     }
     methods = trained(setting, specs)
     numbers: dict[str, Any] = {
-        name: probed(setting, POOL, neuron_numbers, [record.id for record in found.finished]).astype(float)
+        name: evaluate_networks(setting, POOL, neuron_numbers, [record.id for record in found.finished]).astype(float)
         for name, found in methods.items()
     }
     claims = []

@@ -31,7 +31,7 @@ from gapscope.theory.order_parameters import Student
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import Claim, computed, measured
 from gapscope_studies.kit.statistics import bootstrap, mean
-from gapscope_studies.kit.study import Outcome, Part, Setting
+from gapscope_studies.kit.study import Outcome, Part, RunSettings
 
 NOISE = 0.25
 # Passes over the data after which students are judged, before the longest.
@@ -232,13 +232,13 @@ def _figure(plan: Plan, points: list[Point], best: int) -> Figure:
     return figure
 
 
-def figure_1(setting: Setting, student: Student) -> Outcome:
+def figure_1(setting: RunSettings, student: Student) -> Outcome:
     """Linear (a) or ReLU (b) students: are batch norm's points those of gamma decay?"""
     chosen = setting.read(__file__)["theory"][student]
     plan = Plan(**chosen | {"student": student, "loads": tuple(chosen["loads"])})
     name = f"{student}-{plan.n_inputs}-{plan.students}-{plan.longest}-{plan.full_epochs}"
     jobs = {f"{name}-{load:g}": partial(simulate_point, plan, load) for load in plan.loads}
-    points = list(setting.remembered("students", jobs).values())
+    points = list(setting.cached("students", jobs).values())
     linear = student == "linear"
     decay = [
         float(plan.curve(point["load"], plan.zeta)) if linear else float(np.mean(point["decayed"])) for point in points

@@ -30,7 +30,7 @@ from gapscope.theory.teacher_students import draw_teachers
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import NO_NETWORKS, claim, computed
 from gapscope_studies.kit.statistics import mean
-from gapscope_studies.kit.study import Outcome, Part, Setting
+from gapscope_studies.kit.study import Outcome, Part, RunSettings
 from gapscope_studies.luo2019 import students
 
 ZETA = 0.25
@@ -118,7 +118,7 @@ def _around_two(scale: Row, student: Student, rate: float) -> Row:
             "median γ": gain}  # fmt: skip
 
 
-def table_1(setting: Setting) -> Outcome:
+def table_1(setting: RunSettings) -> Outcome:
     """Fixed points, largest and effective learning rates: closed forms, equations integrated, students simulated."""
     scale = setting.read(__file__)["theory"]
     rows = [_row(scale["until"], approach, student) for student in STUDENTS for approach in APPROACHES]
@@ -254,7 +254,7 @@ def _integrals(draws: int) -> list[Row]:
     return rows
 
 
-def dynamics(setting: Setting) -> Outcome:
+def dynamics(setting: RunSettings) -> Outcome:
     """The equations of the order parameters against simulated online SGD, at one N and over N."""
     scale = setting.read(__file__)["theory"]
     rows, figure = _deviations(scale)

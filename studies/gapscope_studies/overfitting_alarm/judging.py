@@ -79,7 +79,7 @@ def final_of(accuracy: np.ndarray) -> float:
     return float(accuracy[-FINAL:].mean())
 
 
-def judge(rule: Rule, settings: Settings, run: Run) -> Verdict:
+def evaluate_rule(rule: Rule, settings: Settings, run: Run) -> Verdict:
     """Return what the rule says of a run; a rule is judged on the network that it watches."""
     accuracy, stop = accuracies(run, rule.network), rule.stops(run, **settings)
     final, best = final_of(accuracy), int(accuracy.argmax())
@@ -106,7 +106,7 @@ def cost(verdicts: Sequence[Verdict]) -> float:
 
 def tuned(rule: Rule, runs: Sequence[Run]) -> Settings:
     """Settings of the smallest cost on these runs, the first of equals."""
-    return min(rule.settings(), key=lambda settings: cost([judge(rule, settings, run) for run in runs]))
+    return min(rule.settings(), key=lambda settings: cost([evaluate_rule(rule, settings, run) for run in runs]))
 
 
 def _mean(values: Sequence[Any]) -> float:

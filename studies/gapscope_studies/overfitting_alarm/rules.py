@@ -13,13 +13,13 @@ import torch
 from gapscope.labels.noise_rate import noise_rate_bound
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
-from gapscope.training.alarms.evidence import Evidence
-from gapscope.training.alarms.gradient_disparity import GradientDisparity
+from gapscope.training.alarms.evidence import EvidenceAlarm
+from gapscope.training.alarms.gradient_disparity import GradientDisparityAlarm
 from gapscope.training.alarms.gradient_weight_alignment import GradientWeightAlignment
-from gapscope.training.alarms.initial_kernel import contradicted
-from gapscope.training.alarms.joint import Joint
+from gapscope.training.alarms.held_out_sign_test import HeldOutSignTest
+from gapscope.training.alarms.initial_kernel import disagreement_fraction
+from gapscope.training.alarms.joint import JointAlarm
 from gapscope.training.alarms.label_wave import LabelWave
-from gapscope.training.alarms.held_out_sign_test import LateJoiners
 from gapscope.training.alarms.loo_agreement import LeftOutAgreement
 from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope_studies.overfitting_alarm.runs import Run
@@ -62,7 +62,7 @@ class Rule:
         return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
 
 
-def _played(alarm: Alarm, looks: Iterator[object]) -> Stop | None:
+def _replay(alarm: Alarm, looks: Iterator[object]) -> Stop | None:
     """Let an alarm see one observation after the other until it is raised; epochs count from 0."""
     for _ in looks:
         if alarm.raised_at is not None:
@@ -70,7 +70,7 @@ def _played(alarm: Alarm, looks: Iterator[object]) -> Stop | None:
     return None
 
 
-def fallen(values: Sequence[float], *, fall: float, patience: int, window: int) -> Stop | None:
+def first_drop(values: Sequence[float], *, fall: float, patience: int, window: int) -> Stop | None:
     """First index at which the smoothed values lie more than `fall` below their maximum so far, `patience` in a row."""
     smooth = [float(np.mean(values[max(0, i - window + 1) : i + 1])) for i in range(len(values))]
     peak, below = 0, 0
@@ -92,7 +92,7 @@ def flat(values: Sequence[float], *, growth: float, patience: int, window: int) 
 
 def _wave(predicted: torch.Tensor, *, window: float, fall: float, patience: float) -> Stop | None:
     alarm = LabelWave(window=int(window), fall=fall, patience=int(patience))
-    return _played(alarm, (alarm.update(row, index) for index, row in enumerate(predicted)))
+    return _replay(alarm, (alarm.update(row, index) for index, row in enumerate(predicted)))
 
 
 def _alignment(run: Run, *, kurtosis: float, skip: float, **given: float) -> Stop | None:
@@ -100,17 +100,17 @@ def _alignment(run: Run, *, kurtosis: float, skip: float, **given: float) -> Sto
         window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]), kurtosis=bool(kurtosis),
         skip=round(skip * len(run.columns["test_accuracy"])),
     )  # fmt: skip
-    return _played(alarm, (alarm.update(row.double(), i) for i, row in enumerate(run.tensors["cosines"])))
+    return _replay(alarm, (alarm.update(row.double(), i) for i, row in enumerate(run.tensors["cosines"])))
 
 
 def _disparity(run: Run, **given: float) -> Stop | None:
-    alarm = GradientDisparity(window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]))
-    return _played(alarm, (alarm.update(value, index) for index, value in enumerate(run.columns["disparity"])))
+    alarm = GradientDisparityAlarm(window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]))
+    return _replay(alarm, (alarm.update(value, index) for index, value in enumerate(run.columns["disparity"])))
 
 
 def _evidence(run: Run, *, threshold: float, patience: float) -> Stop | None:
-    alarm = Evidence(threshold=threshold, patience=int(patience))
-    return _played(alarm, (alarm.update(value, index) for index, value in enumerate(run.columns["evidence"])))
+    alarm = EvidenceAlarm(threshold=threshold, patience=int(patience))
+    return _replay(alarm, (alarm.update(value, index) for index, value in enumerate(run.columns["evidence"])))
 
 
 def _shared(
@@ -121,7 +121,7 @@ def _shared(
     )
     outputs, neighbours, labels = (run.tensors[name] for name in ("outputs", "neighbours", "labels"))
     pairs = zip(outputs, neighbours, strict=True)
-    return _played(
+    return _replay(
         alarm, (alarm.update(z.double().softmax(1), labels, near.long(), i) for i, (z, near) in enumerate(pairs))
     )
 
@@ -130,14 +130,14 @@ def _left_out(run: Run, **given: float) -> Stop | None:
     alarm = LeftOutAgreement(window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]))
     predictions = run.tensors["initial"].double().clamp(0, 1)
     looks = enumerate(run.tensors["outputs"])
-    return _played(alarm, (alarm.update(z.double().softmax(1), predictions, i) for i, z in looks))
+    return _replay(alarm, (alarm.update(z.double().softmax(1), predictions, i) for i, z in looks))
 
 
 def _joint(run: Run, **given: float) -> Stop | None:
-    alarm = Joint(window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]))
+    alarm = JointAlarm(window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]))
     predictions, labels = run.tensors["initial"].double().clamp(0, 1), run.tensors["labels"]
     looks = enumerate(zip(*(run.tensors[name] for name in ("outputs", "neighbours", "cosines")), strict=True))
-    return _played(
+    return _replay(
         alarm,
         (
             alarm.update(z.double().softmax(1), labels, predictions, near.long(), cosines.double(), i)
@@ -153,7 +153,7 @@ def _canaries(run: Run, *, smallest_noise: float, **given: float) -> Stop | None
         smallest_noise=smallest_noise,
     )  # fmt: skip
     labels, which = run.tensors["canary_labels"], run.tensors["is_canary"]
-    return _played(
+    return _replay(
         alarm, (alarm.update(z.double(), labels, which, i) for i, z in enumerate(run.tensors["canary_outputs"]))
     )
 
@@ -172,7 +172,7 @@ def _behind_kernel(stops: Callable[..., Stop | None]) -> Callable[..., Stop | No
     """The rule where the initial kernel's gate is open; it is open or shut for a whole training."""
 
     def gated(run: Run, *, margin: float, share: float, **given: float) -> Stop | None:
-        if contradicted(run.tensors["initial"].double(), run.tensors["labels"], margin) < share:
+        if disagreement_fraction(run.tensors["initial"].double(), run.tensors["labels"], margin) < share:
             return None
         return stops(run, **given)
 
@@ -189,9 +189,9 @@ def _wave_behind_canaries(run: Run, *, smallest_noise: float, **given: float) ->
 
 
 def _late_joiners(run: Run, *, looks: float, level: float) -> Stop | None:
-    alarm, errors = LateJoiners(looks=int(looks), level=level), run.tensors["errors"]
+    alarm, errors = HeldOutSignTest(looks=int(looks), level=level), run.tensors["errors"]
     epochs = np.linspace(0, len(errors) - 1, int(looks)).round().astype(int).tolist()
-    return _played(alarm, (alarm.update(errors[epoch].double(), epoch) for epoch in epochs))
+    return _replay(alarm, (alarm.update(errors[epoch].double(), epoch) for epoch in epochs))
 
 
 def _negative_log(values: Sequence[float]) -> list[float]:
@@ -304,7 +304,7 @@ RULES = (
     Rule(
         "10 % split, loss",
         "rise of the log loss on a tenth of the (noisy) training samples",
-        lambda run, **given: fallen(_negative_log(run.split["loss"]), **given),
+        lambda run, **given: first_drop(_negative_log(run.split["loss"]), **given),
         {"fall": (0.0, 0.02, 0.05, 0.1), "patience": (1, 3, 5), "window": (1, 3, 5)},
         network=SPLIT,
         rival=True,
@@ -312,7 +312,7 @@ RULES = (
     Rule(
         "10 % split, accuracy",
         "fall of the accuracy on a tenth of the (noisy) training samples",
-        lambda run, **given: fallen(run.split["accuracy"], **given),
+        lambda run, **given: first_drop(run.split["accuracy"], **given),
         {"fall": (0.0, 0.01, 0.03, 0.05), "patience": (1, 3, 5), "window": (1, 3, 5)},
         network=SPLIT,
         rival=True,

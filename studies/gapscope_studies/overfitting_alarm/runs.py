@@ -16,25 +16,25 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.files import to_json
-from gapscope.base.random_streams import stream
+from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
-from gapscope.base.specs import DataSpec, Spec
+from gapscope.base.specs import DataSpec, RunSpec
 from gapscope.data import Problem, prepare
-from gapscope.data.corruptions import label_noise
-from gapscope.inspection.losses import scores
-from gapscope.inspection.outputs import inspecting, network_outputs
+from gapscope.data.corruptions import inject_label_noise
+from gapscope.inspection.losses import evaluate
+from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
-from gapscope.pools.from_spec import build_network
+from gapscope.pools.from_spec import network_from_spec
 from gapscope.training.alarms.base import Alarm, outputs_of
 from gapscope.training.alarms.canaries import Canaries
-from gapscope.training.alarms.evidence import Evidence
-from gapscope.training.alarms.gradient_disparity import GradientDisparity
+from gapscope.training.alarms.evidence import EvidenceAlarm
+from gapscope.training.alarms.gradient_disparity import GradientDisparityAlarm
 from gapscope.training.alarms.gradient_weight_alignment import GradientWeightAlignment
 from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
-from gapscope_studies.kit.study import Setting
+from gapscope_studies.kit.study import RunSettings
 
 Row = dict[str, Any]
 Columns = dict[str, list[float]]
@@ -59,7 +59,7 @@ class Case:
     """
 
     kind: str
-    spec: Spec
+    spec: RunSpec
     n: int
     test: int
     noise: float
@@ -84,7 +84,7 @@ class Case:
 
 def _cases_of(kind: Mapping[str, Any]) -> list[Case]:
     """One case for each of `noises`, pairs of a rate and its form, with consecutive seeds."""
-    base = Spec.from_dict({name: kind[name] for name in ("data", "network", "training")})
+    base = RunSpec.from_dict({name: kind[name] for name in ("data", "network", "training")})
     return [
         Case(
             kind=kind["name"],
@@ -100,7 +100,7 @@ def _cases_of(kind: Mapping[str, Any]) -> list[Case]:
     ]
 
 
-def cases(setting: Setting, pool: str) -> list[Case]:
+def cases(setting: RunSettings, pool: str) -> list[Case]:
     """The networks on which rules are tuned ("tuning"), and the other ones on which they are judged ("judging")."""
     kinds = setting.read(__file__, "kinds")[pool]
     if setting.scale == "smoke":
@@ -142,15 +142,15 @@ def problem_of(case: Case, root: str | None) -> Problem:
     if case.classes is not None:
         train, test, classes = _of_classes(train, *case.classes), _of_classes(test, *case.classes), case.classes[1]
     seed = case.spec.seed
-    order = torch.randperm(len(train), generator=stream(seed, "training subset"))[: case.n]
+    order = torch.randperm(len(train), generator=make_generator(seed, "training subset"))[: case.n]
     train, test = train.subset(order), test.subset(torch.arange(min(case.test, len(test))))
     assert train.targets is not None
     if case.pairwise:
-        wrong = torch.randperm(case.n, generator=stream(seed, "label noise"))[: round(case.noise * case.n)]
+        wrong = torch.randperm(case.n, generator=make_generator(seed, "label noise"))[: round(case.noise * case.n)]
         labels = train.targets.clone()
         labels[wrong] = (labels[wrong] + 1) % classes
     else:
-        labels = label_noise(train.targets, case.noise, classes, stream(seed, "label noise"))
+        labels = inject_label_noise(train.targets, case.noise, classes, make_generator(seed, "label noise"))
     return Problem(found.name, "classification", replace(train, targets=labels), test, classes)
 
 
@@ -248,10 +248,10 @@ def _watch_whole(
     alarms: dict[str, Alarm] = {
         "shared_learning": neighbours,
         "gradient_weight_alignment": cosines,
-        "gradient_disparity": GradientDisparity(batch_size=min(16, len(watched) // 4), seed=spec.seed),
-        "evidence": Evidence(n_samples=EVIDENCE_SAMPLES),
+        "gradient_disparity": GradientDisparityAlarm(batch_size=min(16, len(watched) // 4), seed=spec.seed),
+        "evidence": EvidenceAlarm(n_samples=EVIDENCE_SAMPLES),
     }
-    network = build_network(spec, problem)
+    network = network_from_spec(spec, problem)
     initial = clock.timed("initial_kernel", lambda: kernel_leave_one_out(network, watched.inputs, watched.targets))  # type: ignore[arg-type]
     outputs: list[Tensor] = []
     rows: list[Row] = []
@@ -289,7 +289,7 @@ def _scored(test: Samples, record: Callable[[nn.Module, Row], None], clock: _Clo
     """`record` with the test accuracy in the row; its time is nobody's."""
 
     def on_epoch(network: nn.Module, row: Row) -> None:
-        row["test_accuracy"] = clock.timed("test", lambda: scores(network, test)["accuracy"])
+        row["test_accuracy"] = clock.timed("test", lambda: evaluate(network, test)["accuracy"])
         record(network, row)
 
     return on_epoch
@@ -297,14 +297,14 @@ def _scored(test: Samples, record: Callable[[nn.Module, Row], None], clock: _Clo
 
 def _watch_split(case: Case, problem: Problem) -> tuple[str, Columns, dict[str, Tensor], float]:
     """Train on nine tenths, scored on the rest."""
-    order, clock = torch.randperm(case.n, generator=stream(case.spec.seed, "split")), _Clock()
+    order, clock = torch.randperm(case.n, generator=make_generator(case.spec.seed, "split")), _Clock()
     tenth, rest = (problem.train.subset(part) for part in order.tensor_split([case.n // 10]))
     assert tenth.targets is not None
     rows: list[Row] = []
     errors: list[Tensor] = []
 
     def record(network: nn.Module, row: Row) -> None:
-        with inspecting(network):
+        with inspection_mode(network):
             outputs = network_outputs(network, tenth.inputs)
         found = nn.functional.cross_entropy(outputs, tenth.targets)  # type: ignore[arg-type]
         errors.append((outputs.argmax(1) != tenth.targets).byte())
@@ -317,7 +317,7 @@ def _watch_split(case: Case, problem: Problem) -> tuple[str, Columns, dict[str, 
         )
 
     start = time.process_time()
-    result = train(build_network(case.spec, problem), rest, case.spec.training, seed=case.spec.seed,
+    result = train(network_from_spec(case.spec, problem), rest, case.spec.training, seed=case.spec.seed,
                    on_epoch=_scored(problem.test, record, clock))  # fmt: skip
     if result.status == "diverged":
         return "diverged", {}, {}, 0.0
@@ -330,7 +330,7 @@ def _watch_canaries(case: Case, problem: Problem) -> tuple[str, Columns, dict[st
     assert problem.train.targets is not None
     planted, clock, seen = Canaries(problem.train.targets, n_classes=problem.n_outputs), _Clock(), _Pass(case.n)
     false = replace(problem.train, targets=planted.labels)
-    others = torch.randperm(case.n, generator=stream(case.spec.seed, "watched beside canaries"))[:WATCHED]
+    others = torch.randperm(case.n, generator=make_generator(case.spec.seed, "watched beside canaries"))[:WATCHED]
     watched = torch.cat([planted.positions, others]).unique()
     samples = false.subset(watched)
     assert samples.targets is not None
@@ -342,7 +342,7 @@ def _watch_canaries(case: Case, problem: Problem) -> tuple[str, Columns, dict[st
         accuracy.append(row["test_accuracy"])
         outputs.append(clock.timed("canaries", lambda: outputs_of(network, samples)).float())
 
-    result = train(build_network(case.spec, problem), false, case.spec.training, seed=case.spec.seed,
+    result = train(network_from_spec(case.spec, problem), false, case.spec.training, seed=case.spec.seed,
                    on_epoch=_scored(problem.test, record, clock), on_batch=seen.on_batch)  # fmt: skip
     if result.status == "diverged":
         return "diverged", {}, {}, 0.0
@@ -374,11 +374,11 @@ def _numbers(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[float]]:
     return {name: [float(value) for value in values] for name, values in columns.items()}
 
 
-def runs(setting: Setting, wanted: Sequence[Case]) -> list[Run]:
+def runs(setting: RunSettings, wanted: Sequence[Case]) -> list[Run]:
     """Watch what is missing; one run a case in order, without those that diverged."""
     paths = {case.id: setting.work / "recordings" / f"{case.id}.safetensors" for case in wanted}
     jobs = {case.id: partial(watch, case, paths[case.id], setting.data_root) for case in wanted}
-    answers, found = setting.remembered("runs", jobs), []
+    answers, found = setting.cached("runs", jobs), []
     for case in wanted:
         facts = answers[case.id]
         if "diverged" not in facts:

@@ -13,17 +13,17 @@ import pandas
 from matplotlib.figure import Figure
 
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import Claim, Compared
+from gapscope_studies.kit.claims import Claim, ComparisonArm
 from gapscope_studies.kit.pool import data_hashes
 from gapscope_studies.kit.statistics import Interval, bootstrap
-from gapscope_studies.kit.study import Outcome, Part, Setting, Study
+from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
 from gapscope_studies.overfitting_alarm.judging import (
     DEFINITIONS,
     FALSE_ALARM_COST,
     STATISTICS,
     Verdict,
     cost,
-    judge,
+    evaluate_rule,
     tuned,
 )
 from gapscope_studies.overfitting_alarm.rivals import BEST_CHECKPOINT, END, EPOCH_OF_SPLIT, ORACLE, rivals
@@ -52,7 +52,7 @@ TIMED = {
 }
 
 
-def frozen(setting: Setting) -> tuple[str, dict[str, Settings]]:
+def frozen(setting: RunSettings) -> tuple[str, dict[str, Settings]]:
     """The default rule, and the settings of every rule, as they were fixed before the judging pool was trained."""
     content = setting.read(FROZEN, "frozen")
     return content["default"], {name: dict(settings) for name, settings in content["rules"].items()}
@@ -66,7 +66,7 @@ def _frozen_in() -> dict[str, str]:
 
 
 def _judged(chosen: dict[str, Settings], found: Sequence[Run]) -> Verdicts:
-    return {rule.name: [judge(rule, chosen[rule.name], run) for run in found] for rule in RULES}
+    return {rule.name: [evaluate_rule(rule, chosen[rule.name], run) for run in found] for rule in RULES}
 
 
 def _counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
@@ -74,7 +74,7 @@ def _counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
     return {"runs": len(verdicts), "overfit": overfit, "stay": stay, "clean": sum(v.noise == 0 for v in verdicts)}
 
 
-def _scale(setting: Setting, wanted: Sequence[Case], found: Sequence[Run]) -> dict[str, Any]:
+def _scale(setting: RunSettings, wanted: Sequence[Case], found: Sequence[Run]) -> dict[str, Any]:
     specs = [run.case.spec for run in found]
     rows = {
         "data": ", ".join(dict.fromkeys(spec.data.name for spec in specs)),
@@ -98,7 +98,7 @@ def _cost_share(rule: Rule, found: Sequence[Run]) -> float:
     return spent / sum(run.seconds["training"] for run in found)
 
 
-def tuning(setting: Setting) -> Outcome:
+def tuning(setting: RunSettings) -> Outcome:
     """Tune every rule among about as many settings on the same pool."""
     wanted = cases(setting, "tuning")
     found = runs(setting, wanted)
@@ -189,14 +189,14 @@ def _by_kind(verdicts: Sequence[Verdict]) -> pandas.DataFrame:
 def _claims(default: str, found: Sequence[Run], verdicts: Verdicts, kept: dict[str, list[float]]) -> list[Claim]:
     """All ours; runs of a kind are one unit."""
     ours, gains = verdicts[default], _differences(kept[default], kept, found)
-    learnt = Compared(
+    learnt = ComparisonArm(
         name="watched networks", chance=0.1, finished=True,  # rules are judged on when they end training
         train_accuracy=float(np.mean([run.columns["fitted"][-1] for run in found])),
     )  # fmt: skip
 
     def of(says: str, quantity: str, interval: Interval, **more: Any) -> Claim:
         return Claim(
-            source="alarm", says=says, quantity=quantity, value=interval.value, low=interval.low, high=interval.high,
+            source="alarm", statement=says, quantity=quantity, value=interval.value, low=interval.low, high=interval.high,
             units=interval.units, unit="kinds", ours=True, compared=(learnt,), **more,
         )  # fmt: skip
 
@@ -251,7 +251,7 @@ def _rules_table(found: Sequence[Run], verdicts: Verdicts) -> tuple[pandas.DataF
     return pandas.DataFrame(rows), intervals
 
 
-def judged(setting: Setting, wanted: Sequence[Case], found: Sequence[Run]) -> Outcome:
+def judged(setting: RunSettings, wanted: Sequence[Case], found: Sequence[Run]) -> Outcome:
     """Judge the frozen rules on watched runs.
 
     Args:
@@ -307,7 +307,7 @@ def judged(setting: Setting, wanted: Sequence[Case], found: Sequence[Run]) -> Ou
     )  # fmt: skip
 
 
-def judging(setting: Setting) -> Outcome:
+def judging(setting: RunSettings) -> Outcome:
     """Judge the frozen rules on runs of other data sizes, architectures, optimisers, noise levels and seeds."""
     wanted = cases(setting, "judging")
     return judged(setting, wanted, runs(setting, wanted))

@@ -8,7 +8,7 @@ from typing import Any
 from gapscope_studies.kit.claims import Claim, claim
 from gapscope_studies.kit.plots import heat_map, named, panels, points
 from gapscope_studies.kit.statistics import Interval
-from gapscope_studies.kit.study import Outcome, Setting, Table
+from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.szolnoky2022 import protocol
 from gapscope_studies.szolnoky2022.setups import Setup, make, sizes
 from gapscope_studies.szolnoky2022.tables import compared_methods, means, with_interval, with_tuning
@@ -51,7 +51,7 @@ def quantiles(tables: Mapping[str, Table]) -> Table:
     )
 
 
-def bench(setting: Setting, *, name: str) -> Outcome:
+def bench(setting: RunSettings, *, name: str) -> Outcome:
     """Final accuracy of every method, its strength frozen, over noise and training size."""
     setup, common = make(setting, name), sizes(setting)["common"]
     tuned = protocol.tuned(setting, setup)
@@ -96,7 +96,7 @@ def bench_scenarios(setup: Setup) -> list[dict[str, Any]]:
     ]
 
 
-def variations(setting: Setting, setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def variations(setting: RunSettings, setup: Setup) -> dict[str, list[dict[str, Any]]]:
     """Variable -> scenarios in which it alone differs from the middle one, to both sides, the middle one included."""
     base, common = setup.base, sizes(setting)["common"]
     paths = {
@@ -115,7 +115,7 @@ def variations(setting: Setting, setup: Setup) -> dict[str, list[dict[str, Any]]
     return {"training size": found.pop("training size"), **noises, **found}
 
 
-def robustness(setting: Setting) -> Outcome:
+def robustness(setting: RunSettings) -> Outcome:
     """Final accuracy of every method, tuned in the middle scenario, when one training variable is changed (Fig. 5)."""
     common = sizes(setting)["common"]
     setup = make(setting, common["robustness"])

@@ -9,10 +9,10 @@ import numpy
 from scipy import stats
 
 from gapscope.pools.from_spec import prepared
-from gapscope_studies.kit.claims import Claim, Compared, claim, relation, short
+from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, relation
 from gapscope_studies.kit.plots import legend, lines, named, panels
 from gapscope_studies.kit.statistics import bootstrap
-from gapscope_studies.kit.study import Outcome, Setting, Table
+from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.szolnoky2022 import protocol
 from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS
 from gapscope_studies.szolnoky2022.setups import Setup, make
@@ -79,18 +79,18 @@ def rank_correlation(found: Table) -> tuple[float, float, float]:
     return interval.value, interval.low, interval.high
 
 
-def reached(setup: Setup, table: Table, *names: str) -> tuple[Compared, ...]:
+def reached(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...]:
     """For the guard: the best accuracy that methods reached, and its curve; all of them without names."""
     runs = {
         str(method): [run["test_accuracy"].dropna().to_list() for _, run in group.groupby("seed")]
         for method, group in table.groupby("method", sort=False)
     }
     return tuple(
-        Compared(
+        ComparisonArm(
             name=name,
             train_accuracy=float(numpy.mean([max(run) for run in runs[name]])) / 100,
             chance=setup.chance / 100,
-            curve=short(runs[name]),
+            curve=downsample_curve(runs[name]),
         )
         for name in names or runs
     )
@@ -194,7 +194,7 @@ def draw_curves(axis: Axes, setup: Setup, table: Table, column: str) -> None:
     named(axis, xlabel="epoch", ylabel=PANELS[column])
 
 
-def metrics_along_training(setting: Setting, *, name: str, source: str, paper: dict[str, str]) -> Outcome:
+def metrics_along_training(setting: RunSettings, *, name: str, source: str, paper: dict[str, str]) -> Outcome:
     """Watch every method, tuned once, in the middle scenario (Figs. 3 and 4)."""
     setup = make(setting, name)
     tuned = protocol.tuned(setting, setup)
@@ -218,7 +218,7 @@ def metrics_along_training(setting: Setting, *, name: str, source: str, paper: d
 # --- Fig. 2 with Fig. A.1
 
 
-def _draw_boundary(axis: Axes, values: list[float], setting: Setting, setup: Setup) -> None:
+def _draw_boundary(axis: Axes, values: list[float], setting: RunSettings, setup: Setup) -> None:
     problem, _ = prepared(setup.with_seed(0), setting.data_root)
     side = numpy.linspace(-HALF_WIDTH, HALF_WIDTH, POINTS)
     surface = numpy.reshape(values, (POINTS, POINTS))
@@ -234,7 +234,7 @@ def _draw_boundary(axis: Axes, values: list[float], setting: Setting, setup: Set
     axis.set(xticks=[], yticks=[], aspect="equal", xlim=(-HALF_WIDTH, HALF_WIDTH), ylim=(-HALF_WIDTH, HALF_WIDTH))
 
 
-def _boundaries(setting: Setting, setup: Setup, planes: dict[str, list[float]]) -> Figure:
+def _boundaries(setting: RunSettings, setup: Setup, planes: dict[str, list[float]]) -> Figure:
     """The decision boundary of every method's first run."""
     figure, axes = panels(len(setup.methods), width=1.75, height=2.0)
     for axis, method in zip(axes, setup.methods, strict=True):
@@ -244,7 +244,7 @@ def _boundaries(setting: Setting, setup: Setup, planes: dict[str, list[float]]) 
     return figure
 
 
-def figure_2(setting: Setting) -> Outcome:
+def figure_2(setting: RunSettings) -> Outcome:
     """Every method, both MGS penalties among them, on two noisy circles."""
     setup = make(setting, "circles")
     tuned = protocol.tuned(setting, setup)

@@ -17,15 +17,15 @@ import numpy
 import torch
 from torch import nn
 
-from gapscope.base.randomness import stream_seed
+from gapscope.base.randomness import derive_seed
+from gapscope.base.specs import RunSpec
+from gapscope.inspection.losses import default_loss, evaluate
+from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.results.records import Record
-from gapscope.base.specs import Spec
-from gapscope.inspection.losses import loss_of, scores
-from gapscope.inspection.outputs import inspecting, network_outputs
-from gapscope.pools.from_spec import build_network, prepared
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
-from gapscope_studies.kit.study import Setting, Table
+from gapscope_studies.kit.study import RunSettings, Table
 from gapscope_studies.szolnoky2022.setups import Method, Setup
 
 TUNING_SEED = 1000
@@ -38,18 +38,18 @@ Scenario = Mapping[str, Any]
 # --- tuning
 
 
-def held_out_scores(spec: Spec, fold: int, folds: int, data_root: str | None) -> dict[str, Any]:
+def held_out_scores(spec: RunSpec, fold: int, folds: int, data_root: str | None) -> dict[str, Any]:
     """Train without one fold of the (corrupted) training samples and score the network on that fold.
 
     The samples are dealt to the folds at random. A network that diverged has a status and no scores.
     """
     problem, _ = prepared(spec, data_root)
-    generator = torch.Generator().manual_seed(stream_seed(spec.data.seed, "folds"))
+    generator = torch.Generator().manual_seed(derive_seed(spec.data.seed, "folds"))
     parts = list(torch.randperm(len(problem.train), generator=generator).tensor_split(folds))
     held_out = problem.train.subset(parts.pop(fold))
-    network = build_network(spec, problem)
+    network = network_from_spec(spec, problem)
     result = train(network, problem.train.subset(torch.cat(parts)), spec.training, seed=spec.seed)
-    return {"status": result.status} | (scores(network, held_out) if result.status == "finished" else {})
+    return {"status": result.status} | (evaluate(network, held_out) if result.status == "finished" else {})
 
 
 def scored(setup: Setup, method: str, strength: float, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def scored(setup: Setup, method: str, strength: float, found: Sequence[Mapping[s
     }
 
 
-def tuned(setting: Setting, setup: Setup) -> Table:
+def tuned(setting: RunSettings, setup: Setup) -> Table:
     """Every strength of every method in the middle scenario: its held-out score, and whether it was `chosen`.
 
     What `tuned.csv` has of the same base network, method and strength is not tuned again.
@@ -91,7 +91,7 @@ def tuned(setting: Setting, setup: Setup) -> Table:
     return table
 
 
-def _tuned(setting: Setting, setup: Setup, base: Spec, tried: Sequence[tuple[Method, float]]) -> Table:
+def _tuned(setting: RunSettings, setup: Setup, base: RunSpec, tried: Sequence[tuple[Method, float]]) -> Table:
     import pandas
 
     jobs: dict[str, Any] = {}
@@ -101,7 +101,7 @@ def _tuned(setting: Setting, setup: Setup, base: Spec, tried: Sequence[tuple[Met
         names.append([f"{spec.id}-{fold}-of-{folds}" for fold in range(setup.folds_scored)])
         jobs |= {name: partial(held_out_scores, spec, fold, folds, setting.data_root)
                  for fold, name in enumerate(names[-1])}  # fmt: skip
-    found = setting.remembered("tuning", jobs)
+    found = setting.cached("tuning", jobs)
     rows = [scored(setup, method.name, strength, [found[name] for name in folds])
             for (method, strength), folds in zip(tried, names, strict=True)]  # fmt: skip
     return pandas.DataFrame(rows)
@@ -133,7 +133,7 @@ def metric_curve(record: Record, setup: Setup) -> list[float]:
     return curve + [setup.chance] * (record.status != "finished")
 
 
-def scenario_row(setup: Setup, method: str, spec: Spec, record: Record) -> dict[str, Any]:
+def scenario_row(setup: Setup, method: str, spec: RunSpec, record: Record) -> dict[str, Any]:
     """One network: its scenario, method and seed, final and best test metric, the whole curve."""
     curve = metric_curve(record, setup)
     best = min if setup.lower_is_better else max
@@ -154,8 +154,8 @@ def scenario_row(setup: Setup, method: str, spec: Spec, record: Record) -> dict[
 
 
 def scenario_runs(
-    setting: Setting, setup: Setup, strengths: Mapping[str, float], scenarios: Sequence[Scenario], runs: int
-) -> tuple[Table, list[Spec]]:
+    setting: RunSettings, setup: Setup, strengths: Mapping[str, float], scenarios: Sequence[Scenario], runs: int
+) -> tuple[Table, list[RunSpec]]:
     """Every method in every scenario (what differs from the middle one), with frozen strengths: a row a network."""
     import pandas
 
@@ -171,14 +171,14 @@ def scenario_runs(
     return pandas.DataFrame(scenario_row(setup, method, spec, records[spec]) for method, spec in wanted), specs
 
 
-def constant_prediction_loss(setting: Setting, setup: Setup) -> float:
+def constant_prediction_loss(setting: RunSettings, setup: Setup) -> float:
     """Test loss of the mean training target, averaged over the runs without noise: what any network must beat."""
     losses = []
     for seed in range(setup.runs):
         problem, _ = prepared(setup.with_seed(seed).replace({"data.target_noise": 0.0}), setting.data_root)
         assert problem.train.targets is not None and problem.test.targets is not None
         constant = problem.train.targets.mean(0).expand_as(problem.test.targets)
-        losses.append(float(loss_of(constant, problem.test.targets)))
+        losses.append(float(default_loss(constant, problem.test.targets)))
     return float(numpy.mean(losses))
 
 
@@ -194,12 +194,12 @@ def plane() -> torch.Tensor:
 
 def _on_the_plane(network: nn.Module) -> list[float]:
     """Probability of class 1 on the points of `plane`, to three digits."""
-    with inspecting(network):
+    with inspection_mode(network):
         probabilities = network_outputs(network, plane()).softmax(1)[:, 1]
     return [round(value, 3) for value in probabilities.tolist()]
 
 
-def watch(spec: Spec, every: int, n_samples: int, data_root: str | None) -> dict[str, Any]:
+def watch(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> dict[str, Any]:
     """Train a network and take the readings of its kernel at the start and after every `every`-th epoch.
 
     Returns its status; `rows`, one a recording: epoch, trace (tr K / nC), logdet, and after training began
@@ -207,7 +207,7 @@ def watch(spec: Spec, every: int, n_samples: int, data_root: str | None) -> dict
     numbers `plane`, the final probabilities on the plane.
     """
     problem, _ = prepared(spec, data_root)
-    network = build_network(spec, problem)
+    network = network_from_spec(spec, problem)
     common: dict[str, Any] = {"every": every, "n_samples": n_samples}
     monitor = Monitor(problem.train, options=OPTIONS, **common)
     masked = None
@@ -219,11 +219,11 @@ def watch(spec: Spec, every: int, n_samples: int, data_root: str | None) -> dict
     def record(network: nn.Module, row: Mapping[str, Any]) -> None:
         if row["epoch"] % every:
             return
-        numbers = monitor.record(network, row["epoch"])
+        numbers = monitor.observe(network, row["epoch"])
         kept = {name: row[name] for name in ("epoch", "test_accuracy", "train_loss") if name in row}
         found = {"trace": numbers["ntk_trace"], "logdet": numbers["ntk_logdet"]}
         if masked is not None:
-            found["masked_logdet"] = masked.record(network, row["epoch"])["ntk_logdet"]
+            found["masked_logdet"] = masked.observe(network, row["epoch"])["ntk_logdet"]
         rows.append(kept | found)
 
     record(network, {"epoch": 0})
@@ -247,8 +247,8 @@ def completed(content: Mapping[str, Any], setup: Setup, every: int) -> list[dict
 
 
 def watched(
-    setting: Setting, setup: Setup, strengths: Mapping[str, float]
-) -> tuple[Table, dict[str, list[float]], list[Spec]]:
+    setting: RunSettings, setup: Setup, strengths: Mapping[str, float]
+) -> tuple[Table, dict[str, list[float]], list[RunSpec]]:
     """Watch every method in the middle scenario, with the strengths as they were frozen.
 
     Returns one row a recording with its method, seed and whether the run had diverged by then (after it the accuracy
@@ -264,7 +264,7 @@ def watched(
             specs.append(method.applied(setup.with_seed(seed), strengths[method.name]))
             names[method.name, seed] = name = f"{specs[-1].id}-{every}-{n_samples}"
             jobs[name] = partial(watch, specs[-1], every, n_samples, setting.data_root)
-    found = setting.remembered("watched", jobs)
+    found = setting.cached("watched", jobs)
     rows = [
         {"method": method, "seed": seed, "diverged": False} | row
         for (method, seed), name in names.items()

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy
 
-from gapscope.base.specs import Spec
-from gapscope_studies.kit.study import Setting
+from gapscope.base.specs import RunSpec
+from gapscope_studies.kit.study import RunSettings
 
 # data sets that are drawn anew from a seed of their own
 GENERATED = ("two_circles",)
@@ -45,7 +45,7 @@ class Method:
         spaced = numpy.geomspace if self.logarithmic else numpy.linspace
         return tuple(float(f"{value:.2g}") for value in spaced(self.low, self.high, n))
 
-    def applied(self, spec: Spec, strength: float) -> Spec:
+    def applied(self, spec: RunSpec, strength: float) -> RunSpec:
         """Return the spec of the same network trained by this method."""
         changes = dict(self.fixed)
         if self.path:
@@ -105,7 +105,7 @@ class Setup:
         long: Those that are trained for longer ("noises"), and how many times as long ("times").
     """
 
-    base: Spec
+    base: RunSpec
     methods: tuple[Method, ...]
     n_strengths: int
     folds: int
@@ -129,7 +129,7 @@ class Setup:
         """Method -> its colour."""
         return {method.name: method.colour for method in self.methods}
 
-    def with_seed(self, seed: int) -> Spec:
+    def with_seed(self, seed: int) -> RunSpec:
         """The base with other training samples, corruption, initial weights and order of samples."""
         changes: dict[str, Any] = {"seed": seed, "data.seed": seed}
         if self.base.data.name in GENERATED:
@@ -144,15 +144,15 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
     return {**first, **second, **both}
 
 
-def sizes(setting: Setting) -> Any:
+def sizes(setting: RunSettings) -> Any:
     """What `setups.toml` and `<scale>.toml` hold together."""
     return _merged(tomllib.loads(Path(__file__).with_name("setups.toml").read_text("utf-8")), setting.read(__file__))
 
 
-def make(setting: Setting, name: str, *more: str) -> Setup:
+def make(setting: RunSettings, name: str, *more: str) -> Setup:
     """The setup of this name at this scale; `more` methods beside its own."""
     content = dict(sizes(setting)[name])
-    base = Spec.from_dict({table: content.pop(table, {}) for table in ("data", "network", "training")})
+    base = RunSpec.from_dict({table: content.pop(table, {}) for table in ("data", "network", "training")})
     ranges, names = content.pop("ranges", {}), (*FIVE_METHODS, *content.pop("also", ()), *more)
     methods = [METHODS[method] for method in names]
     tuned = [replace(item, low=ranges[item.name][0], high=ranges[item.name][1]) if item.name in ranges else item

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.base.specs import Spec
-from gapscope_studies.kit.claims import Claim, Compared, claim, short
+from gapscope.base.specs import RunSpec
+from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve
 from gapscope_studies.kit.plots import legend, lines, named, panels
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import t_interval
-from gapscope_studies.kit.study import Outcome, Setting, Table
+from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.szolnoky2022 import protocol
 from gapscope_studies.szolnoky2022.setups import ROBUST_LOSSES, Setup, make
 
@@ -116,20 +116,20 @@ def beside_the_paper(ours: Table, paper: Table | None) -> Table:
 # --- claims
 
 
-def compared(setup: Setup, rows: Table, constant: float = math.nan) -> Compared:
+def compared(setup: Setup, rows: Table, constant: float = math.nan) -> ComparisonArm:
     """How well the networks of one method learnt: training accuracy, for losses the share of `constant` they save."""
     curves = rows[~rows["diverged"]]["curve"].to_list()
     learnt = 1 - rows["final"].median() / constant if setup.lower_is_better else rows["train_accuracy"].median()
-    return Compared(
+    return ComparisonArm(
         name=str(rows["method"].iloc[0]),
         train_accuracy=float(learnt),
         chance=0.0 if setup.lower_is_better else setup.chance / 100,
-        curve=short(curves),
+        curve=downsample_curve(curves),
         falling=setup.lower_is_better,
     )
 
 
-def compared_methods(setup: Setup, table: Table, *names: str) -> tuple[Compared, ...]:
+def compared_methods(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...]:
     """How well the networks of these methods learnt, of all without names."""
     groups = {str(name): group for name, group in table.groupby("method", sort=False)}
     return tuple(compared(setup, groups[name]) for name in names or groups)
@@ -196,7 +196,7 @@ def _tuning_words(setup: Setup, tuned: Table) -> str:
 
 
 def with_tuning(
-    setting: Setting, setup: Setup, tuned: Table, specs: Sequence[Spec], paper: Mapping[str, str], *,
+    setting: RunSettings, setup: Setup, tuned: Table, specs: Sequence[RunSpec], paper: Mapping[str, str], *,
     numbers: Mapping[str, Any], tables: Mapping[str, Table], **found: Any,
 ) -> Outcome:  # fmt: skip
     """An outcome of tuned methods: with the strengths that were tried and those that were chosen."""
@@ -222,7 +222,7 @@ def curves_figure(setup: Setup, table: Table, label: str) -> Figure:
 
 
 def paper_table(
-    setting: Setting,
+    setting: RunSettings,
     *,
     name: str,
     number: int,
@@ -275,7 +275,7 @@ def paper_table(
     )  # fmt: skip
 
 
-def tuning_part(setting: Setting) -> Outcome:
+def tuning_part(setting: RunSettings) -> Outcome:
     """The tuning of Table 1: held-out score of every strength of every method."""
     setup = make(setting, "lenet5", *ROBUST_LOSSES)
     table = protocol.tuned(setting, setup)

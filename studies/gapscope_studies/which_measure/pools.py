@@ -10,10 +10,10 @@ import pandas
 import torch
 from torch import Tensor
 
+from gapscope.base.specs import RunSpec
 from gapscope.results.records import Record
-from gapscope.base.specs import Spec
 from gapscope_studies.kit.pool import trained
-from gapscope_studies.kit.study import Setting
+from gapscope_studies.kit.study import RunSettings
 
 if TYPE_CHECKING:
     from gapscope.base.samples import Samples
@@ -77,7 +77,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
 NUMBERS = tuple(f"{name}.{part}" if part else name for name, parts in MEASURES.items() for part in parts or ("",))
 
 
-def specs_of(setting: Setting, pool: str) -> list[Spec]:
+def specs_of(setting: RunSettings, pool: str) -> list[RunSpec]:
     """The recipes of a grid, each with a seed and a training subset of its own, in random order.
 
     In random order a run that is stopped leaves a fair sample of the grid.
@@ -90,7 +90,7 @@ def specs_of(setting: Setting, pool: str) -> list[Spec]:
     return random.Random(0).sample(specs, len(specs))
 
 
-def networks(setting: Setting, pool: str) -> list[Record]:
+def networks(setting: RunSettings, pool: str) -> list[Record]:
     """Train and measure a pool; the networks that learnt their training labels."""
     settings = setting.read(__file__)
     chosen = settings.get("measures", list(MEASURES))
@@ -122,24 +122,24 @@ def held_out(trained_on: Samples, everything: Problem) -> Samples:
     )
 
 
-def _held_out_accuracy(setting: Setting, pool: str, spec_id: str) -> float:
-    from gapscope.inspection.losses import scores
+def _held_out_accuracy(setting: RunSettings, pool: str, spec_id: str) -> float:
+    from gapscope.inspection.losses import evaluate
     from gapscope.pools import Pool
     from gapscope.pools.from_spec import prepared
 
     network, problem = trained(setting, pool, spec_id)
-    record = Pool(setting.work / pool).record(spec_id)
+    record = Pool(setting.work / pool).get_record(spec_id)
     assert record is not None
     # the same for all networks of a data set, so that it is read once
     everything = {
         "data.train_size": None, "data.test_size": None, "data.balanced": False, "data.label_noise": 0.0,
         "data.seed": 0,
     }  # fmt: skip
-    whole, _ = prepared(Spec.from_dict(record.spec).replace(everything), setting.data_root)
-    return scores(network, held_out(problem.train, whole))["accuracy"]
+    whole, _ = prepared(RunSpec.from_dict(record.spec).replace(everything), setting.data_root)
+    return evaluate(network, held_out(problem.train, whole))["accuracy"]
 
 
-def _settings_of(spec: Spec) -> dict[str, Any]:
+def _settings_of(spec: RunSpec) -> dict[str, Any]:
     penalties = spec.training.penalties
     return {
         "hp.width": spec.network.options.get("width_multiplier", spec.network.options.get("width")),
@@ -151,13 +151,13 @@ def _settings_of(spec: Spec) -> dict[str, Any]:
     }
 
 
-def table_of(setting: Setting, pool: str, records: list[Record]) -> pandas.DataFrame:
+def table_of(setting: RunSettings, pool: str, records: list[Record]) -> pandas.DataFrame:
     """One row a network; the gap is training accuracy minus accuracy on all images not trained on."""
     jobs = {record.id: partial(_held_out_accuracy, setting, pool, record.id) for record in records}
-    accuracies = setting.remembered(f"{pool}-held-out", jobs)
+    accuracies = setting.cached(f"{pool}-held-out", jobs)
     rows = []
     for record in records:
-        spec = Spec.from_dict(record.spec)
+        spec = RunSpec.from_dict(record.spec)
         values = {reading.name: reading.value for reading in record.readings}
         rows.append(
             {"id": record.id, "gap": record.scores["train_accuracy"] - accuracies[record.id]}

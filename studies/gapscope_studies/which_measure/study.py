@@ -18,16 +18,16 @@ from typing import Any
 import numpy
 import pandas
 
-from gapscope.results.records import Record
-from gapscope.base.specs import Spec
-from gapscope.prediction.correlations import kendall_tau
-from gapscope.leaderboard.line_fit import held_out_errors
-from gapscope.leaderboard.ranking import leaderboard
+from gapscope.base.specs import RunSpec
 from gapscope.leaderboard.leaderboard_result import Leaderboard
 from gapscope.leaderboard.leaderboard_row import EVIDENCE, LeaderboardRow
-from gapscope_studies.kit.claims import Claim, Compared, claim, computed
+from gapscope.leaderboard.line_fit import held_out_errors
+from gapscope.leaderboard.ranking import rank_measures
+from gapscope.prediction.correlations import kendall_tau
+from gapscope.results.records import Record
+from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, computed
 from gapscope_studies.kit.pool import compared, outcome
-from gapscope_studies.kit.study import Outcome, Part, Setting, Study
+from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
 from gapscope_studies.which_measure.pools import NOISE, SIZE, networks, specs_of, table_of
 
 POOLS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
@@ -39,20 +39,20 @@ def _varying(table: pandas.DataFrame) -> list[str]:
     return [str(name) for name in table.columns if str(name).startswith("hp.") and len(set(table[name].tolist())) > 1]
 
 
-def _judged(table: pandas.DataFrame, setting: Setting) -> Leaderboard:
+def _judged(table: pandas.DataFrame, setting: RunSettings) -> Leaderboard:
     draws = setting.choose(smoke=20, small=1000, paper=1000)
-    return leaderboard(table, n_permutations=draws, n_bootstrap=2 * draws)
+    return rank_measures(table, n_permutations=draws, n_bootstrap=2 * draws)
 
 
-def _learnt(records: Sequence[Record], where: str) -> Compared:
-    name = Spec.from_dict(records[0].spec).data.name
+def _learnt(records: Sequence[Record], where: str) -> ComparisonArm:
+    name = RunSpec.from_dict(records[0].spec).data.name
     return compared(f"networks on {where} without wrong labels", records, CLASSES[name], stopped=True)
 
 
 # --- one pool
 
 
-def _pool(setting: Setting, pool: str) -> Outcome:
+def _pool(setting: RunSettings, pool: str) -> Outcome:
     clean, noisy = networks(setting, pool), networks(setting, pool + NOISE)
     table = table_of(setting, pool, clean)
     everything = pandas.concat([table, table_of(setting, pool + NOISE, noisy)])
@@ -78,12 +78,12 @@ def _pool(setting: Setting, pool: str) -> Outcome:
     )  # fmt: skip
 
 
-def cifar10(setting: Setting) -> Outcome:
+def cifar10(setting: RunSettings) -> Outcome:
     """Measures judged on networks trained on subsets of CIFAR-10."""
     return _pool(setting, "cifar10")
 
 
-def cifar100(setting: Setting) -> Outcome:
+def cifar100(setting: RunSettings) -> Outcome:
     """Measures judged on networks trained on subsets of 20 classes of CIFAR-100."""
     return _pool(setting, "cifar100")
 
@@ -122,7 +122,7 @@ def _best(board: Leaderboard, score: str) -> LeaderboardRow:
     return max(rows, key=lambda row: numpy.nan_to_num(getattr(row, score).value, nan=-numpy.inf))
 
 
-def _prediction(board: Leaderboard, judge: pandas.DataFrame, learnt: Sequence[Compared]) -> Claim:
+def _prediction(board: Leaderboard, judge: pandas.DataFrame, learnt: Sequence[ComparisonArm]) -> Claim:
     """Absolute errors of the size minus those of the measure, recipe by recipe."""
     best = _best(board, "r_squared").measure
     recipes = numpy.arange(len(judge))
@@ -156,7 +156,7 @@ def _means_within(table: pandas.DataFrame, names: Sequence[str], setting: str) -
 
 
 def _one_setting(
-    setting: str, first: pandas.DataFrame, second: pandas.DataFrame, learnt: Sequence[Compared]
+    setting: str, first: pandas.DataFrame, second: pandas.DataFrame, learnt: Sequence[ComparisonArm]
 ) -> tuple[Claim, dict[str, Any]]:
     names = [name for name in first.columns if name.startswith("m.") and name in second]
     found = _means_within(first, names, setting)
@@ -177,7 +177,7 @@ def _one_setting(
                  compared=learnt, ours=True), row  # fmt: skip
 
 
-def both(setting: Setting) -> Outcome:
+def both(setting: RunSettings) -> Outcome:
     """What holds in both pools, and what was chosen on CIFAR-10 and judged on CIFAR-100."""
     records = {pool: networks(setting, pool) for pool in POOLS}
     tables = {pool: table_of(setting, pool, found) for pool, found in records.items()}

@@ -46,7 +46,7 @@ STUDY = Study(
         Part("conditions", "When zeta and kappa go with the gap", pools.conditions,
              "Not in the paper: the two in subsets of three pools in which more is varied.", ours=True),
         Part("depth", "Which layer is ablated", pools.depth, "The deeper the layer, the more it tells."),
-        Part("worth", "What an estimate is worth within a pool", pools.worth,
+        Part("worth", "What an estimate is worth within a pool", pools.estimation_error,
              "Not in the paper: errors on networks that were left out, beside plain baselines.", ours=True),
         Part("transfer", "What an estimate is worth on another pool", pools.transfer,
              "The coefficients carry over to other networks (the paper fits each architecture anew)."),

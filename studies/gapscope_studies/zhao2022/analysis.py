@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.base.specs import Spec
-from gapscope.estimation import GapEstimator, baselines, held_out_predictions
-from gapscope.prediction.correlations import correlations
-from gapscope.measures.unit_sparsity import FITTED_FROM
+from gapscope.base.specs import RunSpec
+from gapscope.measures.unit_sparsity import MIN_TRAIN_ACCURACY
 from gapscope.pools.from_spec import prepared
-from gapscope_studies.kit.claims import Claim, Compared, claim, relation, short
+from gapscope.prediction.correlations import correlations
+from gapscope.prediction.cross_validation import baselines, cross_val_predict
+from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, relation
 from gapscope_studies.kit.plots import named, panels, scatter
 from gapscope_studies.kit.statistics import pearson
-from gapscope_studies.kit.study import Setting, Table
+from gapscope_studies.kit.study import RunSettings, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +59,7 @@ def repeated_splits(estimator: GapEstimator, table: Table, n_splits: int = 100) 
     """
     options: dict[str, Any] = {"scheme": "splits", "n_splits": n_splits, "test_share": TEST_SHARE}
     models = {"estimator": estimator, **baselines(table)}
-    found: dict[str, Table] = {name: held_out_predictions(model, table, **options) for name, model in models.items()}
+    found: dict[str, Table] = {name: cross_val_predict(model, table, **options) for name, model in models.items()}
     squares = {name: (rows["prediction"] - rows["target"]) ** 2 for name, rows in found.items()}
     own = found["estimator"]
     sums = squares["estimator"].groupby(own["split"], sort=False).sum()
@@ -97,24 +98,24 @@ def centred(table: Table, columns: Sequence[str], group: str = "family") -> Tabl
 # --- claims: networks of one noise level share corrupted labels and most of their gap; they are one cluster
 
 
-def learnt(table: Table, chance: float) -> tuple[Compared, ...]:
+def learnt(table: Table, chance: float) -> tuple[ComparisonArm, ...]:
     """How well the networks of each noise level fit their (corrupted) labels, for the guard.
 
     Training is over where every network fits, which is the paper's own end of it; else the curve tells.
     """
     return tuple(
-        Compared(
+        ComparisonArm(
             name=f"{level:.0%} corrupted",
             train_accuracy=float(group["train_accuracy"].mean()),
             chance=chance,
-            curve=short(group["curve"].to_list()) if "curve" in group else (),
-            finished=True if (group["train_accuracy"] >= FITTED_FROM).all() else None,
+            curve=downsample_curve(group["curve"].to_list()) if "curve" in group else (),
+            finished=True if (group["train_accuracy"] >= MIN_TRAIN_ACCURACY).all() else None,
         )
         for level, group in table.groupby("corruption")
     )
 
 
-def chance_of(setting: Setting, specs: Sequence[Spec]) -> float:
+def chance_of(setting: RunSettings, specs: Sequence[RunSpec]) -> float:
     """Accuracy of guessing."""
     return 1 / prepared(specs[0], setting.data_root)[0].n_outputs
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from gapscope.base.specs import RunSpec
+from gapscope.measures.unit_sparsity import MIN_TRAIN_ACCURACY, UnitSparsity
+from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.results.records import Record
-from gapscope.base.specs import Spec
-from gapscope.estimation import GapEstimator
-from gapscope.measures.unit_sparsity import FITTED_FROM, UnitSparsity
-from gapscope_studies.kit.claims import Claim, Compared, claim, computed, measured, relation, short
+from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, computed, downsample_curve, measured, relation
 from gapscope_studies.kit.plots import legend, named, panels, scatter
 from gapscope_studies.kit.pool import compared, outcome
 from gapscope_studies.kit.statistics import bootstrap, pearson
-from gapscope_studies.kit.study import Outcome, Setting, Table
+from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.zhao2022 import networks as grids
 from gapscope_studies.zhao2022.analysis import (
     KAPPA,
@@ -62,7 +62,7 @@ IMAGENET = {"data": "ImageNet, 1,000 classes, 224 x 224 pixels", "network": "VGG
 
 
 def plain_sparsities(
-    setting: Setting, pool: str, plain: Sequence[Spec], **options: Any
+    setting: RunSettings, pool: str, plain: Sequence[RunSpec], **options: Any
 ) -> tuple[Sparsities, list[Record]]:
     """Networks that differ in corruption alone: corruption -> zeta and kappa with all curves, and their records."""
     records = finished(setting, pool, plain, **options)
@@ -70,7 +70,7 @@ def plain_sparsities(
     return {spec.data.label_noise: sparsity(setting, pool, spec) for spec in plain if spec.id in ids}, records
 
 
-def repeated_sparsities(setting: Setting) -> tuple[list[Spec], list[Sparsities], list[Record]]:
+def repeated_sparsities(setting: RunSettings) -> tuple[list[RunSpec], list[Sparsities], list[Record]]:
     """The networks of Figs. 1 and 2 over several draws of weights and samples, the sparsities of each draw, records."""
     pool, specs = grids.first_pool(setting)
     first, *others = grids.repeats_of_plain(setting, specs)
@@ -143,17 +143,17 @@ def _advantage(good: UnitSparsity, poor: UnitSparsity) -> dict[str, numpy.ndarra
     return {name: sign * (here[name] - there[name]) for name, sign in GENERALISING.items()}
 
 
-def _learnt(records: Sequence[Record], source: Sparsities) -> tuple[Compared, ...]:
+def _learnt(records: Sequence[Record], source: Sparsities) -> tuple[ComparisonArm, ...]:
     """How well the networks of each corruption in `source` fit their labels, over all draws."""
     by_level = {level: [r for r in records if r.spec["data"]["label_noise"] == level] for level in source}
     return tuple(
         compared(f"{level:.0%} corrupted", there, len(source[level].classes),
-                 stopped=min(r.scores["train_accuracy"] for r in there) >= FITTED_FROM)
+                 stopped=min(r.scores["train_accuracy"] for r in there) >= MIN_TRAIN_ACCURACY)
         for level, there in by_level.items()
     )  # fmt: skip
 
 
-def figure_1(setting: Setting) -> Outcome:
+def figure_1(setting: RunSettings) -> Outcome:
     """Both curves, turning points and areas of a network that generalises well and of one that cannot."""
     specs, repeats, records = repeated_sparsities(setting)
     first = repeats[0]
@@ -190,7 +190,7 @@ def _trend_claims(source: str, repeats: Sequence[Sparsities], records: Sequence[
     ]  # fmt: skip
 
 
-def figure_2(setting: Setting) -> Outcome:
+def figure_2(setting: RunSettings) -> Outcome:
     """Curves and (zeta, kappa) of all classes in networks that differ in corruption alone."""
     specs, repeats, records = repeated_sparsities(setting)
     means = [_means(found) for found in repeats]
@@ -205,7 +205,7 @@ def figure_2(setting: Setting) -> Outcome:
 # --- pools: Figs. 3, 5, 6
 
 
-def figure_3ab(setting: Setting) -> Outcome:
+def figure_3ab(setting: RunSettings) -> Outcome:
     """Zeta against kappa, and the gap against both, over all networks of the pool."""
     import pandas
 
@@ -263,7 +263,7 @@ def _protocol_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
     )  # fmt: skip
 
 
-def figure_3cd(setting: Setting) -> Outcome:
+def figure_3cd(setting: RunSettings) -> Outcome:
     """The linear model of zeta and kappa: fit, held-out networks, 100 repeated splits."""
     pool, specs = grids.first_pool(setting)
     table, chance = networks(setting, pool, specs), chance_of(setting, specs)
@@ -299,7 +299,7 @@ def fit_claim(
                     unit=unit, above=0.9, compared=learnt(table, chance))  # fmt: skip
 
 
-def figure_3e(setting: Setting) -> Outcome:
+def figure_3e(setting: RunSettings) -> Outcome:
     """The margin signature (least squares on 20 features, and its ridge) on the same splits as zeta and kappa."""
     pool, specs = grids.first_pool(setting)
     table, chance, n_splits = (
@@ -322,7 +322,7 @@ def figure_3e(setting: Setting) -> Outcome:
 
 
 def other_architecture(
-    setting: Setting, *, pool: str, source: str, paper: Mapping[str, str], fit: float = math.nan, **units: str
+    setting: RunSettings, *, pool: str, source: str, paper: Mapping[str, str], fit: float = math.nan, **units: str
 ) -> Outcome:
     """Curves, pairs and the fit on all networks of an architecture (Figs. 3, 5 and 6), and held-out errors.
 
@@ -364,7 +364,7 @@ def other_architecture(
 # --- photographs: Table 1 and Fig. 4
 
 
-def figure_4(setting: Setting) -> Outcome:
+def figure_4(setting: RunSettings) -> Outcome:
     """Accuracies, zeta and kappa of the five models, and the linear fit."""
     import pandas
 
@@ -378,8 +378,8 @@ def figure_4(setting: Setting) -> Outcome:
     found, chance = related(table, [ZETA, KAPPA]), chance_of(here, list(specs.values()))
     _, squares = sum_of_squares(sparsity_model(), table)
     _, spread = sum_of_squares(mean_gap(), table)
-    models = tuple(Compared(name=f"model {row['model']}", train_accuracy=row["train_accuracy"], chance=chance,
-                              curve=short([row["curve"]])) for _, row in table.iterrows())  # fmt: skip
+    models = tuple(ComparisonArm(name=f"model {row['model']}", train_accuracy=row["train_accuracy"], chance=chance,
+                              curve=downsample_curve([row["curve"]])) for _, row in table.iterrows())  # fmt: skip
     claims = [
         relation("Fig. 4", f"the gap {way} with {name}", f"Pearson of the gap and {name}", pearson, table[column],
                  table["gap"], paper=paper, compared=models, within=1.25)

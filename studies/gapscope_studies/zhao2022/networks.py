@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import GapscopeError
-from gapscope.results.records import Record, records_to_pandas
-from gapscope.base.specs import DataSpec, Spec
+from gapscope.base.specs import DataSpec, RunSpec
 from gapscope.data import prepare
-from gapscope.measures.unit_sparsity import FITTED_FROM, UnitSparsity, unit_sparsity
+from gapscope.measures.unit_sparsity import MIN_TRAIN_ACCURACY, UnitSparsity, unit_sparsity
+from gapscope.results.records import Record, records_to_pandas
 from gapscope.training.checkpoints import load_tensors
 from gapscope_studies.kit.images import image_folder
 from gapscope_studies.kit.pool import trained, weights_of
-from gapscope_studies.kit.study import Setting, Table
+from gapscope_studies.kit.study import RunSettings, Table
 
 # the recipe whose networks differ in corruption alone (Figs. 1, 2, 5A and 6A); the first value of the other settings
 PLAIN: dict[str, Any] = {"dropout": 0.0, "batch_norm": False, "l2": 0.0, "augmented": False}
@@ -66,7 +66,7 @@ def _changes(recipe: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def paper_grid(setting: Setting, pool: str) -> list[Spec]:
+def paper_grid(setting: RunSettings, pool: str) -> list[RunSpec]:
     """Networks of Figs. 1 to 3 ("vgg"), 5 ("mobilenet") or 6 ("resnet34").
 
     At every fraction of corrupted labels the plain recipe, and a draw of the others that balances normalisation and
@@ -77,7 +77,7 @@ def paper_grid(setting: Setting, pool: str) -> list[Spec]:
     network, fractions = content["grid"]["networks"][pool], content["fractions"]
     axes = {**content["grid"]["axes"], **network.get("axes", {})}
     varied = {name: values for name, values in axes.items() if pool == "vgg" or name not in ("batch_norm", "dropout")}
-    base = Spec.from_dict(content["grid"]["base"]).replace(
+    base = RunSpec.from_dict(content["grid"]["base"]).replace(
         {"network.name": network["name"], "network.options": network["options"], **network.get("changes", {})}
     )
     recipes = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
@@ -94,14 +94,14 @@ def paper_grid(setting: Setting, pool: str) -> list[Spec]:
     return found
 
 
-def plain_networks(specs: Sequence[Spec]) -> list[Spec]:
+def plain_networks(specs: Sequence[RunSpec]) -> list[RunSpec]:
     """Those of the specs that differ from the first in corruption (seed, images) alone, by corruption."""
     same = {"data.label_noise": 0.0, "data.seed": 0, "seed": 0}
     plain = specs[0].replace(same).id
     return sorted((spec for spec in specs if spec.replace(same).id == plain), key=lambda spec: spec.data.label_noise)
 
 
-def repeats_of_plain(setting: Setting, specs: Sequence[Spec]) -> list[list[Spec]]:
+def repeats_of_plain(setting: RunSettings, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
     """Those networks, and the same again with other weights and other training samples: each draw is one unit."""
     plain = plain_networks(specs)
     others = range(1, setting.read(__file__)["plain_repeats"])
@@ -111,7 +111,7 @@ def repeats_of_plain(setting: Setting, specs: Sequence[Spec]) -> list[list[Spec]
 # --- pools that vary what the paper kept fixed: data, sizes, clean labels, networks that do not fit their data
 
 
-def varied_pool(setting: Setting, name: str) -> list[Spec]:
+def varied_pool(setting: RunSettings, name: str) -> list[RunSpec]:
     """The pool "digits" (small CNNs), "clothes" (LeNet-5 on Fashion-MNIST) or "dense" (three hidden layers on MNIST).
 
     Corrupted labels, clean labels and few samples, training that stops early; each with and without batch norm. Every
@@ -120,7 +120,7 @@ def varied_pool(setting: Setting, name: str) -> list[Spec]:
     content = setting.read(__file__)
     varied, noises = content["varied"], content["fractions"]
     pool = varied["pools"][name]
-    base = Spec.from_dict(varied["base"]).replace(pool["changes"])
+    base = RunSpec.from_dict(varied["base"]).replace(pool["changes"])
     built = [{**shape, "batch_norm": norm} for shape in pool["shapes"] for norm in (False, True)]
     narrow = built[:2]
     dropped = [{**option, "dropout": 0.2} for option in narrow]
@@ -140,7 +140,7 @@ def varied_pool(setting: Setting, name: str) -> list[Spec]:
     return found[: pool.get("first")]
 
 
-def first_pool(setting: Setting) -> tuple[str, list[Spec]]:
+def first_pool(setting: RunSettings) -> tuple[str, list[RunSpec]]:
     """Name and networks of the pool behind Figs. 1 to 3; of a varied pool those of full training and common size."""
     name = setting.read(__file__)["first_pool"]
     if name == "vgg":
@@ -153,10 +153,10 @@ def first_pool(setting: Setting) -> tuple[str, list[Spec]]:
 # --- photographs in folders
 
 
-def models(setting: Setting) -> dict[str, Spec]:
+def models(setting: RunSettings) -> dict[str, RunSpec]:
     """Models A to E of Table 1, each with less regularisation than the one before."""
     content = setting.read(__file__)["photographs"]
-    base = Spec.from_dict(content["base"])
+    base = RunSpec.from_dict(content["base"])
     return {
         name: base.replace({"network.options": {**content["options"], "dropout": dropout},
                             **{f"training.{key}": value for key, value in changes.items()}})
@@ -164,7 +164,7 @@ def models(setting: Setting) -> dict[str, Spec]:
     }  # fmt: skip
 
 
-def photographs(setting: Setting) -> Setting:
+def photographs(setting: RunSettings) -> RunSettings:
     """Return the setting whose data root holds `imagenet/train` and `imagenet/val`.
 
     At paper scale it is the same; else a small data set is unpacked into folders below the work folder, once.
@@ -179,7 +179,7 @@ def photographs(setting: Setting) -> Setting:
 # --- measuring
 
 
-def sparsity(setting: Setting, pool: str, spec: Spec) -> UnitSparsity:
+def sparsity(setting: RunSettings, pool: str, spec: RunSpec) -> UnitSparsity:
     """Zeta and kappa of the default layer with all their curves, on all training samples."""
     network, problem = trained(setting, pool, spec.id)
     assert problem.train.targets is not None
@@ -200,7 +200,7 @@ def layers_by_depth(network: nn.Module, default: str) -> dict[str, str]:
     return {label: name for label, name in found.items() if list(found.values()).count(name) == 1}
 
 
-def measure_layers(setting: Setting, pool: str, spec: Spec, n_samples: int) -> dict[str, float]:
+def measure_layers(setting: RunSettings, pool: str, spec: RunSpec, n_samples: int) -> dict[str, float]:
     """Zeta and kappa of other layers, and of the default one, on the first training samples."""
     network, problem = trained(setting, pool, spec.id)
     samples = problem.train.subset(torch.arange(min(n_samples, len(problem.train))))
@@ -212,7 +212,7 @@ def measure_layers(setting: Setting, pool: str, spec: Spec, n_samples: int) -> d
     return {f"{number}, {label}": value for label, item in found.items() for number, value in item.numbers().items()}
 
 
-def finished(setting: Setting, pool: str, specs: Sequence[Spec], **options: Any) -> list[Record]:
+def finished(setting: RunSettings, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:
     """Train and measure what is missing; the records of the networks that finished, in the order of the specs."""
     records = setting.train(pool, specs, **options)
     kept = [record for record in records if record.status == "finished"]
@@ -221,12 +221,12 @@ def finished(setting: Setting, pool: str, specs: Sequence[Spec], **options: Any)
     return kept
 
 
-def _has_batch_norm(setting: Setting, pool: str, record: Record) -> bool:
+def _has_batch_norm(setting: RunSettings, pool: str, record: Record) -> bool:
     tensors, _ = load_tensors(weights_of(setting, pool, record.id))
     return any(name.endswith("running_mean") for name in tensors)
 
 
-def networks(setting: Setting, pool: str, specs: Sequence[Spec], *, layer_samples: int = 0) -> Table:
+def networks(setting: RunSettings, pool: str, specs: Sequence[RunSpec], *, layer_samples: int = 0) -> Table:
     """One row a finished network, indexed by id: settings, scores, gap and readings of `records_to_pandas`, and more.
 
     `pool`, `corruption`, `batch_norm`, `fitted` (training accuracy at least 0.97, the paper's condition), `family`
@@ -241,7 +241,7 @@ def networks(setting: Setting, pool: str, specs: Sequence[Spec], *, layer_sample
         pool=pool,
         corruption=table["data.label_noise"].astype(float),
         batch_norm=norm,
-        fitted=table["train_accuracy"] >= FITTED_FROM,
+        fitted=table["train_accuracy"] >= MIN_TRAIN_ACCURACY,
         curve=[[float(row["test_accuracy"]) for row in record.history] for record in records],
     )
     kinds = ["batch norm" if value else "no batch norm" for value in norm]
@@ -249,6 +249,6 @@ def networks(setting: Setting, pool: str, specs: Sequence[Spec], *, layer_sample
     if layer_samples:
         jobs = {spec.id: partial(measure_layers, setting, pool, spec, layer_samples)
                 for spec in specs if spec.id in table.index}  # fmt: skip
-        extra: Any = setting.remembered("layers", jobs)
+        extra: Any = setting.cached("layers", jobs)
         table = table.join(pandas.DataFrame.from_dict(extra, orient="index").astype(float))
     return table

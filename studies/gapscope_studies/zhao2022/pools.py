@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy
 
-from gapscope.base.specs import Spec
-from gapscope.estimation import GapEstimator, baselines, held_out_predictions
-from gapscope.prediction.defaults import FIT, SENSITIVITIES, preferred_readings, wide_columns
-from gapscope_studies.kit.claims import Claim, Compared, claim
+from gapscope.base.specs import RunSpec
+from gapscope.prediction.cross_validation import baselines, cross_val_predict
+from gapscope.prediction.defaults import FIT, SENSITIVITIES, default_readings, wide_columns
+from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope_studies.kit.claims import Claim, ComparisonArm, claim
 from gapscope_studies.kit.plots import named, panels, points
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import Interval, bootstrap
-from gapscope_studies.kit.study import Outcome, Setting, Table
+from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.zhao2022 import networks as grids
 from gapscope_studies.zhao2022.analysis import (
     KAPPA,
@@ -75,20 +76,22 @@ def _prepared(table: Table) -> Table:
     return table.assign(**logs, recipe=recipe)
 
 
-def pool_specs(setting: Setting, *, dense: bool) -> dict[str, list[Spec]]:
+def pool_specs(setting: RunSettings, *, dense: bool) -> dict[str, list[RunSpec]]:
     """Name -> networks of the pools in which much is varied, with the fully connected ones or without."""
     pools = {name: grids.varied_pool(setting, name) for name in ("digits", "clothes")}
     pools.setdefault(*grids.first_pool(setting))
     return pools | ({"dense": grids.varied_pool(setting, "dense")} if dense else {})
 
 
-def measured_pools(setting: Setting, specs: Mapping[str, Sequence[Spec]], layer_samples: int = 0) -> dict[str, Table]:
+def measured_pools(
+    setting: RunSettings, specs: Mapping[str, Sequence[RunSpec]], layer_samples: int = 0
+) -> dict[str, Table]:
     """Name -> measured networks; further layers on so many samples, 0 measures none."""
     return {name: _prepared(networks(setting, name, found, layer_samples=layer_samples))
             for name, found in specs.items()}  # fmt: skip
 
 
-def _joined(specs: Mapping[str, Sequence[Spec]]) -> list[Spec]:
+def _joined(specs: Mapping[str, Sequence[RunSpec]]) -> list[RunSpec]:
     return [spec for found in specs.values() for spec in found]
 
 
@@ -113,7 +116,7 @@ def _rows(pool: str, table: Table) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def conditions(setting: Setting) -> Outcome:
+def conditions(setting: RunSettings) -> Outcome:
     """Correlation of zeta, kappa and their rivals with the gap in subsets of several pools."""
     import pandas
 
@@ -162,7 +165,9 @@ def _mean_of_finite(values: Sequence[float]) -> float:
     return float(numpy.mean(finite)) if finite else 0.0
 
 
-def _deeper_is_better(rows: Sequence[dict[str, Any]], number: str, sign: int, compared: Sequence[Compared]) -> Claim:
+def _deeper_is_better(
+    rows: Sequence[dict[str, Any]], number: str, sign: int, compared: Sequence[ComparisonArm]
+) -> Claim:
     """That the last convolution tells more than one at a third of the depth; the pools are independent."""
     signed = {(row["pool"], row["networks"], row["layer"]): sign * row[number]["pearson"] for row in rows}
     pairs = {key[0]: value - signed[key[0], "fitted", "first third"] for key, value in signed.items()
@@ -172,7 +177,7 @@ def _deeper_is_better(rows: Sequence[dict[str, Any]], number: str, sign: int, co
                  unit="pools", above=0.0, compared=compared)  # fmt: skip
 
 
-def depth(setting: Setting) -> Outcome:
+def depth(setting: RunSettings) -> Outcome:
     """Which layer is ablated: correlation of zeta and kappa with the gap at several depths."""
     import pandas
 
@@ -202,7 +207,7 @@ def depth(setting: Setting) -> Outcome:
 
 def _model(table: Table, features: Sequence[str], kind: str = "ridge") -> GapEstimator:
     """Like `suggested_estimator`: wide readings by their logarithm."""
-    return GapEstimator(kind=kind, features=list(features), logarithm=wide_columns(table, features))
+    return GapEstimator(kind=kind, features=list(features), log_features=wide_columns(table, features))
 
 
 def candidates(table: Table) -> dict[str, GapEstimator]:
@@ -215,7 +220,7 @@ def candidates(table: Table) -> dict[str, GapEstimator]:
         "margins, least squares (Jiang et al.)": GapEstimator(features=list(MARGINS)),
         "margins, ridge": _model(table, MARGINS),
         "median margins": _model(table, MEDIAN_MARGINS, "linear"),
-        DEFAULT: _model(table, preferred_readings(ALL)),
+        DEFAULT: _model(table, default_readings(ALL)),
         "sensitivities, ridge": _model(table, SENSITIVITIES),
         "sensitivities, fit, ridge": _model(table, [*SENSITIVITIES, *FIT]),
         "zeta, kappa, sensitivities, fit, ridge": _model(table, [ZETA, KAPPA, *SENSITIVITIES, *FIT]),
@@ -234,7 +239,7 @@ def _rms(errors: numpy.ndarray) -> float:
     return float(numpy.sqrt((errors**2).mean()))
 
 
-def chosen_elsewhere(errors: Mapping[str, Mapping[str, numpy.ndarray]], pool: str) -> str:
+def select_on_other_pools(errors: Mapping[str, Mapping[str, numpy.ndarray]], pool: str) -> str:
     """The candidate with the smallest error, in units of the mean gap's, averaged over all pools but this one."""
     others = [found for name, found in errors.items() if name != pool]
     names = next(iter(others))
@@ -249,7 +254,7 @@ def _coverage(pools: Mapping[str, Table]) -> Table:
     for pool, table in pools.items():
         for scheme in ("jackknife+", "split"):
             model = candidates(table)[DEFAULT].set_params(interval=scheme)
-            found: Table = held_out_predictions(model, table, scheme="leave_one_out", level=LEVEL)
+            found: Table = cross_val_predict(model, table, scheme="leave_one_out", level=LEVEL)
             covered = (found["low"] <= found["target"]) & (found["target"] <= found["high"])
             drawn = covered.to_numpy(dtype=float)
             share = bootstrap(lambda picks, each=drawn: float(each[picks].mean()), len(drawn))
@@ -269,7 +274,7 @@ def _coverage(pools: Mapping[str, Table]) -> Table:
     return pandas.DataFrame(rows)
 
 
-def worth(setting: Setting) -> Outcome:
+def estimation_error(setting: RunSettings) -> Outcome:
     """Error at a network that was left out of the fit, in each pool; intervals; a choice made on the other pools."""
     import pandas
 
@@ -298,7 +303,7 @@ def worth(setting: Setting) -> Outcome:
         setting, _joined(specs), OWN,
         numbers={
             "rmse": {pool: {name: _rms(values) for name, values in found.items()} for pool, found in errors.items()},
-            "chosen on the other pools": {pool: chosen_elsewhere(errors, pool) for pool in pools},
+            "chosen on the other pools": {pool: select_on_other_pools(errors, pool) for pool in pools},
             "coverage": covered.to_dict("records"),
         },
         claims=claims,
@@ -332,7 +337,7 @@ def _transferred(pools: Mapping[str, Table], pool: str) -> list[dict[str, Any]]:
     return rows
 
 
-def transfer(setting: Setting) -> Outcome:
+def transfer(setting: RunSettings) -> Outcome:
     """Coefficients carried to a pool of other data and another architecture: every pool held out in turn."""
     import pandas
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import gapscope
 from batch_norm.some_networks import images, plain, warmed_up
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
-from gapscope.batch_norm import replace
+from gapscope.batch_norm import replace_batch_norm
 from gapscope.batch_norm.advice.result import BatchNormAdvice
 from gapscope.batch_norm.gamma_decay.measured_excess import random_batches
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
@@ -64,7 +64,7 @@ def test_the_dropout_rate_is_that_of_the_closed_form(advice: BatchNormAdvice) ->
 def test_the_advice_does_what_it_says(advice: BatchNormAdvice, signs: Data) -> None:
     u, y = signs
     assert advice.ghost_size == 20 and advice.decay_strength is not None
-    ghost = replace(one_layer(), "ghost", ghost_size=20).train()
+    ghost = replace_batch_norm(one_layer(), "ghost", ghost_size=20).train()
     losses = [
         (ghost(u[batch]) - y[batch]).square().mean().item()
         for part in random_batches(N, 100, 30, 1, torch.Generator().manual_seed(1))
@@ -78,7 +78,7 @@ def test_the_advice_does_what_it_says(advice: BatchNormAdvice, signs: Data) -> N
 def test_gammas_of_zero_regularise_nothing(signs: Data) -> None:
     advice = gapscope.advise_batch_norm(one_layer(gamma=0.0), signs, batch_size=20, new_batch_size=100)
     assert advice.total.excess == advice.total.decay == advice.missing == 0
-    assert advice.dropout is None and advice.decay_strength is None and not advice.something_is_missing
+    assert advice.dropout is None and advice.decay_strength is None and not advice.loses_regularization
     assert "nothing is to be restored" in advice.sentences[1] and len(advice.sentences) == 2
 
 
@@ -103,7 +103,7 @@ def test_without_batch_statistics_all_of_it_is_missing() -> None:
 
 def test_says_when_not_to_trust_it() -> None:
     network, data = warmed_up(plain()), images(40)
-    stale = replace(network, "batch")
+    stale = replace_batch_norm(network, "batch")
     with torch.no_grad():
         stale[1].running_mean.add_(5.0)  # type: ignore[operator]
     advice = gapscope.advise_batch_norm(stale, data, batch_size=8, new_batch_size=32, passes=2)

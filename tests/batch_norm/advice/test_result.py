@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularization, is_significantly_positive
 from gapscope.results.estimate import Estimate
-from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularization, clearly_positive
 
 ZERO = Estimate(0.0, 0.0)
 
@@ -70,8 +70,8 @@ def test_a_prediction_that_is_off_is_said(advice: BatchNormAdvice) -> None:
 
 
 def test_within_two_standard_errors_nothing_is_positive() -> None:
-    assert clearly_positive(Estimate(0.3, 0.1)) and not clearly_positive(Estimate(0.19, 0.1))
-    assert clearly_positive(Estimate(1e-9)) and not clearly_positive(ZERO)
+    assert is_significantly_positive(Estimate(0.3, 0.1)) and not is_significantly_positive(Estimate(0.19, 0.1))
+    assert is_significantly_positive(Estimate(1e-9)) and not is_significantly_positive(ZERO)
 
 
 def test_as_a_table_and_as_plain_values(advice: BatchNormAdvice) -> None:

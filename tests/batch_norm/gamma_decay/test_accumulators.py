@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gapscope.batch_norm.gamma_decay.accumulators import Blocks, LayerSums
+from gapscope.batch_norm.gamma_decay.accumulators import LayerAccumulator, SecondMoments
 
 N, C, POSITIONS = 400, 3, 4
 
@@ -21,8 +21,8 @@ def u() -> Tensor:
     return (h - mean) / std
 
 
-def sums_of(u: Tensor, *, full: bool, chunks: int = 1) -> LayerSums:
-    sums = LayerSums(C, full=full, draws=1, device=torch.device("cpu"))
+def sums_of(u: Tensor, *, full: bool, chunks: int = 1) -> LayerAccumulator:
+    sums = LayerAccumulator(C, full=full, draws=1, device=torch.device("cpu"))
     for part in u.chunk(chunks):
         sums.add(part, part.mean(2), part[:, :, 0])
         sums.add_direction(0, part.mean(2), part[:, :, 1])
@@ -72,4 +72,4 @@ def test_chunks_do_not_matter(u: Tensor) -> None:
 
 def test_blocks_of_vectors_are_their_own_diagonals() -> None:
     vectors = [torch.arange(3.0) + k for k in range(4)]
-    assert all(torch.equal(one, other) for one, other in zip(Blocks(*vectors).diagonals(), vectors, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(SecondMoments(*vectors).diagonals(), vectors, strict=True))

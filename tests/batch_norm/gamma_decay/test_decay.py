@@ -12,10 +12,10 @@ from batch_norm.some_networks import Residual, images, plain, warmed_up
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
+from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData
 from gapscope.batch_norm.gamma_decay.length_factors import euclidean_length_factors
-from gapscope.batch_norm.gamma_decay.evaluation_data import Subject
 from gapscope.batch_norm.refresh import refresh_population
-from gapscope.batch_norm.replace import replace
+from gapscope.batch_norm.replace import replace_batch_norm
 from gapscope.inspection.losses import sample_losses
 
 N, M = 30, 8
@@ -93,7 +93,7 @@ def test_against_the_definition(network: Any, name: str, chunk_size: int) -> Non
     torch.testing.assert_close(found.coupling, FACTOR * expected["coupling"])
     torch.testing.assert_close(found.zeta, FACTOR * expected["coupling"].diagonal())
     torch.testing.assert_close(found.first_order, FACTOR * expected["in_batch"])
-    torch.testing.assert_close(found.first_order_of_other_batches, FACTOR * expected["independent"])
+    torch.testing.assert_close(found.first_order_across_batches, FACTOR * expected["independent"])
     torch.testing.assert_close(found.curvature_gamma, expected["h_gamma"])
     torch.testing.assert_close(found.curvature_beta, expected["h_beta"])
     torch.testing.assert_close(found.mean_variance, FACTOR * expected["v1"])
@@ -186,7 +186,7 @@ def test_euclidean_metric_scales_the_length(network: Any) -> None:
     empirical = gamma_decay(network, images(N), batch_size=M)
     euclid = gamma_decay(network, images(N), batch_size=M, metric="euclid")
     layers = {n: network[int(n)] for n in ("1", "4", "8")}
-    factors = euclidean_length_factors(Subject(network, layers, images(N), sample_losses, 100))
+    factors = euclidean_length_factors(EvaluationData(network, layers, images(N), sample_losses, 100))
     for name, layer in euclid.items():
         torch.testing.assert_close(layer.zeta, empirical[name].zeta)
         length = layer.gamma * factors[name]
@@ -198,7 +198,9 @@ def test_euclidean_metric_scales_the_length(network: Any) -> None:
 def test_population_and_ghost_networks_decay_alike(network: Any) -> None:
     reference = gamma_decay(network, images(N), batch_size=M)
     for kind in ("population", "ghost"):
-        assert float(gamma_decay(replace(network, kind), images(N), batch_size=M).decay) == float(reference.decay)
+        assert float(gamma_decay(replace_batch_norm(network, kind), images(N), batch_size=M).decay) == float(
+            reference.decay
+        )
 
 
 def test_layers_without_affine_parameters_have_gamma_one() -> None:
@@ -231,7 +233,7 @@ def test_no_trace_is_left(network: Any) -> None:
 
 def test_a_frozen_network_and_single_precision(network: Any) -> None:
     reference = gamma_decay(network, images(N), batch_size=M)
-    frozen = replace(network, "batch").float().requires_grad_(False)
+    frozen = replace_batch_norm(network, "batch").float().requires_grad_(False)
     samples = images(N)
     found = gamma_decay(frozen, (samples.inputs.float(), samples.targets), batch_size=M)
     assert float(found.predicted) == pytest.approx(float(reference.predicted), rel=1e-4)

@@ -24,12 +24,12 @@ def test_another_batch_size_without_measuring(network: Any) -> None:
     decay = gamma_decay(network, images(N), batch_size=M)
     for size in (1, 2, 29):
         again = gamma_decay(network, images(N), batch_size=size)
-        assert float(decay.at(size).predicted) == pytest.approx(float(again.predicted))
-        assert decay.at(size).batch_size == size
+        assert float(decay.for_batch_size(size).predicted) == pytest.approx(float(again.predicted))
+        assert decay.for_batch_size(size).batch_size == size
     replaced = gamma_decay(network, images(N), batch_size=M, replacement=True)
-    assert float(replaced.at(1000).decay) == pytest.approx(float(replaced.decay) * M / 1000)
+    assert float(replaced.for_batch_size(1000).decay) == pytest.approx(float(replaced.decay) * M / 1000)
     with pytest.raises(InvalidInput, match=r"batch_size \(below the number of samples.*\[1, 29\]; got 30"):
-        decay.at(30)
+        decay.for_batch_size(30)
 
 
 def test_tables(network: Any) -> None:

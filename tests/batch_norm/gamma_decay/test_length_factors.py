@@ -11,8 +11,8 @@ from torch import nn
 from batch_norm.some_networks import Residual, images, warmed_up
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples
+from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData
 from gapscope.batch_norm.gamma_decay.length_factors import euclidean_length_factors
-from gapscope.batch_norm.gamma_decay.evaluation_data import Subject
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.losses import sample_losses
@@ -20,7 +20,7 @@ from gapscope.inspection.losses import sample_losses
 
 def factors_of(network: nn.Module, samples: Samples, chunk_size: int, names: list[str] | None = None) -> Any:
     layers = batch_norm_layers(network, names)
-    return euclidean_length_factors(Subject(network, layers, samples, sample_losses, chunk_size))
+    return euclidean_length_factors(EvaluationData(network, layers, samples, sample_losses, chunk_size))
 
 
 @pytest.mark.parametrize("chunk_size", [7, 1000])

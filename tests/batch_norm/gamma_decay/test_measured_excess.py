@@ -119,7 +119,7 @@ def test_off_the_optimum_the_other_parts_alone_fail() -> None:
     check(row, 0.04)
     assert row.measured > 1.3 * row.decay
     layer = predicted("linear", "gaussian", 32, off=0.6)
-    of_other_batches = float(layer.decay) + float(layer.first_order_of_other_batches.sum())
+    of_other_batches = float(layer.decay) + float(layer.first_order_across_batches.sum())
     assert abs(row.measured / of_other_batches - 1) > 0.15
 
 

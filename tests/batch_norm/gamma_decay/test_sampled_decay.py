@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from batch_norm.some_networks import images, plain, warmed_up
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
+from gapscope.batch_norm.gamma_decay.accumulators import SecondMoments
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
-from gapscope.batch_norm.gamma_decay.sampled_decay import even_part, noise_source
-from gapscope.batch_norm.gamma_decay.evaluation_data import Subject
-from gapscope.batch_norm.gamma_decay.accumulators import Blocks
+from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData
+from gapscope.batch_norm.gamma_decay.sampled_decay import even_loss_excess, gaussian_sampler
 
 
 def test_draws_have_the_covariance_asked_for() -> None:
@@ -20,11 +20,11 @@ def test_draws_have_the_covariance_asked_for() -> None:
     root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
     root[5] = root[4]  # singular
     covariance = root @ root.T
-    blocks = Blocks(covariance[:3, :3], covariance[3:, 3:], covariance[:3, 3:], covariance[3:, :3])
-    drawn = noise_source(blocks)(100_000, generator)
+    blocks = SecondMoments(covariance[:3, :3], covariance[3:, 3:], covariance[:3, 3:], covariance[3:, :3])
+    drawn = gaussian_sampler(blocks)(100_000, generator)
     torch.testing.assert_close(torch.cov(drawn.T), covariance, rtol=0, atol=0.03 * float(covariance.diagonal().max()))
     diagonals = blocks.diagonals()
-    drawn = noise_source(diagonals)(100_000, generator)
+    drawn = gaussian_sampler(diagonals)(100_000, generator)
     pp, rr, pr, rp = (block.diag() for block in diagonals)
     expected = torch.cat([torch.cat([pp, pr], 1), torch.cat([rp, rr], 1)])
     torch.testing.assert_close(torch.cov(drawn.T), expected, rtol=0, atol=0.03 * float(covariance.diagonal().max()))
@@ -32,7 +32,7 @@ def test_draws_have_the_covariance_asked_for() -> None:
 
 def test_a_constant_channel_has_no_noise() -> None:
     zero = torch.zeros(1, dtype=torch.float64)
-    assert noise_source(Blocks(zero, zero, zero, zero))(5, torch.Generator()).abs().max() == 0
+    assert gaussian_sampler(SecondMoments(zero, zero, zero, zero))(5, torch.Generator()).abs().max() == 0
 
 
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
@@ -61,9 +61,9 @@ def test_a_kink_is_seen() -> None:
         return outputs.abs().squeeze(1)
 
     zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    subject = Subject(nn.Sequential(network), {"0": network}, Samples(h, h), absolute, 500)
-    only_mean = Blocks(zero, one, zero, zero)
-    found = even_part(subject, "0", only_mean, scale=0.2, draws=20, generator=torch.Generator().manual_seed(0))
+    subject = EvaluationData(nn.Sequential(network), {"0": network}, Samples(h, h), absolute, 500)
+    only_mean = SecondMoments(zero, one, zero, zero)
+    found = even_loss_excess(subject, "0", only_mean, scale=0.2, draws=20, generator=torch.Generator().manual_seed(0))
     assert found == pytest.approx(0.2**2 / 6, rel=0.1)
 
 
@@ -73,7 +73,7 @@ def test_results_do_not_depend_on_chunks() -> None:
     other = gamma_decay(network, samples, batch_size=8, noise_draws=2, chunk_size=100)
     for name in one:
         assert float(one[name].predicted) == pytest.approx(float(other[name].predicted))
-    assert one.at(4)["1"].sampled is None
+    assert one.for_batch_size(4)["1"].sampled is None
 
 
 def test_one_draw_is_refused() -> None:

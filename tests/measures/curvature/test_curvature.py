@@ -88,7 +88,7 @@ def test_products_with_the_hessian_of_real_networks(name: str) -> None:
         loss = F.cross_entropy(network(samples.inputs), samples.targets)  # type: ignore[arg-type]
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters, materialize_grads=True)])
 
-    (product,) = hessian.times(vector[None])
+    (product,) = hessian.matvec(vector[None])
     step = 1e-6
     expected = (gradient(own + step * vector) - gradient(own - step * vector)) / (2 * step)
     torch.testing.assert_close(product, expected, rtol=1e-4, atol=1e-6)

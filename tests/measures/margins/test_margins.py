@@ -10,7 +10,7 @@ from torch import nn
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.measures._first_layer import trimmed_mean
-from gapscope.measures._mixing import mixed, partners
+from gapscope.measures._mixing import mixup, same_class_partners
 from gapscope.measures.margins.augmentation_margin import augmentation_margin
 from gapscope.measures.margins.mixup_margin import mixup_margin
 from gapscope.measures.margins.output_margin import output_margin
@@ -34,7 +34,7 @@ def test_distance_of_mixtures_from_a_linear_boundary() -> None:
     first, head = nn.Linear(4, 40).double(), nn.Linear(40, 2).double()
     network = nn.Sequential(first, head)
     x, y = torch.randn(30, 4, dtype=DOUBLE), torch.arange(30) % 2
-    inputs = mixed(x, partners(y, None), slice(30))
+    inputs = mixup(x, same_class_partners(y, None), slice(30))
     features = first(inputs).detach()
     normal = head.weight[0] - head.weight[1]
     lead = features @ normal + head.bias[0] - head.bias[1]

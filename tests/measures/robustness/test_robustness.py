@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from gapscope.base.errors import NotMeasurable
 from gapscope.measures import _augmented
 from gapscope.measures._augmented import PENALTIES, Draws, UnitRange
-from gapscope.measures._mixing import partners
+from gapscope.measures._mixing import same_class_partners
 from gapscope.measures.robustness.augmentation_robustness import augmentation_robustness
 from gapscope.measures.robustness.mixup_robustness import mixup_robustness
 
 
 def test_partners_are_others_of_the_same_class_each_once() -> None:
     y = torch.tensor([0, 1, 0, 2, 1, 0, 0])
-    found = partners(y, None)
+    found = same_class_partners(y, None)
     assert found.sort().values.tolist() == list(range(7)) and bool((y[found] == y).all())
     assert found[3] == 3 and all(found[i] != i for i in (0, 1, 2, 4, 5, 6))
 
@@ -26,7 +26,7 @@ def test_mixtures_of_a_linear_network_are_mixtures_of_its_outputs() -> None:
     network, x = nn.Linear(3, 3).double(), torch.randn(30, 3, dtype=torch.float64)
     y = torch.arange(30) % 3
     outputs = network(x).detach()
-    mixed = (outputs + outputs[partners(y, None)]) / 2
+    mixed = (outputs + outputs[same_class_partners(y, None)]) / 2
     found = mixup_robustness(network, x, y)
     assert found["accuracy"] == pytest.approx(float((mixed.argmax(1) == y).double().mean()))
     assert found["loss"] == pytest.approx(float(F.cross_entropy(mixed, y)), rel=1e-10)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.inspection.memoization import sharing
+from gapscope.inspection.memoization import memo_scope
 from gapscope.measures import _perturbed
 from gapscope.measures.sharpness.adaptive_sharpness import adaptive_sharpness
 from gapscope.measures.sharpness.pacbayes_distance import pacbayes_distance
@@ -80,7 +80,7 @@ def test_the_drop_is_met_by_the_very_draws_that_are_taken() -> None:
 
 def test_bounds_follow_from_the_deviation() -> None:
     network, x, y = margin_classifier(0.5)
-    with sharing():
+    with memo_scope():
         found = pacbayes_flatness(network, x, y, draws=100)
         bound = 0.25 / (4 / found) + math.log(4 * found**0.5) + 10
         assert pacbayes_norm(network, x, y, draws=100) == pytest.approx(bound)
@@ -100,7 +100,7 @@ def test_noise_in_units_of_the_weights() -> None:
     found = pacbayes_magnitude_flatness(network, x, y, draws=100)
     initial = {"weight": torch.tensor([[0.0], [4.0]])}
     own, square = found**-0.5, 1 / found
-    with sharing():
+    with memo_scope():
         for measure, squares in ((pacbayes_magnitude_norm, 25.0), (pacbayes_magnitude_distance, 1.0)):
             numerator = 1e-6 + (square + 1) * squares / 2
             logs = math.log(numerator / 1e-6) + math.log(numerator / (1e-6 + square * 1.0))
@@ -119,7 +119,7 @@ def test_measures_of_one_stream_search_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(_perturbed, "_noisy", counted)
     pacbayes_flatness(network, x, y, generator=torch.Generator().manual_seed(3))
     once = len(searches)
-    with sharing():
+    with memo_scope():
         for measure in (pacbayes_flatness, pacbayes_norm):
             measure(network, x, y, generator=torch.Generator().manual_seed(3))
     assert len(searches) == 2 * once > 0
@@ -136,7 +136,7 @@ def test_draws_that_cannot_matter_are_spared(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(_perturbed, "_noisy", counted)
     found, spared = pacbayes_flatness(network, x, y, draws=50), len(drawn)
-    monkeypatch.setattr(_perturbed, "_surely_far", lambda *args: False)
+    monkeypatch.setattr(_perturbed, "_certainly_exceeds", lambda *args: False)
     assert pacbayes_flatness(network, x, y, draws=50) == found
     assert len(drawn) - spared > 1.3 * spared
 

@@ -100,7 +100,7 @@ def test_every_alarm_watches_the_networks_that_people_come_with(name: str, make:
     before = {key: value.clone() for key, value in network.state_dict().items()}
     monitor = Monitor(data, [], alarm=some(name, Samples(torch.zeros(len(labels), 1), labels)))
     monitor.begin(network)
-    numbers = [monitor.record(network, epoch) for epoch in (1, 2)]
+    numbers = [monitor.observe(network, epoch) for epoch in (1, 2)]
     assert all(set(row) == set(numbers[0]) and "alarm.raised" in row for row in numbers)
     assert all(isinstance(value, float) for row in numbers for value in row.values())
     assert monitor.alarm is not None and repr(monitor.alarm).startswith(type(monitor.alarm).__name__)
@@ -163,7 +163,7 @@ def test_regression_is_watched_or_refused_in_one_sentence(name: str) -> None:
     samples = Samples(classes.inputs, torch.randn(40, 3, generator=torch.Generator().manual_seed(1)))
     alarm = some(name, classes)
     if name in REGRESSION:
-        numbers = Monitor(samples, [], alarm=alarm).record(network, 1)
+        numbers = Monitor(samples, [], alarm=alarm).observe(network, 1)
         assert all(math.isfinite(value) for value in numbers.values())
     else:
         with pytest.raises(InvalidInput, match=f"{type(alarm).__name__} needs class labels, one a sample"):

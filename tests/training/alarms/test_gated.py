@@ -8,15 +8,15 @@ from torch import nn
 
 from gapscope.base.samples import Samples
 from gapscope.training.alarms.gated import GatedAlarm
-from gapscope.training.alarms.initial_kernel import InitialKernel
+from gapscope.training.alarms.initial_kernel import KernelNoiseGate
 from gapscope.training.alarms.label_wave import LabelWave
 
 
 @pytest.mark.parametrize(("opens_at", "raised"), [(1, 4), (5, 5), (9, None)])
 def test_both_must_hold(opens_at: int, raised: int | None) -> None:
-    alarm = GatedAlarm(LabelWave(window=1, patience=1), InitialKernel(smallest_share=0.5))
+    alarm = GatedAlarm(LabelWave(window=1, patience=1), KernelNoiseGate(smallest_share=0.5))
     predicted = [[0, 0, 0, 0], [0, 1, 2, 0], [0, 1, 2, 1], [1, 0, 2, 1], [1, 0, 2, 1], [1, 0, 2, 1]]
-    assert isinstance(alarm.alarm, LabelWave) and isinstance(alarm.gate, InitialKernel)
+    assert isinstance(alarm.alarm, LabelWave) and isinstance(alarm.gate, KernelNoiseGate)
     for epoch, row in enumerate(predicted, start=1):
         alarm.gate.share = 0.6 if epoch >= opens_at else 0.4
         alarm.alarm.update(torch.tensor(row), epoch)

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.randomness import stream_seed
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
-from gapscope.training.alarms.gradient_disparity import GradientDisparity, gradient_disparity
+from gapscope.training.alarms.gradient_disparity import GradientDisparityAlarm, scaled_gradient_disparity
 
 
 def tiny(targets: torch.Tensor) -> tuple[nn.Module, Samples]:
@@ -27,8 +27,8 @@ VALUES = torch.randn(40, 3, generator=torch.Generator().manual_seed(1), dtype=to
 @pytest.mark.parametrize("targets", [LABELS, VALUES], ids=["classes", "regression"])
 def test_disparity_against_a_loop(targets: torch.Tensor) -> None:
     network, samples = tiny(targets)
-    found = GradientDisparity(batch_size=6, batches=5, seed=3).observe(network, samples, 7)["alarm.disparity"]
-    generator = torch.Generator().manual_seed(stream_seed(3, "mini-batches of epoch 7"))
+    found = GradientDisparityAlarm(batch_size=6, batches=5, seed=3).observe(network, samples, 7)["alarm.disparity"]
+    generator = torch.Generator().manual_seed(derive_seed(3, "mini-batches of epoch 7"))
     order, gradients = torch.randperm(40, generator=generator), []
     for i in range(5):
         batch = order[6 * i : 6 * i + 6]
@@ -45,7 +45,7 @@ def test_disparity_against_a_loop(targets: torch.Tensor) -> None:
 
 
 def test_five_observations_above_the_smallest_raise_it() -> None:
-    alarm = GradientDisparity()
+    alarm = GradientDisparityAlarm()
     for epoch, value in enumerate([3.0, 2.0, 1.0, 1.1, 1.2, 1.3, 1.2, 1.1], start=1):
         alarm.update(value, epoch)
     assert (alarm.raised_at, alarm.peak) == (8, 3)
@@ -54,4 +54,4 @@ def test_five_observations_above_the_smallest_raise_it() -> None:
 def test_too_few_samples_are_named() -> None:
     network, samples = tiny(LABELS)
     with pytest.raises(InvalidInput, match="needs 4 batches of 32 samples; got 40 samples"):
-        gradient_disparity(network, samples, batch_size=32, batches=4, generator=torch.Generator())
+        scaled_gradient_disparity(network, samples, batch_size=32, batches=4, generator=torch.Generator())

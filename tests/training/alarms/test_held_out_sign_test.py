@@ -8,7 +8,7 @@ from scipy.stats import binomtest
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.training.alarms.held_out_sign_test import LateJoiners, keep_out, sign_test
+from gapscope.training.alarms.held_out_sign_test import HeldOutSignTest, sign_test, split_held_out
 
 
 @pytest.mark.parametrize(("worse", "better"), [(0, 0), (3, 1), (12, 5), (40, 70), (300, 250)])
@@ -17,8 +17,8 @@ def test_the_test_against_scipy(worse: int, better: int) -> None:
     assert sign_test(worse, better) == pytest.approx(expected)
 
 
-def run(errors: list[torch.Tensor], **settings: float) -> LateJoiners:
-    alarm = LateJoiners(**settings)  # type: ignore[arg-type]
+def run(errors: list[torch.Tensor], **settings: float) -> HeldOutSignTest:
+    alarm = HeldOutSignTest(**settings)  # type: ignore[arg-type]
     for epoch, row in enumerate(errors, start=1):
         alarm.update(row, epoch)
     return alarm
@@ -36,7 +36,7 @@ def test_false_alarms_of_a_whole_training_are_as_rare_as_promised() -> None:
 
 @pytest.mark.parametrize("fall", [0.0, 0.06])
 def test_the_power_is_the_one_it_was_planned_for(fall: float) -> None:
-    alarm = LateJoiners(looks=2)
+    alarm = HeldOutSignTest(looks=2)
     m = alarm.samples_needed(0.06, discordant=0.1, power=0.8)
     generator, raised = torch.Generator().manual_seed(1), 0
     for _ in range(200):
@@ -49,8 +49,8 @@ def test_the_power_is_the_one_it_was_planned_for(fall: float) -> None:
 
 def test_how_many_samples_are_needed() -> None:
     # one pair at level .05: (1.645 sqrt .1 + .842 sqrt .0984)^2 / .0016
-    assert LateJoiners(looks=2).samples_needed() == pytest.approx(384, abs=2)
-    assert LateJoiners(looks=10).samples_needed() > 900
+    assert HeldOutSignTest(looks=2).samples_needed() == pytest.approx(384, abs=2)
+    assert HeldOutSignTest(looks=10).samples_needed() > 900
 
 
 def test_looks_beyond_the_plan_say_nothing() -> None:
@@ -62,7 +62,7 @@ def test_looks_beyond_the_plan_say_nothing() -> None:
 
 def test_squared_errors_count_by_sign() -> None:
     before = torch.linspace(0.1, 1, 40)
-    numbers = LateJoiners(looks=2)
+    numbers = HeldOutSignTest(looks=2)
     numbers.update(before, 1)
     after = before + torch.where(torch.arange(40) < 30, 0.01, -5.0)
     assert numbers.update(after, 2)["alarm.p_value"] == pytest.approx(binomtest(30, 40, alternative="greater").pvalue)
@@ -70,13 +70,13 @@ def test_squared_errors_count_by_sign() -> None:
 
 def test_too_few_samples_for_any_alarm_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"needs 10 kept-out samples or more for 10 looks at level 0\.05; got 9"):
-        LateJoiners().update(torch.zeros(9), 1)
+        HeldOutSignTest().update(torch.zeros(9), 1)
 
 
 def test_kept_out_samples_and_the_rest_are_everything() -> None:
     samples = Samples(torch.arange(30.0)[:, None], torch.arange(30) % 3)
-    late, rest = keep_out(samples, 0.2, seed=1)
+    late, rest = split_held_out(samples, 0.2, seed=1)
     assert (len(late), len(rest)) == (6, 24)
     assert sorted([*late.inputs[:, 0].tolist(), *rest.inputs[:, 0].tolist()]) == list(range(30))
     with pytest.raises(InvalidInput, match=r"share must leave samples on both sides, here of 30; got 0\.01"):
-        keep_out(samples, 0.01)
+        split_held_out(samples, 0.01)

@@ -13,7 +13,7 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import DataSpec, TrainingSpec
 from gapscope.data import prepare
 from gapscope.gradients.neighbours import most_similar
-from gapscope.networks import build
+from gapscope.networks import build_network
 from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
@@ -155,7 +155,7 @@ def test_wrong_data_are_named() -> None:
 def test_stopping_at_the_alarm_keeps_the_accuracy_on_digits(noise: float) -> None:
     problem, _ = prepare(DataSpec(train_size=600, label_noise=noise, seed=1))
     weights = torch.Generator().manual_seed(1)
-    network = build("fully_connected", input_shape=problem.input_shape, n_outputs=10, generator=weights)
+    network = build_network("fully_connected", input_shape=problem.input_shape, n_outputs=10, generator=weights)
     monitor = Monitor(problem.train, ["accuracy"], every=4, n_samples=256, alarm=(alarm := SharedLearning()))
     settings = TrainingSpec(epochs=120, optimizer="adam", learning_rate=1e-3)
     result = train(network, problem.train, settings, test=problem.test, on_epoch=monitor)

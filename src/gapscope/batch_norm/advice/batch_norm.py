@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.results.estimate import Estimate
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.advice.dropout import DropoutLoss, name_of_last_linear_layer
-from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularization, clearly_positive
+from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularization, is_significantly_positive
+from gapscope.batch_norm.gamma_decay.evaluation_data import require_targets
 from gapscope.batch_norm.gamma_decay.measured_excess import ALL_LAYERS, BatchNormExcess, batch_norm_excess
-from gapscope.batch_norm.gamma_decay.evaluation_data import with_targets
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
-from gapscope.inspection.losses import scores
+from gapscope.inspection.losses import evaluate
+from gapscope.results.estimate import Estimate
 
 
 def _check(samples: Samples, batch_size: int, new_batch_size: int | None) -> None:
@@ -124,7 +124,7 @@ def advise_batch_norm(
     >>> advise_batch_norm(layer, (u, u), batch_size=20, new_batch_size=100).ghost_size
     20
     """
-    samples = with_targets(data)
+    samples = require_targets(data)
     _check(samples, batch_size, new_batch_size)
     exact = _exact_copy(network, samples, chunk_size)
     rows = batch_norm_excess(
@@ -134,7 +134,7 @@ def advise_batch_norm(
     layers = _regularizations(rows, _gamma_squared(network), batch_size, new_batch_size)
     total = layers[-1]
     missing = _difference(total.excess, total.new_excess)
-    wanted = clearly_positive(missing)
+    wanted = is_significantly_positive(missing)
     before = tuple(dropout_before or (name_of_last_linear_layer(exact, samples),))
     dropout = DropoutLoss(exact, samples, before, draws=draws, seed=seed, chunk_size=chunk_size)
     return BatchNormAdvice(
@@ -142,7 +142,7 @@ def advise_batch_norm(
         new_batch_size=new_batch_size,
         samples=len(samples),
         loss=dropout.plain.mean().item(),
-        running_loss=scores(network, samples, chunk_size=chunk_size)["loss"],
+        running_loss=evaluate(network, samples, chunk_size=chunk_size)["loss"],
         layers=tuple(layer for layer in layers if layer.layer != ALL_LAYERS),
         total=total,
         missing=missing,

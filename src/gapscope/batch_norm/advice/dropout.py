@@ -9,12 +9,12 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, nearest
-from gapscope.results.estimate import Estimate
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, did_you_mean
 from gapscope.base.samples import Samples, slices
-from gapscope.inspection.hooks import Weighted, hooked
+from gapscope.inspection.hooks import Weighted, forward_hooks
 from gapscope.inspection.losses import sample_losses
-from gapscope.inspection.outputs import inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
+from gapscope.results.estimate import Estimate
 
 LARGEST_RATE = 0.9
 """Rates above this are not looked at."""
@@ -35,8 +35,8 @@ def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
     """
     order: list[str] = []
     found = {name: module for name, module in network.named_modules() if isinstance(module, Weighted)}
-    with inspecting(network), hooked(found, lambda name, *_: order.append(name)), torch.no_grad():
-        network(ready_inputs(network, samples.inputs[:1]))
+    with inspection_mode(network), forward_hooks(found, lambda name, *_: order.append(name)), torch.no_grad():
+        network(prepare_inputs(network, samples.inputs[:1]))
     if not order:
         raise NotMeasurable(
             "The network must run a linear or convolutional layer, before which dropout goes; it has none."
@@ -80,21 +80,21 @@ class DropoutLoss:
         for name in layers:
             if name not in known or not name:
                 raise InvalidInput(
-                    f"dropout_before must name layers of the network; got {name!r}.{nearest(name, known)}"
+                    f"dropout_before must name layers of the network; got {name!r}.{did_you_mean(name, known)}"
                 )
         check_range("draws", draws, 1)
         self.network, self.samples, self.targets = network, samples, samples.targets
         self.layers = {name: known[name] for name in layers}
         self.draws, self.seed = draws, seed
-        with inspecting(network):
+        with inspection_mode(network):
             self.chunk_size = samples_per_pass(network, samples.inputs, chunk_size)
         self.plain = self._losses()
 
     def _losses(self) -> Tensor:
         parts = []
-        with inspecting(self.network), torch.no_grad():
+        with inspection_mode(self.network), torch.no_grad():
             for part in slices(len(self.samples), self.chunk_size):
-                outputs = self.network(ready_inputs(self.network, self.samples.inputs[part]))
+                outputs = self.network(prepare_inputs(self.network, self.samples.inputs[part]))
                 parts.append(sample_losses(outputs, self.targets[part].to(outputs.device)).double().cpu())
         return torch.cat(parts)
 
@@ -114,7 +114,7 @@ class DropoutLoss:
             kept = torch.rand(inputs[0].shape, generator=generator) >= rate
             return inputs[0] * kept.to(inputs[0]) / (1 - rate), *inputs[1:]
 
-        with hooked(self.layers, drop, before=True):
+        with forward_hooks(self.layers, drop, before=True):
             dropped = torch.stack([self._losses() for _ in range(self.draws)]).mean(0)
         gains = dropped - self.plain
         return Estimate(gains.mean().item(), (gains.std() / len(gains) ** 0.5).item())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gapscope.results.estimate import Estimate
-from gapscope.results.result import Result, plain
+from gapscope.results.result import Result, to_builtin
 
 if TYPE_CHECKING:
     import pandas
@@ -17,7 +17,7 @@ _FROZEN = (
 )
 
 
-def clearly_positive(value: Estimate) -> bool:
+def is_significantly_positive(value: Estimate) -> bool:
     """Whether a value exceeds 0 by more than two standard errors."""
     return value > 2 * (value.standard_error or 0.0)
 
@@ -83,14 +83,14 @@ class BatchNormAdvice(Result):
     decay_strength: Estimate | None
 
     @property
-    def something_is_missing(self) -> bool:
+    def loses_regularization(self) -> bool:
         """Whether the new batch size regularises less, by more than two standard errors."""
-        return clearly_positive(self.missing)
+        return is_significantly_positive(self.missing)
 
     @property
-    def something_is_added(self) -> bool:
+    def gains_regularization(self) -> bool:
         """Whether the new batch size regularises more, by more than two standard errors."""
-        return clearly_positive(Estimate(-self.missing, self.missing.standard_error))
+        return is_significantly_positive(Estimate(-self.missing, self.missing.standard_error))
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ class BatchNormAdvice(Result):
         names = ("batch_size", "new_batch_size", "samples", "loss", "running_loss", "ghost_size", "dropout_before")
         return {
             **{name: getattr(self, name) for name in names},
-            **{name: plain(getattr(self, name)) for name in ("missing", "dropout", "decay_strength")},
+            **{name: to_builtin(getattr(self, name)) for name in ("missing", "dropout", "decay_strength")},
             "layers": self.to_pandas().to_dict("records"),
             "advice": list(self.sentences),
             "caveats": list(self.caveats),
@@ -163,11 +163,11 @@ def _change(advice: BatchNormAdvice) -> str:
         if advice.new_batch_size is None
         else f"Batches of {advice.new_batch_size} would add {_value(new)}"
     )
-    if not advice.something_is_missing and not advice.something_is_added:
+    if not advice.loses_regularization and not advice.gains_regularization:
         return (
             f"{where}; the difference, {_value(advice.missing)}, is no more than its error: nothing is to be restored."
         )
-    if advice.something_is_added:
+    if advice.gains_regularization:
         growth = Estimate(-advice.missing, advice.missing.standard_error)
         return f"{where}: the regularisation would grow by {_value(growth)}."
     share = f": {advice.missing / total:.0%} of the regularisation would be lost" if advice.new_batch_size else ""
@@ -199,9 +199,9 @@ def _remedies(advice: BatchNormAdvice) -> list[str]:
 
 def _sentences(advice: BatchNormAdvice) -> tuple[str, ...]:
     lines = [_present(advice), _change(advice)]
-    if advice.something_is_missing:
+    if advice.loses_regularization:
         lines += _remedies(advice)
-    elif advice.something_is_added:
+    elif advice.gains_regularization:
         lines.append(
             "Neither ghost batches nor dropout take noise away; population norm with GammaDecayPenalty("
             f"batch_size={advice.batch_size}) keeps the regularisation of batches of {advice.batch_size}."
@@ -224,7 +224,7 @@ def _odd_prediction(advice: BatchNormAdvice) -> str | None:
 def _caveats(advice: BatchNormAdvice) -> tuple[str, ...]:
     found: list[str | None] = [_odd_prediction(advice)]
     error, largest = advice.missing.standard_error or 0.0, max(advice.batch_size, advice.new_batch_size or 0)
-    if advice.something_is_missing and error > 0.2 * advice.missing:
+    if advice.loses_regularization and error > 0.2 * advice.missing:
         found.append(f"the missing amount, {_value(advice.missing)}, is rough: take more passes or more samples.")
     if abs(advice.running_loss - advice.loss) > max(advice.total.excess, 0.05 * advice.loss):
         found.append(

@@ -12,7 +12,7 @@ from gapscope.batch_norm.gamma_decay.layer_decay import LayerDecay, quadratic
 from gapscope.inspection.moments import ChannelMoments
 
 
-class Blocks(NamedTuple):
+class SecondMoments(NamedTuple):
     """Second moments of two things a channel, p and r: vectors [C], or matrices [C, C] over pairs of channels.
 
     For the noise p is q, the mean square of u over the positions of a sample, and r is a, the mean: `rr` is V1, `pp`
@@ -24,9 +24,9 @@ class Blocks(NamedTuple):
     pr: Tensor
     rp: Tensor
 
-    def diagonals(self) -> Blocks:
+    def diagonals(self) -> SecondMoments:
         """The same channel by channel."""
-        return Blocks(*(block.diagonal().clone() if block.ndim == 2 else block for block in self))
+        return SecondMoments(*(block.diagonal().clone() if block.ndim == 2 else block for block in self))
 
 
 def _products(values: Tensor, full: bool) -> Tensor:
@@ -37,15 +37,15 @@ def _products(values: Tensor, full: bool) -> Tensor:
     return torch.stack([(p * p).sum(0), (r * r).sum(0), (p * r).sum(0)])
 
 
-def _blocks(products: Tensor) -> Blocks:
+def _blocks(products: Tensor) -> SecondMoments:
     if len(products) == 3:
         pp, rr, pr = products
-        return Blocks(pp, rr, pr, pr)
+        return SecondMoments(pp, rr, pr, pr)
     c = len(products) // 2
-    return Blocks(products[:c, :c], products[c:, c:], products[:c, c:], products[c:, :c])
+    return SecondMoments(products[:c, :c], products[c:, c:], products[:c, c:], products[c:, :c])
 
 
-class LayerSums:
+class LayerAccumulator:
     r"""Accumulates one layer, chunk by chunk, and turns the sums into its gamma decay.
 
     Batch statistics are means over the samples of a batch of $a_j$ = mean of u over the positions of sample j, and
@@ -93,12 +93,12 @@ class LayerSums:
         """Take in diagonals of the curvature themselves."""
         self.curvature[draw] += diagonal
 
-    def noise_covariance(self) -> Blocks:
+    def noise_covariance(self) -> SecondMoments:
         """Covariances over samples of (q, a): those of the statistics of a batch of one sample."""
         mean = self.noise_sum[None] / self.n
         return _blocks(self.noise / self.n - _products(mean, self.full))
 
-    def _first_order(self, noise: Blocks) -> Tensor:
+    def _first_order(self, noise: SecondMoments) -> Tensor:
         """First-order part per unit of gamma, for a batch of one sample."""
         by_gamma, by_beta = self.gradient / self.n
         # gamma becomes gamma / sqrt(1 + D) and beta becomes beta - gamma a / sqrt(1 + D), where a and D are means over
@@ -143,7 +143,7 @@ class LayerSums:
         )  # fmt: skip
 
 
-def _coupling(noise: Blocks, curvature: Blocks) -> Tensor:
+def _coupling(noise: SecondMoments, curvature: SecondMoments) -> Tensor:
     # To second order the loss rises by 1/2 E[delta^T H delta] with delta gamma_i = -gamma_i D_i / 2 and
     # delta beta_i = -gamma_i a_i, where Cov(D_i, D_k) = V2_ik/M: Z_ik is what stands before gamma_i gamma_k in it.
     by_gamma_and_beta = noise.pr * curvature.pr + noise.rp * curvature.rp

@@ -17,16 +17,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
-from gapscope.base.random_streams import given_or_repeatable
-from gapscope.results.result import Rows
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.gamma_decay.curvature import normalised_input
 from gapscope.batch_norm.gamma_decay.measured_excess import random_batches
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
-from gapscope.inspection.hooks import hooked
+from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.moments import ChannelMoments
-from gapscope.inspection.outputs import inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
+from gapscope.results.result import RowResult
 
 if TYPE_CHECKING:
     import pandas
@@ -85,7 +85,7 @@ class StatisticsRow:
     paper: Float[Tensor, " c"]
 
 
-class BatchStatistics(Rows[StatisticsRow]):
+class BatchStatistics(RowResult[StatisticsRow]):
     """The rows of `batch_statistics`, with a table."""
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -129,9 +129,9 @@ def _populations(
         squares[name].append(u.square().mean(2).cpu())
         moments[name].update(u.cpu())
 
-    with hooked(layers, take_in, before=True), torch.no_grad():
+    with forward_hooks(layers, take_in, before=True), torch.no_grad():
         for part in slices(len(samples), chunk_size):
-            network(ready_inputs(network, samples.inputs[part]))
+            network(prepare_inputs(network, samples.inputs[part]))
     return {name: _Population(torch.cat(means[name]), torch.cat(squares[name]), moments[name]) for name in layers}
 
 
@@ -223,11 +223,11 @@ def batch_statistics(
     n = len(samples)
     for size in batch_sizes:
         check_range("batch_sizes (at least 2, below the number of samples)", size, 2, n - 1)
-    generator = given_or_repeatable(generator)
+    generator = resolve_generator(generator)
     network = copy.deepcopy(network)
     names = list(batch_norm_layers(network, layers))
     refresh_population(network, samples, samples=n, layers=names, chunk_size=chunk_size)
-    with inspecting(network):
+    with inspection_mode(network):
         chunk_size = samples_per_pass(network, samples.inputs, chunk_size)
         populations = _populations(network, batch_norm_layers(network, names), samples, chunk_size)
     rows = []

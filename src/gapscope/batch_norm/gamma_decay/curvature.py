@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.batch_norm.layers._statistics import per_channel
-from gapscope.inspection.hooks import hooked
+from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import checked_outputs
 
@@ -118,7 +118,7 @@ def tapped_forward(network: nn.Module, layers: dict[str, Any], x: Tensor) -> tup
         return output.clone()  # the next layer may work in place
 
     x = x.clone().requires_grad_() if x.is_floating_point() else x
-    with hooked(layers, tap):
+    with forward_hooks(layers, tap):
         outputs = checked_outputs(network(x), len(x))
     return outputs, taps
 
@@ -161,7 +161,7 @@ def hessian_diagonals(
         u = normalised_input(layer, inputs[0]).view(output.shape)
         return output + per_channel(by_gamma, output) * u + per_channel(by_beta, output)
 
-    with hooked(layers, shift):
+    with forward_hooks(layers, shift):
         total = _checked_losses(loss, checked_outputs(network(x), len(x)), y).sum()
     ends = [end for pair in shifts.values() for end in pair]
     gradients = torch.autograd.grad(total, ends, create_graph=True, materialize_grads=True)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
+from gapscope.batch_norm.gamma_decay.accumulators import LayerAccumulator
 from gapscope.batch_norm.gamma_decay.curvature import (
     derivatives_along,
     hessian_diagonals,
@@ -18,20 +19,19 @@ from gapscope.batch_norm.gamma_decay.curvature import (
     output_hessian_factor,
     tapped_forward,
 )
+from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData, require_targets
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay, LayerDecay
 from gapscope.batch_norm.gamma_decay.length_factors import euclidean_length_factors
-from gapscope.batch_norm.gamma_decay.sampled_decay import even_part
-from gapscope.batch_norm.gamma_decay.evaluation_data import Subject, with_targets
-from gapscope.batch_norm.gamma_decay.accumulators import LayerSums
+from gapscope.batch_norm.gamma_decay.sampled_decay import even_loss_excess
 from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order
 from gapscope.inspection.losses import Loss, sample_losses
-from gapscope.inspection.outputs import device_of, inspecting, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import device_of, inspection_mode, prepare_inputs, samples_per_pass
 
 Metric = Literal["empirical", "euclid"]
 Curvature = Literal["gauss_newton", "squared_score", "hessian"]
 Covariance = Literal["full", "diagonal"]
 
-Sums = dict[str, LayerSums]
+Sums = dict[str, LayerAccumulator]
 
 
 def _probes(layers: dict[str, Any], draws: int | None, generator: torch.Generator) -> list[dict[str, Tensor]]:
@@ -46,7 +46,7 @@ def _probes(layers: dict[str, Any], draws: int | None, generator: torch.Generato
     return [none | {name: unit} for name, c in channels.items() for unit in torch.eye(c)]
 
 
-def _add_hessians(subject: Subject, sums: Sums, draws: int | None, generator: torch.Generator) -> None:
+def _add_hessians(subject: EvaluationData, sums: Sums, draws: int | None, generator: torch.Generator) -> None:
     """Add the diagonals of the Hessian itself, one draw a probe; where all probes are taken they make one draw."""
     device = device_of(subject.network)
     probes = [{name: z.to(device) for name, z in probe.items()} for probe in _probes(subject.layers, draws, generator)]
@@ -60,7 +60,7 @@ def _add_hessians(subject: Subject, sums: Sums, draws: int | None, generator: to
 class _Directions:
     """Directions in output space whose outer products make the Hessian by the outputs, exactly or on average."""
 
-    def __init__(self, subject: Subject, curvature: str, draws: int | None, generator: torch.Generator) -> None:
+    def __init__(self, subject: EvaluationData, curvature: str, draws: int | None, generator: torch.Generator) -> None:
         self.subject, self.curvature, self.draws, self.generator = subject, curvature, draws, generator
         self.signs: Tensor | None = None
 
@@ -82,12 +82,12 @@ class _Directions:
 
 
 def _summed(
-    subject: Subject, *, curvature: str, covariance: str, draws: int | None, generator: torch.Generator
+    subject: EvaluationData, *, curvature: str, covariance: str, draws: int | None, generator: torch.Generator
 ) -> Sums:
     """Pass the samples through once (with curvature="hessian" twice) and sum what the decay is made of."""
     device = device_of(subject.network)
     sums = {
-        name: LayerSums(layer.num_features, full=covariance == "full", draws=draws or 1, device=device)
+        name: LayerAccumulator(layer.num_features, full=covariance == "full", draws=draws or 1, device=device)
         for name, layer in subject.layers.items()
     }
     directions = _Directions(subject, curvature, draws, generator)
@@ -104,7 +104,7 @@ def _summed(
     return sums
 
 
-def _of_one_sample(subject: Subject, sums: Sums, metric: str, *, estimated: bool) -> dict[str, LayerDecay]:
+def _single_sample_decay(subject: EvaluationData, sums: Sums, metric: str, *, estimated: bool) -> dict[str, LayerDecay]:
     factors = euclidean_length_factors(subject) if metric == "euclid" else {}
     found = {}
     for name, layer in subject.layers.items():
@@ -205,21 +205,23 @@ def gamma_decay(
     0.1
     """
     _check_options(metric, curvature, covariance, draws, noise_draws)
-    samples = with_targets(data)
-    generator = given_or_repeatable(generator)
-    with inspecting(network):
+    samples = require_targets(data)
+    generator = resolve_generator(generator)
+    with inspection_mode(network):
         found = batch_norm_layers(network, layers)
-        ordered = in_forward_order(network, found, ready_inputs(network, samples.inputs[:1]))
+        ordered = in_forward_order(network, found, prepare_inputs(network, samples.inputs[:1]))
         chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
-        subject = Subject(network, {name: found[name] for name in ordered}, samples, loss or sample_losses, chunk_size)
+        subject = EvaluationData(
+            network, {name: found[name] for name in ordered}, samples, loss or sample_losses, chunk_size
+        )
         sums = _summed(subject, curvature=curvature, covariance=covariance, draws=draws, generator=generator)
-        of_one_sample = _of_one_sample(subject, sums, metric, estimated=draws is not None)
-        decay = GammaDecay(of_one_sample, len(samples), replacement).at(batch_size)
+        of_one_sample = _single_sample_decay(subject, sums, metric, estimated=draws is not None)
+        decay = GammaDecay(of_one_sample, len(samples), replacement).for_batch_size(batch_size)
         if not noise_draws:
             return decay
         scale = decay.variance_factor(batch_size) ** 0.5
         sampled = {
-            name: even_part(
+            name: even_loss_excess(
                 subject, name, sums[name].noise_covariance(), scale=scale, draws=noise_draws, generator=generator
             )
             for name in decay

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.inspection.losses import Loss
-from gapscope.inspection.outputs import ready_inputs
+from gapscope.inspection.outputs import prepare_inputs
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvaluationData:
     """A network in evaluation mode, with the samples that are taken for its population.
 
     Attributes:
@@ -35,7 +35,7 @@ class Subject:
     def batch(self, indices: slice | Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets of some samples, on the network's device."""
         assert self.samples.targets is not None
-        x = ready_inputs(self.network, self.samples.inputs[indices])
+        x = prepare_inputs(self.network, self.samples.inputs[indices])
         return x, self.samples.targets[indices].to(x.device)
 
     def chunks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -44,7 +44,7 @@ class Subject:
             yield part, *self.batch(part)
 
 
-def with_targets(data: Any) -> Samples:
+def require_targets(data: Any) -> Samples:
     """Return data as samples that have targets.
 
     Args:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gapscope.base.errors import check_range
 from gapscope.results.estimate import Estimate
-from gapscope.results.result import Result, plain
+from gapscope.results.result import Result, to_builtin
 
 if TYPE_CHECKING:
     import pandas
@@ -79,7 +79,7 @@ class LayerDecay:
         return self.coupling * self.length_factor * self.length_factor[:, None]
 
     @property
-    def first_order_of_other_batches(self) -> Float[Tensor, " c"]:
+    def first_order_across_batches(self) -> Float[Tensor, " c"]:
         """The part linear in gamma [C] where a sample meets the statistics of another batch, as the paper assumes.
 
         It vanishes at a stationary point of gamma and beta; `first_order` knows that a sample is in its own batch.
@@ -156,7 +156,7 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
         """Predicted loss with batch statistics minus loss with population statistics, summed over the layers."""
         return _total([layer.predicted for layer in self.values()])
 
-    def at(self, batch_size: int) -> GammaDecay:
+    def for_batch_size(self, batch_size: int) -> GammaDecay:
         """Return the same for another batch size, without measuring again.
 
         Args:
@@ -184,9 +184,9 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
             "batch_size": self.batch_size,
             "n_samples": self.n_samples,
             "replacement": self.replacement,
-            "decay": plain(self.decay),
-            "predicted": plain(self.predicted),
-            "layers": {name: plain(layer) for name, layer in self.items()},
+            "decay": to_builtin(self.decay),
+            "predicted": to_builtin(self.predicted),
+            "layers": {name: to_builtin(layer) for name, layer in self.items()},
         }
 
     def to_pandas(self) -> pandas.DataFrame:

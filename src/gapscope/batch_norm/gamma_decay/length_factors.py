@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.batch_norm.gamma_decay.evaluation_data import Subject
-from gapscope.batch_norm.norm_layers import feeding_layers
-from gapscope.inspection.hooks import hooked
+from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData
+from gapscope.batch_norm.norm_layers import preceding_layers
+from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.moments import ChannelMoments
 
 
-def euclidean_length_factors(subject: Subject) -> dict[str, Tensor]:
+def euclidean_length_factors(subject: EvaluationData) -> dict[str, Tensor]:
     r"""Ratio $\sqrt{a}\, \lVert w_i \rVert / \sigma_i$ of the Euclidean to the empirical length of each channel.
 
     $\mathrm{Var}(w_i^\top x) = w_i^\top \Sigma w_i$ is $\sigma_i^2$; with $\Sigma = a I$, a the mean variance of the
@@ -31,7 +31,7 @@ def euclidean_length_factors(subject: Subject) -> dict[str, Tensor]:
         NotMeasurable: A layer is not fed by a linear or convolutional layer alone.
     """
     network, layers = subject.network, subject.layers
-    feeders = feeding_layers(network, layers, subject.batch(slice(1))[0])
+    feeders = preceding_layers(network, layers, subject.batch(slice(1))[0])
     for name in layers:
         if name not in feeders:
             raise NotMeasurable(
@@ -44,7 +44,7 @@ def euclidean_length_factors(subject: Subject) -> dict[str, Tensor]:
     def take_in(name: str, module: Any, inputs: tuple[Tensor, ...]) -> None:
         moments[name].update(inputs[0])
 
-    with hooked(modules, take_in, before=True), torch.no_grad():
+    with forward_hooks(modules, take_in, before=True), torch.no_grad():
         for _, x, _ in subject.chunks():
             network(x)
     return {name: _factor(modules[name], layers[name], moments[name].variance) for name in layers}

@@ -12,20 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
-from gapscope.results.estimate import Estimate
-from gapscope.results.progress import progress
-from gapscope.base.random_streams import given_or_repeatable
-from gapscope.results.result import Rows
+from gapscope.base.random_streams import resolve_generator
 from gapscope.batch_norm.gamma_decay.curvature import tapped_forward
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
+from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData, require_targets
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay
-from gapscope.batch_norm.gamma_decay.evaluation_data import Subject, with_targets
 from gapscope.batch_norm.layers.ghost import normalize_parts
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
-from gapscope.inspection.hooks import hooked
+from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.losses import Loss, sample_losses
-from gapscope.inspection.outputs import inspecting, samples_per_pass
+from gapscope.inspection.outputs import inspection_mode, samples_per_pass
+from gapscope.results.estimate import Estimate
+from gapscope.results.progress import progress
+from gapscope.results.result import RowResult
 
 if TYPE_CHECKING:
     import pandas
@@ -58,7 +58,7 @@ class ExcessRow:
         return self.measured / self.predicted if self.predicted else float("nan")
 
 
-class BatchNormExcess(Rows[ExcessRow]):
+class BatchNormExcess(RowResult[ExcessRow]):
     """The rows of `batch_norm_excess`, with a table."""
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -97,7 +97,7 @@ def _mean(values: Tensor) -> Estimate:
 class _Comparison:
     """A network in its population form, and what its loss gains by batch statistics in some layers."""
 
-    def __init__(self, subject: Subject, decay: GammaDecay) -> None:
+    def __init__(self, subject: EvaluationData, decay: GammaDecay) -> None:
         self.subject, self.decay = subject, decay
         parts = [self._population_chunk(x, y) for _, x, y in subject.chunks()]
         self.population_losses = torch.cat([losses for losses, _ in parts])
@@ -129,7 +129,7 @@ class _Comparison:
         expected = self.population_losses + sum(self.linear_gains[name] for name in names)
         gains = []
         per_chunk = max(1, self.subject.chunk_size // batch_size)
-        with hooked({name: self.subject.layers[name] for name in names}, by_batch), torch.no_grad():
+        with forward_hooks({name: self.subject.layers[name] for name in names}, by_batch), torch.no_grad():
             for batches in random_batches(len(self.subject.samples), batch_size, passes, per_chunk, generator):
                 parts = len(batches)
                 dealt = batches.T.reshape(-1)  # sample i belongs to batch i mod parts
@@ -192,10 +192,10 @@ def batch_norm_excess(
     >>> abs(row.ratio - 1) < 0.15
     True
     """
-    samples = with_targets(data)
+    samples = require_targets(data)
     for size in batch_sizes:
         check_range("batch_sizes (at least 2, below the number of samples)", size, 2, len(samples) - 1)
-    generator, loss = given_or_repeatable(generator), loss or sample_losses
+    generator, loss = resolve_generator(generator), loss or sample_losses
     network = copy.deepcopy(network)
     names = list(batch_norm_layers(network, layers))
     refresh_population(network, samples, samples=len(samples), layers=names, chunk_size=chunk_size)
@@ -207,10 +207,10 @@ def batch_norm_excess(
     }
     in_order = list(decays[batch_sizes[0]])
     rows = []
-    with inspecting(network):
+    with inspection_mode(network):
         chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network)
         in_layers = {name: network.get_submodule(name) for name in in_order}
-        comparison = _Comparison(Subject(network, in_layers, samples, loss, chunk_size), decays[batch_sizes[0]])
+        comparison = _Comparison(EvaluationData(network, in_layers, samples, loss, chunk_size), decays[batch_sizes[0]])
         wanted = [*in_order, ALL_LAYERS] if len(in_order) > 1 else in_order
         with progress("batch statistics", len(wanted) * len(decays)) as bar:
             for name, (size, decay) in itertools.product(wanted, decays.items()):

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapscope.results.estimate import Estimate
+from gapscope.batch_norm.gamma_decay.accumulators import SecondMoments
 from gapscope.batch_norm.gamma_decay.curvature import normalised_input
-from gapscope.batch_norm.gamma_decay.evaluation_data import Subject
-from gapscope.batch_norm.gamma_decay.accumulators import Blocks
+from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData
 from gapscope.batch_norm.layers._statistics import per_channel
-from gapscope.inspection.hooks import hooked
+from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.outputs import checked_outputs
+from gapscope.results.estimate import Estimate
 
 
-def noise_source(noise: Blocks) -> Callable[[int, torch.Generator], Tensor]:
+def gaussian_sampler(noise: SecondMoments) -> Callable[[int, torch.Generator], Tensor]:
     """Return a function that draws n Gaussian vectors (q, a), [n, 2C], of given covariance.
 
     Args:
@@ -58,8 +58,8 @@ def _moving(statistics: Tensor) -> Callable[..., Tensor]:
     return add
 
 
-def even_part(
-    subject: Subject, name: str, noise: Blocks, *, scale: float, draws: int, generator: torch.Generator
+def even_loss_excess(
+    subject: EvaluationData, name: str, noise: SecondMoments, *, scale: float, draws: int, generator: torch.Generator
 ) -> Estimate:
     r"""Mean over samples of $\frac12 E[\ell(\delta) + \ell(-\delta)] - \ell(0)$ for the noise of batch statistics.
 
@@ -79,7 +79,7 @@ def even_part(
         The mean, with its standard error over draws.
     """
     network, loss, n = subject.network, subject.loss, len(subject.samples)
-    source, means = noise_source(noise), []
+    source, means = gaussian_sampler(noise), []
     with torch.no_grad():
         for _ in range(draws):
             drawn = scale * source(n, generator)
@@ -87,7 +87,7 @@ def even_part(
             for part, x, y in subject.chunks():
                 plain = loss(checked_outputs(network(x), len(x)), y).double()
                 for statistics in (drawn[part], -drawn[part]):
-                    with hooked({name: subject.layers[name]}, _moving(statistics)):
+                    with forward_hooks({name: subject.layers[name]}, _moving(statistics)):
                         total += float((loss(network(x), y).double() - plain).sum()) / 2
             means.append(total / n)
     values = torch.tensor(means, dtype=torch.float64)

@@ -12,11 +12,11 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import is_parametrized
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.batch_norm.layers._statistics import per_channel
-from gapscope.batch_norm.norm_layers import chosen
-from gapscope.inspection.hooks import Weighted, hooked
-from gapscope.inspection.outputs import ready_inputs
+from gapscope.batch_norm.norm_layers import select_layers
+from gapscope.inspection.hooks import Weighted, forward_hooks
+from gapscope.inspection.outputs import prepare_inputs
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -46,7 +46,7 @@ def weight_normalize(network: Network, layers: Sequence[str] | None = None) -> N
     known = {name: module for name, module in network.named_modules() if isinstance(module, Weighted)}
     plain = {
         name: module
-        for name, module in chosen(known, layers, "linear or convolutional layers").items()
+        for name, module in select_layers(known, layers, "linear or convolutional layers").items()
         if not is_parametrized(module, "weight")
     }
     for name, module in plain.items():
@@ -108,7 +108,7 @@ def initialize_from_data(
     """
     check_range("std", std, 0, low_open=True)
     layers = _normalised_layers(network)
-    generator = given_or_repeatable(generator)
+    generator = resolve_generator(generator)
 
     def set_from_outputs(name: str, layer: Any, inputs: tuple[Any, ...], outputs: Tensor) -> Tensor:
         mean, deviation = _mean_and_deviation(layer, outputs)
@@ -128,6 +128,6 @@ def initialize_from_data(
             parameters.original0.fill_(1.0)
             if layer.bias is not None:
                 layer.bias.zero_()
-        with hooked(layers, set_from_outputs):
-            network(ready_inputs(network, x))
+        with forward_hooks(layers, set_from_outputs):
+            network(prepare_inputs(network, x))
     return network

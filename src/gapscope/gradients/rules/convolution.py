@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.gradients.contributions import Contribution, Dense, Factors
+from gapscope.gradients.contributions import Contribution, DenseJacobian, OuterProductFactors
 from gapscope.gradients.layer_rules import Call, layer_rule
 from gapscope.gradients.layouts import Columns, Windows
 
@@ -42,15 +42,15 @@ def convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) -> list[Con
     module = call.module
     places = gradient.flatten(3)
     weight, bias = call.parameters.get("weight"), call.parameters.get("bias")
-    bias_alone = [] if bias is None else [Dense((bias,), places.sum(3))]
+    bias_alone = [] if bias is None else [DenseJacobian((bias,), places.sum(3))]
     if weight is None:
         return [*bias_alone]
     inputs, groups = _padded(module, call.inputs), module.groups
     layout = Windows(bias is not None and groups == 1, module.kernel_size, module.stride, module.dilation)
     if groups == 1:
-        return [Factors((weight,) if bias is None else (weight, bias), inputs, places, layout)]
+        return [OuterProductFactors((weight,) if bias is None else (weight, bias), inputs, places, layout)]
     values = _grouped(layout.columns(inputs), places, groups, transposed=False)
-    return [Dense((weight,), values), *bias_alone]
+    return [DenseJacobian((weight,), values), *bias_alone]
 
 
 @layer_rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -59,7 +59,7 @@ def transposed_convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) 
     module = call.module
     c, n, o, *space = gradient.shape
     weight, bias = call.parameters.get("weight"), call.parameters.get("bias")
-    bias_alone = [] if bias is None else [Dense((bias,), gradient.flatten(3).sum(3))]
+    bias_alone = [] if bias is None else [DenseJacobian((bias,), gradient.flatten(3).sum(3))]
     if weight is None:
         return [*bias_alone]
     layout = Windows(False, module.kernel_size, module.stride, module.dilation)
@@ -73,5 +73,5 @@ def transposed_convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) 
     windows = windows.unflatten(3, reached)[(..., *(slice(size) for size in positions))].flatten(3)
     columns = inputs.flatten(2)
     if module.groups == 1:
-        return [Factors((weight,), columns, windows, Columns(ones=False), transposed=True), *bias_alone]
-    return [Dense((weight,), _grouped(columns, windows, module.groups, transposed=True)), *bias_alone]
+        return [OuterProductFactors((weight,), columns, windows, Columns(ones=False), transposed=True), *bias_alone]
+    return [DenseJacobian((weight,), _grouped(columns, windows, module.groups, transposed=True)), *bias_alone]

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import ReplaceLayer
-from gapscope.gradients.contributions import Contribution, Lookup
+from gapscope.gradients.contributions import Contribution, EmbeddingContribution
 from gapscope.gradients.layer_rules import Call, layer_rule
 
 
@@ -25,4 +25,4 @@ def embedding(call: Call, gradient: Float[Tensor, "c n *places e"]) -> list[Cont
     places = gradient.reshape(c, n, -1, e).transpose(2, 3)
     if module.padding_idx is not None:
         places = places * rows.ne(module.padding_idx)[:, None, :]
-    return [Lookup((call.parameters["weight"],), rows, places)]
+    return [EmbeddingContribution((call.parameters["weight"],), rows, places)]

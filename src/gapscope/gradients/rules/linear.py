@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from gapscope.gradients.contributions import Contribution, Dense, Factors
+from gapscope.gradients.contributions import Contribution, DenseJacobian, OuterProductFactors
 from gapscope.gradients.layer_rules import Call, layer_rule
 from gapscope.gradients.layouts import Tokens
 
@@ -19,6 +19,6 @@ def linear(call: Call, gradient: Float[Tensor, "c n *places o"]) -> list[Contrib
     weight, bias = call.parameters.get("weight"), call.parameters.get("bias")
     if weight is None:
         assert bias is not None
-        return [Dense((bias,), places.sum(3))]
+        return [DenseJacobian((bias,), places.sum(3))]
     parameters = (weight,) if bias is None else (weight, bias)
-    return [Factors(parameters, call.inputs, places, Tokens(ones=bias is not None))]
+    return [OuterProductFactors(parameters, call.inputs, places, Tokens(ones=bias is not None))]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.gradients.contributions import Contribution, Dense
+from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.frozen_batch_stats import uses_batch_statistics
 from gapscope.gradients.layer_rules import Call, Rule, layer_rule
 
@@ -24,7 +24,7 @@ def _scale_and_shift(
     for name, parameter in call.parameters.items():
         values = gradient * normalized() if name == "weight" else gradient
         values = values.sum(summed) if summed else values
-        contributions.append(Dense((parameter,), values.flatten(2)))
+        contributions.append(DenseJacobian((parameter,), values.flatten(2)))
     return contributions
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.gradients.contributions import Contribution, Dense
+from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.layer_rules import Call, layer_rule
 
 
@@ -15,5 +15,5 @@ def prelu(call: Call, gradient: Float[Tensor, "c n *output"]) -> list[Contributi
     weight = call.parameters["weight"]
     values = gradient * call.inputs.clamp(max=0)
     if weight.numel() == 1:
-        return [Dense((weight,), values.flatten(2).sum(2, keepdim=True))]
-    return [Dense((weight,), values.flatten(3).sum(3) if values.ndim > 3 else values)]
+        return [DenseJacobian((weight,), values.flatten(2).sum(2, keepdim=True))]
+    return [DenseJacobian((weight,), values.flatten(3).sum(3) if values.ndim > 3 else values)]

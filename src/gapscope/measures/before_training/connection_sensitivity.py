@@ -5,10 +5,10 @@ from __future__ import annotations
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from gapscope.results.estimate import Estimate
 from gapscope.inspection.outputs import as_real
 from gapscope.measures._gradients import mean_gradient
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -20,8 +20,8 @@ from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
     aggregation="sum over weights",
     cost="1 forward and 1 backward pass",
     cost_class="backward",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="closed form",
     sampling=Sampling("whole", 256, lambda k: 4),
     reference="Lee, Ajanthan and Torr 2019 (arXiv:1810.02340), eq. 5; Abdelfattah et al. 2021, eq. 1",

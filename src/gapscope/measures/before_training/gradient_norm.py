@@ -6,9 +6,9 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.measures._gradients import mean_gradient
-from gapscope.measures._numbers import Numbers
+from gapscope.measures._numbers import Scalars
 from gapscope.measures._perturbed import norm_of
-from gapscope.measures.registry import Number, Sampling, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 
 
 @register_measure(
@@ -16,13 +16,13 @@ from gapscope.measures.registry import Number, Sampling, register_measure
     title="size of the gradient of the loss",
     needs=("inputs", "targets"),
     numbers={
-        "whole": Number("loss / weight units", "none", "L2 norm over all trainable parameters"),
-        "sum": Number("loss / weight units", "none", "sum over matrices of their Frobenius norms"),
+        "whole": ScalarInfo("loss / weight units", "none", "L2 norm over all trainable parameters"),
+        "sum": ScalarInfo("loss / weight units", "none", "sum over matrices of their Frobenius norms"),
     },
     cost="1 forward and 1 backward pass",
     cost_class="backward",
-    by_default=False,
-    unchanged_by=("unit permutation", "head shift"),
+    default=False,
+    invariances=("unit permutation", "head shift"),
     oracle="closed form",
     sampling=Sampling("whole", 256, lambda k: 4),
     reference="Abdelfattah et al. 2021 (arXiv:2101.08134), Sec. 3.2 (grad_norm)",
@@ -33,7 +33,7 @@ def gradient_norm(
     y: Shaped[Tensor, "n ..."],
     *,
     chunk_size: int | None = None,
-) -> Numbers:
+) -> Scalars:
     r"""Norm of the gradient of the mean loss over all trainable weights, and the sum of the layers' norms; exact.
 
     The sum is over weights of two or more dimensions, $\sum_l \lVert \nabla_{W_l} L \rVert_F$, as zero-cost proxies
@@ -61,4 +61,4 @@ def gradient_norm(
     gradient = mean_gradient(network, x, y, chunk_size=chunk_size)
     shapes = [parameter.ndim for parameter in network.parameters() if parameter.requires_grad]
     layers = [norm_of([tensor]) for tensor, ndim in zip(gradient, shapes, strict=True) if ndim >= 2]
-    return Numbers({"whole": norm_of(gradient), "sum": sum(layers, 0.0)})
+    return Scalars({"whole": norm_of(gradient), "sum": sum(layers, 0.0)})

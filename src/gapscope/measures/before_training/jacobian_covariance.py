@@ -7,14 +7,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.results.estimate import Estimate
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
-from gapscope.gradients.input_gradients import gradient_by_inputs
-from gapscope.inspection.independence import check_samples_alone
-from gapscope.inspection.outputs import checked_outputs, measuring, samples_per_pass
+from gapscope.gradients.input_gradients import input_gradient
+from gapscope.inspection.independence import check_sample_independence
+from gapscope.inspection.outputs import checked_outputs, measurement_mode, samples_per_pass
 from gapscope.measures._noisy_outputs import continuous_inputs
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 def correlation_score(rows: Float[Tensor, "n d"]) -> float:
@@ -34,8 +34,8 @@ def correlation_score(rows: Float[Tensor, "n d"]) -> float:
     aggregation="mean over eigenvalues, and over groups of samples",
     cost="1 forward and 1 backward pass",
     cost_class="backward",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="dense correlations",
     sampling=Sampling("own", 256, lambda k: 4),
     stream="Jacobian groups",
@@ -75,20 +75,20 @@ def jacobian_covariance(
     check_range("group_size", group_size, 2)
     if len(x) < 2:
         raise InvalidInput("jacobian_covariance needs two samples or more; got one.")
-    with measuring(network) as network:
+    with measurement_mode(network) as network:
         x = continuous_inputs(network, x)
-        check_samples_alone(network, x[:64])
+        check_sample_independence(network, x[:64])
 
         def rows(part: Tensor) -> Tensor:
             part = part.detach().requires_grad_()
             outputs = checked_outputs(network(part.clone()), len(part))
-            return gradient_by_inputs(network, outputs.sum(), part, create_graph=False).flatten(1).cpu()
+            return input_gradient(network, outputs.sum(), part, create_graph=False).flatten(1).cpu()
 
         size = samples_per_pass(network, x, chunk_size, one_pass=rows, at_most=256)
         gradients = torch.cat([rows(x[part]) for part in slices(len(x), size)])
     order = torch.arange(len(x))
     if len(x) > group_size:
-        order = torch.randperm(len(x), generator=given_or_repeatable(generator, "Jacobian groups"))
+        order = torch.randperm(len(x), generator=resolve_generator(generator, "Jacobian groups"))
     groups = [part for part in order.split(group_size) if len(part) == min(group_size, len(x))]
     scores = torch.tensor([correlation_score(gradients[part]) for part in groups], dtype=torch.float64)
     return Estimate(scores.mean().item(), scores.std().item() / len(scores) ** 0.5 if len(scores) > 1 else None)

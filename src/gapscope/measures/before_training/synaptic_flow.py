@@ -7,9 +7,9 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.results.estimate import Estimate
-from gapscope.measures._powered import powered
+from gapscope.measures._powered import with_powered_weights
 from gapscope.measures.registry import EVERYTHING, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -21,8 +21,8 @@ from gapscope.measures.registry import EVERYTHING, register_measure
     aggregation="log of the sum over weights",
     cost="1 forward and 1 backward pass of one input",
     cost_class="weights",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="closed form of homogeneous networks",
     reference="Tanaka et al. 2020 (arXiv:2006.05467), eq. 2; Abdelfattah et al. 2021 (arXiv:2101.08134), Sec. 3.2",
 )
@@ -50,7 +50,7 @@ def synaptic_flow(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Estimate:
     1.098612
     """
     weights = [parameter for parameter in network.parameters() if parameter.requires_grad and parameter.ndim >= 2]
-    with powered(network, x, 1) as seen:
+    with with_powered_weights(network, x, 1) as seen:
         leaves = [seen.stand_in[weight] for weight in weights]
         if not leaves:
             raise NotMeasurable("Synaptic flow needs a trainable weight of two dimensions; there is none.")

@@ -9,11 +9,11 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice
-from gapscope.results.estimate import Estimate
-from gapscope.base.random_streams import given_or_repeatable
-from gapscope.inspection.outputs import measuring, network_outputs, ready_inputs
+from gapscope.base.random_streams import resolve_generator
+from gapscope.inspection.outputs import measurement_mode, network_outputs, prepare_inputs
 from gapscope.measures._gradients import sample_square_norms
 from gapscope.measures.registry import Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 def _sampled(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[Tensor, " n"]:
@@ -32,8 +32,8 @@ def _sampled(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[T
     aggregation="mean over samples, sum over weights",
     cost="1 forward pass and 2 backward passes",
     cost_class="backward",
-    by_default=False,
-    unchanged_by=("unit permutation", "head shift"),
+    default=False,
+    invariances=("unit permutation", "head shift"),
     oracle="dense per-sample gradients",
     sampling=Sampling("mean", 64, lambda k: 6),
     reference="Jastrzebski et al. 2021 (arXiv:2012.14193), eq. 1, with the labels given",
@@ -83,7 +83,7 @@ def fisher_trace(
         if y is None:
             raise InvalidInput("fisher_trace needs targets y; got None. Pass them, or labels='sampled'.")
         return Estimate(sample_square_norms(network, x, y, chunk_size=chunk_size).mean().item())
-    with measuring(network) as measured:
-        outputs = network_outputs(measured, ready_inputs(measured, x), chunk_size=chunk_size)
-    norms = sample_square_norms(network, x, _sampled(outputs, given_or_repeatable(generator)), chunk_size=chunk_size)
+    with measurement_mode(network) as measured:
+        outputs = network_outputs(measured, prepare_inputs(measured, x), chunk_size=chunk_size)
+    norms = sample_square_norms(network, x, _sampled(outputs, resolve_generator(generator)), chunk_size=chunk_size)
     return Estimate(float(norms.mean()), float(norms.std()) / len(norms) ** 0.5)

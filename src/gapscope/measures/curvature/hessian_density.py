@@ -7,10 +7,10 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable, check_range
-from gapscope.results.estimate import Estimate
 from gapscope.measures._krylov import STREAM, krylov
-from gapscope.measures._numbers import Numbers
-from gapscope.measures.registry import Number, Sampling, register_measure
+from gapscope.measures._numbers import Scalars
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -18,16 +18,18 @@ from gapscope.measures.registry import Number, Sampling, register_measure
     title="spread of the curvature over directions",
     needs=("inputs", "targets"),
     numbers={
-        "smallest": Number("loss / squared weight units", "higher", "of the mean loss over samples"),
-        "negative_share": Number("fraction", "lower", "of the summed magnitudes of eigenvalues"),
-        "dimension": Number("eigenvalues", "none", "squared sum over sum of squares", "number of curved directions"),
+        "smallest": ScalarInfo("loss / squared weight units", "higher", "of the mean loss over samples"),
+        "negative_share": ScalarInfo("fraction", "lower", "of the summed magnitudes of eigenvalues"),
+        "dimension": ScalarInfo(
+            "eigenvalues", "none", "squared sum over sum of squares", "number of curved directions"
+        ),
     },
     cost="40 Hessian-vector products, each about 3 forward and backward passes",
     cost_class="many",
-    by_default=False,
-    unchanged_by=("unit permutation", "head shift"),
+    default=False,
+    invariances=("unit permutation", "head shift"),
     oracle="dense Hessian",
-    peers=("PyHessian",),
+    cross_checks=("PyHessian",),
     sampling=Sampling("whole", 64, lambda k: 430),
     stream=STREAM,
     reference="Ghorbani, Krishnan and Xiao 2019 (arXiv:1901.10159), Sec. 2; quadrature of Golub and Welsch 1969",
@@ -41,7 +43,7 @@ def hessian_density(
     steps: int = 20,
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
-) -> Numbers:
+) -> Scalars:
     r"""Three numbers of the Hessian's spectral density, by stochastic Lanczos quadrature.
 
     Runs from random vectors give nodes $\lambda_j$ with weights $w_j$, whose sums estimate means over all
@@ -94,4 +96,4 @@ def hessian_density(
         "negative_share": Estimate(share, errors[0]),
         "dimension": Estimate(dimension, errors[1]),
     }
-    return Numbers(values)
+    return Scalars(values)

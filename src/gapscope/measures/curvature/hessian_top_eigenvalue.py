@@ -7,9 +7,9 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
-from gapscope.results.estimate import Estimate
 from gapscope.measures._krylov import STREAM, krylov
 from gapscope.measures.registry import Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -21,10 +21,10 @@ from gapscope.measures.registry import Sampling, register_measure
     aggregation="of the mean loss over samples",
     cost="up to 30 Hessian-vector products, each about 3 forward and backward passes",
     cost_class="many",
-    by_default=False,
-    unchanged_by=("unit permutation", "head shift"),
+    default=False,
+    invariances=("unit permutation", "head shift"),
     oracle="dense Hessian",
-    peers=("PyHessian",),
+    cross_checks=("PyHessian",),
     sampling=Sampling("whole", 64, lambda k: 250),
     stream=STREAM,
     reference="Lanczos 1950; Yao et al. 2020 (arXiv:1912.07145), Sec. III-B",

@@ -9,13 +9,13 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
-from gapscope.results.estimate import Estimate
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import sample_losses
-from gapscope.inspection.outputs import measuring, network_outputs, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import measurement_mode, network_outputs, prepare_inputs, samples_per_pass
 from gapscope.measures._perturbed import at_weights, loss_and_gradient, trainable
 from gapscope.measures.registry import Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 def _losses_at_the_weights(network: nn.Module, samples: Samples, size: int) -> Float[Tensor, " n"]:
@@ -34,8 +34,8 @@ def _losses_at_the_weights(network: nn.Module, samples: Samples, size: int) -> F
     aggregation="mean over draws and chains",
     cost="1 forward and 1 backward pass of a batch a step, 400 steps",
     cost_class="many",
-    by_default=False,
-    unchanged_by=("unit permutation", "head shift"),
+    default=False,
+    invariances=("unit permutation", "head shift"),
     oracle="closed form of a quadratic loss",
     sampling=Sampling("whole", 256, lambda k: 600),
     reference="Lau et al. 2023 (arXiv:2308.12108), Sec. 4: estimator and sampler",
@@ -89,11 +89,11 @@ def local_learning_coefficient(
     check_range("step_size", step_size, 0, low_open=True)
     if len(x) < 2:
         raise InvalidInput("local_learning_coefficient needs two samples or more, for its temperature; got one.")
-    n, source = len(x), given_or_repeatable(generator, "Langevin dynamics")
+    n, source = len(x), resolve_generator(generator, "Langevin dynamics")
     scale = n / math.log(n)
     seeds = torch.randint(2**62, (chains,), generator=source, device=source.device).tolist()
-    with measuring(network) as network:
-        samples = Samples(ready_inputs(network, x), ready_inputs(network, y))
+    with measurement_mode(network) as network:
+        samples = Samples(prepare_inputs(network, x), prepare_inputs(network, y))
         own = [parameter.detach() for parameter in trainable(network)]
         size = samples_per_pass(network, samples.inputs, None, one_pass=network, at_most=256)
         at_home = _losses_at_the_weights(network, samples, size)

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.results.estimate import Estimate
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.measures._augmented import Draws, UnitRange, check_images, cropped, erased, flipped, saturated
 from gapscope.measures._first_layer import first_layer_margin
-from gapscope.measures._forward import labelled
+from gapscope.measures._forward import check_labelled
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -25,10 +25,10 @@ from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
     aggregation="mean over samples",
     cost="1 forward and 1 backward pass",
     cost_class="backward",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="distance to a linear boundary",
-    peers=("PGDL first place",),
+    cross_checks=("PGDL first place",),
     sampling=Sampling("own", 128, lambda k: 4),
     stream="augmentation",
     reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.2; after Jiang et al. 2019 (arXiv:1810.00113)",
@@ -65,9 +65,9 @@ def augmentation_margin(
     Raises:
         NotMeasurable: The inputs are no images, there is no first layer, or it does not vary.
     """
-    samples = labelled("augmentation_margin", x, y)
+    samples = check_labelled("augmentation_margin", x, y)
     check_images(x)
-    source = given_or_repeatable(generator, "augmentation")
+    source = resolve_generator(generator, "augmentation")
     draws, images = Draws.of(len(x), source), UnitRange.of(x)
     taken = torch.rand(len(x), 4, 1, 1, 1, generator=source).to(x.device) < 0.5
     inputs = x.detach()

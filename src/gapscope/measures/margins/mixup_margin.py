@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gapscope.results.estimate import Estimate
 from gapscope.measures._first_layer import first_layer_margin
-from gapscope.measures._forward import labelled
-from gapscope.measures._mixing import STREAM, mixed, partners
+from gapscope.measures._forward import check_labelled
+from gapscope.measures._mixing import STREAM, mixup, same_class_partners
 from gapscope.measures._noisy_outputs import continuous_inputs
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -25,10 +25,10 @@ from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
     aggregation="mean over samples",
     cost="1 forward and 1 backward pass",
     cost_class="backward",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="distance to a linear boundary",
-    peers=("PGDL first place",),
+    cross_checks=("PGDL first place",),
     sampling=Sampling("own", 128, lambda k: 4),
     stream=STREAM,
     reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.2; after Jiang et al. 2019 (arXiv:1810.00113)",
@@ -64,7 +64,7 @@ def mixup_margin(
         InvalidInput: The inputs are token ids.
         NotMeasurable: There is no first layer, or it does not vary.
     """
-    samples = labelled("mixup_margin", x, y)
-    pairs = partners(y, generator)
-    inputs = mixed(continuous_inputs(network, x), pairs, slice(len(x)))
+    samples = check_labelled("mixup_margin", x, y)
+    pairs = same_class_partners(y, generator)
+    inputs = mixup(continuous_inputs(network, x), pairs, slice(len(x)))
     return first_layer_margin(network, replace(samples, inputs=inputs), chunk_size)

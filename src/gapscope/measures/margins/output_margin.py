@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.measures._forward import forward_pass, labelled, low_margin, margins_of
-from gapscope.measures._numbers import Numbers
-from gapscope.measures.registry import EVERYTHING, Number, Sampling, register_measure
+from gapscope.measures._forward import check_labelled, forward_pass, low_margin, margins_of
+from gapscope.measures._numbers import Scalars
+from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 
 
 @register_measure(
@@ -18,21 +18,23 @@ from gapscope.measures.registry import EVERYTHING, Number, Sampling, register_me
     title="lead of the right class over the next one",
     needs=("inputs", "labels"),
     numbers={
-        "percentile_10": Number("logits", "higher", "k-th smallest over samples, k = n // 10", "a tenth lies below"),
-        "median": Number("logits", "higher", "median over samples"),
-        "inverse_square": Number("1 / squared logits", "lower", "of the 10th percentile"),
+        "percentile_10": ScalarInfo(
+            "logits", "higher", "k-th smallest over samples, k = n // 10", "a tenth lies below"
+        ),
+        "median": ScalarInfo("logits", "higher", "median over samples"),
+        "inverse_square": ScalarInfo("1 / squared logits", "lower", "of the 10th percentile"),
     },
     cost="1 forward pass",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="closed form",
-    peers=("robust-generalization-measures",),
+    cross_checks=("robust-generalization-measures",),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 22",
 )
 def output_margin(
     network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
-) -> Numbers:
+) -> Scalars:
     r"""Margin $\gamma_i = f_y(x_i) - \max_{j \ne y} f_j(x_i)$: 10th percentile, median, and $1 / \gamma^2$; exact.
 
     The percentile is the k-th smallest margin, k = n // 10 (at least 1), negative where more than a tenth of the
@@ -54,11 +56,11 @@ def output_margin(
     >>> found["percentile_10"], found["median"], found["inverse_square"]
     (0.5, 1.25, 4.0)
     """
-    labelled("output_margin", x, y)
+    check_labelled("output_margin", x, y)
     margins = margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu())
     low = low_margin(margins)
     inverse = 1 / low**2 if low else math.inf
-    return Numbers(
+    return Scalars(
         {
             "percentile_10": low,
             "median": torch.quantile(margins, 0.5).item(),

@@ -7,15 +7,15 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.results.estimate import Estimate
 from gapscope.base.samples import slices
 from gapscope.gradients.double_backward import differentiable_kernels
-from gapscope.inspection.independence import check_samples_alone
+from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.losses import sample_losses
-from gapscope.inspection.outputs import as_real, checked_outputs, measuring, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import as_real, checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._directional import output_change
-from gapscope.measures._forward import labelled
+from gapscope.measures._forward import check_labelled
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -27,8 +27,8 @@ from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
     aggregation="mean over samples",
     cost="1 forward pass and 2 backward passes",
     cost_class="backward",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="closed form of homogeneous networks; dense per-sample gradients",
     sampling=Sampling("mean", 64, lambda k: 5),
     reference="Liang, Poggio, Rakhlin and Stokes 2019 (arXiv:1711.01530), Sec. 3",
@@ -61,11 +61,11 @@ def fisher_rao_norm(
     >>> bool(abs(found - (2 / (1 + torch.e**-2)) ** 2) < 1e-5)  # <dl/df, f> = p_0 f_0 + (p_1 - 1) f_1
     True
     """
-    labelled("fisher_rao_norm", x, y)
+    check_labelled("fisher_rao_norm", x, y)
     total = 0.0
-    with measuring(network) as network, differentiable_kernels(network.modules()):
-        x = ready_inputs(network, x)
-        check_samples_alone(network, x[:64])
+    with measurement_mode(network) as network, differentiable_kernels(network.modules()):
+        x = prepare_inputs(network, x)
+        check_sample_independence(network, x[:64])
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         if not parameters:
             raise NotMeasurable("A derivative by the weights needs trainable parameters; the network has none.")
@@ -78,7 +78,7 @@ def fisher_rao_norm(
             (by_outputs,) = torch.autograd.grad(sample_losses(outputs, labels).sum(), outputs)
             return (by_outputs * along).sum(1)
 
-        labels = ready_inputs(network, y)
+        labels = prepare_inputs(network, y)
         chunk_size = samples_per_pass(
             network, x, chunk_size, one_pass=lambda first: changes(first, labels[: len(first)])
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from gapscope.measures._numbers import Numbers
+from gapscope.measures._numbers import Scalars
 from gapscope.measures._weights import layer_weights, log_products, squared_frobenius_norms
-from gapscope.measures.registry import EVERYTHING, Number, register_measure
+from gapscope.measures.registry import EVERYTHING, ScalarInfo, register_measure
 
 
 @register_measure(
@@ -15,18 +15,18 @@ from gapscope.measures.registry import EVERYTHING, Number, register_measure
     title="size of the weights, layer by layer",
     needs=("inputs",),
     numbers={
-        "log_product": Number("nats", "lower", "sum over layers of the log of the squared norm", "product"),
-        "log_sum": Number("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
+        "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
+        "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
     },
     cost="no pass (1 sample, to find batch norms)",
     cost_class="weights",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="closed form",
-    peers=("robust-generalization-measures",),
+    cross_checks=("robust-generalization-measures",),
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 37 and 39; Dziugaite et al. 2020 (arXiv:2010.11924)",
 )
-def frobenius_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Numbers:
+def frobenius_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
     r"""Squared Frobenius norms of L weights, $\sum_l \log \lVert W_l \rVert_F^2$, and their balanced sum; exact.
 
     The sum is $\log \big( L (\prod_l \lVert W_l \rVert_F^2)^{1/L} \big)$: the smallest value that
@@ -51,4 +51,4 @@ def frobenius_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Numbers:
     >>> round(frobenius_norms(network, torch.ones(1, 2)).numbers()["log_product"], 6)  # log 4 + log 2
     2.079442
     """
-    return Numbers(log_products(squared_frobenius_norms(layer_weights(network, x))))
+    return Scalars(log_products(squared_frobenius_norms(layer_weights(network, x))))

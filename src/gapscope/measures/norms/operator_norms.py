@@ -10,10 +10,10 @@ from jaxtyping import Float, Inexact, Shaped
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from gapscope.inspection.memoization import shared
-from gapscope.measures._numbers import Numbers
+from gapscope.inspection.memoization import memoize
+from gapscope.measures._numbers import Scalars
 from gapscope.measures._weights import LayerWeight, layer_weights, log_products, squared_singular_values
-from gapscope.measures.registry import EVERYTHING, Number, register_measure
+from gapscope.measures.registry import EVERYTHING, ScalarInfo, register_measure
 
 
 def circular_operator_norm(
@@ -87,7 +87,7 @@ def _squared_norm(layer: LayerWeight, plain: Tensor) -> float:
     )
 
 
-@shared
+@memoize
 def squared_operator_norms(network: nn.Module, x: Tensor) -> Float[Tensor, " l"]:
     """Return the squared norm of every layer's operator, in the order of `layer_weights`."""
     plain = squared_singular_values(network, x)
@@ -100,18 +100,18 @@ def squared_operator_norms(network: nn.Module, x: Tensor) -> Float[Tensor, " l"]
     title="largest stretching by the layers as they act on whole inputs",
     needs=("inputs",),
     numbers={
-        "log_product": Number("nats", "lower", "sum over layers of the log of the squared norm", "product"),
-        "log_sum": Number("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
+        "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
+        "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
     },
     cost="no pass; eigenvalues of every layer's Gram matrix at every frequency of its input",
     cost_class="weights",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="the operator as a dense matrix",
-    peers=("robust-generalization-measures",),
+    cross_checks=("robust-generalization-measures",),
     reference="Sedghi, Gupta and Long 2019 (arXiv:1805.10408), Theorem 6",
 )
-def operator_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Numbers:
+def operator_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
     r"""Squared spectral norms of the layers as operators: $\sum_l \log \sigma_1^2$, and their balanced sum.
 
     A convolution counts as the linear map of whole feature maps, on the positions that its input has for these data,
@@ -133,4 +133,4 @@ def operator_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Numbers:
     >>> round(operator_norms(network, torch.ones(1, 1, 8))["log_product"], 6)  # log 9
     2.197225
     """
-    return Numbers(log_products(squared_operator_norms(network, x)))
+    return Scalars(log_products(squared_operator_norms(network, x)))

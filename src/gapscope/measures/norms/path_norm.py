@@ -5,9 +5,9 @@ from __future__ import annotations
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from gapscope.results.estimate import Estimate
 from gapscope.measures._powered import path_sum
 from gapscope.measures.registry import register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -19,10 +19,10 @@ from gapscope.measures.registry import register_measure
     aggregation="sum over paths of the squared product of weights",
     cost="1 forward pass of one input",
     cost_class="weights",
-    by_default=False,
-    unchanged_by=("layer rescaling", "unit permutation"),
+    default=False,
+    invariances=("layer rescaling", "unit permutation"),
     oracle="sum over all paths, enumerated",
-    peers=("robust-generalization-measures",),
+    cross_checks=("robust-generalization-measures",),
     reference="Neyshabur, Tomioka and Srebro 2015 (arXiv:1503.00036), eq. 7; Jiang et al. 2020, eq. 44",
 )
 def path_norm(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Estimate:

@@ -6,10 +6,10 @@ from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.results.estimate import Estimate
-from gapscope.measures._forward import forward_pass, labelled, low_margin, margins_of
+from gapscope.measures._forward import check_labelled, forward_pass, low_margin, margins_of
 from gapscope.measures._powered import path_sum
 from gapscope.measures.registry import Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -20,10 +20,10 @@ from gapscope.measures.registry import Sampling, register_measure
     direction="lower",
     aggregation="sum over paths, over the squared margin",
     cost="1 forward pass",
-    by_default=False,
-    unchanged_by=("layer rescaling", "unit permutation"),
+    default=False,
+    invariances=("layer rescaling", "unit permutation"),
     oracle="closed form",
-    peers=("robust-generalization-measures",),
+    cross_checks=("robust-generalization-measures",),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 43; Dziugaite et al. 2020",
 )
@@ -54,7 +54,7 @@ def path_norm_over_margin(
     >>> path_norm_over_margin(network, torch.tensor([[3.0, 1.0]]).repeat(3, 1), y)  # 2 / (3 - 1)^2
     0.5
     """
-    labelled("path_norm_over_margin", x, y)
+    check_labelled("path_norm_over_margin", x, y)
     margin = low_margin(margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu()))
     if margin == 0:
         raise NotMeasurable("A norm over the margin needs a margin other than zero; it is 0. Train the network.")

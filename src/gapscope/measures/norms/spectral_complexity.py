@@ -9,10 +9,10 @@ from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.results.estimate import Estimate
-from gapscope.measures._forward import forward_pass, labelled, low_margin, margins_of
+from gapscope.measures._forward import check_labelled, forward_pass, low_margin, margins_of
 from gapscope.measures._weights import layer_weights, log_products, squared_frobenius_norms, squared_singular_values
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 def log_spectral_bound(network: nn.Module, x: Tensor, y: Tensor, squares: Tensor, chunk_size: int | None) -> float:
@@ -36,10 +36,10 @@ def log_spectral_bound(network: nn.Module, x: Tensor, y: Tensor, squares: Tensor
     direction="lower",
     aggregation="log of a product and a sum over layers, over the squared margin",
     cost="1 forward pass",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="closed form",
-    peers=("robust-generalization-measures",),
+    cross_checks=("robust-generalization-measures",),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 30 (orig-main)",
 )
@@ -72,6 +72,6 @@ def spectral_complexity(
     >>> round(spectral_complexity(network, torch.tensor([[2.0, 1.0]]).repeat(3, 1), y), 6)  # 0 - 0 + log 2
     0.693147
     """
-    labelled("spectral_complexity", x, y)
+    check_labelled("spectral_complexity", x, y)
     squares = squared_frobenius_norms(layer_weights(network, x))
     return Estimate(log_spectral_bound(network, x, y, squares, chunk_size))

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.results.estimate import Estimate
-from gapscope.measures._forward import labelled
+from gapscope.measures._forward import check_labelled
 from gapscope.measures._weights import layer_weights
 from gapscope.measures.norms.spectral_complexity import log_spectral_bound
 from gapscope.measures.registry import Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -23,10 +23,10 @@ from gapscope.measures.registry import Sampling, register_measure
     direction="lower",
     aggregation="log of a product and a sum over layers, over the squared margin",
     cost="1 forward pass",
-    by_default=False,
-    unchanged_by=("head shift",),
+    default=False,
+    invariances=("head shift",),
     oracle="closed form",
-    peers=("robust-generalization-measures",),
+    cross_checks=("robust-generalization-measures",),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 29 (init-main)",
 )
@@ -35,7 +35,7 @@ def spectral_distance_complexity(
     x: Shaped[Tensor, "n ..."],
     y: Int[Tensor, " n"],
     *,
-    initial: Mapping[str, Tensor],
+    initial_state: Mapping[str, Tensor],
     chunk_size: int | None = None,
 ) -> Estimate:
     r"""Main term of the spectrally normalised margin bound, around the initial weights; exact.
@@ -50,7 +50,7 @@ def spectral_distance_complexity(
         network: Classifier that returns logits [n, K].
         x: Inputs, the training data.
         y: Class labels.
-        initial: Its state dictionary before training.
+        initial_state: Its state dictionary before training.
         chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
@@ -58,7 +58,7 @@ def spectral_distance_complexity(
 
     Raises:
         NotMeasurable: The margin is zero, or no weight has moved.
-        InvalidInput: `initial` is of another network.
+        InvalidInput: `initial_state` is of another network.
 
     >>> network = nn.Linear(2, 2, bias=False)
     >>> _ = nn.init.eye_(network.weight)
@@ -67,6 +67,6 @@ def spectral_distance_complexity(
     >>> spectral_distance_complexity(network, x, y, initial=initial)  # 0 - 0 + log 1
     0
     """
-    labelled("spectral_distance_complexity", x, y)
-    moved = [layer.difference.square().sum().cpu() for layer in layer_weights(network, x, initial)]
+    check_labelled("spectral_distance_complexity", x, y)
+    moved = [layer.difference.square().sum().cpu() for layer in layer_weights(network, x, initial_state)]
     return Estimate(log_spectral_bound(network, x, y, torch.stack(moved), chunk_size))

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from gapscope.measures._numbers import Numbers
+from gapscope.measures._numbers import Scalars
 from gapscope.measures._weights import log_products, squared_singular_values
-from gapscope.measures.registry import EVERYTHING, Number, register_measure
+from gapscope.measures.registry import EVERYTHING, ScalarInfo, register_measure
 
 
 @register_measure(
@@ -16,18 +16,18 @@ from gapscope.measures.registry import EVERYTHING, Number, register_measure
     title="largest stretching by the weights, layer by layer",
     needs=("inputs",),
     numbers={
-        "log_product": Number("nats", "lower", "sum over layers of the log of the squared norm", "product"),
-        "log_sum": Number("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
+        "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
+        "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
     },
     cost="no pass; eigenvalues of every layer's smaller Gram matrix",
     cost_class="weights",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="closed form; singular values by LAPACK",
-    peers=("robust-generalization-measures",),
+    cross_checks=("robust-generalization-measures",),
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 32 and 35; reshaped as in Yoshida and Miyato 2017, Sec. 3.2",
 )
-def spectral_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Numbers:
+def spectral_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
     r"""Squared spectral norms of L weight matrices: $\sum_l \log \sigma_1(W_l)^2$, and their balanced sum; exact.
 
     A kernel [O, I, h, w] counts as the matrix [O, I h w]; `operator_norms` takes the operator that it stands for. The
@@ -50,4 +50,4 @@ def spectral_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Numbers:
     2.197225
     """
     spectra = squared_singular_values(network, x)
-    return Numbers(log_products(torch.stack([values[-1] for values in spectra.values()])))
+    return Scalars(log_products(torch.stack([values[-1] for values in spectra.values()])))

@@ -7,9 +7,9 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.measures._numbers import Numbers
+from gapscope.measures._numbers import Scalars
 from gapscope.measures._weights import squared_singular_values
-from gapscope.measures.registry import EVERYTHING, Number, register_measure
+from gapscope.measures.registry import EVERYTHING, ScalarInfo, register_measure
 
 
 @register_measure(
@@ -17,18 +17,18 @@ from gapscope.measures.registry import EVERYTHING, Number, register_measure
     title="number of directions that the weights use",
     needs=("inputs",),
     numbers={
-        "sum": Number("singular values", "lower", "sum over layers"),
-        "mean": Number("singular values", "lower", "mean over layers"),
+        "sum": ScalarInfo("singular values", "lower", "sum over layers"),
+        "mean": ScalarInfo("singular values", "lower", "mean over layers"),
     },
     cost="no pass; eigenvalues of every layer's smaller Gram matrix",
     cost_class="weights",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="closed form",
-    peers=("robust-generalization-measures", "WeightWatcher"),
+    cross_checks=("robust-generalization-measures", "WeightWatcher"),
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 33; Dziugaite et al. 2020, fro-over-spec",
 )
-def stable_rank(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Numbers:
+def stable_rank(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
     r"""Stable ranks $\lVert W_l \rVert_F^2 / \sigma_1(W_l)^2$ of the weight matrices, their sum and their mean; exact.
 
     Between 1 (one direction) and the rank. Which weights count, and batch norm, as for `frobenius_norms`.
@@ -52,4 +52,4 @@ def stable_rank(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Numbers:
     if any(float(values[-1]) == 0 for values in spectra):
         raise NotMeasurable("A stable rank needs weights other than zero; one weight matrix is all zero.")
     ranks = torch.stack([values.sum() / values[-1] for values in spectra])
-    return Numbers({"sum": ranks.sum().item(), "mean": ranks.mean().item()})
+    return Scalars({"sum": ranks.sum().item(), "mean": ranks.mean().item()})

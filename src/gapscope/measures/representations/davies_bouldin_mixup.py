@@ -8,17 +8,17 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from gapscope.base.errors import NotMeasurable, check_range
-from gapscope.results.estimate import Estimate
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
-from gapscope.inspection.hooks import tapped
-from gapscope.inspection.outputs import measuring, ready_inputs, samples_per_pass
+from gapscope.inspection.hooks import capture_outputs
+from gapscope.inspection.outputs import measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._first_layer import first_layer
-from gapscope.measures._forward import labelled
+from gapscope.measures._forward import check_labelled
 from gapscope.measures._mixing import STREAM, mixed_logits
-from gapscope.measures._numbers import Numbers
-from gapscope.measures.registry import EVERYTHING, Number, Sampling, register_measure
+from gapscope.measures._numbers import Scalars
+from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.measures.robustness.mixup_robustness import mean_with_error
+from gapscope.results.estimate import Estimate
 
 POOLED = 4
 
@@ -61,15 +61,15 @@ def _pooled(features: Tensor, module: nn.Module) -> Float[Tensor, "n d"]:
     title="overlap of the classes at the first layer, times the error on mixtures",
     needs=("inputs", "labels"),
     numbers={
-        "product": Number("index", "lower", "of the two below"),
-        "davies_bouldin": Number("index", "lower", "mean over batches", "overlap of the classes"),
-        "mixup_error": Number("fraction of samples", "lower", "mean over samples", "error on mixtures"),
+        "product": ScalarInfo("index", "lower", "of the two below"),
+        "davies_bouldin": ScalarInfo("index", "lower", "mean over batches", "overlap of the classes"),
+        "mixup_error": ScalarInfo("fraction of samples", "lower", "mean over samples", "error on mixtures"),
     },
     cost="2 forward passes",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="scikit-learn's Davies-Bouldin index",
-    peers=("PGDL first place",),
+    cross_checks=("PGDL first place",),
     sampling=Sampling("whole", 256, lambda k: 3),
     stream=STREAM,
     reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.1 and 3.3; Davies and Bouldin 1979, eq. 5",
@@ -82,7 +82,7 @@ def davies_bouldin_mixup(
     batch_size: int = 150,
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
-) -> Numbers:
+) -> Scalars:
     r"""Davies-Bouldin index of the classes at the first layer, times one minus the accuracy on mixtures.
 
     The index is $\frac1C \sum_k \max_{j \ne k} \frac{s_k + s_j}{\lVert c_k - c_j \rVert}$, where $c_k$ is the centre
@@ -108,21 +108,21 @@ def davies_bouldin_mixup(
         NotMeasurable: There is no first layer, or one class only.
     """
     check_range("batch_size", batch_size, 2)
-    labelled("davies_bouldin_mixup", x, y)
+    check_labelled("davies_bouldin_mixup", x, y)
     logits = mixed_logits(network, x, y, generator, chunk_size)
     error = mean_with_error((logits.argmax(1) != y.cpu()).double())
     features = []
-    with measuring(network) as network, torch.no_grad():
-        x = ready_inputs(network, x)
+    with measurement_mode(network) as network, torch.no_grad():
+        x = prepare_inputs(network, x)
         name, module = first_layer(network, x)
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
-            with tapped({name: module}) as seen:
+            with capture_outputs({name: module}) as seen:
                 network(x[part].clone())
             features.append(_pooled(seen[name], module).cpu())
     features = torch.cat(features)
     order = torch.arange(len(x))
     if len(x) > batch_size:
-        order = torch.randperm(len(x), generator=given_or_repeatable(generator, STREAM))
+        order = torch.randperm(len(x), generator=resolve_generator(generator, STREAM))
     batches = [part for part in order.split(min(batch_size, len(x))) if len(part) == min(batch_size, len(x))]
     found = torch.tensor([davies_bouldin(features[part], y.cpu()[part]) for part in batches], dtype=torch.float64)
     found = found[~found.isnan()]
@@ -130,7 +130,7 @@ def davies_bouldin_mixup(
         raise NotMeasurable("An index of classes needs two classes or more; the samples have one.")
     index, spread = found.mean().item(), found.std().item() / len(found) ** 0.5 if len(found) > 1 else 0.0
     product_error = ((float(error) * spread) ** 2 + (index * (error.standard_error or 0.0)) ** 2) ** 0.5
-    return Numbers(
+    return Scalars(
         {
             "product": Estimate(index * error, product_error),
             "davies_bouldin": Estimate(index, spread if len(found) > 1 else None),

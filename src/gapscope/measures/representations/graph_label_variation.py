@@ -7,11 +7,11 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
+from gapscope.base.random_streams import resolve_generator
+from gapscope.measures._forward import check_labelled, features_of, forward_pass
+from gapscope.measures._numbers import Scalars
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
-from gapscope.base.random_streams import given_or_repeatable
-from gapscope.measures._forward import features_of, forward_pass, labelled
-from gapscope.measures._numbers import Numbers
-from gapscope.measures.registry import Number, Sampling, register_measure
 
 
 def label_variation(features: Float[Tensor, "n d"], y: Int[Tensor, " n"], neighbours: int) -> float:
@@ -47,15 +47,15 @@ def label_variation(features: Float[Tensor, "n d"], y: Int[Tensor, " n"], neighb
     title="labels of samples with similar features",
     needs=("inputs", "labels"),
     numbers={
-        "features": Number("fraction of edges", "lower", "weighted by similarity", "at the last hidden layer"),
-        "outputs": Number("fraction of edges", "lower", "weighted by similarity", "at the outputs"),
-        "change": Number("fraction of edges", "lower", "magnitude of the difference", "from one to the other"),
+        "features": ScalarInfo("fraction of edges", "lower", "weighted by similarity", "at the last hidden layer"),
+        "outputs": ScalarInfo("fraction of edges", "lower", "weighted by similarity", "at the outputs"),
+        "change": ScalarInfo("fraction of edges", "lower", "magnitude of the difference", "from one to the other"),
     },
     cost="1 forward pass",
-    by_default=False,
-    unchanged_by=("layer rescaling", "unit permutation"),
+    default=False,
+    invariances=("layer rescaling", "unit permutation"),
     oracle="the quadratic form of a dense Laplacian",
-    peers=("PGDL third place",),
+    cross_checks=("PGDL third place",),
     sampling=Sampling("own", 500, lambda k: 2),
     stream="feature graphs",
     reference="Lassance et al. 2020 (arXiv:2011.12737), label variation",
@@ -69,7 +69,7 @@ def graph_label_variation(
     group_size: int = 500,
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
-) -> Numbers:
+) -> Scalars:
     r"""Share of the edges between similar samples that join different labels, at the last hidden layer and the outputs.
 
     $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ for the Laplacian L of the graph of nearest neighbours by cosine
@@ -96,12 +96,12 @@ def graph_label_variation(
     """
     check_range("neighbours", neighbours, 1)
     check_range("group_size", group_size, 2)
-    labelled("graph_label_variation", x, y)
+    check_labelled("graph_label_variation", x, y)
     found, y = forward_pass(network, x, chunk_size=chunk_size), y.cpu()
     features = features_of(found, "graph_label_variation")
     order = torch.arange(len(y))
     if len(y) > group_size:
-        order = torch.randperm(len(y), generator=given_or_repeatable(generator, "feature graphs"))
+        order = torch.randperm(len(y), generator=resolve_generator(generator, "feature graphs"))
     groups = (
         order.split(group_size)
         if len(y) < 2 * group_size
@@ -114,6 +114,6 @@ def graph_label_variation(
     values = torch.tensor(rows, dtype=torch.float64)
     errors = (values.std(0) / len(values) ** 0.5).tolist() if len(values) > 1 else [None] * 3
     names = ("features", "outputs", "change")
-    return Numbers(
+    return Scalars(
         {name: Estimate(mean, error) for name, mean, error in zip(names, values.mean(0).tolist(), errors, strict=True)}
     )

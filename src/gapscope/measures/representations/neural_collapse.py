@@ -7,9 +7,9 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.measures._forward import features_of, forward_pass, labelled
-from gapscope.measures._numbers import Numbers
-from gapscope.measures.registry import EVERYTHING, Number, Sampling, register_measure
+from gapscope.measures._forward import check_labelled, features_of, forward_pass
+from gapscope.measures._numbers import Scalars
+from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 
 # singular values of the class means below this part of the largest are rounding
 _RANK = 1e-6
@@ -28,24 +28,26 @@ def _within_over_between(spread: Float[Tensor, "n d"], means: Float[Tensor, "c d
     title="how tightly and evenly the features of the classes lie",
     needs=("inputs", "labels"),
     numbers={
-        "within_over_between": Number("variance ratio", "lower", "mean over samples", "spread within classes"),
-        "unequal_norms": Number("standard deviation / mean", "lower", "over classes", "unequal class means"),
-        "unequal_angles": Number("cosine", "lower", "mean over pairs of classes", "unequal angles of class means"),
-        "head_mismatch": Number("squared distance", "lower", "sum over entries", "class means against the last layer"),
-        "centre_disagreement": Number(
+        "within_over_between": ScalarInfo("variance ratio", "lower", "mean over samples", "spread within classes"),
+        "unequal_norms": ScalarInfo("standard deviation / mean", "lower", "over classes", "unequal class means"),
+        "unequal_angles": ScalarInfo("cosine", "lower", "mean over pairs of classes", "unequal angles of class means"),
+        "head_mismatch": ScalarInfo(
+            "squared distance", "lower", "sum over entries", "class means against the last layer"
+        ),
+        "centre_disagreement": ScalarInfo(
             "fraction of samples", "lower", "mean over samples", "predictions other than the nearest class mean"
         ),
     },
     cost="1 forward pass",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="closed form of a simplex; dense matrices",
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Papyan, Han and Donoho 2020 (arXiv:2008.08186), NC1-NC4",
 )
 def neural_collapse(
     network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
-) -> Numbers:
+) -> Scalars:
     r"""Five numbers of the features h before the last layer that are 0 where classes have collapsed; exact.
 
     With class means $\mu_c$, their mean $\mu$, and $m_c = \mu_c - \mu$ for C classes: $\frac1C \mathrm{tr}(\Sigma_W
@@ -66,7 +68,7 @@ def neural_collapse(
     Raises:
         NotMeasurable: There are no features, or no two classes with different means.
     """
-    labelled("neural_collapse", x, y)
+    check_labelled("neural_collapse", x, y)
     found, y = forward_pass(network, x, chunk_size=chunk_size), y.cpu()
     features, labels = features_of(found, "neural_collapse"), y.unique()
     centres = torch.stack([features[y == label].mean(0) for label in labels])
@@ -86,6 +88,6 @@ def neural_collapse(
     }
     head = None if not isinstance(found.head, nn.Linear) else found.head.weight.detach().double().cpu()
     if head is None or head.shape != means.shape:
-        return Numbers(values, {"head_mismatch": "the last layer has not one row of weights a class"})
+        return Scalars(values, {"head_mismatch": "the last layer has not one row of weights a class"})
     values["head_mismatch"] = (head / head.norm() - means / means.norm()).square().sum().item()
-    return Numbers({name: values[name] for name in (*list(values)[:3], "head_mismatch", "centre_disagreement")})
+    return Scalars({name: values[name] for name in (*list(values)[:3], "head_mismatch", "centre_disagreement")})

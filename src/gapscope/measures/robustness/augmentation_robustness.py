@@ -6,14 +6,14 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
 from gapscope.inspection.losses import class_logits
-from gapscope.inspection.outputs import checked_outputs, measuring, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._augmented import PENALTIES, Draws, UnitRange, check_images
 from gapscope.measures._forward import forward_pass
-from gapscope.measures._numbers import Numbers
-from gapscope.measures.registry import EVERYTHING, Number, Sampling, register_measure
+from gapscope.measures._numbers import Scalars
+from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.measures.robustness.mixup_robustness import mean_with_error
 
 
@@ -22,14 +22,14 @@ from gapscope.measures.robustness.mixup_robustness import mean_with_error
     title="change of the predictions when images are changed",
     needs=("inputs",),
     numbers={
-        "penalty": Number("weighted changes", "lower", "sum over 7 transformations, mean over samples"),
-        "agreement": Number("fraction of predictions", "higher", "mean over samples and transformations"),
+        "penalty": ScalarInfo("weighted changes", "lower", "sum over 7 transformations, mean over samples"),
+        "agreement": ScalarInfo("fraction of predictions", "higher", "mean over samples and transformations"),
     },
     cost="8 forward passes",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="enumerated on a network whose predictions are known",
-    peers=("PGDL second place",),
+    cross_checks=("PGDL second place",),
     sampling=Sampling("own", 128, lambda k: 8),
     stream="augmentation",
     reference="Aithal K, Kashyap and Subramanyam 2021 (arXiv:2101.06459), Sec. 3",
@@ -40,7 +40,7 @@ def augmentation_robustness(
     *,
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
-) -> Numbers:
+) -> Scalars:
     r"""How much predictions change under seven transformations of images, weighted as in the competition.
 
     For each sample and transformation: $|p - p'|$, the change of the largest probability, where the predicted class
@@ -68,11 +68,11 @@ def augmentation_robustness(
     """
     check_images(x)
     before = forward_pass(network, x, chunk_size=chunk_size).logits.softmax(1).max(1)
-    draws = Draws.of(len(x), given_or_repeatable(generator, "augmentation"))
+    draws = Draws.of(len(x), resolve_generator(generator, "augmentation"))
     images = UnitRange.of(x)
     penalties, agreements = [], []
-    with measuring(network) as network, torch.no_grad():
-        x = ready_inputs(network, x)
+    with measurement_mode(network) as network, torch.no_grad():
+        x = prepare_inputs(network, x)
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
             total, same = torch.zeros(part.stop - part.start).double(), torch.zeros(part.stop - part.start).double()
             for transform, penalty in PENALTIES.items():
@@ -83,7 +83,7 @@ def augmentation_robustness(
                 same += stays
             penalties.append(total)
             agreements.append(same / len(PENALTIES))
-    return Numbers(
+    return Scalars(
         {
             "penalty": mean_with_error(torch.cat(penalties)),
             "agreement": mean_with_error(torch.cat(agreements)),

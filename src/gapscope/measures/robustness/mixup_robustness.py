@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gapscope.results.estimate import Estimate
-from gapscope.measures._forward import labelled
+from gapscope.measures._forward import check_labelled
 from gapscope.measures._mixing import STREAM, mixed_logits
-from gapscope.measures._numbers import Numbers
-from gapscope.measures.registry import EVERYTHING, Number, Sampling, register_measure
+from gapscope.measures._numbers import Scalars
+from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.results.estimate import Estimate
 
 
 def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
@@ -25,14 +25,14 @@ def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
     title="predictions on mixtures of two samples of a class",
     needs=("inputs", "labels"),
     numbers={
-        "accuracy": Number("fraction of samples", "higher", "mean over samples"),
-        "loss": Number("nats", "lower", "mean over samples"),
+        "accuracy": ScalarInfo("fraction of samples", "higher", "mean over samples"),
+        "loss": ScalarInfo("nats", "lower", "mean over samples"),
     },
     cost="1 forward pass",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="closed form of a linear network",
-    peers=("PGDL first place",),
+    cross_checks=("PGDL first place",),
     sampling=Sampling("own", 128, lambda k: 1),
     stream=STREAM,
     reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.3",
@@ -44,7 +44,7 @@ def mixup_robustness(
     *,
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
-) -> Numbers:
+) -> Scalars:
     """Accuracy and cross-entropy on samples mixed half and half with another sample of their class.
 
     Each sample has one partner, and is one once. Estimated over the random pairs; the standard error is the spread over
@@ -69,8 +69,8 @@ def mixup_robustness(
     >>> mixup_robustness(network, x, y)["accuracy"]  # both mixtures of class 1 lie at 1
     1 ± 0
     """
-    labelled("mixup_robustness", x, y)
+    check_labelled("mixup_robustness", x, y)
     logits = mixed_logits(network, x, y, generator, chunk_size)
     right = (logits.argmax(1) == y.cpu()).double()
     losses = F.cross_entropy(logits, y.cpu(), reduction="none")
-    return Numbers({"accuracy": mean_with_error(right), "loss": mean_with_error(losses)})
+    return Scalars({"accuracy": mean_with_error(right), "loss": mean_with_error(losses)})

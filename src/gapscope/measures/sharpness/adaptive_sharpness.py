@@ -8,9 +8,9 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
-from gapscope.results.estimate import Estimate
-from gapscope.measures._perturbed import ascended_loss
+from gapscope.measures._perturbed import loss_rise
 from gapscope.measures.registry import Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -22,8 +22,8 @@ from gapscope.measures.registry import Sampling, register_measure
     aggregation="mean over samples",
     cost="1 forward and 1 backward pass a step, and 1 forward pass",
     cost_class="backward",
-    by_default=False,
-    unchanged_by=("layer rescaling", "unit permutation"),
+    default=False,
+    invariances=("layer rescaling", "unit permutation"),
     oracle="closed form of a quadratic loss",
     sampling=Sampling("whole", 256, lambda k: 15),
     reference="Kwon et al. 2021 (arXiv:2102.11600), eq. 5; Andriushchenko et al. 2023 (arXiv:2302.07011), eq. 2",
@@ -74,4 +74,4 @@ def adaptive_sharpness(
             moved.append((deviation + 2 / (steps + 1) * reach * g.sgn()).clamp(-reach, reach))
         return moved
 
-    return Estimate(ascended_loss(network, x, y, steps=steps, move=move, chunk_size=chunk_size))
+    return Estimate(loss_rise(network, x, y, steps=steps, move=move, chunk_size=chunk_size))

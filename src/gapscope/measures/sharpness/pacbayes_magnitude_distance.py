@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.results.estimate import Estimate
-from gapscope.measures._perturbed import STREAM, deviations_from, magnitude_bound, norm_of, tolerated_deviation
+from gapscope.measures._perturbed import STREAM, deviations_from, magnitude_bound, noise_tolerance, norm_of
 from gapscope.measures.registry import Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -22,9 +22,9 @@ from gapscope.measures.registry import Sampling, register_measure
     aggregation="sum over all trainable weights",
     cost="up to 15 forward passes a draw",
     cost_class="many",
-    by_default=False,
+    default=False,
     oracle="closed form of a linear network",
-    peers=("robust-generalization-measures",),
+    cross_checks=("robust-generalization-measures",),
     sampling=Sampling("whole", 256, lambda k: 75),
     stream=STREAM,
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 56; Neyshabur et al. 2017 (arXiv:1706.08947)",
@@ -34,7 +34,7 @@ def pacbayes_magnitude_distance(
     x: Shaped[Tensor, "n ..."],
     y: Int[Tensor, " n"],
     *,
-    initial: Mapping[str, Tensor],
+    initial_state: Mapping[str, Tensor],
     drop: float = 0.1,
     draws: int = 10,
     generator: torch.Generator | None = None,
@@ -54,7 +54,7 @@ def pacbayes_magnitude_distance(
         network: Classifier that returns logits [n, K].
         x: Inputs, the training data.
         y: Class labels.
-        initial: Its state dictionary before training.
+        initial_state: Its state dictionary before training.
         drop: Drop of the accuracy that defines sigma'.
         draws: Draws of the noise.
         generator: Source of the noise; None for the same at every call.
@@ -64,12 +64,12 @@ def pacbayes_magnitude_distance(
         The bound.
 
     Raises:
-        InvalidInput: An option is out of range, or `initial` is of another network.
+        InvalidInput: An option is out of range, or `initial_state` is of another network.
         NotMeasurable: The network has no trainable parameters.
     """
-    factor = tolerated_deviation(
+    factor = noise_tolerance(
         "pacbayes_magnitude_distance", network, x, y, magnitude=True, drop=drop, draws=draws, generator=generator,
         chunk_size=chunk_size,
     )  # fmt: skip
-    moved = deviations_from(network, initial)
+    moved = deviations_from(network, initial_state)
     return Estimate(magnitude_bound(moved, norm_of(moved) ** 2, factor, len(x)))

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.results.estimate import Estimate
-from gapscope.measures._perturbed import STREAM, tolerated_deviation
+from gapscope.measures._perturbed import STREAM, noise_tolerance
 from gapscope.measures.registry import Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -20,10 +20,10 @@ from gapscope.measures.registry import Sampling, register_measure
     aggregation="of the accuracy, a mean over samples and draws",
     cost="up to 15 forward passes a draw",
     cost_class="many",
-    by_default=False,
-    unchanged_by=("layer rescaling", "unit permutation"),
+    default=False,
+    invariances=("layer rescaling", "unit permutation"),
     oracle="closed form of a linear network",
-    peers=("robust-generalization-measures",),
+    cross_checks=("robust-generalization-measures",),
     sampling=Sampling("whole", 256, lambda k: 75),
     stream=STREAM,
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 61; Neyshabur et al. 2017 (arXiv:1706.08947)",
@@ -61,7 +61,7 @@ def pacbayes_magnitude_flatness(
         InvalidInput: An option is out of range.
         NotMeasurable: The network has no trainable parameters.
     """
-    factor = tolerated_deviation(
+    factor = noise_tolerance(
         "pacbayes_magnitude_flatness", network, x, y, magnitude=True, drop=drop, draws=draws, generator=generator,
         chunk_size=chunk_size,
     )  # fmt: skip

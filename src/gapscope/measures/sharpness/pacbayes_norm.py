@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.results.estimate import Estimate
-from gapscope.measures._perturbed import STREAM, norm_of, tolerated_deviation, trainable
+from gapscope.measures._perturbed import STREAM, noise_tolerance, norm_of, trainable
 from gapscope.measures.registry import Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -22,9 +22,9 @@ from gapscope.measures.registry import Sampling, register_measure
     aggregation="sum over all trainable weights",
     cost="up to 15 forward passes a draw",
     cost_class="many",
-    by_default=False,
+    default=False,
     oracle="closed form of a linear network",
-    peers=("robust-generalization-measures",),
+    cross_checks=("robust-generalization-measures",),
     sampling=Sampling("whole", 256, lambda k: 75),
     stream=STREAM,
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 49; Neyshabur et al. 2017 (arXiv:1706.08947)",
@@ -62,7 +62,7 @@ def pacbayes_norm(
         InvalidInput: An option is out of range.
         NotMeasurable: The network has no trainable parameters.
     """
-    sigma = tolerated_deviation(
+    sigma = noise_tolerance(
         "pacbayes_norm", network, x, y, magnitude=False, drop=drop, draws=draws, generator=generator,
         chunk_size=chunk_size,
     )  # fmt: skip

@@ -8,9 +8,9 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
-from gapscope.results.estimate import Estimate
-from gapscope.measures._perturbed import ascended_loss, norm_of
+from gapscope.measures._perturbed import loss_rise, norm_of
 from gapscope.measures.registry import Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -22,8 +22,8 @@ from gapscope.measures.registry import Sampling, register_measure
     aggregation="mean over samples",
     cost="1 forward and 1 backward pass a step, and 1 forward pass",
     cost_class="backward",
-    by_default=False,
-    unchanged_by=("unit permutation", "head shift"),
+    default=False,
+    invariances=("unit permutation", "head shift"),
     oracle="closed form of a quadratic loss",
     sampling=Sampling("whole", 256, lambda k: 15),
     reference="Keskar et al. 2017 (arXiv:1609.04836), Metric 2.1; step of Foret et al. 2021 (arXiv:2010.01412), eq. 2",
@@ -78,4 +78,4 @@ def worst_case_sharpness(
         inside = min(1.0, radius / norm_of(moved))
         return [inside * deviation for deviation in moved]
 
-    return Estimate(ascended_loss(network, x, y, steps=steps, move=move, chunk_size=chunk_size))
+    return Estimate(loss_rise(network, x, y, steps=steps, move=move, chunk_size=chunk_size))

@@ -6,10 +6,10 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from gapscope.results.estimate import Estimate
 from gapscope.gradients.double_backward import differentiable_kernels
-from gapscope.inspection.outputs import measuring, ready_inputs
+from gapscope.inspection.outputs import measurement_mode, prepare_inputs
 from gapscope.measures.registry import EVERYTHING, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -21,8 +21,8 @@ from gapscope.measures.registry import EVERYTHING, register_measure
     aggregation="sum over layers, of one sample",
     cost="1 forward pass of one sample",
     cost_class="weights",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="closed form",
     reference="Abdelfattah et al. 2021 (arXiv:2101.08134), beside which zero-cost proxies must stand",
 )
@@ -45,9 +45,9 @@ def multiply_accumulates(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Esti
     6
     """
     # fused layers hide their products from the counter; where a weight has a gradient, torch fuses none
-    with measuring(network) as network, differentiable_kernels(network.modules()):
+    with measurement_mode(network) as network, differentiable_kernels(network.modules()):
         network.requires_grad_(True)
         counter = FlopCounterMode(display=False)
         with counter:
-            network(ready_inputs(network, x[:1]).clone())
+            network(prepare_inputs(network, x[:1]).clone())
     return Estimate(counter.get_total_flops() / 2)

@@ -7,8 +7,8 @@ import math
 from torch import nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.results.estimate import Estimate
 from gapscope.measures.registry import EVERYTHING, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -20,10 +20,10 @@ from gapscope.measures.registry import EVERYTHING, register_measure
     aggregation="sum over weight matrices",
     cost="no pass",
     cost_class="weights",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="closed form, and values of the competition's own networks",
-    peers=("PGDL baseline",),
+    cross_checks=("PGDL baseline",),
     reference="Jiang et al. 2020 (arXiv:2012.07976), baseline; after Bartlett et al. 2019, JMLR 20(63), Theorem 7",
 )
 def vc_dimension_bound(network: nn.Module, *, input_size: int = 32) -> Estimate:

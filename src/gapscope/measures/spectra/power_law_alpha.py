@@ -9,9 +9,9 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable, check_range
-from gapscope.measures._numbers import Numbers
+from gapscope.measures._numbers import Scalars
 from gapscope.measures._weights import squared_singular_values
-from gapscope.measures.registry import Number, register_measure
+from gapscope.measures.registry import ScalarInfo, register_measure
 
 # eigenvalues below this part of the largest are rounding
 _ZERO = 1e-12
@@ -54,18 +54,20 @@ def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
     title="how heavy the tails of the weights' spectra are",
     needs=("inputs",),
     numbers={
-        "alpha": Number("exponent", "lower", "mean over layers"),
-        "weighted": Number("exponent times decades", "lower", "mean over layers", "weighted by the largest eigenvalue"),
+        "alpha": ScalarInfo("exponent", "lower", "mean over layers"),
+        "weighted": ScalarInfo(
+            "exponent times decades", "lower", "mean over layers", "weighted by the largest eigenvalue"
+        ),
     },
     cost="no pass; eigenvalues of every layer's smaller Gram matrix",
     cost_class="weights",
-    by_default=False,
-    unchanged_by=("unit permutation", "head shift"),
+    default=False,
+    invariances=("unit permutation", "head shift"),
     oracle="exact quantiles of a power law",
-    peers=("WeightWatcher",),
+    cross_checks=("WeightWatcher",),
     reference="Martin, Peng and Mahoney 2021 (arXiv:2002.06716), eq. 5 and 6; Clauset, Shalizi and Newman 2009",
 )
-def power_law_alpha(network: nn.Module, x: Shaped[Tensor, "n ..."], *, min_eigenvalues: int = 20) -> Numbers:
+def power_law_alpha(network: nn.Module, x: Shaped[Tensor, "n ..."], *, min_eigenvalues: int = 20) -> Scalars:
     r"""Exponents $\alpha_l$ of power laws fitted to the eigenvalues of $W_l^\top W_l$, their mean, and $\hat\alpha$.
 
     $\hat\alpha$ is the mean of $\alpha_l \log_{10} \lambda_{\max, l}$. The fit is the one of largest likelihood above
@@ -100,4 +102,4 @@ def power_law_alpha(network: nn.Module, x: Shaped[Tensor, "n ..."], *, min_eigen
             f"A power law needs a layer with {min_eigenvalues} or more different eigenvalues; none has. "
             "Pass a smaller min_eigenvalues."
         )
-    return Numbers({"alpha": sum(alphas) / len(alphas), "weighted": sum(weighted) / len(weighted)})
+    return Scalars({"alpha": sum(alphas) / len(alphas), "weighted": sum(weighted) / len(weighted)})

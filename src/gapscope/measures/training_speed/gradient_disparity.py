@@ -9,12 +9,12 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.results.estimate import Estimate
-from gapscope.base.random_streams import given_or_repeatable
+from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples
-from gapscope.inspection.outputs import measuring, ready_inputs, samples_per_pass
+from gapscope.inspection.outputs import measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._perturbed import loss_and_gradient, norm_of, trainable
 from gapscope.measures.registry import Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -26,8 +26,8 @@ from gapscope.measures.registry import Sampling, register_measure
     aggregation="mean over pairs of batches",
     cost="1 forward and 1 backward pass of 5 batches",
     cost_class="backward",
-    by_default=False,
-    unchanged_by=("unit permutation", "head shift"),
+    default=False,
+    invariances=("unit permutation", "head shift"),
     oracle="closed form",
     sampling=Sampling("own", 320, lambda k: 4),
     reference="Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 3",
@@ -69,9 +69,9 @@ def gradient_disparity(
     size = min(batch_size, len(x) // batches)
     if size < 1:
         raise InvalidInput(f"gradient_disparity needs a sample a batch, here {batches}; got {len(x)} samples.")
-    order = torch.randperm(len(x), generator=given_or_repeatable(generator, "batches of gradients"))
-    with measuring(network) as network:
-        samples = Samples(ready_inputs(network, x), ready_inputs(network, y))
+    order = torch.randperm(len(x), generator=resolve_generator(generator, "batches of gradients"))
+    with measurement_mode(network) as network:
+        samples = Samples(prepare_inputs(network, x), prepare_inputs(network, y))
         at_once = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
         parts = order[: batches * size].to(samples.inputs.device).split(size)
         leaves = trainable(network)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from gapscope.results.estimate import Estimate
 from gapscope.measures._gradients import mean_gradient, sample_square_norms
 from gapscope.measures._perturbed import norm_of
 from gapscope.measures.registry import Sampling, register_measure
+from gapscope.results.estimate import Estimate
 
 
 @register_measure(
@@ -20,8 +20,8 @@ from gapscope.measures.registry import Sampling, register_measure
     aggregation="variance over samples, sum over weights",
     cost="2 forward and 3 backward passes",
     cost_class="backward",
-    by_default=False,
-    unchanged_by=("unit permutation", "head shift"),
+    default=False,
+    invariances=("unit permutation", "head shift"),
     oracle="dense per-sample gradients",
     sampling=Sampling("whole", 64, lambda k: 10),
     reference="Jiang et al. 2020 (arXiv:1912.02178), gradient noise at the end of training",

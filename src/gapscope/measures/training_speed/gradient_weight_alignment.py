@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.inspection.outputs import check_labels
-from gapscope.measures._forward import features_of, forward_pass, labelled
-from gapscope.measures._numbers import Numbers
-from gapscope.measures.registry import EVERYTHING, Number, Sampling, register_measure
+from gapscope.measures._forward import check_labelled, features_of, forward_pass
+from gapscope.measures._numbers import Scalars
+from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 
 
 @register_measure(
@@ -18,20 +18,20 @@ from gapscope.measures.registry import EVERYTHING, Number, Sampling, register_me
     title="agreement of the samples' gradients with the direction of the weights",
     needs=("inputs", "labels"),
     numbers={
-        "alignment": Number("cosine", "higher", "mean over samples over (excess kurtosis + 1.2)"),
-        "mean": Number("cosine", "higher", "mean over samples"),
+        "alignment": ScalarInfo("cosine", "higher", "mean over samples over (excess kurtosis + 1.2)"),
+        "mean": ScalarInfo("cosine", "higher", "mean over samples"),
     },
     cost="1 forward pass",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="gradients of the last layer by autograd",
-    peers=("gwa",),
+    cross_checks=("gwa",),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Holzl, Rueckert and Kaissis 2025 (arXiv:2510.25480), Sec. 3; constants of the authors' program",
 )
 def gradient_weight_alignment(
     network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
-) -> Numbers:
+) -> Scalars:
     r"""Alignment of gradients with weights at the last layer, $E[\gamma] / (\mathrm{kurt}(\gamma) + 1.2)$; exact.
 
     $\gamma_i = -\cos(\nabla_W \ell_i, W)$ of each sample's cross-entropy and the weight W of the last linear layer, as
@@ -51,7 +51,7 @@ def gradient_weight_alignment(
     Raises:
         NotMeasurable: The outputs are not those of a last linear layer with one row a class.
     """
-    labelled("gradient_weight_alignment", x, y)
+    check_labelled("gradient_weight_alignment", x, y)
     found = forward_pass(network, x, chunk_size=chunk_size)
     features = features_of(found, "gradient_weight_alignment")
     check_labels(y, found.logits.shape[1])
@@ -68,7 +68,7 @@ def gradient_weight_alignment(
     variance = centred.square().mean().item()
     if variance == 0:
         reason = "all samples have the same alignment, which has no kurtosis"
-        return Numbers({"mean": cosines.mean().item()}, {"alignment": reason})
+        return Scalars({"mean": cosines.mean().item()}, {"alignment": reason})
     kurtosis = centred.pow(4).mean().item() / variance**2 - 3
     mean = cosines.mean().item()
-    return Numbers({"alignment": mean / (kurtosis + 1.2), "mean": mean})
+    return Scalars({"alignment": mean / (kurtosis + 1.2), "mean": mean})

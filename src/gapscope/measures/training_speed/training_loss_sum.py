@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.measures._numbers import Numbers
-from gapscope.measures.registry import EVERYTHING, Number, register_measure
+from gapscope.measures._numbers import Scalars
+from gapscope.measures.registry import EVERYTHING, ScalarInfo, register_measure
 
 
 @register_measure(
@@ -17,17 +17,17 @@ from gapscope.measures.registry import EVERYTHING, Number, register_measure
     title="training losses of all epochs together",
     needs=("history",),
     numbers={
-        "all": Number("nats (cross-entropy) or squared target units", "lower", "sum over epochs", "all epochs"),
-        "last": Number("nats (cross-entropy) or squared target units", "lower", "sum over epochs", "last epochs"),
+        "all": ScalarInfo("nats (cross-entropy) or squared target units", "lower", "sum over epochs", "all epochs"),
+        "last": ScalarInfo("nats (cross-entropy) or squared target units", "lower", "sum over epochs", "last epochs"),
     },
     cost="no pass",
     cost_class="weights",
-    by_default=False,
-    unchanged_by=EVERYTHING,
+    default=False,
+    invariances=EVERYTHING,
     oracle="closed form",
     reference="Lyle et al. 2020 (arXiv:2010.14499), Sec. 3; Ru et al. 2021 (arXiv:2006.04492), eq. 1",
 )
-def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]], last: int = 10) -> Numbers:
+def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]], last: int = 10) -> Scalars:
     r"""Sum of the training losses over the epochs of training, $\sum_t \ell_t$, and over the last ones; exact.
 
     It is large where training was slow. The loss of an epoch is what its row of the history calls `train_loss`: the
@@ -55,4 +55,4 @@ def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]
             "or one mapping an epoch such as {'epoch': 1, 'train_loss': 0.7}."
         )
     losses = [float(row["train_loss"]) for row in history]
-    return Numbers({"all": sum(losses), "last": sum(losses[-last:])})
+    return Scalars({"all": sum(losses), "last": sum(losses[-last:])})

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples
-from gapscope.inspection.outputs import check_labels, inspecting, network_outputs
+from gapscope.inspection.outputs import check_labels, inspection_mode, network_outputs
 
 _logger = logging.getLogger("gapscope")
 
@@ -209,7 +209,7 @@ def labels_of(samples: Samples, alarm: str) -> Tensor:
 
 def outputs_of(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
     """Return what the network gives in evaluation mode, in float64 on the CPU; one forward pass."""
-    with inspecting(network):
+    with inspection_mode(network):
         outputs = network_outputs(network, samples.inputs).double().cpu()
     if samples.is_classification:
         assert samples.targets is not None

@@ -11,12 +11,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.containers import LABEL_NAMES
-from gapscope.base.randomness import stream_seed
+from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
+from gapscope.labels.monitored import MonitoredLabels
 from gapscope.labels.noise_rate import margins_of, noise_rate_bound
-from gapscope.labels.monitored import WatchedLabels
 from gapscope.training.alarms.base import PeakAlarm, labels_of, outputs_of
 from gapscope.training.alarms.registry import register_alarm
 
@@ -87,7 +87,7 @@ class Canaries:
                 f"Canaries must be two or more, and at most half of the samples, here {n}; got {number}. Pass another "
                 "number."
             )
-        generator = torch.Generator().manual_seed(stream_seed(seed, "canaries"))
+        generator = torch.Generator().manual_seed(derive_seed(seed, "canaries"))
         self.positions = torch.randperm(n, generator=generator)[:number].sort().values
         self.n_classes = classes
         self.given, self.labels = labels.clone(), labels.clone()
@@ -99,7 +99,7 @@ class Canaries:
         self.labels.copy_(self.given)
 
     @property
-    def restored(self) -> bool:
+    def is_restored(self) -> bool:
         """Whether every sample has its label back."""
         return torch.equal(self.labels, self.given)
 
@@ -136,7 +136,7 @@ class CanaryAlarm(PeakAlarm):
     The canaries must be among the watched samples; a `Monitor` sees to that. `observe` costs one forward pass, and the
     canaries' own price is theirs: a false label each until they are restored. From then on margins stay as they are.
 
-    Where all samples are watched (`Monitor(..., n_samples=n)`), `gs.label_noise` and `gs.suspect_labels` take the
+    Where all samples are watched (`Monitor(..., n_samples=n)`), `gs.estimate_label_noise` and `gs.find_label_issues` take the
     monitor and say how many labels are wrong, and which.
 
     Args:
@@ -231,7 +231,7 @@ class CanaryAlarm(PeakAlarm):
             the alarm has been raised.
         """
         self._is_canary = is_canary
-        if not self.canaries.restored:
+        if not self.canaries.is_restored:
             self._learn(outputs, labels)
         probabilities = outputs.softmax(1).gather(1, labels[:, None]).squeeze(1)
         ordinary, false = float(probabilities[~is_canary].mean()), float(probabilities[is_canary].mean())
@@ -258,7 +258,7 @@ class CanaryAlarm(PeakAlarm):
         self._rivals = torch.where(overtaken, rivals, self._rivals)
         self._leads = self._leads + torch.where(self._rivals == rivals, 1, -1)
 
-    def watched_labels(self) -> WatchedLabels:
+    def watched_labels(self) -> MonitoredLabels:
         """Return what the training made of the labels of the watched samples; see `gapscope.labels.monitored`.
 
         Returns:
@@ -272,7 +272,7 @@ class CanaryAlarm(PeakAlarm):
                 "Wrong labels are told after a training that a Monitor watched; this CanaryAlarm has seen nothing yet. "
                 "Train first, with the monitor as on_epoch or in a callback."
             )
-        return WatchedLabels(
+        return MonitoredLabels(
             self._positions,
             self.canaries.given[self._positions].cpu(),
             self._rivals,

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples, slices
-from gapscope.gradients.recording import recorded
+from gapscope.gradients.recording import record_forward
 from gapscope.gradients.verification import verify
 from gapscope.inspection.losses import sample_losses
-from gapscope.inspection.outputs import inspecting, ready_inputs
+from gapscope.inspection.outputs import inspection_mode, prepare_inputs
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.alarms.registry import register_alarm
 
@@ -22,7 +22,7 @@ _CHUNK = 16
 
 def _moments(network: nn.Module, x: Tensor, targets: Tensor) -> dict[tuple[int, ...], tuple[Tensor, Tensor]]:
     """Sums over samples of the loss gradient and of its square, entry by entry, for each group of parameters."""
-    tape, outputs = recorded(network, x)
+    tape, outputs = record_forward(network, x)
     verify(tape, outputs)
     loss = sample_losses(outputs, targets.to(x.device)).sum()
     (by_outputs,) = torch.autograd.grad(loss, outputs, retain_graph=True)
@@ -58,8 +58,8 @@ def evidence_criterion(network: nn.Module, samples: Samples) -> float:
     if len(samples) < 2 or samples.targets is None:
         raise InvalidInput(f"evidence_criterion needs two samples or more with targets; got {len(samples)} samples.")
     totals: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
-    with inspecting(network):
-        x = ready_inputs(network, samples.inputs)
+    with inspection_mode(network):
+        x = prepare_inputs(network, samples.inputs)
         for part in slices(len(x), _CHUNK):
             for key, (first, second) in _moments(network, x[part], samples.targets[part]).items():
                 before = totals.get(key)
@@ -74,7 +74,7 @@ def evidence_criterion(network: nn.Module, samples: Samples) -> float:
 
 
 @register_alarm("evidence")
-class Evidence(Alarm):
+class EvidenceAlarm(Alarm):
     """Raised when the loss gradient of the watched samples is no larger than chance alone would make it.
 
     See `evidence_criterion`. The alarm is raised when it has been larger than `threshold` for `patience` observations

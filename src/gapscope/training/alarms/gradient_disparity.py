@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.randomness import stream_seed
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import sample_losses
-from gapscope.inspection.outputs import checked_outputs, inspecting, ready_inputs
+from gapscope.inspection.outputs import checked_outputs, inspection_mode, prepare_inputs
 from gapscope.training.alarms.base import PeakAlarm
 from gapscope.training.alarms.registry import register_alarm
 
@@ -25,7 +25,7 @@ def _gradient(network: nn.Module, x: Tensor, targets: Tensor, parameters: list[n
                       strict=True)])  # fmt: skip
 
 
-def gradient_disparity(
+def scaled_gradient_disparity(
     network: nn.Module, samples: Samples, *, batch_size: int, batches: int, generator: torch.Generator
 ) -> float:
     r"""Mean Euclidean distance of the loss gradients of mini-batches, each loss divided by its standard deviation.
@@ -53,17 +53,17 @@ def gradient_disparity(
             f"gradient_disparity needs {batches} batches of {batch_size} samples; got {len(samples)} samples. Watch "
             "more samples, or take smaller batches."
         )
-    with inspecting(network, mode="train"):
+    with inspection_mode(network, mode="train"):
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         gradients = [
-            _gradient(network, ready_inputs(network, samples.inputs[batch]), samples.targets[batch], parameters)
+            _gradient(network, prepare_inputs(network, samples.inputs[batch]), samples.targets[batch], parameters)
             for batch in order.split(batch_size)
         ]
     return float(torch.pdist(torch.stack(gradients)).mean())
 
 
 @register_alarm("gradient_disparity")
-class GradientDisparity(PeakAlarm):
+class GradientDisparityAlarm(PeakAlarm):
     """Raised when the loss gradients of mini-batches have grown apart.
 
     The alarm follows the logarithm of `gradient_disparity`, which bounds how much the loss on one mini-batch grows by a
@@ -100,9 +100,11 @@ class GradientDisparity(PeakAlarm):
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Take the gradients of mini-batches of the watched samples; see `Alarm.observe`."""
         # drawn anew for each epoch, from the seed alone: nothing of it must be kept for a resumed training
-        generator = torch.Generator().manual_seed(stream_seed(self.seed, f"mini-batches of epoch {epoch}"))
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, f"mini-batches of epoch {epoch}"))
         return self.update(
-            gradient_disparity(network, samples, batch_size=self.batch_size, batches=self.batches, generator=generator),
+            scaled_gradient_disparity(
+                network, samples, batch_size=self.batch_size, batches=self.batches, generator=generator
+            ),
             epoch,
         )
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples
-from gapscope.inspection.hooks import calls, hooked
-from gapscope.inspection.outputs import check_labels, inspecting, network_outputs, ready_inputs
+from gapscope.inspection.hooks import forward_hooks, record_module_calls
+from gapscope.inspection.outputs import check_labels, inspection_mode, network_outputs, prepare_inputs
 from gapscope.training.alarms.base import PeakAlarm, labels_of
 from gapscope.training.alarms.registry import register_alarm
 
@@ -33,7 +33,7 @@ def last_linear_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Linear]:
         InvalidInput: The outputs come from something else.
     """
     outputs = network_outputs(network, x)
-    for call in reversed(calls(network, ready_inputs(network, x))):
+    for call in reversed(record_module_calls(network, prepare_inputs(network, x))):
         found = call.output
         if isinstance(call.module, nn.Linear) and found.shape == outputs.shape and torch.equal(found, outputs):
             return call.name, call.module
@@ -85,9 +85,9 @@ def observed_alignments(network: nn.Module, samples: Samples, labels: Int[Tensor
     def keep(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         seen.append(inputs[0].detach().double().cpu())
 
-    with inspecting(network):
+    with inspection_mode(network):
         name, layer = last_linear_layer(network, samples.inputs[:2])
-        with hooked({name: layer}, keep):
+        with forward_hooks({name: layer}, keep):
             # in one pass: a trial for the memory would be seen as well
             outputs = network_outputs(network, samples.inputs, chunk_size=len(samples)).double().cpu()
         weight = layer.weight.detach().double().cpu()

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.randomness import stream_seed
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import sample_losses
 from gapscope.training.alarms.base import Alarm, outputs_of
@@ -37,7 +37,7 @@ def sign_test(worse: int, better: int) -> float:
 
 
 @register_alarm("late_joiners")
-class LateJoiners(Alarm):
+class HeldOutSignTest(Alarm):
     r"""Raised when samples kept out of training are predicted worse than at an earlier observation, beyond doubt.
 
     A part of the training samples is kept out (`keep_out`), watched, and joins the training when the alarm is raised
@@ -162,7 +162,7 @@ class LateJoiners(Alarm):
         }
 
 
-def keep_out(samples: Samples, share: float = 0.1, *, seed: int = 0) -> tuple[Samples, Samples]:
+def split_held_out(samples: Samples, share: float = 0.1, *, seed: int = 0) -> tuple[Samples, Samples]:
     """Split samples into those that join late and those that are trained on.
 
     Args:
@@ -182,5 +182,5 @@ def keep_out(samples: Samples, share: float = 0.1, *, seed: int = 0) -> tuple[Sa
         raise InvalidInput(
             f"share must leave samples on both sides, here of {len(samples)}; got {share}. Pass another share."
         )
-    order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(stream_seed(seed, "late joiners")))
+    order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(derive_seed(seed, "late joiners")))
     return samples.subset(order[:number].sort().values), samples.subset(order[number:].sort().values)

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
 from gapscope.base.samples import Samples
-from gapscope.inspection.outputs import inspecting
+from gapscope.inspection.outputs import inspection_mode
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.training.alarms.base import Alarm, labels_of
 from gapscope.training.alarms.registry import register_alarm
 
 
-def contradicted(predictions: Float[Tensor, "n k"], labels: Int[Tensor, " n"], margin: float) -> float:
+def disagreement_fraction(predictions: Float[Tensor, "n k"], labels: Int[Tensor, " n"], margin: float) -> float:
     """Share of samples for which left-out prediction gives another class more than the given one, by a margin.
 
     Args:
@@ -34,7 +34,7 @@ def contradicted(predictions: Float[Tensor, "n k"], labels: Int[Tensor, " n"], m
 
 
 @register_alarm("initial_kernel")
-class InitialKernel(Alarm):
+class KernelNoiseGate(Alarm):
     """Not an alarm by itself: a gate for one, open where many labels contradict their surroundings from the start.
 
     Before the first epoch (`begin`; else at the first observation, which is a little late) every watched sample is
@@ -70,7 +70,7 @@ class InitialKernel(Alarm):
     def begin(self, network: nn.Module, samples: Samples) -> None:
         """Predict every watched sample from all others, at the initial weights."""
         labels = labels_of(samples, "initial_kernel")
-        with inspecting(network):
+        with inspection_mode(network):
             found = kernel_leave_one_out(network, samples.inputs, labels.to(samples.inputs.device))
         self.update(found.predictions.cpu(), labels)
 
@@ -87,5 +87,5 @@ class InitialKernel(Alarm):
             predictions: Left-out predictions of one-hot labels.
             labels: Labels as given.
         """
-        self.share = contradicted(predictions, labels, self.margin)
+        self.share = disagreement_fraction(predictions, labels, self.margin)
         self.accuracy = float((predictions.argmax(1) == labels).double().mean())

@@ -11,13 +11,13 @@ from gapscope.base.errors import check_range
 from gapscope.base.samples import Samples
 from gapscope.training.alarms.base import PeakAlarm, labels_of, outputs_of
 from gapscope.training.alarms.gradient_weight_alignment import observed_alignments
-from gapscope.training.alarms.loo_agreement import agreement, left_out_predictions
+from gapscope.training.alarms.loo_agreement import agreement, loo_predictions
 from gapscope.training.alarms.registry import register_alarm
 from gapscope.training.alarms.shared_learning import Neighbourhood, mean_support
 
 
 @register_alarm("joint")
-class Joint(PeakAlarm):
+class JointAlarm(PeakAlarm):
     r"""Raised when the sum of three signals, each about a number between 0 and 1, has fallen.
 
     The alarm follows $a + g + s$: the agreement a with left-out predictions of the initial kernel
@@ -56,7 +56,7 @@ class Joint(PeakAlarm):
     def begin(self, network: nn.Module, samples: Samples) -> None:
         """Predict every watched sample from all others, at the initial weights."""
         labels_of(samples, "joint")
-        self._predictions = left_out_predictions(network, samples)
+        self._predictions = loo_predictions(network, samples)
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Look at outputs, last layer and, now and then, neighbours of the watched samples; see `Alarm.observe`."""
@@ -64,7 +64,7 @@ class Joint(PeakAlarm):
         if self._predictions is None:
             self.begin(network, samples)
         assert self._predictions is not None
-        near = self._near.look(network, samples, min(self.neighbours, max(1, len(samples) // 4)))
+        near = self._near.neighbours_at(network, samples, min(self.neighbours, max(1, len(samples) // 4)))
         probabilities = outputs_of(network, samples).softmax(1)
         return self.update(
             probabilities, labels, self._predictions, near, observed_alignments(network, samples, labels), epoch

@@ -8,13 +8,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.samples import Samples
-from gapscope.inspection.outputs import inspecting
+from gapscope.inspection.outputs import inspection_mode
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.training.alarms.base import PeakAlarm, labels_of, outputs_of
 from gapscope.training.alarms.registry import register_alarm
 
 
-def left_out_predictions(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
+def loo_predictions(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
     """Left-out predictions of one-hot labels by the network's kernel, cut to [0, 1]; see `kernel_leave_one_out`.
 
     Args:
@@ -25,7 +25,7 @@ def left_out_predictions(network: nn.Module, samples: Samples) -> Float[Tensor, 
         One row a sample, on the CPU.
     """
     assert samples.targets is not None
-    with inspecting(network):
+    with inspection_mode(network):
         found = kernel_leave_one_out(network, samples.inputs, samples.targets.to(samples.inputs.device))
     return found.predictions.clamp(0, 1).cpu()
 
@@ -72,7 +72,7 @@ class LeftOutAgreement(PeakAlarm):
     def begin(self, network: nn.Module, samples: Samples) -> None:
         """Predict every watched sample from all others, at the initial weights."""
         labels_of(samples, "left_out_agreement")
-        self._predictions = left_out_predictions(network, samples)
+        self._predictions = loo_predictions(network, samples)
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Predict the watched samples once, in evaluation mode; see `Alarm.observe`."""

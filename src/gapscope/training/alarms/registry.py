@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gapscope.base.errors import InvalidInput, nearest
+from gapscope.base.errors import InvalidInput, did_you_mean
 from gapscope.base.importing import import_all
 from gapscope.base.options import check_known
 from gapscope.training.alarms.base import Alarm
@@ -47,6 +47,6 @@ def make_alarm(name: str, **settings: Any) -> Alarm:
     """
     known = alarms()
     if name not in known:
-        raise InvalidInput(f"There is no alarm {name!r}; known are {', '.join(known)}.{nearest(name, known)}")
+        raise InvalidInput(f"There is no alarm {name!r}; known are {', '.join(known)}.{did_you_mean(name, known)}")
     check_known(f"Alarm {name!r}", settings, inspect.signature(known[name]).parameters, noun="setting")
     return known[name](**settings)

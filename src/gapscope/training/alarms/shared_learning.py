@@ -14,7 +14,7 @@ from gapscope.base.errors import check_range
 from gapscope.base.samples import Samples
 from gapscope.gradients.neighbours import most_similar
 from gapscope.measures.empirical_ntk import empirical_ntk
-from gapscope.measures.gradient_neighbours import share_in_conflict
+from gapscope.measures.gradient_neighbours import conflict_fraction
 from gapscope.training.alarms.base import Alarm, labels_of, outputs_of
 from gapscope.training.alarms.registry import register_alarm
 
@@ -44,7 +44,7 @@ class _Learnt:
     @cached_property
     def conflict(self) -> float:
         """Share of samples whose label is not the most probable one among their neighbours."""
-        return share_in_conflict(self.at_neighbours, self.labels)
+        return conflict_fraction(self.at_neighbours, self.labels)
 
 
 def mean_support(
@@ -69,7 +69,7 @@ class Neighbourhood:
     looks: int = 0
     refresh_at: int = 1
 
-    def look(self, network: nn.Module, samples: Samples, number: int) -> Int[Tensor, "n k"]:
+    def neighbours_at(self, network: nn.Module, samples: Samples, number: int) -> Int[Tensor, "n k"]:
         """Return the neighbours at this observation.
 
         Args:
@@ -167,7 +167,7 @@ class SharedLearning(Alarm):
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Look at the probabilities of the watched samples, and now and then at their kernel; see `Alarm.observe`."""
         labels = labels_of(samples, "shared_learning")
-        near = self._near.look(network, samples, self.neighbours)
+        near = self._near.neighbours_at(network, samples, self.neighbours)
         return self.update(outputs_of(network, samples).softmax(1), labels, near, epoch)
 
     def update(

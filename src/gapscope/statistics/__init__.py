@@ -1,0 +1,1 @@
+"""Statistics over tables of networks: bootstrap, clusters, conformal intervals, rank correlation."""
