@@ -62,7 +62,7 @@ def take(item: Measure, network: nn.Module, samples: Samples, **given: Any) -> R
     return item(
         network,
         samples,
-        initial=initial if "initial" in item.needs else None,
+        initial_state=initial if "initial" in item.needs else None,
         history=HISTORY,
         **SMALL.get(item.name, {}),
         **options_of(item, **given),
@@ -169,7 +169,7 @@ def _taken(item: Measure, network: nn.Module, samples: Samples, **given: Any) ->
     initial = {name: 0.9 * tensor for name, tensor in network.state_dict().items()}
     try:
         given = {**SMALL.get(item.name, {}), **options_of(item, **given), "history": HISTORY}
-        return item(network, samples, initial=initial if "initial" in item.needs else None, **given)
+        return item(network, samples, initial_state=initial if "initial" in item.needs else None, **given)
     except GapscopeError as error:
         return str(error)
 

@@ -46,7 +46,7 @@ def test_agreement_and_conflict_by_hand() -> None:
     assert found.conflict == pytest.approx(2 / 6)  # the two odd ones
     assert found.votes.sum(1).tolist() == [1.0] * 6
     assert found.votes[2].tolist() == [1.0, 0.0]
-    assert found.numbers() == {"agreement": found.agreement, "conflict": found.conflict}
+    assert found.scalars() == {"agreement": found.agreement, "conflict": found.conflict}
 
 
 def test_more_neighbours_than_samples_are_refused() -> None:

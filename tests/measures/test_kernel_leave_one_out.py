@@ -63,7 +63,7 @@ def test_equals_refits_without_each_sample(task: str) -> None:
     if task == "classes":
         assert found.accuracy == float((expected.argmax(1) == y).double().mean())
     else:
-        assert found.accuracy != found.accuracy and "accuracy" not in found.numbers()
+        assert found.accuracy != found.accuracy and "accuracy" not in found.scalars()
 
 
 def test_says_before_training_what_the_data_allow() -> None:
@@ -113,12 +113,12 @@ def test_at_both_weights_leaves_the_network_alone() -> None:
         for parameter in network.parameters():
             parameter.mul_(1.5)
     before = copy.deepcopy(network.state_dict())
-    both = kernel_leave_one_out_at_both_weights(network, x, y, initial=initial)
+    both = kernel_leave_one_out_at_both_weights(network, x, y, initial_state=initial)
     assert all(torch.equal(network.state_dict()[name], value) for name, value in before.items())
     first = network_of()
-    assert both.initial.numbers() == kernel_leave_one_out(first, x, y).numbers()
-    assert both.trained.numbers() == kernel_leave_one_out(network, x, y).numbers()
-    assert both.numbers()["memorised"] == both.trained.accuracy - both.initial.accuracy
+    assert both.initial.scalars() == kernel_leave_one_out(first, x, y).scalars()
+    assert both.trained.scalars() == kernel_leave_one_out(network, x, y).scalars()
+    assert both.scalars()["memorised"] == both.trained.accuracy - both.initial.accuracy
 
 
 def test_wrong_options_are_refused() -> None:

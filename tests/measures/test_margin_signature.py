@@ -99,13 +99,13 @@ def test_readings_have_four_places_whatever_the_network() -> None:
         other = margin_signature(small, x, labels_of(small, x), **options)
         if "features" in options:
             with pytest.raises(NotMeasurable, match=r"Readings hold the quartile features.*got moment_1, ... of input"):
-                other.numbers()
+                other.scalars()
         else:
-            assert other.numbers()["h3.median"] == other.signature[2, 2].item()
+            assert other.scalars()["h3.median"] == other.signature[2, 2].item()
     five = initialised(lambda: nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))))
     y = labels_of(five, x)
     with pytest.raises(NotMeasurable, match="at most 3 hidden layers"):
-        margin_signature(five, x, y, layers=["0", "1", "2", "3"]).numbers()
+        margin_signature(five, x, y, layers=["0", "1", "2", "3"]).scalars()
 
 
 def test_tables() -> None:

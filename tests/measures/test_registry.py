@@ -28,7 +28,7 @@ def own_measure() -> Iterator[None]:
     )
     def two_numbers(network: nn.Module, x: torch.Tensor, *, scale: float = 1.0) -> object:
         class Result:
-            def numbers(self) -> dict[str, float]:
+            def scalars(self) -> dict[str, float]:
                 return {"a": scale * len(x), "b": Estimate(2.0, 0.5)}
 
         return Result()
@@ -55,7 +55,7 @@ def test_names_and_needs_are_checked() -> None:
         register_measure("x", needs=("input",), cost="", reference="")
     with pytest.raises(InvalidInput, match="accuracy needs inputs, labels"):
         get_measure("accuracy")(nn.Identity(), Samples(X))
-    with pytest.raises(InvalidInput, match="initial=state_dict before training"):
+    with pytest.raises(InvalidInput, match="initial_state=state_dict before training"):
         get_measure("distance_from_initialization")(nn.Identity(), Samples(X))
 
 

@@ -31,7 +31,7 @@ UNSEEN = {("local_learning_coefficient", "layer rescaling")}
 def take(item: Measure, network: Any) -> Readings:
     initial = INITIAL if "initial" in item.needs else None
     given = {**SMALL.get(item.name, {}), **DRAWS.get(item.name, {}), **options_of(item)}
-    return item(network, SAMPLES, initial=initial, history=HISTORY, **given)
+    return item(network, SAMPLES, initial_state=initial, history=HISTORY, **given)
 
 
 @pytest.fixture(scope="module")

@@ -221,7 +221,7 @@ def test_tables_and_readings(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
     table: Any = found.to_pandas()
     assert table.index.tolist() == list(range(10)) and table["n_samples"].sum() == len(y)
     assert table["zeta"].mean() == pytest.approx(found.zeta) and table["kappa"].mean() == pytest.approx(found.kappa)
-    assert found.numbers() == {"zeta": found.zeta, "kappa": found.kappa}
+    assert found.scalars() == {"zeta": found.zeta, "kappa": found.kappa}
     readings = measure(network, (x, y), measures=("unit_sparsity",))
     assert readings["unit_sparsity.zeta"].value == found.zeta
     assert readings["unit_sparsity.kappa"].direction == "higher"

@@ -318,7 +318,7 @@ class RunSpec(_BaseSpec):
 
         Defaults are left out so that a new setting with a neutral default keeps the ids of older runs.
         """
-        tables = {name: getattr(self, name).differing for name in _TABLES}
+        tables = {name: getattr(self, name).non_default for name in _TABLES}
         content = {name: table for name, table in tables.items() if table}
         if self.seed:
             content["seed"] = self.seed

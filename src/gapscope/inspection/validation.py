@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from gapscope.base.samples import Samples
 from gapscope.inspection.checks import check_finite, check_hookable, check_materialized, check_module
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, unwrap_compiled
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, raw_outputs
-from gapscope.measures.registry import Measure
 
 LOOKED_AT = 8
 COMPILED = "_orig_mod."
@@ -31,6 +30,26 @@ def eager_mode() -> AbstractContextManager[Any]:
     import sys
 
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+@runtime_checkable
+class Requirements(Protocol):
+    """What a measure needs of a network and its data."""
+
+    @property
+    def name(self) -> str:
+        """Name of the measure."""
+        ...
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Its inputs besides the network: "inputs", "targets", "labels", "initial", "history"."""
+        ...
+
+    @property
+    def supports_dense(self) -> bool:
+        """Whether it accepts one label per position."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -59,7 +78,7 @@ class Ready:
         """Return the same network with other samples of the same kind."""
         return replace(self, samples=samples)
 
-    def network_for(self, item: Measure) -> nn.Module:
+    def network_for(self, item: Requirements) -> nn.Module:
         """Return the network as one measure takes it."""
         if not {"inputs", "targets", "labels"} & set(item.needs):
             return self.bare
@@ -68,7 +87,7 @@ class Ready:
             return network.as_two_logits()
         return self.network
 
-    def initial_for(self, item: Measure, initial_state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def initial_for(self, item: Requirements, initial_state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """Return the state dictionary before training, under the names that the network of one measure has."""
         if initial_state is None:
             return None
@@ -77,7 +96,7 @@ class Ready:
             return plain
         return {f"network.{name}": tensor for name, tensor in plain.items()}
 
-    def inapplicable_reason(self, item: Measure) -> str:
+    def inapplicable_reason(self, item: Requirements) -> str:
         """Why a measure does not apply to these data; empty where it does, as far as one can say beforehand."""
         targets = self.samples.targets
         if {"targets", "labels"} & set(item.needs):

@@ -25,7 +25,7 @@ class Scalars(Result):
     values: Mapping[str, float]
     reasons: Mapping[str, str] = field(default_factory=dict)
 
-    def numbers(self) -> dict[str, float]:
+    def scalars(self) -> dict[str, float]:
         """Return the numbers by name."""
         return {**self.values, **dict.fromkeys(self.reasons, math.nan)}
 
@@ -35,10 +35,10 @@ class Scalars(Result):
 
     def __getitem__(self, name: str) -> float:
         """Return the number called `name`."""
-        return self.numbers()[name]
+        return self.scalars()[name]
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row a number."""
         import pandas
 
-        return pandas.DataFrame({"value": self.numbers()})
+        return pandas.DataFrame({"value": self.scalars()})

@@ -44,7 +44,7 @@ def distance_from_initialization(network: nn.Module, *, initial_state: Mapping[s
     >>> before = copy.deepcopy(layer.state_dict())
     >>> layer.weight.data += 1.5
     >>> layer.bias.data += 3.5**0.5
-    >>> distance_from_initialization(layer, initial=before)
+    >>> distance_from_initialization(layer, initial_state=before)
     2.82843
     """
     total = 0.0

@@ -49,7 +49,7 @@ class GradientNeighbours:
         """Share of samples whose label is not the one that the network finds most probable at their neighbours."""
         return conflict_fraction(self.probabilities[self.neighbours].mean(1), self.labels)
 
-    def numbers(self) -> dict[str, float]:
+    def scalars(self) -> dict[str, float]:
         """Return the numbers by name."""
         return {"agreement": self.agreement, "conflict": self.conflict}
 

@@ -55,7 +55,7 @@ class KernelLeaveOneOut:
             return float("nan")
         return float((self.predictions.argmax(1) == self.labels).double().mean())
 
-    def numbers(self) -> dict[str, float]:
+    def scalars(self) -> dict[str, float]:
         """Return the numbers by name."""
         accuracy = {} if self.labels is None else {"accuracy": self.accuracy}
         return accuracy | {
@@ -80,9 +80,9 @@ class LooAtBothWeights:
     trained: KernelLeaveOneOut
     alignment: float
 
-    def numbers(self) -> dict[str, float]:
+    def scalars(self) -> dict[str, float]:
         """Return the numbers of both by name, and the accuracy (or explained share) that the given weights add."""
-        first, second = self.initial.numbers(), self.trained.numbers()
+        first, second = self.initial.scalars(), self.trained.scalars()
         name = "accuracy" if "accuracy" in first else "explained"
         return {
             **{f"initial.{key}": value for key, value in first.items()},

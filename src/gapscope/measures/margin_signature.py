@@ -50,7 +50,7 @@ class MarginSignature(Result):
     total_variation: Float[Tensor, " l"]
     n_samples: int
 
-    def numbers(self) -> dict[str, float]:
+    def scalars(self) -> dict[str, float]:
         """Return the five quartile features of four layers, called "input" and "h1" to "h3" whatever their names.
 
         A network with fewer hidden layers has NaN in the places of those that it lacks.

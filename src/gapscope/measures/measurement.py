@@ -39,7 +39,7 @@ def select_measures(
 
 def _missing(item: Measure, *, has_initial: bool, has_history: bool) -> str:
     if "initial" in item.needs and not has_initial:
-        return "needs the weights before training; pass initial=network.state_dict() of then"
+        return "needs the weights before training; pass initial_state=network.state_dict() of then"
     if "history" in item.needs and not has_history:
         return "needs the training history; pass history=, one mapping an epoch with its train_loss"
     return ""

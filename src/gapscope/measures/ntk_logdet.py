@@ -52,7 +52,7 @@ class LogDeterminant(Estimate):
         shares = positive / positive.sum()
         return float(torch.exp(-(shares * shares.log()).sum()))
 
-    def numbers(self) -> dict[str, float | Estimate]:
+    def scalars(self) -> dict[str, float | Estimate]:
         """Return the numbers under which a measurement keeps the result."""
         return {
             "ntk_logdet": Estimate(float(self)),

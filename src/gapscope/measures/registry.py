@@ -1,7 +1,7 @@
 """The registry of measures: a decorator that carries the facts, and look-up by name.
 
-A measure is a function `(network, x[, y][, initial=...], *, options) -> number(s)`. It returns a float, a 0-d tensor
-or an Estimate where it yields one number, and an object with `numbers() -> {name: float | Estimate}` where it yields
+A measure is a function `(network, x[, y][, initial_state=...], *, options) -> number(s)`. It returns a float, a 0-d tensor
+or an Estimate where it yields one number, and an object with `scalars() -> {name: float | Estimate}` where it yields
 several; such an object may say why a number is NaN, by `missing() -> {name: why}`. Every file in `gapscope.measures` is
 found by itself; a measure of your own is registered by the decorator.
 """
@@ -128,7 +128,7 @@ class Measure:
     def options(self) -> tuple[str, ...]:
         """Names of the keyword options of the function."""
         parameters = inspect.signature(self.function).parameters.values()
-        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("initial", "history"))
+        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("initial_state", "history"))
 
     def applies_to(self, samples: Samples, *, has_initial: bool, has_history: bool = False) -> bool:
         """Whether everything that the measure needs is there."""
@@ -173,14 +173,14 @@ class Measure:
         if not self.applies_to(samples, has_initial=initial_state is not None, has_history=bool(history)):
             raise InvalidInput(
                 f"{self.name} needs {', '.join(self.needs)}; pass data as (x, y)"
-                f"{' and initial=state_dict before training' if 'initial' in self.needs else ''}"
+                f"{' and initial_state=state_dict before training' if 'initial' in self.needs else ''}"
                 f"{' and history=what training returned, a mapping an epoch' if 'history' in self.needs else ''}."
             )
         arguments = [samples.inputs] if {"inputs", "targets", "labels"} & set(self.needs) else []
         if {"targets", "labels"} & set(self.needs):
             arguments.append(samples.targets)  # type: ignore[arg-type]
         if "initial" in self.needs:
-            options["initial"] = initial_state
+            options["initial_state"] = initial_state
         if "history" in self.needs:
             options["history"] = history
         start = time.perf_counter()
@@ -214,8 +214,8 @@ class Measure:
 
 
 def _numbers(name: str, result: Any) -> dict[str, Any]:
-    if hasattr(result, "numbers"):
-        return dict(result.numbers())
+    if hasattr(result, "scalars"):
+        return dict(result.scalars())
     if isinstance(result, torch.Tensor):
         return {name: result.item()}
     return {name: result}

@@ -69,7 +69,7 @@ def evaluate_on_subset(
         if "generator" in item.options:
             generator = torch.Generator().manual_seed(derive_seed(seed, (item.stream or item.name) + purpose))
             given.setdefault("generator", generator)
-        return item(ready.network_for(item), samples, initial=before, history=history, **given)
+        return item(ready.network_for(item), samples, initial_state=before, history=history, **given)
 
     if share.n >= total:
         return _noted(take(ready.samples), "one probe a sample" if share.options else "")

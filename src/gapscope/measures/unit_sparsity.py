@@ -95,13 +95,13 @@ class UnitSparsity(Result):
             )
         return tuple(found)
 
-    def numbers(self) -> dict[str, float]:
+    def scalars(self) -> dict[str, float]:
         """Return zeta and kappa by name."""
         return {"zeta": self.zeta, "kappa": self.kappa}
 
     def to_dict(self) -> dict[str, Any]:
         """Return zeta and kappa, and everything that they were made of, as plain values."""
-        return self.numbers() | super().to_dict()
+        return self.scalars() | super().to_dict()
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row a class: samples, accuracy, both turning points, zeta, kappa, whether chance was reached."""

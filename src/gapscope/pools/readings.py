@@ -59,7 +59,7 @@ def measure_record(
     history = bool(record.history)
     names = [item.name for item in select_measures(options.measures, samples, has_initial=True, has_history=history)]
     readings, unmeasured = list(record.readings), dict(record.unmeasured)
-    given = {"initial": initial_state, "history": record.history}
+    given = {"initial_state": initial_state, "history": record.history}
     with memo_scope():
         for name in record.missing_measures(names):
             chosen = {name: options.measure_options[name]} if name in options.measure_options else {}

@@ -69,7 +69,7 @@ class AccuracyEstimate(Result):
             f"{self.readings['samples']:.0f} training samples",
         ]
         if self.initial != "given":
-            lines.append("initial weights were drawn anew; pass initial=, the state dictionary before training")
+            lines.append("initial weights were drawn anew; pass initial_state=, the state dictionary before training")
         return "\n".join(lines)
 
 
@@ -244,6 +244,6 @@ def _reinitialized_state(network: nn.Module) -> dict[str, Tensor]:
                 raise InvalidInput(
                     "Initial weights can be drawn anew only where every layer has reset_parameters; "
                     f"{name or 'network'} ({type(module).__name__}) has none. "
-                    "Pass initial=, the state dictionary before training."
+                    "Pass initial_state=, the state dictionary before training."
                 )
     return fresh.state_dict()

@@ -66,12 +66,12 @@ def accuracy_readings(
         else:
             left_out = kernel_leave_one_out(before, samples.inputs, samples.targets, max_exact=max_exact,
                                             landmarks=landmarks, chunk_size=chunk_size)  # fmt: skip
-    found = {f"kernel_leave_one_out.initial.{name}": value for name, value in left_out.numbers().items()}
+    found = {f"kernel_leave_one_out.initial.{name}": value for name, value in left_out.scalars().items()}
     if samples.is_classification:
         vote = neighbours_from_kernel(
             kernels[1], network, pairs.inputs, pairs.targets, neighbours=min(20, len(pairs) - 1)
         )
-        found |= {f"gradient_neighbours.{name}": value for name, value in vote.numbers().items()}
+        found |= {f"gradient_neighbours.{name}": value for name, value in vote.scalars().items()}
     return found | {"kernel_leave_one_out.alignment": kernel_alignment(*kernels)}
 
 

@@ -81,7 +81,7 @@ class AccuracyForecast(Result):
             "standard_error": self.standard_error,
             "curve": self.to_pandas().to_dict("records"),
             "contradicted": [int(i) for i in self.disagreeing_indices],
-            **{name: value for name, value in self.loo.numbers().items() if name != "accuracy"},
+            **{name: value for name, value in self.loo.scalars().items() if name != "accuracy"},
         }
 
     def __repr__(self) -> str:

@@ -209,7 +209,7 @@ def measure_layers(setting: RunSettings, pool: str, spec: RunSpec, n_samples: in
     default = measure()
     others = {label: measure(layers=name) for label, name in layers_by_depth(network, default.layer).items()}
     found = {"last convolution": default, **others}
-    return {f"{number}, {label}": value for label, item in found.items() for number, value in item.numbers().items()}
+    return {f"{number}, {label}": value for label, item in found.items() for number, value in item.scalars().items()}
 
 
 def finished(setting: RunSettings, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:

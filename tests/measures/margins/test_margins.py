@@ -22,7 +22,7 @@ def test_percentiles_of_known_margins() -> None:
     margins = torch.arange(1.0, 41.0)
     logits = torch.stack([margins, torch.zeros(40), torch.full((40,), -9.0)], 1)
     found = output_margin(nn.Identity(), logits[torch.randperm(40)], torch.zeros(40).long())
-    assert found.numbers() == {"percentile_10": 4.0, "median": 20.5, "inverse_square": 1 / 16}
+    assert found.scalars() == {"percentile_10": 4.0, "median": 20.5, "inverse_square": 1 / 16}
     wrong = output_margin(nn.Identity(), -logits, torch.zeros(40).long())
     assert wrong["percentile_10"] < 0
     flat = output_margin(nn.Identity(), torch.zeros(4, 2), torch.zeros(4).long())

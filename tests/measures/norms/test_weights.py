@@ -39,7 +39,7 @@ def test_norms_of_two_layers() -> None:
     frobenius = [float(w.square().sum()) for w in weights]
     assert frobenius_norms(network, x)["log_product"] == pytest.approx(math.log(frobenius[0] * frobenius[1]))
     ranks = [f / s for f, s in zip(frobenius, squares, strict=True)]
-    assert stable_rank(network, x).numbers() == pytest.approx({"sum": sum(ranks), "mean": sum(ranks) / 2})
+    assert stable_rank(network, x).scalars() == pytest.approx({"sum": sum(ranks), "mean": sum(ranks) / 2})
 
 
 def test_the_balanced_sum_is_the_smallest_that_rescaling_reaches() -> None:
@@ -123,12 +123,12 @@ def test_spectral_bounds_of_one_layer() -> None:
     x, y = torch.tensor([[3.0, 1.0], [1.0, 1.0], [2.0, 1.0]]), torch.zeros(3).long()  # margins 5, 1, 3
     assert spectral_complexity(network, x, y) == pytest.approx(math.log(4) - 2 * math.log(1) + math.log(5 / 4))
     initial = {"weight": torch.eye(2)}
-    found = spectral_distance_complexity(network, x, y, initial=initial)
+    found = spectral_distance_complexity(network, x, y, initial_state=initial)
     assert found == pytest.approx(math.log(4) + math.log(1 / 4))
     with pytest.raises(NotMeasurable, match="margin and weights other than zero"):
-        spectral_distance_complexity(network, x, y, initial=dict(network.state_dict()))
+        spectral_distance_complexity(network, x, y, initial_state=dict(network.state_dict()))
     with pytest.raises(InvalidInput, match="'weight' is of another shape"):
-        spectral_distance_complexity(network, x, y, initial={"weight": torch.zeros(3)})
+        spectral_distance_complexity(network, x, y, initial_state={"weight": torch.zeros(3)})
 
 
 def test_without_matrices_there_is_no_norm() -> None:

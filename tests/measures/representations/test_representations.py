@@ -67,7 +67,7 @@ def test_a_simplex_has_collapsed() -> None:
     network = nn.Linear(4, 4, bias=False).double()
     network.weight.data.copy_(3 * simplex)
     x, y = simplex.repeat(5, 1) * 2 + 7.0, torch.arange(20) % 4
-    found = neural_collapse(network, x, y).numbers()
+    found = neural_collapse(network, x, y).scalars()
     assert found == pytest.approx(dict.fromkeys(found, 0.0), abs=1e-12)
 
 

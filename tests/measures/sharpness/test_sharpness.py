@@ -86,7 +86,7 @@ def test_bounds_follow_from_the_deviation() -> None:
         assert pacbayes_norm(network, x, y, draws=100) == pytest.approx(bound)
         initial = {"weight": torch.tensor([[0.0], [0.2]])}
         bound = 0.09 / (4 / found) + math.log(4 * found**0.5) + 10
-        assert pacbayes_distance(network, x, y, draws=100, initial=initial) == pytest.approx(bound, rel=1e-6)
+        assert pacbayes_distance(network, x, y, draws=100, initial_state=initial) == pytest.approx(bound, rel=1e-6)
 
 
 def test_noise_in_units_of_the_weights() -> None:
@@ -105,7 +105,7 @@ def test_noise_in_units_of_the_weights() -> None:
             numerator = 1e-6 + (square + 1) * squares / 2
             logs = math.log(numerator / 1e-6) + math.log(numerator / (1e-6 + square * 1.0))
             expected = logs / 4 + math.log(4 / own) + 10
-            assert measure(network, x, y, draws=100, initial=initial) == pytest.approx(expected, rel=1e-6)
+            assert measure(network, x, y, draws=100, initial_state=initial) == pytest.approx(expected, rel=1e-6)
 
 
 def test_measures_of_one_stream_search_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,4 +148,4 @@ def test_options_are_checked() -> None:
     with pytest.raises(InvalidInput, match="radius must lie in"):
         worst_case_sharpness(network, x, y, radius=0)
     with pytest.raises(InvalidInput, match="'weight' is of another shape"):
-        pacbayes_magnitude_distance(network, x, y, initial={"weight": torch.ones(1)})
+        pacbayes_magnitude_distance(network, x, y, initial_state={"weight": torch.ones(1)})

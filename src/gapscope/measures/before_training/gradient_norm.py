@@ -55,7 +55,7 @@ def gradient_norm(
     >>> import torch
     >>> network = nn.Linear(1, 1, bias=False)  # loss (w x - y)^2, gradient 2 (w x - y) x
     >>> _ = nn.init.zeros_(network.weight)
-    >>> gradient_norm(network, torch.tensor([[3.0]]), torch.ones(1, 1)).numbers()
+    >>> gradient_norm(network, torch.tensor([[3.0]]), torch.ones(1, 1)).scalars()
     {'whole': 6.0, 'sum': 6.0}
     """
     gradient = mean_gradient(network, x, y, chunk_size=chunk_size)

@@ -48,7 +48,7 @@ def frobenius_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
     >>> network = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))
     >>> for layer in network:
     ...     _ = nn.init.ones_(layer.weight)
-    >>> round(frobenius_norms(network, torch.ones(1, 2)).numbers()["log_product"], 6)  # log 4 + log 2
+    >>> round(frobenius_norms(network, torch.ones(1, 2)).scalars()["log_product"], 6)  # log 4 + log 2
     2.079442
     """
     return Scalars(log_products(squared_frobenius_norms(layer_weights(network, x))))

@@ -64,7 +64,7 @@ def spectral_distance_complexity(
     >>> _ = nn.init.eye_(network.weight)
     >>> x, y = torch.tensor([[2.0, 1.0]]).repeat(3, 1), torch.zeros(3).long()
     >>> initial = {"weight": torch.tensor([[0.0, 0.0], [0.0, 1.0]])}
-    >>> spectral_distance_complexity(network, x, y, initial=initial)  # 0 - 0 + log 1
+    >>> spectral_distance_complexity(network, x, y, initial_state=initial)  # 0 - 0 + log 1
     0
     """
     check_labelled("spectral_distance_complexity", x, y)

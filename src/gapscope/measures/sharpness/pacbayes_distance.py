@@ -72,5 +72,5 @@ def pacbayes_distance(
         "pacbayes_distance", network, x, y, magnitude=False, drop=drop, draws=draws, generator=generator,
         chunk_size=chunk_size,
     )  # fmt: skip
-    distance = distance_from_initialization(network, initial=initial_state)
+    distance = distance_from_initialization(network, initial_state=initial_state)
     return Estimate(distance**2 / (4 * sigma**2) + math.log(len(x) / sigma) + 10)

@@ -45,7 +45,7 @@ def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]
         InvalidInput: An epoch has no `train_loss`.
 
     >>> history = [{"train_loss": 2.0}, {"train_loss": 1.0}, {"train_loss": 0.5}]
-    >>> training_loss_sum(nn.Identity(), history=history, last=2).numbers()
+    >>> training_loss_sum(nn.Identity(), history=history, last=2).scalars()
     {'all': 3.5, 'last': 1.5}
     """
     check_range("last", last, 1)
