@@ -161,13 +161,13 @@ def test_rivals_say_what_they_are_known_to_say() -> None:
     fitted = fitted_table()
     ways = {way.name: way for way in all_baselines(fitted, load_default())}
     asked = fitted.head(3).assign(hold_out=[0.0, 0.5, 1.0], samples=100.0, cross_validation=float("nan"))
-    said = ways["10 % hold-out"].says(asked)
+    said = ways["10 % hold-out"].predict(asked)
     half = 1.645 * (0.5 * 0.5 / 10) ** 0.5
     assert said.iloc[1].tolist() == pytest.approx([0.5, 0.5 - half, 0.5 + half])
     assert said["value"].tolist() == [0.0, 0.5, 1.0] and said.iloc[0]["high"] > 0.1
     gap = (fitted["train_accuracy"] - fitted["test_score_like_training"]).mean()
-    assert ways["mean gap"].says(asked)["value"].tolist() == pytest.approx((asked["train_accuracy"] - gap).tolist())
-    assert ways["5-fold cross-validation"].says(asked)["value"].isna().all()
+    assert ways["mean gap"].predict(asked)["value"].tolist() == pytest.approx((asked["train_accuracy"] - gap).tolist())
+    assert ways["5-fold cross-validation"].predict(asked)["value"].isna().all()
 
 
 def test_an_estimate_for_unseen_data_knows_nothing_of_them() -> None:

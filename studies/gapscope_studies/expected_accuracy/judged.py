@@ -46,7 +46,7 @@ def _error(errors: np.ndarray) -> Interval:
 
 def evaluate_baseline(rival: Baseline, table: Table) -> dict[str, Any] | None:
     """Error, width and coverage of one way on these networks; None where it answers none of them."""
-    said: Table = rival.says(table)
+    said: Table = rival.predict(table)
     answered = said["value"].notna()
     if not answered.any():
         return None
@@ -148,7 +148,7 @@ def _against(ours: np.ndarray, theirs: np.ndarray, rival: str) -> list[Claim]:
 
 
 def _claims(table: Table, ways: list[Baseline]) -> list[Claim]:
-    errors = {way.name: (way.says(table)["value"] - table[TARGET]).to_numpy(dtype=float) for way in ways}
+    errors = {way.name: (way.predict(table)["value"] - table[TARGET]).to_numpy(dtype=float) for way in ways}
     return [claim for name, rival in RIVALS.items() for claim in _against(errors[OURS], errors[name], rival)]
 
 

@@ -40,7 +40,7 @@ def _from_gap(fitted: Table, readings: Sequence[str], logarithm: Sequence[str] =
     model = GapEstimator(kind=kind, features=readings, log_features=logarithm, clusters=("data",))
     model.fit(usable, usable["train_accuracy"] - usable[TARGET])
 
-    def says(table: Table) -> pandas.DataFrame:
+    def predict(table: Table) -> pandas.DataFrame:
         if not set(readings) <= set(table.columns):
             return pandas.DataFrame(np.nan, columns=list(ANSWERS), index=table.index)
         known = model.assess(table, level=LEVEL, refuse=False)[["prediction", "high", "low"]].to_numpy(dtype=float)
@@ -53,7 +53,7 @@ def _from_gap(fitted: Table, readings: Sequence[str], logarithm: Sequence[str] =
 def _binomial(column: str, share: float, spread: float = 0.0) -> Callable[[Table], Table]:
     """A score on a share of the samples, with its binomial interval; one right and one wrong sample are added."""
 
-    def says(table: Table) -> pandas.DataFrame:
+    def predict(table: Table) -> pandas.DataFrame:
         if column not in table:
             return pandas.DataFrame(np.nan, columns=list(ANSWERS), index=table.index)
         value = table[column].to_numpy(dtype=float)
@@ -66,7 +66,7 @@ def _binomial(column: str, share: float, spread: float = 0.0) -> Callable[[Table
 
 
 def _shipped(estimator: AccuracyEstimator) -> Callable[[Table], Table]:
-    def says(table: Table) -> pandas.DataFrame:
+    def predict(table: Table) -> pandas.DataFrame:
         rows = [vars(answer) for answer in estimator.predict(table, level=LEVEL)["like_training"]]
         return pandas.DataFrame(rows, index=table.index)
 
@@ -96,7 +96,7 @@ def without_data(estimator: AccuracyEstimator, fitted: Table, data: str) -> Accu
 def _unseen_data(estimator: AccuracyEstimator, fitted: Table) -> Callable[[Table], Table]:
     """The shipped estimate as it is for one whose data are none of ours."""
 
-    def says(table: Table) -> pandas.DataFrame:
+    def predict(table: Table) -> pandas.DataFrame:
         parts = [_shipped(without_data(estimator, fitted, str(data)))(part) for data, part in table.groupby("data")]
         return pandas.DataFrame(pandas.concat(parts).loc[table.index])
 

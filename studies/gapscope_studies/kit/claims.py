@@ -185,11 +185,14 @@ class Claim:
     def to_dict(self) -> dict[str, Any]:
         """Plain values with the outcome and its reason; `from_dict` reads them back, and judges anew."""
         outcome, reason = self.evaluate
-        return asdict(self) | {"outcome": outcome, "reason": reason}
+        content = asdict(self) | {"outcome": outcome, "reason": reason}
+        content["says"] = content.pop("statement")  # the key of all stored results
+        return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Claim:
         """Read a claim from a result's JSON."""
+        content = {**content, "statement": content["says"]}
         known: dict[str, Any] = {item.name: content[item.name] for item in fields(cls) if item.name in content}
         for name in ("value", "low", "high", "above", "below"):
             known[name] = float(content[name])  # JSON writes infinities as strings
