@@ -47,7 +47,7 @@ def test_without_sensitivities_and_margins_it_takes_all_readings(records: list[R
 
 def test_wide_readings_enter_by_their_logarithm(records: list[Record]) -> None:
     names = ["ntk_trace", "output_sensitivity", "parameter_count", "unit_sparsity.zeta"]
-    assert suggest_estimator(records, features=names).logarithm == names[:3]
+    assert suggest_estimator(records, features=names).log_features == names[:3]
 
 
 def test_normalisation_is_part_of_the_family(records: list[Record]) -> None:

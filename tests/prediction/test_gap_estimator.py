@@ -49,7 +49,7 @@ READINGS = ("zeta", "kappa", "size")
 
 
 def _estimator(**options: object) -> GapEstimator:
-    settings = {"features": READINGS, "logarithm": ("size",), "families": ("network.name",)}
+    settings = {"features": READINGS, "log_features": ("size",), "families": ("network.name",)}
     return GapEstimator(**(settings | options))  # type: ignore[arg-type]
 
 
@@ -254,7 +254,7 @@ def test_networks_like_the_fitted_ones_are_seldom_refused() -> None:
 def test_saved_and_loaded_it_answers_bit_for_bit_the_same(tmp_path: Path, options: dict[str, object]) -> None:
     table = networks(30)
     if options.get("features") == ():
-        options = options | {"logarithm": ()}
+        options = options | {"log_features": ()}
     found = _estimator(**options).fit(table, table["gap"])
     found.save(tmp_path / "estimator.json")
     again = GapEstimator.load(tmp_path / "estimator.json")
@@ -298,15 +298,15 @@ def test_what_is_wrong_is_said() -> None:
     with pytest.raises(InvalidInput, match="kind='monotone' needs the direction of each reading"):
         _estimator(kind="monotone").fit(table, gap)
     with pytest.raises(InvalidInput, match=r"must have a column 'zetta'.*Did you mean 'zeta'\?"):
-        _estimator(features=("zetta",), logarithm=()).fit(table, gap)
+        _estimator(features=("zetta",), log_features=()).fit(table, gap)
     with pytest.raises(InvalidInput, match=r"column 'network.name' holds '(lenet|vgg)'\. Name the readings to use"):
         GapEstimator().fit(table, gap)
     with pytest.raises(InvalidInput, match="column 'kappa' holds NaN or infinity in 1 of 12 rows"):
         _estimator().fit(table.assign(kappa=[numpy.nan, *table["kappa"].iloc[1:]]), gap)
     with pytest.raises(InvalidInput, match="zeta must be positive to enter by its logarithm; got -"):
-        _estimator(logarithm=("zeta",)).fit(table.assign(zeta=-table["zeta"]), gap)
+        _estimator(log_features=("zeta",)).fit(table.assign(zeta=-table["zeta"]), gap)
     with pytest.raises(InvalidInput, match="logarithm must name readings among zeta, kappa, size; got 'depth'"):
-        _estimator(logarithm=("depth",)).fit(table, gap)
+        _estimator(log_features=("depth",)).fit(table, gap)
     with pytest.raises(InvalidInput, match="X must be a table with named columns"):
         _estimator().fit(table[list(READINGS)].to_numpy(), gap)
     with pytest.raises(InvalidInput, match=r"level must lie in \(0, 1\); got 90"):

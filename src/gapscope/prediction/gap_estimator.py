@@ -104,14 +104,14 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     ) -> None:
         self.kind = kind
         self.features = features
-        self.logarithm = log_features
+        self.log_features = log_features
         self.families = families
         self.clusters = clusters
-        self.spread = error_scale
+        self.error_scale = error_scale
         self.directions = directions
         self.interval = interval
         self.n_folds = n_folds
-        self.calibration_share = calibration_fraction
+        self.calibration_fraction = calibration_fraction
         self.random_state = random_state
 
     def check_parameters(self) -> None:
@@ -124,13 +124,13 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         check_choice("kind", self.kind, KINDS)
         check_choice("interval", self.interval, INTERVALS)
         check_range("n_folds", self.n_folds, 2)
-        check_range("calibration_share", self.calibration_share, 0, 1, low_open=True, high_open=True)
-        for name in ("features", "logarithm", "families", "clusters"):
+        check_range("calibration_fraction", self.calibration_fraction, 0, 1, low_open=True, high_open=True)
+        for name in ("features", "log_features", "families", "clusters"):
             texts = isinstance(given[name], Collection) and not isinstance(given[name], str)
             if not texts and (given[name], name) != (None, "features"):
                 raise InvalidInput(f"{name} must be a list of column names; got {given[name]!r}.")
-        if not isinstance(given["spread"], str):
-            raise InvalidInput(f"spread must be the name of a column; got {self.spread!r}.")
+        if not isinstance(given["error_scale"], str):
+            raise InvalidInput(f"error_scale must be the name of a column; got {self.error_scale!r}.")
         if self.kind == "monotone" and self.directions is None:
             raise InvalidInput(
                 "kind='monotone' needs the direction of each reading; got directions=None. Pass "
@@ -141,7 +141,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
     @property
     def _roles(self) -> ColumnRoles:
-        return ColumnRoles(self.features, self.families, self.clusters, self.spread)
+        return ColumnRoles(self.features, self.families, self.clusters, self.error_scale)
 
     def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
         """What scikit-learn's own validation returns for the readings (and the target, while fitting)."""
@@ -160,14 +160,14 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     def _readings(self, X: Any, *, finite: bool = True) -> tuple[Array, Array]:
         """Readings of new networks as they enter the fit, and the same as given."""
         shown = numpy.asarray(self._checked(X, finite, reset=False))
-        return log_transform(shown, self.feature_names_, self.logarithm, finite=finite), shown
+        return log_transform(shown, self.feature_names_, self.log_features, finite=finite), shown
 
     def _fitted_readings(self, X: Any, y: Any) -> tuple[Array, Array]:
         """Readings as they enter the fit, and the target; the names are remembered."""
         shown, target = self._checked(X, True, y=y, y_numeric=True, ensure_min_samples=2)
         names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(shown.shape[1])])
         self.feature_names_ = tuple(str(name) for name in names)
-        readings = log_transform(shown, self.feature_names_, self.logarithm, finite=True)
+        readings = log_transform(shown, self.feature_names_, self.log_features, finite=True)
         return readings, numpy.asarray(target, dtype=float)
 
     def fit(self, X: Any, y: Any) -> GapEstimator:
@@ -190,7 +190,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         families = {column: sorted(set(values)) for column, values in self._roles.families_of(X).items()}
         if self.interval == "split":
             order = numpy.random.default_rng(self.random_state).permutation(len(y))
-            n_calibration = min(max(round(self.calibration_share * len(y)), 1), len(y) - 1)
+            n_calibration = min(max(round(self.calibration_fraction * len(y)), 1), len(y) - 1)
             calibration, fitted = order[:n_calibration], numpy.sort(order[n_calibration:])
         else:
             calibration, fitted = numpy.arange(0), numpy.arange(len(y))
@@ -211,7 +211,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
                 for fold in folds:
                     rest = numpy.delete(numpy.arange(len(y)), fold)
                     self.left_out_[fold] = self._weights(x, y, rest, signs)
-                    if self.kernel_ is not None and not self.spread:
+                    if self.kernel_ is not None and not self.error_scale:
                         spread[fold] = self.kernel_.deviation(x[fold], rest)
                     bar.advance()
             predictions = self.left_out_[:, 0] + (self.left_out_[:, 1:] * basis).sum(1)
@@ -229,7 +229,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return x if self.kernel_ is None else self.kernel_(x)
 
     def _spread(self, X: Any, x: Float[Array, "m p"]) -> Float[Array, " m"]:
-        if not self.spread:
+        if not self.error_scale:
             return numpy.ones(len(x)) if self.kernel_ is None else self.kernel_.deviation(x)
         return self._roles.spread_of(X)
 
@@ -329,7 +329,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         numbers = numpy.full((len(x), 3), numpy.nan)
         numbers[answered, 0] = self._estimates(x[answered])
         numbers[answered, 1:] = self._interval(
-            x[answered], self._spread(X[answered] if self.spread else X, x[answered]), level
+            x[answered], self._spread(X[answered] if self.error_scale else X, x[answered]), level
         )
         for k, name in enumerate(("prediction", "low", "high")):
             verdicts.insert(k, name, numbers[:, k])

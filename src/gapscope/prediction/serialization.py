@@ -16,7 +16,9 @@ from gapscope.prediction.region import ApplicabilityDomain
 if TYPE_CHECKING:
     from gapscope.prediction.gap_estimator import GapEstimator
 
-SCHEMA = 1
+SCHEMA = 2
+# names of the constructor's parameters in files of schema 1
+RENAMED = {"spread": "error_scale", "logarithm": "log_features", "calibration_share": "calibration_fraction"}
 
 
 def estimator_to_dict(estimator: GapEstimator) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def estimator_from_dict(content: Any, path: str, kind: type[GapEstimator]) -> Ga
             "Upgrade gapscope, or fit the estimator again."
         )
     try:
-        estimator = kind(**content["parameters"])
+        estimator = kind(**{RENAMED.get(name, name): value for name, value in content["parameters"].items()})
         estimator.check_parameters()
         _restore(estimator, content["fitted"])
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -91,7 +93,7 @@ def _restore(estimator: Any, fitted: Mapping[str, Any]) -> None:
     estimator.residuals_ = numpy.array(fitted["residuals"], dtype=float).reshape(-1)
     estimator.region_ = ApplicabilityDomain.from_dict(fitted["region"])
     beside = (*estimator.families, *estimator.clusters)
-    names = [*(estimator.features or ()), *estimator.logarithm, *beside, *estimator.feature_names_]
+    names = [*(estimator.features or ()), *estimator.log_features, *beside, *estimator.feature_names_]
     if not all(isinstance(name, str) for name in names) or set(estimator.families) != set(estimator.region_.families):
         raise ValueError("names of readings and families must be texts, and the same throughout")
     numbers = (estimator.intercept_, estimator.coef_, estimator.left_out_, estimator.residuals_)

@@ -83,7 +83,7 @@ def _formula(estimator: GapEstimator) -> list[dict[str, str]]:
     """Terms of the fitted model, the intercept first; a Gaussian process has none that could be read."""
     if estimator.kernel_ is not None:
         return []
-    names = [f"log({name})" if name in estimator.logarithm else name for name in estimator.feature_names_]
+    names = [f"log({name})" if name in estimator.log_features else name for name in estimator.feature_names_]
     terms = [(estimator.intercept_, ""), *zip(estimator.coef_.tolist(), names, strict=True)]
     return [
         {"sign": "−" if weight < 0 else "+", "size": format_number(abs(weight)), "name": name} for weight, name in terms
