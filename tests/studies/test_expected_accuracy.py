@@ -21,7 +21,7 @@ from gapscope_studies.expected_accuracy.pools import (
     has_cross_validation,
     judged_in_turn,
 )
-from gapscope_studies.expected_accuracy.rivals import all_baselines, refused, without_data
+from gapscope_studies.expected_accuracy.baselines import all_baselines, refused, without_data
 from gapscope_studies.expected_accuracy.runs import data_of, on_equally_noisy, probed
 from gapscope_studies.expected_accuracy.study import STUDY
 from gapscope_studies.kit.study import RunSettings

@@ -9,8 +9,8 @@ import numpy as np
 import pandas
 
 from gapscope_studies.expected_accuracy.architectures import architectures
-from gapscope_studies.expected_accuracy.judged import evaluate
-from gapscope_studies.expected_accuracy.kept import job_name, load_results
+from gapscope_studies.expected_accuracy.evaluation import evaluate
+from gapscope_studies.expected_accuracy.stored_results import job_name, load_results
 from gapscope_studies.expected_accuracy.pools import FITTED, Configuration, in_random_order
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import probed

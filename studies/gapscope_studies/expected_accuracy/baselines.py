@@ -26,7 +26,7 @@ class Baseline:
 
     name: str
     cost: str
-    says: Callable[[Table], Table]
+    predict: Callable[[Table], Table]
 
 
 def _answers(value: np.ndarray, low: np.ndarray, high: np.ndarray, index: pandas.Index) -> pandas.DataFrame:
@@ -47,7 +47,7 @@ def _from_gap(fitted: Table, readings: Sequence[str], logarithm: Sequence[str] =
         value, low, high = (table["train_accuracy"].to_numpy(dtype=float)[:, None] - known).T
         return _answers(value, low, high, table.index)
 
-    return says
+    return predict
 
 
 def _binomial(column: str, share: float, spread: float = 0.0) -> Callable[[Table], Table]:
@@ -62,7 +62,7 @@ def _binomial(column: str, share: float, spread: float = 0.0) -> Callable[[Table
         half = NORMAL * np.sqrt(smoothed * (1 - smoothed) / m + spread**2)
         return _answers(value, np.clip(value - half, 0, 1), np.clip(value + half, 0, 1), table.index)
 
-    return says
+    return predict
 
 
 def _shipped(estimator: AccuracyEstimator) -> Callable[[Table], Table]:
@@ -70,7 +70,7 @@ def _shipped(estimator: AccuracyEstimator) -> Callable[[Table], Table]:
         rows = [vars(answer) for answer in estimator.predict(table, level=LEVEL)["like_training"]]
         return pandas.DataFrame(rows, index=table.index)
 
-    return says
+    return predict
 
 
 def without_data(estimator: AccuracyEstimator, fitted: Table, data: str) -> AccuracyEstimator:
@@ -100,7 +100,7 @@ def _unseen_data(estimator: AccuracyEstimator, fitted: Table) -> Callable[[Table
         parts = [_shipped(without_data(estimator, fitted, str(data)))(part) for data, part in table.groupby("data")]
         return pandas.DataFrame(pandas.concat(parts).loc[table.index])
 
-    return says
+    return predict
 
 
 def all_baselines(fitted: Table, estimator: AccuracyEstimator) -> list[Baseline]:

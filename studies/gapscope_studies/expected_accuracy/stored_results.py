@@ -1,6 +1,6 @@
 """What was read of every network that was trained: kept beside the code, so that none is trained twice.
 
-`python -m gapscope_studies.expected_accuracy.kept WORK` takes up the answers of a work folder; deleting
+`python -m gapscope_studies.expected_accuracy.stored_results WORK` takes up the answers of a work folder; deleting
 networks.jsonl trains all of them again.
 """
 
