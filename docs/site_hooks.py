@@ -1,4 +1,4 @@
-"""What mkdocs needs beside the pages in this folder: the README as start page, API pages, results, and the gallery.
+"""What mkdocs needs beside the pages in this folder: API pages, results, and the gallery.
 
 API pages are made from the public names, so that no page is forgotten; the gallery runs every example and shows what
 it printed and drew.
@@ -22,50 +22,60 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-TOP_PAGES = {"README.md": "index.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
-ROOMS = {
-    "assessment": "Measure, compare and rank networks",
-    "resampling": "Judge a recipe by its twins",
-    "labels": "Wrong labels",
+TOP_PAGES = {"CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
+PACKAGES = {
+    "checks": "Check",
+    "prediction": "Predict accuracy and the gap",
+    "labels": "Label errors",
     "measures": "Measures",
+    "functional": "Measures as functions",
+    "leaderboard": "Compare networks, rank measures",
+    "training": "Train and monitor",
     "penalties": "Penalties",
-    "training": "Train and watch",
-    "batch_norm": "Batch normalisation",
+    "batch_norm": "Batch normalization",
     "pools": "Many networks",
-    "estimation": "Estimate the gap",
     "report": "Report",
     "networks": "Networks",
     "data": "Data",
-    "base": "Samples, readings, records, specs",
+    "base": "Samples and specs",
+    "results": "Results",
     "theory": "Theory",
     "integrations": "Integrations",
 }
 
 
-def _public_names() -> dict[str, list[tuple[str, str]]]:
-    """Room -> (public name, path of the object), from the lazy names of the package and of its rooms."""
-    import gapscope
+def _imported(path: Path, package: str) -> dict[str, str]:
+    """Public name -> path of the object, of every `from ... import name as name` in a file."""
+    names: dict[str, str] = {}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            module = f"{package}.{node.module}" if node.level else node.module
+            names |= {alias.asname: f"{module}.{alias.name}" for alias in node.names if alias.asname}
+    return names
 
-    rooms: dict[str, dict[str, str]] = defaultdict(dict)
-    for name, module in gapscope._PUBLIC.items():
-        rooms[module.split(".")[0]][name] = f"gapscope.{module}.{name}"
-    for room in ROOMS:
-        tree = ast.parse((ROOT / "src/gapscope" / room / "__init__.py").read_text())
-        for node in tree.body:
-            if isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    rooms[room].setdefault(alias.asname or alias.name, f"{node.module}.{alias.name}")
-    return {room: sorted(names.items(), key=lambda item: item[0].lower()) for room, names in rooms.items()}
+
+def _public_names() -> dict[str, list[tuple[str, str]]]:
+    """Package -> (public name, path of the object)."""
+    source = ROOT / "src/gapscope"
+    packages: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, path in _imported(source / "__init__.pyi", "gapscope").items():
+        packages[path.split(".")[1]][name] = path
+    for package in PACKAGES:
+        file = source / f"{package}.py"
+        file = file if file.exists() else source / package / "__init__.py"
+        for name, path in _imported(file, f"gapscope.{package}").items():
+            packages[package].setdefault(name, path)
+    return {package: sorted(names.items(), key=lambda item: item[0].lower()) for package, names in packages.items()}
 
 
 def _api_pages() -> dict[str, str]:
     found = _public_names()
-    pages, index = {}, ["# API", ""]
-    for room, title in ROOMS.items():
-        if not found.get(room):
+    pages, index = {}, ["# Packages", ""]
+    for package, title in PACKAGES.items():
+        if not found.get(package):
             continue
-        pages[f"api/{room}.md"] = "\n".join([f"# {title}", "", *(f"::: {path}\n" for _, path in found[room])])
-        index += [f"## [{title}]({room}.md)", "", ", ".join(f"`{name}`" for name, _ in found[room]), ""]
+        pages[f"api/{package}.md"] = "\n".join([f"# {title}", "", *(f"::: {path}\n" for _, path in found[package])])
+        index += [f"## [{title}]({package}.md)", "", ", ".join(f"`{name}`" for name, _ in found[package]), ""]
     return {"api/index.md": "\n".join(index), **pages}
 
 
@@ -92,7 +102,7 @@ def _example_page(path: Path, figures: Path) -> str:
 
 def _gallery(files: Files, config: MkDocsConfig) -> None:
     figures = Path(tempfile.mkdtemp())
-    index = ["# Examples", "", "Every example was run when these pages were made.", ""]
+    index = ["# Gallery", "", "Every example ran when this site was built.", ""]
     for path in sorted((ROOT / "examples").glob("*.py")):
         text = _example_page(path, figures)
         files.append(File.generated(config, f"examples/{path.stem}.md", content=text))

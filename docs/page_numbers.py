@@ -1,0 +1,112 @@
+"""Numbers and tables of the pages, read from the stored results that `numbers.toml` names.
+
+A page writes `{{ numbers.KEY }}` or `{{ tables.KEY }}`; the site replaces both (mkdocs-macros). README.md cannot, so its
+sentences with numbers stand in `numbers.toml` as templates, and a test compares them with the file.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+FORMATS = ("integer", "number", "interval", "percent", "points", "text")
+
+
+@cache
+def _read(file: str) -> Any:
+    path = ROOT / file if file.startswith("benchmarks/") else ROOT / "results" / file
+    return json.loads(path.read_text())
+
+
+def find(file: str, steps: Sequence[Any]) -> Any:
+    """Follow steps into a JSON file: a key, an index, or a table that selects the first row with these values."""
+    value = _read(file)
+    for step in steps:
+        if isinstance(step, Mapping):
+            rows = [row for row in value if all(row.get(key) == wanted for key, wanted in step.items())]
+            if not rows:
+                raise KeyError(f"{file} has no row with {dict(step)}")
+            value = rows[0]
+        else:
+            value = value[step]
+    return value
+
+
+def show(value: Any, form: str) -> str:
+    """Format a value: "integer", "number .3f", "interval .3f", "percent .0f", "points .1f" or "text".
+
+    >>> show(0.0676, "number .3f"), show([0.0676, 0.0572, 0.0771], "interval .3f"), show(0.912, "percent .0f")
+    ('0.068', '0.068 (95 % CI 0.057 to 0.077)', '91 %')
+    """
+    kind, _, digits = form.partition(" ")
+    if kind not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {form!r}")
+    if value is None:
+        return "–"
+    if kind == "text":
+        return str(value).replace("**", "")
+    if kind == "integer":
+        return f"{len(value) if isinstance(value, list) else round(float(value)):,}"
+    if kind == "percent":
+        return f"{format(100 * float(value), digits)} %"
+    if kind == "points":
+        return f"{format(100 * float(value), digits)} points"
+    if kind == "interval":
+        if isinstance(value, Mapping):
+            value = [value[name] for name in ("value", "low", "high")]
+        middle, low, high = (format(float(number), digits) for number in value)
+        return f"{middle} (95 % CI {low} to {high})"
+    return format(float(value), digits)
+
+
+def table(entry: Mapping[str, Any]) -> str:
+    """Write a Markdown table: one line per selected row, one column per [heading, step or steps, format]."""
+    rows = find(entry["file"], entry["at"])
+    names = entry.get("rows", {})
+    if names:
+        key = entry["by"]
+        rows = [{**next(row for row in rows if row[key] == name), key: shown} for name, shown in names.items()]
+    columns = entry["columns"]
+    lines = ["| " + " | ".join(heading for heading, *_ in columns) + " |", "|---" * len(columns) + "|"]
+    for row in rows:
+        cells = []
+        for _, steps, form in columns:
+            value: Any = row
+            for step in steps if isinstance(steps, list) else [steps]:
+                value = value.get(step) if isinstance(value, Mapping) else value[step]
+            cells.append(show(value, form))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+@cache
+def entries() -> dict[str, Any]:
+    """Content of `numbers.toml`."""
+    return tomllib.loads((Path(__file__).parent / "numbers.toml").read_text())
+
+
+def all_numbers() -> dict[str, str]:
+    """Every number by its key, formatted."""
+    return {key: show(find(entry["file"], entry["at"]), entry["format"]) for key, entry in entries()["numbers"].items()}
+
+
+def all_tables() -> dict[str, str]:
+    """Every table by its key, as Markdown."""
+    return {key: table(entry) for key, entry in entries()["tables"].items()}
+
+
+def readme_sentences() -> list[str]:
+    """Sentences with numbers that README.md must contain."""
+    numbers = all_numbers()
+    return [sentence.format(**numbers) for sentence in entries()["readme"]["sentences"]]
+
+
+def define_env(env: Any) -> None:
+    """Hand numbers and tables to mkdocs-macros."""
+    env.variables["numbers"] = all_numbers()
+    env.variables["tables"] = all_tables()

@@ -1,0 +1,48 @@
+"""Code of the guides: run as it stands, its output written back into the page.
+
+Each page is one session: its Python blocks run in order in one namespace and an empty folder. A `text` block that
+follows a Python block is what the code prints.
+
+    python docs/pages.py docs/forecast.md    # run the page and rewrite its outputs
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?P<between>\n*)(?P<output>```text\n.*?```\n)?", re.DOTALL)
+
+
+def run(path: Path, *, rewrite: bool = False) -> dict[str, object]:
+    """Run all Python blocks of a page in a temporary folder and return their namespace."""
+    text, namespace = path.read_text(), {"__name__": "page"}
+    before = Path.cwd()
+
+    def one(match: re.Match[str]) -> str:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(match["code"], str(path), "exec"), namespace)  # noqa: S102 - the project's own pages
+        if match["output"] is None:
+            return match[0]
+        return f"```python\n{match['code']}```\n{match['between']}```text\n{printed.getvalue().rstrip()}\n```\n"
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            result = BLOCK.sub(one, text)
+        finally:
+            os.chdir(before)
+    if rewrite and result != text:
+        path.write_text(result)
+    return namespace
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        run(Path(name).resolve(), rewrite=True)
