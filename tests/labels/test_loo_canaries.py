@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gapscope.base.random_streams import make_generator
-from gapscope.gradients.kernel_ridge import spectrum
+from gapscope.statistics.kernel_ridge import spectrum
 from gapscope.labels.loo_canaries import FEWEST, ROUNDS, canary_margins, confusion_odds
 
 

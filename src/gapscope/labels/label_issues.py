@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import as_samples
-from gapscope.gradients.kernel_ridge import select_ridge
+from gapscope.statistics.kernel_ridge import select_ridge
 from gapscope.inspection.validation import prepare
 from gapscope.labels.loo_canaries import canary_margins
 from gapscope.labels.monitored import get_monitored_labels

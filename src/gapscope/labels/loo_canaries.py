@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from gapscope.gradients.kernel_ridge import Spectrum, loo_predictions
+from gapscope.statistics.kernel_ridge import Spectrum, loo_predictions
 from gapscope.labels.noise_interval import CanaryMargins
 from gapscope.labels.noise_rate import margins_of
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.gradients.kernel_ridge import LooResult, Spectrum, nystroem_spectrum, select_ridge, spectrum
+from gapscope.statistics.kernel_ridge import LooResult, Spectrum, nystroem_spectrum, select_ridge, spectrum
 from gapscope.inspection.outputs import measurement_mode, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure

@@ -10,13 +10,13 @@ import numpy as np
 import pandas
 
 from gapscope.prediction.accuracy_estimator import load_default
-from gapscope_studies.expected_accuracy.fit import as_table, fitted_table
-from gapscope_studies.expected_accuracy.stored_results import job_name, load_results
-from gapscope_studies.expected_accuracy.pools import REGRESSION, Configuration, judged_in_turn
 from gapscope_studies.expected_accuracy.baselines import TARGET, Baseline, all_baselines, refused
+from gapscope_studies.expected_accuracy.fit import as_table, fitted_table
+from gapscope_studies.expected_accuracy.pools import REGRESSION, Configuration, judged_in_turn
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import probed
 from gapscope_studies.expected_accuracy.scale import behind
+from gapscope_studies.expected_accuracy.stored_results import job_name, load_results
 from gapscope_studies.kit.claims import Claim, measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings, Table

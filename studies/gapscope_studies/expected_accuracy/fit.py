@@ -22,9 +22,9 @@ from gapscope.prediction.accuracy_estimator import (
     with_features,
 )
 from gapscope.prediction.gap_estimator import GapEstimator
-from gapscope_studies.expected_accuracy.stored_results import job_name, load_results
 from gapscope_studies.expected_accuracy.pools import FIRST_JUDGED, FITTED, in_random_order
 from gapscope_studies.expected_accuracy.rows import root_mean_square
+from gapscope_studies.expected_accuracy.stored_results import job_name, load_results
 from gapscope_studies.kit.study import Table, commit
 
 SPREAD = 0.04

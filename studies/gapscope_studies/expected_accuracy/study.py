@@ -10,11 +10,12 @@ import pandas
 
 from gapscope_studies.expected_accuracy.architectures import architectures
 from gapscope_studies.expected_accuracy.evaluation import evaluate
-from gapscope_studies.expected_accuracy.stored_results import job_name, load_results
 from gapscope_studies.expected_accuracy.pools import FITTED, Configuration, in_random_order
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import probed
 from gapscope_studies.expected_accuracy.scale import behind
+from gapscope_studies.expected_accuracy.stored_results import job_name, load_results
+from gapscope_studies.expected_accuracy.trivial import trivial
 from gapscope_studies.expected_accuracy.twin import twins
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import measured
@@ -133,6 +134,7 @@ STUDY = Study(
     (
         Part("first_pool", "Left-out accuracy before training, beside what training reached", first_pool),
         Part("judged", "The shipped estimate beside its rivals, on networks that nothing was chosen on", evaluate),
+        Part("baselines", "Baselines that never see the network, on the same networks", trivial),
         Part("architectures", "Which of many untrained architectures, before training", architectures),
         Part("twins", "Recipes judged by their twins, beside a hold-out", twins),
     ),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gapscope.gradients.kernel_ridge import loo_predictions, nystroem_spectrum, select_ridge, spectrum
+from gapscope.statistics.kernel_ridge import loo_predictions, nystroem_spectrum, select_ridge, spectrum
 
 
 def some_kernel(n: int, rank: int, seed: int = 0) -> Tensor:

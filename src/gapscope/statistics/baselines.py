@@ -1,0 +1,214 @@
+r"""Leave-one-out predictions that need no network: class frequencies, neighbours, linear ridge, RBF ridge.
+
+They state how hard a data set is. A network, or a number computed from one, adds something only where it does better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from gapscope.statistics.kernel_ridge import Spectrum, nystroem_spectrum, select_ridge, spectrum
+
+# In units of the mean eigenvalue of the kernel; the leave-one-out error is flat between neighbours of this grid.
+RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+MAX_EXACT, N_LANDMARKS = 2000, 1000
+BLOCK = 2048
+
+
+@dataclass(frozen=True)
+class LooRow:
+    """Leave-one-out predictions of one method.
+
+    Attributes:
+        method: Its name.
+        uses: What it sees: "labels", "inputs" or "network".
+        score: Accuracy, or R^2 for regression.
+        predictions: One score per class [n, K] (the largest is the prediction), or predicted targets [n, k]; float64.
+    """
+
+    method: str
+    uses: str
+    score: float
+    predictions: Float[Tensor, "n k"]
+
+    def correct(self, labels: Shaped[Tensor, " n"]) -> Shaped[Tensor, " n"]:
+        """Which samples are predicted correctly."""
+        return self.predictions.argmax(1) == labels.to(self.predictions.device)
+
+
+def feature_matrix(inputs: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
+    """Inputs as standardized columns [n, d], float64.
+
+    Tables are standardized per column, inputs with positions (images [n, channels, ...]) per channel, so that pixels
+    keep their relative size. Constant columns are dropped.
+
+    Args:
+        inputs: Inputs, one row per sample.
+
+    Returns:
+        The features.
+    """
+    x = inputs.detach().double()
+    if x.ndim > 2:
+        axes = (0, *range(2, x.ndim))
+        x = (x - x.mean(axes, keepdim=True)) / x.std(axes, keepdim=True, correction=0).clamp_min(1e-12)
+        x = x.flatten(1)
+        return x[:, x.std(0, correction=0) > 1e-9]
+    x = x.reshape(len(x), -1)
+    spread = x.std(0, correction=0)
+    # a column is constant if it varies by no more than the rounding of its values
+    varies = spread > 1e-9 * x.abs().amax(0).clamp_min(1e-30)
+    return (x[:, varies] - x[:, varies].mean(0)) / spread[varies]
+
+
+def target_matrix(targets: Shaped[Tensor, "n ..."], n_classes: int | None = None) -> Float[Tensor, "n k"]:
+    """One column per class (one-hot) for integer labels, else the regression targets [n, k]; float64."""
+    if targets.is_floating_point():
+        return targets.double().reshape(len(targets), -1)
+    return torch.nn.functional.one_hot(targets, n_classes or int(targets.max()) + 1).double()
+
+
+def _score(predictions: Tensor, targets: Tensor) -> float:
+    if not targets.is_floating_point():
+        return float((predictions.argmax(1) == targets).double().mean())
+    truth = targets.double().reshape(len(targets), -1)
+    n = len(truth)
+    constant = ((truth - truth.mean(0)) * n / (n - 1)).square().sum()
+    return float(1 - (predictions - truth).square().sum() / constant) if float(constant) else float("nan")
+
+
+def _row(method: str, uses: str, predictions: Tensor, targets: Tensor) -> LooRow:
+    return LooRow(method, uses, _score(predictions, targets), predictions)
+
+
+def most_frequent_class(targets: Shaped[Tensor, "n ..."], n_classes: int | None = None) -> LooRow:
+    """Predict the class frequencies (or the mean target) of all other samples.
+
+    The score is the fraction of the most frequent class. Ties between classes count for the class itself: predicting
+    strictly by the other samples would score 0 on balanced classes.
+
+    Args:
+        targets: Class labels [n], or regression targets [n, k].
+        n_classes: Number of classes; default the largest label plus 1.
+
+    Returns:
+        The row.
+    """
+    b = target_matrix(targets, n_classes)
+    n = len(b)
+    if targets.is_floating_point():
+        return _row("mean target", "labels", (b.sum(0) - b) / (n - 1), targets)
+    frequencies = b.mean(0).expand_as(b)
+    return LooRow("most frequent class", "labels", float(b.mean(0).max()), frequencies)
+
+
+def _nearest(features: Tensor, k: int) -> Tensor:
+    """Indices of the k nearest other samples of every sample [n, k], nearest first."""
+    n, rows = len(features), []
+    for start in range(0, n, BLOCK):
+        block = features[start : start + BLOCK]
+        distances = torch.cdist(block, features)
+        own = torch.arange(len(block), device=features.device)
+        distances[own, own + start] = torch.inf
+        rows.append(distances.topk(min(k, n - 1), largest=False).indices)
+    return torch.cat(rows)
+
+
+def nearest_neighbours(
+    features: Float[Tensor, "n d"],
+    targets: Shaped[Tensor, "n ..."],
+    *,
+    ks: Sequence[int] = (1, 5, 15),
+    n_classes: int | None = None,
+) -> LooRow:
+    """Average the targets of the k nearest other samples (Euclidean); the best k by leave-one-out score."""
+    b = target_matrix(targets, n_classes)
+    nearest = _nearest(features, max(ks))
+    rows = []
+    for k in ks:
+        if k > nearest.shape[1]:
+            continue
+        # the nearest neighbour breaks ties between classes
+        votes = b[nearest[:, :k]].mean(1) + 1e-6 * b[nearest[:, 0]] * (not targets.is_floating_point())
+        rows.append(_row(f"nearest neighbours ({k})", "inputs", votes, targets))
+    return max(rows, key=lambda row: row.score)
+
+
+def kernel_row(method: str, uses: str, kernel: Spectrum, targets: Shaped[Tensor, "n ..."], n_classes: int | None = None
+               ) -> LooRow:  # fmt: skip
+    """Leave-one-out ridge regression with a kernel; the ridge of the smallest leave-one-out squared error."""
+    _, result = select_ridge(kernel, target_matrix(targets, n_classes).to(kernel.vectors.device), RIDGES)
+    return _row(method, uses, result.predictions, targets.to(kernel.vectors.device))
+
+
+def _linear_spectrum(features: Tensor) -> Spectrum:
+    """Spectrum of the Gram matrix, from the smaller of its two forms."""
+    n, d = features.shape
+    if n <= d:
+        return spectrum(features @ features.T)
+    values, directions = torch.linalg.eigh(features.T @ features)
+    positive = values > values[-1].clamp_min(1e-30) * d * torch.finfo(torch.float64).eps
+    return Spectrum(features @ (directions[:, positive] / values[positive].sqrt()), values[positive])
+
+
+def linear_ridge(
+    features: Float[Tensor, "n d"],
+    targets: Shaped[Tensor, "n ..."],
+    *,
+    n_classes: int | None = None,
+    method: str = "linear ridge",
+    uses: str = "inputs",
+) -> LooRow:
+    """Ridge regression on the features; exact leave-one-out."""
+    return kernel_row(method, uses, _linear_spectrum(features.double()), targets, n_classes)
+
+
+def _landmarks(n: int) -> Tensor:
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[: min(n, N_LANDMARKS)]
+
+
+def rbf_spectrum(features: Float[Tensor, "n d"]) -> Spectrum:
+    r"""Decompose $k(x, x') = \exp(-\lVert x - x' \rVert^2 / m)$ with m the median squared distance.
+
+    Exact up to 2,000 samples; beyond, the Nystroem approximation with 1,000 landmarks.
+
+    Args:
+        features: One row per sample, see `feature_matrix`.
+
+    Returns:
+        The spectrum of the kernel.
+    """
+    n = len(features)
+    chosen = _landmarks(n).to(features.device)
+    squares = torch.cdist(features, features if n <= MAX_EXACT else features[chosen]).square()
+    sample = squares if n <= MAX_EXACT else squares[chosen]
+    off_diagonal = sample[~torch.eye(len(sample), dtype=torch.bool, device=sample.device)]
+    width = off_diagonal.median().clamp_min(1e-12)
+    kernel = (-squares / width).exp()
+    return spectrum(kernel) if n <= MAX_EXACT else nystroem_spectrum(kernel, kernel[chosen])
+
+
+def rbf_ridge(
+    features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n ..."], *, n_classes: int | None = None
+) -> LooRow:
+    """Ridge regression with an RBF kernel of median width, see `rbf_spectrum`."""
+    return kernel_row("RBF ridge", "inputs", rbf_spectrum(features.double()), targets, n_classes)
+
+
+def loo_baselines(
+    features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n ..."], *, n_classes: int | None = None
+) -> tuple[LooRow, ...]:
+    """Return the four rows, cheapest first; without varying features only the first."""
+    rows = [most_frequent_class(targets, n_classes)]
+    if features.shape[1]:
+        rows += [
+            nearest_neighbours(features, targets, n_classes=n_classes),
+            linear_ridge(features, targets, n_classes=n_classes),
+            rbf_ridge(features, targets, n_classes=n_classes),
+        ]
+    return tuple(rows)

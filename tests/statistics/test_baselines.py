@@ -1,0 +1,119 @@
+"""Leave-one-out baselines against n refits and scikit-learn."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+import torch
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.model_selection import LeaveOneOut, cross_val_predict
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+from torch import Tensor
+
+from gapscope.statistics.baselines import (
+    RIDGES,
+    feature_matrix,
+    kernel_row,
+    linear_ridge,
+    loo_baselines,
+    most_frequent_class,
+    nearest_neighbours,
+    rbf_ridge,
+    rbf_spectrum,
+    target_matrix,
+)
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 6, generator=generator, dtype=torch.float64)
+    y = (x[:, 0] + 0.5 * torch.randn(40, generator=generator, dtype=torch.float64) > 0).long() + (x[:, 1] > 1).long()
+    return x, y
+
+
+def refit_without(kernel: Tensor, b: Tensor, i: int, ridge: float) -> Tensor:
+    """Ridge regression with a free intercept on all samples but i, predicted at i."""
+    rest = [j for j in range(len(b)) if j != i]
+    n = len(rest)
+    system = torch.zeros(n + 1, n + 1, dtype=torch.float64)
+    system[:n, :n] = kernel[rest][:, rest] + ridge * torch.eye(n, dtype=torch.float64)
+    system[:n, n] = system[n, :n] = 1
+    solution = torch.linalg.solve(system, torch.cat([b[rest], torch.zeros(1, b.shape[1], dtype=torch.float64)]))
+    return kernel[i, rest] @ solution[:n] + solution[n]
+
+
+@pytest.mark.parametrize("method", [linear_ridge, rbf_ridge])
+def test_ridge_rows_are_n_refits(data: tuple[Tensor, Tensor], method: object) -> None:
+    x, y = data
+    features = feature_matrix(x)
+    row = method(features, y)  # type: ignore[operator]
+    if method is linear_ridge:
+        kernel = features @ features.T
+    else:
+        squares = torch.cdist(features, features).square()
+        median = squares[~torch.eye(40, dtype=torch.bool)].median()
+        kernel = torch.tensor(RBF(length_scale=float((median / 2).sqrt()))(features.numpy()))
+    b = target_matrix(y)
+    candidates = [
+        torch.stack([refit_without(kernel, b, i, ridge * float(kernel.trace()) / 40) for i in range(40)])
+        for ridge in RIDGES
+    ]
+    best = min(candidates, key=lambda predictions: float((predictions - b).square().sum()))
+    torch.testing.assert_close(row.predictions, best, rtol=1e-6, atol=1e-8)
+    assert row.score == float((best.argmax(1) == y).double().mean())
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_neighbours_are_scikit_learns(data: tuple[Tensor, Tensor], k: int) -> None:
+    features, targets = feature_matrix(data[0]), data[0][:, :1] + data[0][:, 1:2]
+    row = nearest_neighbours(features, targets, ks=(k,))
+    oracle = cross_val_predict(KNeighborsRegressor(n_neighbors=k), features.numpy(), targets.numpy(), cv=LeaveOneOut())
+    numpy.testing.assert_allclose(row.predictions.numpy(), oracle.reshape(-1, 1))
+    first = nearest_neighbours(features, data[1], ks=(1,))
+    classes = cross_val_predict(KNeighborsClassifier(1), features.numpy(), data[1].numpy(), cv=LeaveOneOut())
+    assert first.predictions.argmax(1).tolist() == classes.tolist()
+
+
+def test_most_frequent_class_is_its_fraction() -> None:
+    assert most_frequent_class(torch.tensor([0, 0, 0, 1])).score == 0.75
+    assert most_frequent_class(torch.tensor([0.0, 1.0, 2.0])).score == pytest.approx(0.0)
+
+
+def test_regression_score_is_r_squared_against_the_leave_one_out_mean(data: tuple[Tensor, Tensor]) -> None:
+    x = data[0]
+    y = 2 * x[:, :1] - x[:, 1:2]
+    row = linear_ridge(feature_matrix(x), y)
+    means = (y.sum(0) - y) / 39
+    assert row.score == pytest.approx(1 - float((row.predictions - y).square().sum() / (means - y).square().sum()))
+    assert row.score > 0.999
+
+
+def test_features_are_standardized_and_constant_columns_dropped() -> None:
+    table = torch.tensor([[1.0, 5.0, 100.0], [2.0, 5.0, 300.0], [3.0, 5.0, 200.0]])
+    features = feature_matrix(table)
+    assert features.shape == (3, 2)
+    torch.testing.assert_close(features.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(features.std(0, correction=0), torch.ones(2, dtype=torch.float64))
+    images = torch.rand(4, 3, 2, 2) * torch.tensor([1.0, 10.0, 100.0])[:, None, None]
+    channels = feature_matrix(images).reshape(4, 3, 4)
+    assert channels.std((0, 2), correction=0).tolist() == pytest.approx([1, 1, 1])
+
+
+def test_features_that_never_vary_leave_only_the_classes() -> None:
+    rows = loo_baselines(feature_matrix(torch.ones(10, 3)), torch.arange(10) % 2)
+    assert [row.method for row in rows] == ["most frequent class"]
+
+
+@pytest.mark.thorough
+def test_landmarks_are_close_to_the_exact_kernel() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(2400, 4, generator=generator, dtype=torch.float64)
+    y = (x[:, 0] * x[:, 1] > 0).long()
+    squares = torch.cdist(x, x).square()
+    from gapscope.statistics.kernel_ridge import spectrum
+
+    width = squares[~torch.eye(2400, dtype=torch.bool)].median()
+    exact = kernel_row("RBF ridge", "inputs", spectrum((-squares / width).exp()), y)
+    sampled = kernel_row("RBF ridge", "inputs", rbf_spectrum(x), y)
+    assert sampled.score == pytest.approx(exact.score, abs=0.01)
