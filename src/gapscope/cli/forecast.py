@@ -1,4 +1,4 @@
-"""`gapscope forecast`: the accuracy that the networks of a grid will reach, before any of them is trained."""
+"""`gapscope forecast`: accuracy before training, of the networks of a grid, of one network, or of a data file."""
 
 from __future__ import annotations
 
@@ -8,55 +8,96 @@ from typing import Any
 import typer
 
 
-def _row(spec: Any, data_root: str | None, samples: int | None) -> dict[str, Any]:
+def _specs(grid: Path, samples: int | None, data_root: str | None) -> list[tuple[str, Any]]:
+    """Forecast of every spec of a grid, named by the settings that vary."""
     import torch
-
-    from gapscope.pools.from_spec import network_from_spec, prepared
-    from gapscope.prediction.forecast import forecast_accuracy
-
-    problem, _ = prepared(spec, data_root)
-    train = problem.train
-    if samples is not None and samples < len(train):
-        train = train.subset(torch.arange(samples))
-    found = forecast_accuracy(network_from_spec(spec, problem), train, seed=spec.seed)
-    return {"id": spec.id, "network": spec.network.name, "data": spec.data.name, "noise": spec.data.label_noise,
-            **{name: value for name, value in found.to_dict().items() if name != "disagreeing_indices"}}  # fmt: skip
-
-
-def forecast(
-    grid: Path = typer.Argument(..., help="TOML file with the grid, as for `gapscope pool run`."),
-    samples: int | None = typer.Option(None, help="Use this many training samples; default all."),
-    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
-    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
-) -> None:
-    """Expected accuracy of untrained networks on data like their training data, and with twice as many samples."""
     from rich.console import Console
     from rich.progress import track
 
+    from gapscope.cli.tables import varied_settings
+    from gapscope.data import find_dataset
+    from gapscope.pools import Grid
+    from gapscope.pools.from_spec import network_from_spec, prepared
+    from gapscope.prediction.forecast import forecast_accuracy
+
+    specs = list(Grid.from_toml(grid))
+    for name in dict.fromkeys(spec.data.name for spec in specs):
+        find_dataset(name, root=data_root)  # an unknown data set is an error before anything runs
+    forecasts = []
+    for spec, name in track(
+        list(zip(specs, varied_settings(specs), strict=True)),
+        "forecasting",
+        console=Console(stderr=True),
+        transient=True,
+    ):
+        problem, _ = prepared(spec, data_root)
+        train = problem.train
+        if samples is not None and samples < len(train):
+            train = train.subset(torch.arange(samples))
+        forecasts.append((name, forecast_accuracy(network_from_spec(spec, problem), train, seed=spec.seed)))
+    return forecasts
+
+
+def _one(target: Path, column: str | None, time_budget: float | None) -> Any:
+    """Forecast of `module:function`, which returns (network, data), or of a CSV file."""
+    from gapscope.cli.network_argument import call_factory, is_factory
+    from gapscope.prediction.forecast import forecast_accuracy
+
+    if is_factory(target):
+        network, data = call_factory(target, "network")[:2]
+        return forecast_accuracy(network, data, time_budget=time_budget)
+    from gapscope.cli.tables import read_labelled_csv
+
+    return forecast_accuracy(None, read_labelled_csv(target, column))
+
+
+def forecast(
+    target: Path = typer.Argument(
+        ...,
+        help="TOML grid, as for `gapscope pool run`; module:function that returns (network, data), or (None, data); or "
+        "a CSV file.",
+    ),
+    column: str | None = typer.Option(None, "--target", help="Column of the labels in a CSV file; default the last."),
+    samples: int | None = typer.Option(None, help="Use this many training samples of a grid's data; default all."),
+    time_budget: float | None = typer.Option(None, help="Seconds for the rows of the network; default no limit."),
+    data_root: Path | None = typer.Option(None, help="Folder of the data (else GAPSCOPE_DATA, else the user cache)."),
+    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+) -> None:
+    """Forecast the accuracy on new data before training, beside baselines that never see the network."""
     from gapscope.base.files import to_json
     from gapscope.cli.progress import handle_interrupts
-    from gapscope.cli.tables import table_of
-    from gapscope.pools import Grid
 
-    specs, rows, screen = list(Grid.from_toml(grid)), [], Console(stderr=True)
     with handle_interrupts():
-        for spec in track(specs, "expecting", console=screen, transient=True):
-            rows.append(_row(spec, None if data_root is None else str(data_root), samples))
+        if target.suffix.lower() == ".toml":
+            forecasts = _specs(target, samples, None if data_root is None else str(data_root))
+        else:
+            forecasts = [(str(target), _one(target, column, time_budget))]
     if json:
-        typer.echo(to_json(rows, indent=1))
+        typer.echo(to_json([{"name": name, **forecast.to_dict()} for name, forecast in forecasts], indent=1))
         return
-    import pandas
+    if len(forecasts) == 1:
+        typer.echo(repr(forecasts[0][1]))
+        return
+    _print_table(forecasts)
 
+
+def _print_table(forecasts: list[tuple[str, Any]]) -> None:
+    import pandas
+    from rich.console import Console
+
+    from gapscope.cli.tables import table_of
+
+    nan = float("nan")
     shown = pandas.DataFrame(
         {
-            "network": row["network"],
-            "data": row["data"],
-            "noise": row["noise"],
-            "samples": row["curve"][-2]["samples"],
-            "expected": row["score"],
-            "± (samples)": float("nan") if row["standard_error"] is None else row["standard_error"],
-            "with twice the data": row["curve"][-1]["score"],
+            "network": name,
+            "forecast": nan if one.abstained_because else one.score,
+            "90 % from": nan if one.interval is None else one.interval[0],
+            "to": nan if one.interval is None else one.interval[1],
+            "NTK": getattr(one.row("NTK"), "score", nan),
+            "RBF ridge": getattr(one.row("RBF ridge"), "score", nan),
+            "twice the data": one.curve[-1].score if one.curve else nan,
         }
-        for row in rows
+        for name, one in forecasts
     )
-    Console().print(table_of(shown, "Expected on data like the training data, before training"))
+    Console().print(table_of(shown, "Forecast on new data with the same label noise, before training"))

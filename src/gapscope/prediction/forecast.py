@@ -1,123 +1,32 @@
-"""What accuracy training will reach, said before training, and what more data would bring."""
+r"""Forecast of accuracy before training: leave-one-out rows of baselines and of the network, and their combination."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.errors import GapscopeError, InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
-from gapscope.measures.kernel_leave_one_out import KernelLeaveOneOut, kernel_leave_one_out
+from gapscope.inspection.validation import Ready, ready
+from gapscope.measures._forward import forward_pass
+from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
+from gapscope.prediction.forecast_result import AccuracyForecast, LearningCurvePoint, NetworkGain
+from gapscope.prediction.untrained import with_data_statistics, with_new_head
 from gapscope.results.progress import progress
-from gapscope.results.result import Result
+from gapscope.statistics.baselines import LooRow, linear_ridge, loo_baselines, rbf_ridge, sample_features
 
-if TYPE_CHECKING:
-    import pandas
-
-SUBSET_FRACTIONS = (0.25, 0.5)
-N_SUBSETS = 3
-
-
-@dataclass(frozen=True)
-class LearningCurvePoint:
-    """Left-out score at one number of samples.
-
-    Attributes:
-        samples: Number of samples.
-        score: Accuracy, or for regression the explained share of the variance; a mean over draws of the samples.
-        extrapolated: Whether it is continued from smaller sizes instead of computed.
-    """
-
-    samples: int
-    score: float
-    extrapolated: bool = False
-
-
-@dataclass(frozen=True, repr=False)
-class AccuracyForecast(Result):
-    """What `expected_accuracy` found; printing it gives sentences and the learning curve.
-
-    Attributes:
-        task: "classification" or "regression".
-        score: Left-out accuracy of the kernel machine on all samples; for regression the explained share of variance.
-        standard_error: Binomial standard error of an accuracy on so many samples (None for regression). It says how
-            well these samples tell the kernel machine's accuracy, not how far the trained network is from it.
-        curve: Scores at fewer samples, at all of them, and continued to twice as many.
-        disagreeing_indices: Indices of the samples whose left-out prediction is another class than their label, those that
-            are contradicted most first; empty for regression.
-        loo: Predictions and facts of the kernel machine on all samples.
-    """
-
-    task: str
-    score: float
-    standard_error: float | None
-    curve: tuple[LearningCurvePoint, ...]
-    disagreeing_indices: Tensor
-    loo: KernelLeaveOneOut
-
-    @property
-    def gain_from_doubling_data(self) -> float:
-        """Continued score at twice as many samples minus the score at hand."""
-        return self.curve[-1].score - self.score
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return the learning curve, one row a size."""
-        import pandas
-
-        return pandas.DataFrame(
-            {"samples": point.samples, "score": point.score, "extrapolated": point.extrapolated} for point in self.curve
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return score, curve and contradicted samples as plain values; predictions stay out."""
-        return {
-            "task": self.task,
-            "score": self.score,
-            "standard_error": self.standard_error,
-            "curve": self.to_pandas().to_dict("records"),
-            "contradicted": [int(i) for i in self.disagreeing_indices],
-            **{name: value for name, value in self.loo.scalars().items() if name != "accuracy"},
-        }
-
-    def __repr__(self) -> str:
-        n, what = self.curve[-2].samples, "accuracy" if self.task == "classification" else "explained share of variance"
-        error = "" if self.standard_error is None else f" ± {self.standard_error:.3f}"
-        lines = [
-            f"expected {what} on data like these {n} samples: {self.score:.3f}{error}",
-            f"twice as many samples: about {self.curve[-1].score:.3f} (continued from {self.curve[0].samples} on)",
-        ]
-        if len(self.disagreeing_indices):
-            share = len(self.disagreeing_indices) / n
-            lines.append(f"labels contradicted by all others: {share:.1%}, the most clearly: sample "
-                         f"{', sample '.join(str(int(i)) for i in self.disagreeing_indices[:5])}")  # fmt: skip
-        return "\n".join([*lines, "", self.to_pandas().to_string(index=False, float_format="{:.3f}".format)])
-
-
-def _score(found: KernelLeaveOneOut) -> float:
-    return found.explained if found.labels is None else found.accuracy
-
-
-def _draws(share: float) -> int:
-    return max(1, min(N_SUBSETS, round(1 / share)))
-
-
-def _score_at_fraction(
-    network: nn.Module, samples: Samples, share: float, seed: int, **options: Any
-) -> LearningCurvePoint:
-    """Mean score over random subsets; of many samples one subset says as much as several of few."""
-    size = max(3, round(share * len(samples)))
-    scores: list[float] = []
-    for draw in range(_draws(share)):
-        generator = torch.Generator().manual_seed(derive_seed(seed, f"subset {share} {draw}"))
-        part = samples.subset(torch.randperm(len(samples), generator=generator)[:size])
-        assert part.targets is not None
-        scores.append(_score(kernel_leave_one_out(network, part.inputs, part.targets, **options)))
-    return LearningCurvePoint(size, sum(scores) / len(scores))
+MIN_SAMPLES = 12
+SUBSET_FRACTIONS, N_SUBSETS = (0.25, 0.5), 3
+# Root mean squared error of the combined forecast on 113 networks that nothing was fitted to
+# (results/expected_accuracy/small/baselines.json): how far a trained network lies from its data's forecast.
+NETWORK_ERROR = 0.062
+NORMAL_90, NORMAL_95 = 1.645, 1.96
+TRIAL = 64
 
 
 def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> float:
@@ -125,12 +34,12 @@ def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> 
 
     Args:
         points: Numbers of samples and scores, two or more.
-        samples: Where to.
+        samples: Number of samples to extrapolate to.
 
     Returns:
-        The continued score; never below that of the largest size, because more data do not hurt on average.
+        The extrapolated score; never below that of the largest size, because more data do not hurt on average.
 
-    >>> round(continued([(100, 0.6), (200, 0.8)], 400), 6)
+    >>> round(extrapolate_power_law([(100, 0.6), (200, 0.8)], 400), 6)
     0.9
     """
     import numpy
@@ -141,82 +50,238 @@ def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> 
     return 1 - (1 - last) * (samples / points[-1][0]) ** slope
 
 
-def _loo_disagreements(found: KernelLeaveOneOut) -> Tensor:
-    if found.labels is None:
-        return torch.empty(0, dtype=torch.int64)
-    given = found.predictions.gather(1, found.labels[:, None]).squeeze(1)
-    margin = given - found.predictions.max(1).values  # 0 where the label is the prediction
-    order = margin.argsort(stable=True)
-    return order[margin[order] < 0].cpu()
+def _learning_curve(features: Tensor, targets: Tensor, n_classes: int | None, headline: float, seed: int
+                    ) -> tuple[LearningCurvePoint, ...]:  # fmt: skip
+    """RBF rows on random subsets, shifted to end at the headline, and extrapolated to twice the samples."""
+    n = len(features)
+    points = []
+    for fraction in SUBSET_FRACTIONS:
+        size, scores = max(3, round(fraction * n)), []
+        for draw in range(max(1, min(N_SUBSETS, round(1 / fraction)))):
+            generator = torch.Generator().manual_seed(derive_seed(seed, f"subset {fraction} {draw}"))
+            chosen = torch.randperm(n, generator=generator)[:size].to(features.device)
+            scores.append(rbf_ridge(features[chosen], targets[chosen], n_classes=n_classes).score)
+        points.append((size, sum(scores) / len(scores)))
+    points.append((n, rbf_ridge(features, targets, n_classes=n_classes).score))
+    shift = headline - points[-1][1]
+    points = [(size, score + shift) for size, score in points]
+    doubled = extrapolate_power_law(points, 2 * n)
+    return (*(LearningCurvePoint(*point) for point in points), LearningCurvePoint(2 * n, doubled, extrapolated=True))
+
+
+def _duplicates(samples: Samples) -> tuple[int, int]:
+    """Number of samples that repeat an earlier one exactly, and of those with another label."""
+    rows, inverse = torch.unique(samples.inputs.reshape(len(samples), -1).cpu(), dim=0, return_inverse=True)
+    repeated = len(samples) - len(rows)
+    if not repeated or samples.targets is None or not samples.is_classification:
+        return repeated, 0
+    pairs = torch.stack([inverse, samples.targets.cpu()], 1)
+    return repeated, len(torch.unique(pairs, dim=0)) - len(rows)
+
+
+def _check(samples: Samples) -> None:
+    if samples.targets is None:
+        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
+    if samples.is_dense:
+        raise InvalidInput("A forecast needs one label per sample; got labels of positions. Pass one label per sample.")
+    if len(samples) < MIN_SAMPLES:
+        raise InvalidInput(f"Got {len(samples)} samples; a forecast needs at least {MIN_SAMPLES}. Pass more samples.")
+    if samples.is_classification and len(samples.targets.unique()) < 2:
+        raise InvalidInput("Got labels of one class; a forecast needs two or more. Pass samples of other classes too.")
+
+
+def _gain(row: LooRow, baseline: LooRow, targets: Tensor) -> NetworkGain | None:
+    """Mean difference of the paired leave-one-out results (correct or not, or squared errors), with a 95 % CI."""
+    if targets.is_floating_point():
+        truth = targets.double().reshape(len(targets), -1)
+        scale = (truth - truth.mean(0)).square().sum(1).mean()
+        difference = (
+            (baseline.predictions - truth).square().sum(1) - (row.predictions - truth).square().sum(1)
+        ) / scale
+    else:
+        difference = row.correct(targets).double() - baseline.correct(targets).double()
+    mean = float(difference.mean())
+    error = float(difference.std()) / len(difference) ** 0.5
+    return NetworkGain(mean, mean - NORMAL_95 * error, mean + NORMAL_95 * error)
+
+
+def _network_rows(
+    prepared: Ready, n_classes: int | None, options: dict[str, Any], budget: float | None
+) -> tuple[list[LooRow], list[str]]:
+    """Rows of the last hidden features and of the NTK; what does not fit into the budget, or does not apply, is noted."""
+    samples, notes, rows = prepared.samples, [], []
+    assert samples.targets is not None
+    device = next((p.device for p in prepared.bare.parameters()), torch.device("cpu"))
+    network = with_data_statistics(prepared.network, samples.inputs)
+    features = forward_pass(network, samples.inputs, chunk_size=options["chunk_size"]).features
+    if features is None:
+        notes.append("The network has no last linear layer, so its hidden features have no row.")
+    else:
+        features = (features - features.mean(0)) / features.std(0, correction=0).mean().clamp_min(1e-12)
+        rows.append(linear_ridge(features, samples.targets.cpu(), n_classes=n_classes, method="last hidden features",
+                                 uses="network"))  # fmt: skip
+    seconds = _ntk_seconds(network, samples, options, device) if budget is not None else 0.0
+    if budget is not None and seconds > budget:
+        notes.append(
+            f"The NTK row would take about {seconds:.0f} s, more than time_budget={budget:g}. Raise the budget for it."
+        )
+        return rows, notes
+    try:
+        result = kernel_leave_one_out(network, samples.inputs, samples.targets.to(samples.inputs.device), **options)
+    except GapscopeError as error:
+        notes.append(f"The NTK has no row: {error}")
+        return rows, notes
+    score = result.explained if result.labels is None else result.accuracy
+    rows.append(LooRow("NTK", "network", score, result.predictions.cpu()))
+    return rows, notes
+
+
+def _ntk_seconds(network: nn.Module, samples: Samples, options: dict[str, Any], device: torch.device) -> float:
+    """Expected time of the NTK row: a trial on a few samples, extrapolated by the number of pairs."""
+    n = len(samples)
+    if n <= 2 * TRIAL:
+        return 0.0
+    part = samples.subset(torch.arange(0, n, n // TRIAL)[:TRIAL])
+    assert part.targets is not None
+    try:
+        kernel_leave_one_out(network, part.inputs, part.targets, **options)  # the first call verifies gradients
+        start = time.perf_counter()
+        kernel_leave_one_out(network, part.inputs, part.targets, **options)
+    except GapscopeError:
+        return 0.0  # the row itself reports it
+    columns = min(n, options["landmarks"] if n > options["max_exact"] else n)
+    return (time.perf_counter() - start) * (n / TRIAL) * max(1.0, columns / TRIAL / 2)
+
+
+def _headline(rows: Sequence[LooRow], regression: bool) -> tuple[float, tuple[str, ...]]:
+    """Mean of the RBF and NTK rows; of one of them if the other is missing; else the best row."""
+    by_name = {row.method: row for row in rows}
+    chosen = [by_name[name] for name in ("RBF ridge", "NTK") if name in by_name]
+    if not chosen:
+        chosen = [max(rows, key=lambda row: row.score)]
+    return sum(row.score for row in chosen) / len(chosen), tuple(row.method for row in chosen)
 
 
 def forecast_accuracy(
-    network: nn.Module,
+    network: nn.Module | None,
     data: Any,
     *,
+    head: str | None = None,
+    time_budget: float | None = None,
     max_exact: int = 2000,
     landmarks: int = 1000,
     chunk_size: int | None = None,
     seed: int = 0,
 ) -> AccuracyForecast:
-    """Say before training which accuracy a network will reach on new data like the training data.
+    r"""Forecast the accuracy that a network will reach on new data like its training data, before it is trained.
 
-    The number is the left-out accuracy of ridge regression on the gradients of the *untrained* network
-    (`kernel_leave_one_out`): no training, no validation data, nothing fitted to other networks. "Like the training
-    data" includes their wrong labels: with a share of them wrong, new labels are taken to be wrong as often. For
-    regression it is the explained share of the variance.
+    Every row of the result predicts each training sample from all others (leave-one-out, in closed form). Four rows never
+    see the network: the most frequent class, nearest neighbours, linear ridge and RBF ridge. Two rows use the network at
+    its current weights, untrained or pretrained: ridge regression on its last hidden features and on its neural tangent
+    kernel (`gapscope.functional.kernel_leave_one_out`). The forecast is the mean of the RBF and NTK rows.
 
-    It judges the data and what these gradients make of them. Where training learns much better features (convolutional
-    networks on many photographs) it is too low; batch normalisation, augmentation and trouble of the optimiser it
-    cannot see, so it says little about which of two architectures is better. docs/estimating-the-gap.md has what was
-    measured.
+    The 90 % interval joins the binomial error of the samples with the error of 113 networks that nothing was fitted to,
+    $1.645 \sqrt{s (1 - s) / n + 0.062^2}$. It applies to new data with the same label noise. For regression the score is
+    $R^2$, without an interval. The forecast abstains if no row can be told from the most frequent class.
+
+    Batch norm layers that have seen no data get the statistics of these data, on a copy; the network stays as it is.
+    Ctrl-C returns the rows that are finished.
 
     Args:
-        network: The network with its initial weights; trained weights would let the labels leak into the number.
-        data: Training data with targets, in any form that `gs.measure` takes.
-        max_exact: As for `kernel_leave_one_out`.
-        landmarks: As for `kernel_leave_one_out`.
-        chunk_size: As for `empirical_ntk`.
-        seed: Seed of the subsets of the learning curve and of the landmarks.
+        network: The network with the weights as they are before training; None for the rows that need no network.
+        data: Training data with targets, in any form that `gapscope.measure` takes.
+        head: "new" replaces the last linear layer, on a copy, by an untrained one with one output per class.
+        time_budget: Seconds for the rows of the network; a row that would not fit is left out and named. None for none.
+        max_exact: Number of samples up to which the NTK is exact.
+        landmarks: Number of random samples that approximate it beyond.
+        chunk_size: Samples per pass; None for as many as memory allows.
+        seed: Seed of the subsets of the learning curve, the landmarks and a new head.
 
     Returns:
-        Score, learning curve, and the samples that all others contradict.
+        Forecast with its interval, all rows, what the network adds to the RBF row, and the learning curve.
 
     Raises:
-        InvalidInput: The data have no targets, or fewer than 12 samples.
-        NotMeasurable: The network has no trainable parameters.
-        UnsupportedLayer: The network mixes samples.
+        InvalidInput: The data have no targets, fewer than 12 samples or one class, or do not fit the network's outputs.
 
     >>> x = torch.linspace(-1, 1, 40)[:, None]
-    >>> print(round(expected_accuracy(nn.Linear(1, 2), (x, (x[:, 0] > 0).long())).score, 2))
+    >>> print(round(forecast_accuracy(nn.Linear(1, 2), (x, (x[:, 0] > 0).long())).score, 1))
     1.0
     """
     check_range("max_exact", max_exact, 1)
     samples = as_samples(data)
-    if samples.targets is None:
-        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
-    if len(samples) < 12:
-        raise InvalidInput(f"expected_accuracy needs 12 samples or more; got {len(samples)}. Pass more samples.")
-    options: dict[str, Any] = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
-    generator = torch.Generator().manual_seed(derive_seed(seed, "landmarks"))
-    # the cost of a kernel grows with the square of the samples
-    with progress("expecting", 1 + sum(_draws(share) * share**2 for share in SUBSET_FRACTIONS)) as bar:
-        bar.step("all samples")
-        whole = kernel_leave_one_out(network, samples.inputs, samples.targets, generator=generator, **options)
-        bar.advance()
-        points: list[LearningCurvePoint] = []
-        for share in SUBSET_FRACTIONS:
-            bar.step(f"{share:.0%} of the samples")
-            points.append(_score_at_fraction(network, samples, share, seed, **options))
-            bar.advance(_draws(share) * share**2)
-    points.append(LearningCurvePoint(len(samples), _score(whole)))
-    doubled = extrapolate_power_law([(point.samples, point.score) for point in points], 2 * len(samples))
-    score = points[-1].score
+    _check(samples)
+    assert samples.targets is not None
+    notes = list(samples.notes)
+    n_classes = int(samples.targets.max()) + 1 if samples.is_classification else None
+    prepared = None
+    if network is not None:
+        if head is not None:
+            network = with_new_head(network, samples, head, n_classes, seed)
+        prepared = ready(network, samples, needs=("outputs",))
+        notes += [note for note in prepared.notes if note not in notes]
+        if n_classes is not None:
+            n_classes = max(n_classes, prepared.n_outputs)
+    repeated, contradicting = _duplicates(samples)
+    options: dict[str, Any] = {
+        "max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size,
+        "generator": torch.Generator().manual_seed(derive_seed(seed, "landmarks")),
+    }  # fmt: skip
+    rows: list[LooRow] = []
+    with progress("forecasting", 3) as bar:
+        try:
+            features, targets = sample_features(samples), samples.targets.cpu()
+            bar.step("baselines")
+            rows += loo_baselines(features, targets, n_classes=n_classes)
+            bar.advance()
+            if prepared is not None:
+                bar.step("network")
+                network_rows, more = _network_rows(prepared, n_classes, options, time_budget)
+                rows += network_rows
+                notes += more
+            bar.advance()
+            score, combined = _headline(rows, regression=n_classes is None)
+            bar.step("learning curve")
+            curve = _learning_curve(features, targets, n_classes, score, seed) if features.shape[1] else ()
+            bar.advance()
+        except KeyboardInterrupt:
+            if not rows:
+                raise  # nothing is finished
+            notes.append("Interrupted: only the rows that were finished are shown.")
+            score, combined = _headline(rows, regression=n_classes is None)
+            curve = ()
+    by_name = {row.method: row for row in rows}
+    gain = _gain(by_name["NTK"], by_name["RBF ridge"], targets) if {"NTK", "RBF ridge"} <= by_name.keys() else None
     return AccuracyForecast(
-        task="classification" if samples.is_classification else "regression",
+        task="regression" if n_classes is None else "classification",
+        samples=len(samples),
         score=score,
-        standard_error=(score * (1 - score) / len(samples)) ** 0.5 if samples.is_classification else None,
-        curve=(*points, LearningCurvePoint(2 * len(samples), doubled, extrapolated=True)),
-        disagreeing_indices=_loo_disagreements(whole),
-        loo=whole,
+        interval=_interval(score, len(samples)) if n_classes is not None else None,
+        combined=combined,
+        rows=tuple(rows),
+        network_gain=gain,
+        curve=curve,
+        abstained_because=_abstention(rows, targets),
+        duplicates=repeated,
+        contradicting_duplicates=contradicting,
+        notes=tuple(notes),
     )
+
+
+def _interval(score: float, n: int) -> tuple[float, float]:
+    spread = NORMAL_90 * (max(score * (1 - score), 0.25 / n) / n + NETWORK_ERROR**2) ** 0.5
+    return max(0.0, score - spread), min(1.0, score + spread)
+
+
+def _abstention(rows: Sequence[LooRow], targets: Tensor) -> str:
+    """Why no forecast is given: no row is significantly better than the most frequent class."""
+    if targets.is_floating_point():
+        best = max(row.score for row in rows)
+        return "" if best > 0 else "no method explains any of the variance"
+    base, others = rows[0].score, rows[1:]
+    n = len(targets)
+    # one-sided 95 % level, Bonferroni over the rows
+    level = 1.645 if len(others) < 2 else 2.4
+    error = (base * (1 - base) / n) ** 0.5
+    if any(row.score > base + level * error for row in others):
+        return ""
+    return f"no method is significantly better than the most frequent class ({base:.1%})"

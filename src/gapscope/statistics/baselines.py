@@ -12,12 +12,14 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from gapscope.base.samples import Samples
 from gapscope.statistics.kernel_ridge import Spectrum, nystroem_spectrum, select_ridge, spectrum
 
 # In units of the mean eigenvalue of the kernel; the leave-one-out error is flat between neighbours of this grid.
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 MAX_EXACT, N_LANDMARKS = 2000, 1000
 BLOCK = 2048
+N_TOKENS = 2048
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,32 @@ def feature_matrix(inputs: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
     # a column is constant if it varies by no more than the rounding of its values
     varies = spread > 1e-9 * x.abs().amax(0).clamp_min(1e-30)
     return (x[:, varies] - x[:, varies].mean(0)) / spread[varies]
+
+
+def _token_counts(ids: Tensor) -> Tensor:
+    """Bag of tokens: how often each of the (at most 2,048, then by remainder) token ids occurs, as a fraction."""
+    ids = ids.reshape(len(ids), -1).long() % N_TOKENS
+    counts = torch.zeros(len(ids), N_TOKENS, dtype=torch.float64, device=ids.device)
+    counts.scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.float64))
+    counts = counts[:, counts.amax(0) > 0] / ids.shape[1]
+    return counts[:, counts.std(0, correction=0) > 1e-9]
+
+
+def sample_features(samples: Samples) -> Float[Tensor, "n d"]:
+    """Features of samples on the CPU: `feature_matrix` of floating point inputs, counts of token ids.
+
+    Several inputs (a mapping, or a tuple) are joined; masks and other inputs that never vary add nothing.
+
+    Args:
+        samples: The samples.
+
+    Returns:
+        The features [n, d], float64.
+    """
+    x = samples.inputs.cpu()
+    parts = (x,) if samples.form is None else samples.form.unpack(x)
+    blocks = [feature_matrix(part) if part.is_floating_point() else _token_counts(part) for part in parts]
+    return torch.cat(blocks, 1)
 
 
 def target_matrix(targets: Shaped[Tensor, "n ..."], n_classes: int | None = None) -> Float[Tensor, "n k"]:

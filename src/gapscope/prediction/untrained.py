@@ -1,0 +1,85 @@
+"""Networks before training: batch norm with the statistics of the data, and a new last layer."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.randomness import derive_seed
+from gapscope.base.samples import Samples
+from gapscope.batch_norm.norm_layers import BATCH_NORMS
+from gapscope.batch_norm.refresh import refresh_population
+from gapscope.inspection.hooks import named_modules
+from gapscope.inspection.validation import ready
+from gapscope.measures._forward import forward_pass
+
+
+def _is_fresh(layer: nn.Module) -> bool:
+    """Whether a batch norm layer still has its initial statistics, mean 0 and variance 1."""
+    mean, variance = getattr(layer, "running_mean", None), getattr(layer, "running_var", None)
+    return mean is not None and variance is not None and bool((mean == 0).all() & (variance == 1).all())
+
+
+def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
+    """Return the network, or a copy whose fresh batch norm layers have the statistics of these inputs.
+
+    With its initial statistics a batch norm layer does not normalize, so that an untrained network in evaluation mode is
+    another function than the one that training starts from.
+
+    Args:
+        network: The network; it is not changed.
+        x: Inputs.
+
+    Returns:
+        The network itself if it has no fresh batch norm layer.
+    """
+    fresh = [
+        name for name, layer in named_modules(network).items() if isinstance(layer, BATCH_NORMS) and _is_fresh(layer)
+    ]
+    if not fresh:
+        return network
+    with torch.inference_mode(False):
+        network = copy.deepcopy(network)
+    refresh_population(network, x, layers=fresh)
+    return network
+
+
+def with_new_head(network: nn.Module, samples: Samples, head: str, n_classes: int | None, seed: int) -> nn.Module:
+    """Return a copy of the network whose last linear layer is untrained and has one output per class.
+
+    Args:
+        network: The network; it is not changed.
+        samples: The data; for regression the layer gets one output per target.
+        head: "new".
+        n_classes: Number of classes; None for regression.
+        seed: Seed of the new weights, which are those of `nn.Linear`.
+
+    Returns:
+        The copy.
+
+    Raises:
+        InvalidInput: `head` is unknown, or the last layer of the network is not linear.
+    """
+    if head != "new":
+        raise InvalidInput(f"head must be 'new' or None; got {head!r}.")
+    with torch.inference_mode(False):
+        network = copy.deepcopy(network)
+    prepared = ready(network, Samples(samples.inputs[:8], form=samples.form))
+    last = forward_pass(prepared.network, prepared.samples.inputs).head
+    if not isinstance(last, nn.Linear):
+        raise InvalidInput(
+            f"head='new' replaces the last layer, which must be linear; got {type(last).__name__}. Pass a network whose "
+            "last layer is nn.Linear, or replace the head yourself."
+        )
+    assert samples.targets is not None
+    k = n_classes or samples.targets.shape[1]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "new head"))
+        new = nn.Linear(last.in_features, k, bias=last.bias is not None)
+    new = new.to(last.weight.device, last.weight.dtype)
+    name = next(name for name, module in network.named_modules() if module is last)
+    network.set_submodule(name, new)
+    return network
