@@ -1,4 +1,4 @@
-"""`gapscope expect` on a small grid."""
+"""`gapscope forecast` on a small grid and on a CSV file."""
 
 from __future__ import annotations
 
@@ -22,12 +22,27 @@ options = { n_hidden = 1, width = 8 }
 """
 
 
-def test_a_row_a_network(tmp_path: Path) -> None:
+def test_grid_rows_are_named_by_what_varies(tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.write_text(GRID)
-    shown = CliRunner().invoke(app, ["expect", str(path)], env={"COLUMNS": "120"})
+    shown = CliRunner().invoke(app, ["forecast", str(path)], env={"COLUMNS": "120"})
     assert shown.exit_code == 0, shown.output
-    assert "fully_connected" in shown.output and "with twice the data" in shown.output
-    rows = json.loads(CliRunner().invoke(app, ["expect", str(path), "--json", "--samples", "40"]).stdout)
-    assert [row["noise"] for row in rows] == [0.0, 0.5] and rows[0]["score"] > rows[1]["score"]
-    assert rows[0]["curve"][-2]["samples"] == 40
+    assert "label_noise=0.5" in shown.output and "twice the data" in shown.output
+    rows = json.loads(CliRunner().invoke(app, ["forecast", str(path), "--json", "--samples", "40"]).stdout)
+    assert rows[0]["score"] > rows[1]["score"] and rows[0]["curve"][-2]["samples"] == 40
+
+
+def test_csv_with_string_labels(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("a,b,label\n" + "".join(f"{i},{i % 5},{'high' if i > 20 else 'low'}\n" for i in range(40)))
+    shown = CliRunner().invoke(app, ["forecast", str(path)])
+    assert shown.exit_code == 0 and "RBF ridge" in shown.output and "0 = 'high'" in shown.output
+
+
+def test_unknown_data_sets_and_files_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text('[base.data]\nname = "digitz"\n')
+    result = CliRunner().invoke(app, ["forecast", str(path)])
+    assert result.exit_code and "digits" in str(result.exception)
+    result = CliRunner().invoke(app, ["forecast", str(tmp_path / "none.csv")])
+    assert result.exit_code and "no such file" in str(result.exception)

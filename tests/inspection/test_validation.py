@@ -18,7 +18,7 @@ import gapscope as gs
 from door_networks import bert, logits_of, resnet18
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import as_samples
-from gapscope.inspection.validation import prepare
+from gapscope.inspection.validation import ready
 from gapscope.measures.registry import get_measure
 
 X, Y = torch.randn(20, 4, generator=torch.Generator().manual_seed(1)), torch.arange(20) % 2
@@ -344,7 +344,7 @@ def test_a_bert_that_is_given_a_wrong_name_says_what_it_takes() -> None:
 
 def test_weights_before_training_go_by_the_names_of_the_network_that_is_measured() -> None:
     one_number = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))
-    found = prepare(one_number, as_samples((torch.ones(4, 3), torch.zeros(4))))
+    found = ready(one_number, as_samples((torch.ones(4, 3), torch.zeros(4))))
     initial = {f"_orig_mod.{name}": tensor for name, tensor in one_number.state_dict().items()}
     of_inputs, of_weights = get_measure("pacbayes_distance"), get_measure("distance_from_initialization")
     assert found.initial_for(of_inputs, None) is None

@@ -15,7 +15,7 @@ import gapscope as gs
 from door_networks import bert, resnet18
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import as_samples
-from gapscope.inspection.validation import prepare
+from gapscope.inspection.validation import ready
 from gapscope.measures import budget as planning
 from gapscope.measures import measurement as front_door
 from gapscope.measures import subsampling as sampled
@@ -41,7 +41,7 @@ def network() -> nn.Module:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", list(SAMPLINGS))
 def test_a_part_of_the_samples_estimates_the_number_of_all(name: str) -> None:
-    item, found = get_measure(name), prepare(network(), as_samples((X, Y)))
+    item, found = get_measure(name), ready(network(), as_samples((X, Y)))
     exact = evaluate_on_subset(item, found, Allocation(2000), initial_state=None, options={}, seed=0).values()
     off = []
     for seed in range(12):
@@ -57,7 +57,7 @@ def test_a_part_of_the_samples_estimates_the_number_of_all(name: str) -> None:
 
 
 def test_a_sum_is_scaled_to_all_samples() -> None:
-    found = prepare(nn.Linear(6, 3), as_samples(X))
+    found = ready(nn.Linear(6, 3), as_samples(X))
     reading = evaluate_on_subset(
         get_measure("ntk_trace"), found, Allocation(500, {"method": "probe"}), initial_state=None, options={}, seed=0
     )[0]
@@ -102,7 +102,7 @@ def test_what_is_paid_once_does_not_count_for_every_sample() -> None:
         paid.append(len(part.samples))
 
     paid: list[int] = []
-    cost = planning._cost(get_measure("loss"), prepare(nn.Linear(6, 3), as_samples((X, Y))), {}, take, 0.0)
+    cost = planning._cost(get_measure("loss"), ready(nn.Linear(6, 3), as_samples((X, Y))), {}, take, 0.0)
     assert paid == [10, 10] and cost.once > 0.03 and 1e-3 <= cost.a_sample < 4e-3
 
 
@@ -112,7 +112,7 @@ def test_what_a_pass_costs_whatever_its_size_does_not_count_for_every_sample() -
         time.sleep(0.02 + 1e-5 * len(part.samples))
 
     tried: list[int] = []
-    found, item = prepare(nn.Linear(6, 3), as_samples((X[:400], Y[:400]))), get_measure("loss")
+    found, item = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400]))), get_measure("loss")
     assert planning._cost(item, found, {}, take, 1.0).a_sample < 5e-4  # .02 / 160 + 1e-5, and .002 of ten samples
     assert tried == [10, 10, 40, 40, 160, 160]
     tried.clear()
@@ -175,7 +175,7 @@ def test_a_cost_that_grows_is_followed_until_it_is_known_to_fit() -> None:
         time.sleep(2e-8 * len(part.samples) ** 3)  # 1.3 s for 400
 
     tried: list[int] = []
-    found = prepare(nn.Linear(6, 3), as_samples((X[:400], Y[:400])))
+    found = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400])))
     item = get_measure("ntk_logdet")
     assert planning._superlinear_over_budget(item, found, 1e-6, 2.5, cubic) == {}
     assert tried[0] == 10 and tried[-1] < 400

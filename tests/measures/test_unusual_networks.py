@@ -79,7 +79,8 @@ def test_distance_of_complex_weights() -> None:
         network.get_parameter("1.weight").add_(1 - 2j)
         pairs.get_parameter("1.weight").add_(torch.tensor([1.0, -2.0]))
     far = [
-        distance_from_initialization(net, initial_state=start) for net, start in zip((network, pairs), before, strict=True)
+        distance_from_initialization(net, initial_state=start)
+        for net, start in zip((network, pairs), before, strict=True)
     ]
     assert far[0] == pytest.approx(far[1]) and far[0] == pytest.approx((4 * 5) ** 0.5)
     with pytest.raises(InvalidInput, match="must be a state dictionary of the same network"):

@@ -74,7 +74,9 @@ def test_a_layer_that_cannot_draw_its_weights_asks_for_them(trained: Trained) ->
         def forward(self, x: Tensor) -> Tensor:
             return x.flatten(1) * self.scale
 
-    with pytest.raises(InvalidInput, match=r"every layer has reset_parameters; 0 \(Scaled\) has none\. Pass initial_state="):
+    with pytest.raises(
+        InvalidInput, match=r"every layer has reset_parameters; 0 \(Scaled\) has none\. Pass initial_state="
+    ):
         estimate_accuracy(nn.Sequential(Scaled(), nn.Linear(64, 10)), trained[2])
 
 

@@ -1,4 +1,4 @@
-"""Expected accuracy before training: its parts by hand, and beside networks that were trained on real digits."""
+"""Forecast before training: its parts by hand, on several forms of networks, and beside trained networks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
@@ -16,72 +16,165 @@ from gapscope.data.problem import Problem
 from gapscope.inspection.losses import evaluate
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.networks import build_network
-from gapscope.prediction.forecast import extrapolate_power_law, forecast_accuracy
+from gapscope.prediction.forecast import NETWORK_ERROR, extrapolate_power_law, forecast_accuracy
 
 
-def untrained(problem: Problem) -> nn.Module:
+def untrained(problem: Problem, name: str = "fully_connected", **options: object) -> nn.Module:
     generator = torch.Generator().manual_seed(0)
-    return build_network(
-        "fully_connected", input_shape=problem.input_shape, n_outputs=10, width=64, generator=generator
-    )  # type: ignore[attr-defined]
+    return build_network(name, input_shape=problem.input_shape, n_outputs=10, generator=generator, **options)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.4])
-def test_says_what_the_trained_network_reaches_on_equally_noisy_labels(noise: float) -> None:
+def test_trained_network_reaches_the_forecast_on_equally_noisy_labels(noise: float) -> None:
     problem, _ = prepare(DataSpec(name="digits", train_size=300, label_noise=noise))
-    network = untrained(problem)
+    network = untrained(problem, width=64)
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    found = forecast_accuracy(network, problem.train)
+    forecast = forecast_accuracy(network, problem.train)
     assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
     gs.train(network, problem.train, TrainingSpec(optimizer="adam", learning_rate=0.003, epochs=40))
     clean = evaluate(network, problem.test)["accuracy"]
     # a wrong prediction meets a wrong label that happens to be the same with probability noise / 9
-    like_training = clean * (1 - noise) + (1 - clean) * noise / 9
-    assert found.score == pytest.approx(like_training, abs=0.12)
-    assert found.standard_error == pytest.approx((found.score * (1 - found.score) / 300) ** 0.5)
+    same_noise = clean * (1 - noise) + (1 - clean) * noise / 9
+    assert forecast.interval is not None
+    assert forecast.interval[0] <= same_noise <= forecast.interval[1]
 
 
-def test_the_continued_curve_is_near_the_left_out_accuracy_of_more_samples() -> None:
-    problem, _ = prepare(DataSpec(name="digits", train_size=600))
-    network, half = untrained(problem), problem.train.subset(torch.arange(300))
-    found = forecast_accuracy(network, half)
-    assert [point.samples for point in found.curve] == [75, 150, 300, 600]
-    assert [point.extrapolated for point in found.curve] == [False, False, False, True]
-    assert problem.train.targets is not None
-    real = kernel_leave_one_out(network, problem.train.inputs, problem.train.targets).accuracy
-    assert found.curve[-1].score == pytest.approx(real, abs=0.04) and found.gain_from_doubling_data > 0
+def test_rows_headline_and_interval_by_hand() -> None:
+    problem, _ = prepare(DataSpec(name="digits", train_size=200))
+    network, train = untrained(problem, width=32), problem.train
+    forecast = forecast_accuracy(network, train)
+    assert train.targets is not None
+    ntk = kernel_leave_one_out(network, train.inputs, train.targets)
+    row, rbf = forecast.row("NTK"), forecast.row("RBF ridge")
+    assert row is not None and rbf is not None and row.score == ntk.accuracy
+    assert forecast.score == pytest.approx((row.score + rbf.score) / 2) and forecast.combined == ("RBF ridge", "NTK")
+    spread = 1.645 * (forecast.score * (1 - forecast.score) / 200 + NETWORK_ERROR**2) ** 0.5
+    assert forecast.interval == pytest.approx((forecast.score - spread, min(1, forecast.score + spread)))
+    paired = row.correct(train.targets).double() - rbf.correct(train.targets).double()
+    assert forecast.network_gain is not None
+    assert forecast.network_gain.value == pytest.approx(float(paired.mean()))
+    assert forecast.network_gain.high - forecast.network_gain.value == pytest.approx(
+        1.96 * float(paired.std()) / 200**0.5
+    )
+    features = {}
+    hook = list(network.modules())[-1].register_forward_pre_hook(lambda m, x: features.update(x=x[0]))
+    network(train.inputs)
+    hook.remove()
+    assert features["x"].shape == (200, 32)
 
 
-def test_planted_wrong_labels_come_first() -> None:
+def test_learning_curve_ends_at_the_forecast() -> None:
     problem, _ = prepare(DataSpec(name="digits", train_size=300))
-    assert problem.train.targets is not None
-    labels = problem.train.targets.clone()
-    wrong = torch.arange(0, 300, 30)
-    labels[wrong] = (labels[wrong] + 1) % 10
-    found = forecast_accuracy(untrained(problem), (problem.train.inputs, labels))
-    assert len(set(found.disagreeing_indices[:15].tolist()) & set(wrong.tolist())) >= 8
+    forecast = forecast_accuracy(None, problem.train)
+    assert [point.samples for point in forecast.curve] == [75, 150, 300, 600]
+    assert [point.extrapolated for point in forecast.curve] == [False, False, False, True]
+    assert forecast.curve[2].score == pytest.approx(forecast.score) and forecast.gain_from_doubling_data > 0
+    assert forecast.network_gain is None and forecast.combined == ("RBF ridge",)
 
 
-def test_regression_gives_the_explained_share() -> None:
+def test_regression_gives_r_squared() -> None:
     x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
-    found = forecast_accuracy(nn.Linear(3, 1), (x, x @ torch.tensor([[1.0], [2.0], [0.5]])))
-    assert found.task == "regression" and found.score > 0.99 and found.standard_error is None
-    assert len(found.disagreeing_indices) == 0 and "explained share of variance" in repr(found)
+    forecast = forecast_accuracy(nn.Linear(3, 1), (x, x @ torch.tensor([[1.0], [2.0], [0.5]])))
+    ntk = forecast.row("NTK")
+    assert forecast.task == "regression" and forecast.interval is None and ntk is not None and ntk.score > 0.99
 
 
-def test_shows_sentences_and_plain_values() -> None:
+def test_abstains_on_random_labels() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(200, 5, generator=generator), torch.randint(0, 2, (200,), generator=generator)
+    forecast = forecast_accuracy(nn.Linear(5, 2), (x, y))
+    assert "most frequent class" in forecast.abstained_because and "No forecast" in repr(forecast)
+
+
+def test_duplicates_are_named() -> None:
+    problem, _ = prepare(DataSpec(name="digits", train_size=60))
+    x, y = problem.train.inputs, problem.train.targets
+    assert y is not None
+    other = y.clone()
+    other[0] = (other[0] + 1) % 10
+    forecast = forecast_accuracy(None, (torch.cat([x, x[:10]]), torch.cat([y, other[:10]])))
+    assert (forecast.duplicates, forecast.contradicting_duplicates) == (10, 1)
+    assert "10 of 70 samples repeat" in repr(forecast)
+
+
+class Tokens(nn.Module):
+    """Two inputs by keyword, as a Hugging Face classifier has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(500, 16), nn.Linear(16, 2)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        return self.head(self.embedding(input_ids).mean(1))
+
+
+def test_several_inputs_reach_the_network() -> None:
+    torch.manual_seed(0)
+    network = Tokens()
+    ids = torch.randint(0, 500, (80, 6))
+    y = (ids < 250).float().mean(1).gt(0.5).long()
+    forecast = forecast_accuracy(network, {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": y})
+    row = forecast.row("NTK")
+    assert row is not None and row.score == kernel_leave_one_out(network, ids, y).accuracy
+
+
+def test_fresh_batch_norm_gets_the_statistics_of_the_data_on_a_copy() -> None:
+    problem, _ = prepare(DataSpec(name="digits", train_size=60))
+    network = untrained(problem, "small_cnn", width_multiplier=0.125, batch_norm=True)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    row = forecast_accuracy(network, problem.train).row("NTK")
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+    train = problem.train
+    gs.batch_norm.refresh_population(
+        network,
+        train.inputs,
+        layers=[n for n, m in network.named_modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)],
+    )
+    assert train.targets is not None and row is not None
+    assert row.score == pytest.approx(kernel_leave_one_out(network, train.inputs, train.targets).accuracy)
+
+
+def test_new_head_has_an_output_per_class() -> None:
+    problem, _ = prepare(DataSpec(name="digits", train_size=60))
+    network = build_network("fully_connected", input_shape=problem.input_shape, n_outputs=3, width=16)
+    forecast = forecast_accuracy(network, problem.train, head="new")
+    row = forecast.row("NTK")
+    assert row is not None and row.predictions.shape == (60, 10)
+    with pytest.raises(InvalidInput, match="smaller than the number of classes, 3"):
+        forecast_accuracy(network, problem.train)
+
+
+def test_a_small_budget_leaves_the_ntk_out() -> None:
+    problem, _ = prepare(DataSpec(name="digits", train_size=300))
+    forecast = forecast_accuracy(untrained(problem, width=32), problem.train, time_budget=1e-9)
+    assert forecast.row("NTK") is None and "time_budget" in repr(forecast)
+    assert forecast.combined == ("RBF ridge",)
+
+
+def test_export() -> None:
     x = torch.linspace(-1, 1, 40)[:, None]
-    found = forecast_accuracy(nn.Linear(1, 2), (x, (x[:, 0] > 0).long()))
-    assert repr(found).startswith("expected accuracy on data like these 40 samples: ")
-    assert json.loads(found.to_json())["curve"][-1]["samples"] == 80
+    forecast = forecast_accuracy(nn.Linear(1, 2), (x, (x[:, 0] > 0).long()))
+    content = json.loads(forecast.to_json())
+    assert content["curve"][-1]["samples"] == 80 and len(content["rows"]) == 6
+    assert "<table" in forecast._repr_html_() and "Forecast accuracy" in forecast._repr_html_()
 
 
 def test_more_data_do_not_hurt() -> None:
     assert extrapolate_power_law([(100, 0.8), (200, 0.7)], 400) == pytest.approx(0.7)
 
 
-def test_wrong_input_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="data must hold targets; got inputs alone"):
-        forecast_accuracy(nn.Linear(2, 2), torch.ones(20, 2))
-    with pytest.raises(InvalidInput, match="expected_accuracy needs 12 samples or more; got 4"):
-        forecast_accuracy(nn.Linear(2, 2), (torch.ones(4, 2), torch.tensor([0, 1, 0, 1])))
+@pytest.mark.parametrize(
+    ("data", "facts"),
+    [
+        (torch.ones(20, 2), "targets"),
+        ((torch.ones(4, 2), torch.tensor([0, 1, 0, 1])), "Got 4 samples"),
+        ((torch.rand(20, 2), torch.zeros(20, dtype=torch.int64)), "one class"),
+        ((torch.rand(30, 2), torch.arange(30) % 3), "number of classes, 2"),
+        ((torch.rand(30, 2), (torch.arange(30) % 3).float()), r"\[n, 2\]"),
+        ((torch.rand(30, 2), torch.full((30,), 10**9)), "one class"),
+        ((torch.rand(30, 2), torch.arange(30) % 2 * 10**9), "1000000000"),
+    ],
+)
+def test_wrong_input_is_refused(data: object, facts: str) -> None:
+    with pytest.raises(InvalidInput, match=facts):
+        forecast_accuracy(nn.Linear(2, 2), data)

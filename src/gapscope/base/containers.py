@@ -1,4 +1,4 @@
-"""Data as people have them (tensors, numpy, pandas, mappings, datasets, loaders), gathered into whole tensors."""
+"""Collation of common data containers (NumPy, pandas, mappings, datasets, loaders) into whole tensors."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class CollatedData:
     inputs: Inputs
     targets: Tensor | None = None
     notes: list[str] = field(default_factory=list[str])
+    class_names: tuple[str, ...] = ()
 
 
 def _library(value: Any) -> str:
@@ -51,8 +52,8 @@ def _frame(value: Any) -> Any:
     wordy = [str(name) for name in columns.columns if columns[name].dtype.kind not in "biuf"]
     if wordy:
         raise InvalidInput(
-            f"Columns must hold numbers; {', '.join(repr(name) for name in wordy[:5])} do not. Drop them, or number "
-            "their values with .astype('category').cat.codes."
+            f"Columns must hold numbers; {', '.join(repr(name) for name in wordy[:5])} do not. Encode them first, one "
+            "column per value: pandas.get_dummies(frame, dtype=float)."
         )
     return value.to_numpy()
 
@@ -77,12 +78,49 @@ def column(value: Any) -> Tensor:
         InvalidInput: The values are no numbers.
     """
     if isinstance(value, Tensor):
+        if value.layout != torch.strided:
+            raise InvalidInput(f"data must be dense tensors; got {value.layout}. Use x.to_dense().")
         return value
     array = _frame(value) if _library(value) == "pandas" else value
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"data must hold numbers; got a numpy array of {array.dtype}. Convert them first.")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     tensor = torch.tensor(array).contiguous()
     return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.float64 else tensor
+
+
+def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
+    """Return labels as a tensor, and the names of the classes where the labels are strings or categories.
+
+    Args:
+        value: One label per row. Strings and categories are numbered in the order of their sorted names.
+
+    Returns:
+        The labels, and the class names; none for numbers.
+
+    Raises:
+        InvalidInput: A label is missing.
+    """
+    if isinstance(value, Tensor):
+        return column(value), ()
+    array = value.to_numpy() if _library(value) == "pandas" else value
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.dtype.kind not in "OUS" or array.ndim != 1:
+        return column(value), ()
+    missing = sum(label is None or label != label for label in array.tolist())
+    if missing:
+        raise InvalidInput(f"Every sample needs a label; {missing} of {len(array)} are missing. Drop these samples.")
+    labels = [str(label) for label in array.tolist()]
+    names = sorted(set(labels))
+    codes = {name: code for code, name in enumerate(names)}
+    return torch.tensor([codes[label] for label in labels]), tuple(names)
+
+
+def _naming_note(names: tuple[str, ...]) -> list[str]:
+    shown = ", ".join(f"{code} = {name!r}" for code, name in enumerate(names[:5]))
+    return [f"Labels are numbered by their sorted names: {shown}{', ...' if len(names) > 5 else ''}."] if names else []
 
 
 def _inputs(value: Any) -> Inputs:
@@ -109,6 +147,10 @@ def _stacked(value: Any) -> Any:
 def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
     notes: list[str] = []
     data = {str(name): _stacked(value) for name, value in data.items()}
+    label_name, names = next((name for name in LABEL_NAMES if name in data), None), ()
+    if label_name is not None and is_column(data[label_name]):
+        data[label_name], names = label_column(data[label_name])
+        notes += _naming_note(names)
     left_out = [name for name, value in data.items() if not is_column(value)]
     if left_out:
         notes.append(f"Left out of the inputs, as no numbers: {', '.join(left_out)}.")
@@ -117,7 +159,7 @@ def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
     targets = None if target is None else columns.pop(target)
     if not columns:
         raise InvalidInput(f"A mapping must hold inputs beside the labels; got {', '.join(data) or 'nothing'}.")
-    return CollatedData(columns, targets, notes)
+    return CollatedData(columns, targets, notes, names)
 
 
 def _from_sequence(batch: Sequence[Any]) -> CollatedData:
@@ -130,8 +172,8 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
             f"A sample holds {1 + len(rest)} things: the first is taken as the input and the second as its target; "
             f"left out: {_kinds(rest[1:])}. To pass several inputs give ((x1, x2), y)."
         )
-    inputs = _inputs(x)
-    return CollatedData(inputs, column(rest[0]) if rest else None, notes)
+    labels, names = label_column(rest[0]) if rest else (None, ())
+    return CollatedData(_inputs(x), labels, notes + _naming_note(names), names)
 
 
 def _kinds(values: Iterable[Any]) -> str:
@@ -213,6 +255,15 @@ def _joined(batches: Iterable[Any]) -> CollatedData:
     return CollatedData(inputs, targets, parts[0].notes)
 
 
+def _batched(items: list[Any]) -> Iterable[Any]:
+    """A list of mappings, each a sample (as the Hugging Face Trainer takes them) or a batch, as batches."""
+    labels = next((items[0][name] for name in LABEL_NAMES if name in items[0]), None)
+    is_batch = labels is not None and getattr(labels, "ndim", 0) > 0
+    if is_batch:
+        return items
+    return DataLoader(items, batch_size=256)  # pyright: ignore[reportArgumentType]
+
+
 def _hugging_face(data: Any) -> CollatedData:
     """A `datasets.Dataset`, read whole; columns of text are left out."""
     rows = data.with_format("torch")[:]
@@ -247,6 +298,8 @@ def collate_data(data: Any) -> CollatedData:
                 f"data must be one split of the DatasetDict; it has {', '.join(data)}. Pass data['train']."
             )
         return _joined(data.with_format("torch").iter(256)) if not hasattr(data, "__len__") else _hugging_face(data)
+    if is_list(data) and data and all(is_mapping(item) for item in data):
+        return _joined(_batched(data))
     if not is_column(data) and not is_mapping(data):
         if not is_list_or_tuple(data) or len(data) < 2:
             raise InvalidInput(f"data must be {FORMS}; got {type(data).__name__}.")

@@ -26,12 +26,14 @@ class Samples:
             regression targets [n, K], or None.
         form: What `inputs` stand for where the network takes keywords or several tensors; None for `network(inputs)`.
         notes: Sentences about what was left out or understood on the way from the data as they were given.
+        class_names: Names of the classes, where labels were strings or categories.
     """
 
     inputs: Tensor
     targets: Tensor | None = None
     form: InputLayout | None = None
     notes: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_inputs(self.inputs)
@@ -41,6 +43,10 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    def __repr__(self) -> str:
+        targets = "no targets" if self.targets is None else f"targets {list(self.targets.shape)} {self.targets.dtype}"
+        return f"Samples({len(self)} samples, inputs {list(self.inputs.shape)} {self.inputs.dtype}, {targets})"
 
     def subset(self, indices: Tensor) -> Samples:
         """Return the samples at `indices`, in that order."""
@@ -162,7 +168,7 @@ def as_samples(data: Any) -> Samples:
         if len(kept) == len(inputs) and bool(kept.any()) and not bool(kept.all()):
             notes.append(f"{int((~kept).sum())} of {len(kept)} samples have the label -100 and are left out.")
             inputs, targets = inputs[kept], targets[kept]
-    return Samples(inputs, targets, form, tuple(notes))
+    return Samples(inputs, targets, form, tuple(notes), found.class_names)
 
 
 def slices(n: int, chunk_size: int) -> Iterator[slice]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput
-from gapscope.base.samples import Samples
+from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.checks import check_finite, check_hookable, check_materialized, check_module
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, unwrap_compiled
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, raw_outputs
@@ -180,19 +180,60 @@ def _looks(outputs: Tensor, network: nn.Module) -> str:
     return ""
 
 
-def prepare(network: Any, samples: Samples) -> Ready:
-    """Look at a network once and make it ready to be measured on samples.
+def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
+    """Validate a network and its data once, and adapt both for measuring: the entry of every public function.
 
     Args:
-        network: The network; compiled ones are measured through their original module.
-        samples: The samples.
+        network: The network; a compiled one is replaced by its original module.
+        data: Samples, or data in any form that `as_samples` takes.
+        needs: What the caller needs of them: "targets" (labels or regression targets), "labels" (one class label per
+            sample), "outputs" (the targets fit the outputs).
 
     Returns:
-        The network from one tensor to outputs [n, K], and what was understood.
+        The network from one tensor to outputs [n, K], the samples, and notes about both.
 
     Raises:
-        InvalidInput: It is no module, has no usable weights, or does not run on the samples.
+        InvalidInput: The network is no module, has no usable weights or does not run on the data, or a need is not met.
     """
+    samples = as_samples(data)
+    _check_needs(samples, needs)
+    prepared = _adapt(network, samples)
+    if "outputs" in needs:
+        _check_outputs(prepared)
+    return prepared
+
+
+def _check_needs(samples: Samples, needs: Collection[str]) -> None:
+    if {"targets", "labels", "outputs"} & set(needs) and samples.targets is None:
+        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
+    if "labels" in needs and not samples.is_classification:
+        got = "labels of positions" if samples.is_dense else "regression targets"
+        raise InvalidInput(
+            f"Got {got}; one class label per sample (int64, [n]) is needed. Pass y.long() if these are labels."
+        )
+
+
+def _check_outputs(prepared: Ready) -> None:
+    """Raise InvalidInput unless the targets fit the outputs: labels below K, or regression targets of K columns."""
+    targets, k = prepared.samples.targets, prepared.n_outputs
+    assert targets is not None
+    if prepared.refused:
+        raise InvalidInput(f"Targets must fit the outputs; {prepared.refused}.")
+    if targets.is_floating_point():
+        if targets.shape[1] != k:
+            raise InvalidInput(
+                f"Regression targets must have the shape of the outputs, [n, {k}]; got {list(targets.shape)}. For class "
+                "labels pass y.long()."
+            )
+    elif targets.ndim == 1 and int(targets.max()) >= max(k, 2):
+        raise InvalidInput(
+            f"Class labels must be smaller than the number of classes, {max(k, 2)}; got {int(targets.max())}. Give the "
+            "network one output per class, or number the classes 0, 1, 2, ..."
+        )
+
+
+def _adapt(network: Any, samples: Samples) -> Ready:
+    """Look at a network once and make it take one tensor."""
     if isinstance(network, NetworkAdapter):
         outputs, _ = _first_outputs(network, replace(samples, form=None))
         return Ready(network.network, network, samples, outputs.shape[1], samples.notes)

@@ -13,7 +13,7 @@ from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import as_samples
 from gapscope.statistics.kernel_ridge import select_ridge
-from gapscope.inspection.validation import prepare
+from gapscope.inspection.validation import ready
 from gapscope.labels.loo_canaries import canary_margins
 from gapscope.labels.monitored import get_monitored_labels
 from gapscope.labels.noise_interval import estimate_noise_interval
@@ -64,7 +64,7 @@ def assess_before_training(
     Raises:
         InvalidInput: There are no class labels, or fewer than 100 samples.
     """
-    found = prepare(network, as_samples(data))
+    found = ready(network, as_samples(data))
     samples = found.samples
     if not samples.is_classification or samples.targets is None:
         raise InvalidInput("Wrong labels need class labels, int64 targets [n]. Pass data as (x, y).")

@@ -12,7 +12,7 @@ from torch import nn
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.type_guards import is_mapping
-from gapscope.inspection.validation import Ready, eager_mode, prepare
+from gapscope.inspection.validation import Ready, eager_mode, ready
 from gapscope.leaderboard.comparison import ComparedReading, Comparison
 from gapscope.leaderboard.evidence import LeaderboardEvidence
 from gapscope.measures.budget import DEFAULT_SECONDS, Allocation, Plan, plan_budget, reason
@@ -206,7 +206,7 @@ def compare(
     comparing = _ComparisonRun(options or {}, n_groups, seed)
     evidence = None if evidence is None else LeaderboardEvidence.of(evidence)
     with eager_mode():
-        doors = {name: prepare(network, samples) for name, network in networks.items()}
+        doors = {name: ready(network, samples) for name, network in networks.items()}
         first = next(iter(doors.values()))
         items, inapplicable = select_applicable(names, first, has_initial=False)
         check_options(comparing.options, items, inapplicable)

@@ -11,7 +11,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.distributed import processes_joined
 from gapscope.inspection.memoization import memo_scope
-from gapscope.inspection.validation import Ready, eager_mode, prepare
+from gapscope.inspection.validation import Ready, eager_mode, ready
 from gapscope.measures.budget import DEFAULT_SECONDS, Allocation, Plan, plan_budget, reason
 from gapscope.measures.registry import Measure, get_measure, list_measures
 from gapscope.measures.subsampling import evaluate_on_subset
@@ -130,7 +130,7 @@ def measure(
     8.0
     """
     samples = as_samples(data)
-    found = prepare(network, samples)
+    found = ready(network, samples)
     options = options or {}
     chosen, unmeasured = select_applicable(
         measures, found, has_initial=initial_state is not None, has_history=bool(history)

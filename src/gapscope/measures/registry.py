@@ -128,7 +128,9 @@ class Measure:
     def options(self) -> tuple[str, ...]:
         """Names of the keyword options of the function."""
         parameters = inspect.signature(self.function).parameters.values()
-        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("initial_state", "history"))
+        return tuple(
+            p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("initial_state", "history")
+        )
 
     def applies_to(self, samples: Samples, *, has_initial: bool, has_history: bool = False) -> bool:
         """Whether everything that the measure needs is there."""

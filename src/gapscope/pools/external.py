@@ -14,7 +14,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.files import to_json
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.losses import evaluate
-from gapscope.inspection.validation import eager_mode, prepare
+from gapscope.inspection.validation import eager_mode, ready
 from gapscope.measures.measurement import Budget, measure
 from gapscope.results.records import Record
 
@@ -23,7 +23,7 @@ def _scores(network: nn.Module, samples: Samples, split: str) -> dict[str, float
     if samples.targets is None:
         raise InvalidInput(f"The {split} data of a record need targets; got inputs alone. Pass (x, y).")
     with eager_mode():
-        found = prepare(network, samples)
+        found = ready(network, samples)
         if found.refused:
             raise InvalidInput(f"The {split} data do not fit the network: {found.refused}.")
         return {f"{split}_{name}": value for name, value in evaluate(found.network, samples).items()}

@@ -16,7 +16,7 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import RunSpec
 from gapscope.inspection.losses import class_logits, sample_losses
 from gapscope.inspection.outputs import inspection_mode, network_outputs
-from gapscope.inspection.validation import prepare
+from gapscope.inspection.validation import ready
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.prediction.splits import Split
 from gapscope.training.loop import Training
@@ -97,7 +97,7 @@ def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.nda
     Raises:
         InvalidInput: Labels and outputs do not fit, or outputs have positions.
     """
-    found = prepare(network, samples)
+    found = ready(network, samples)
     if found.refused:
         raise InvalidInput(f"A twin needs one label or row of targets a sample: {found.refused}.")
     with inspection_mode(found.network):

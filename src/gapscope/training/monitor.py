@@ -19,7 +19,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.independence import check_no_batch_statistics
 from gapscope.inspection.outputs import inspection_mode
-from gapscope.inspection.validation import prepare
+from gapscope.inspection.validation import ready
 from gapscope.measures.measurement import measure, select_measures
 from gapscope.results.plots import plot_lines
 from gapscope.results.readings import Readings
@@ -212,7 +212,7 @@ class Monitor(Result):
         """
         if self.alarm is not None and not self.epochs:
             with torch.inference_mode(False):
-                found = prepare(network, self.samples)
+                found = ready(network, self.samples)
                 self.alarm.begin(found.network, replace(self.samples, form=None))
 
     def state_dict(self) -> dict[str, Any]:
@@ -268,7 +268,7 @@ class Monitor(Result):
         try:
             # frameworks validate in inference mode, where copies of a network would be of no use to autograd
             with torch.inference_mode(False):
-                network = prepare(network, self.samples).network
+                network = ready(network, self.samples).network
                 readings = self._measured(network, epoch)
                 numbers = readings.values()
                 if self.alarm is not None:
