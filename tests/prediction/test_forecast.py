@@ -17,6 +17,7 @@ from gapscope.inspection.losses import evaluate
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.networks import build_network
 from gapscope.prediction.forecast import NETWORK_ERROR, extrapolate_power_law, forecast_accuracy
+from gapscope.statistics.baselines import linear_ridge
 
 
 def untrained(problem: Problem, name: str = "fully_connected", **options: object) -> nn.Module:
@@ -48,7 +49,7 @@ def test_rows_headline_and_interval_by_hand() -> None:
     row, rbf = forecast.row("NTK"), forecast.row("RBF ridge")
     assert row is not None and rbf is not None and row.score == ntk.accuracy
     assert forecast.score == pytest.approx((row.score + rbf.score) / 2) and forecast.combined == ("RBF ridge", "NTK")
-    spread = 1.645 * (forecast.score * (1 - forecast.score) / 200 + NETWORK_ERROR**2) ** 0.5
+    spread = 1.645 * (forecast.score * (1 - forecast.score) * (1 / 200 + 4 * NETWORK_ERROR**2)) ** 0.5
     assert forecast.interval == pytest.approx((forecast.score - spread, min(1, forecast.score + spread)))
     paired = row.correct(train.targets).double() - rbf.correct(train.targets).double()
     assert forecast.network_gain is not None
@@ -56,11 +57,14 @@ def test_rows_headline_and_interval_by_hand() -> None:
     assert forecast.network_gain.high - forecast.network_gain.value == pytest.approx(
         1.96 * float(paired.std()) / 200**0.5
     )
-    features = {}
-    hook = list(network.modules())[-1].register_forward_pre_hook(lambda m, x: features.update(x=x[0]))
+    inputs: list[Tensor] = []
+    hook = list(network.modules())[-1].register_forward_pre_hook(lambda m, x: inputs.append(x[0].detach().double()))
     network(train.inputs)
     hook.remove()
-    assert features["x"].shape == (200, 32)
+    hidden = forecast.row("last hidden features")
+    features = (inputs[0] - inputs[0].mean(0)) / inputs[0].std(0, correction=0).mean()
+    assert hidden is not None
+    torch.testing.assert_close(hidden.predictions, linear_ridge(features, train.targets, n_classes=10).predictions)
 
 
 def test_learning_curve_ends_at_the_forecast() -> None:
@@ -142,6 +146,10 @@ def test_new_head_has_an_output_per_class() -> None:
     assert row is not None and row.predictions.shape == (60, 10)
     with pytest.raises(InvalidInput, match="smaller than the number of classes, 3"):
         forecast_accuracy(network, problem.train)
+    row = forecast_accuracy(nn.Linear(64, 2), (problem.train.inputs.flatten(1), problem.train.targets), head="new").row(
+        "NTK"
+    )
+    assert row is not None and row.predictions.shape == (60, 10)
 
 
 def test_a_small_budget_leaves_the_ntk_out() -> None:
@@ -149,6 +157,35 @@ def test_a_small_budget_leaves_the_ntk_out() -> None:
     forecast = forecast_accuracy(untrained(problem, width=32), problem.train, time_budget=1e-9)
     assert forecast.row("NTK") is None and "time_budget" in repr(forecast)
     assert forecast.combined == ("RBF ridge",)
+
+
+def test_a_budget_for_some_columns_uses_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, _ = prepare(DataSpec(name="digits", train_size=300))
+    monkeypatch.setattr("gapscope.prediction.forecast._seconds_per_column", lambda *_: 1.0)
+    forecast = forecast_accuracy(untrained(problem, width=32), problem.train, time_budget=150)
+    assert forecast.row("NTK") is not None and any("150 landmarks" in note for note in forecast.notes)
+
+
+@pytest.mark.parametrize("name", ["kernel_leave_one_out", "forward_pass"])
+def test_interrupts_keep_the_finished_rows(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    problem, _ = prepare(DataSpec(name="digits", train_size=60))
+    monkeypatch.setattr(f"gapscope.prediction.forecast.{name}", stop)
+    forecast = forecast_accuracy(untrained(problem, width=16), problem.train)
+    assert len(forecast.rows) == (5 if name == "kernel_leave_one_out" else 4)
+    assert forecast.row("NTK") is None and "Interrupted" in forecast.notes[-1]
+    monkeypatch.setattr("gapscope.prediction.forecast.loo_baselines", stop)
+    with pytest.raises(KeyboardInterrupt):
+        forecast_accuracy(None, problem.train)
+
+
+def test_plot_has_a_bar_per_row() -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    problem, _ = prepare(DataSpec(name="digits", train_size=60))
+    axes = forecast_accuracy(None, problem.train).plot()
+    assert len(axes.patches) >= 4
 
 
 def test_export() -> None:
@@ -169,6 +206,8 @@ def test_more_data_do_not_hurt() -> None:
         (torch.ones(20, 2), "targets"),
         ((torch.ones(4, 2), torch.tensor([0, 1, 0, 1])), "Got 4 samples"),
         ((torch.rand(20, 2), torch.zeros(20, dtype=torch.int64)), "one class"),
+        ((torch.rand(20, 2), torch.ones(20, 1)), "same target"),
+        ((torch.rand(30, 2), torch.eye(3).long()[torch.arange(30) % 3]), r"\[30, 3\]"),
         ((torch.rand(30, 2), torch.arange(30) % 3), "number of classes, 2"),
         ((torch.rand(30, 2), (torch.arange(30) % 3).float()), r"\[n, 2\]"),
         ((torch.rand(30, 2), torch.full((30,), 10**9)), "one class"),

@@ -114,32 +114,39 @@ class AccuracyForecast(Result):
         return f"{score:.1%}".replace("%", " %") if self.task == "classification" else f"{score:.3f}"
 
     @property
+    def warning(self) -> str:
+        """A sentence on duplicated samples, which comes before any number; empty if there are none."""
+        if not self.duplicates:
+            return ""
+        other = f", {self.contradicting_duplicates} of them with another target" * bool(self.contradicting_duplicates)
+        return (
+            f"{self.duplicates} of {self.samples} samples repeat an earlier one{other}. Leave-one-out predicts them "
+            "from their copies. Remove them before using these numbers."
+        )
+
+    @property
     def headline(self) -> str:
         """The forecast in one sentence."""
         if self.abstained_because:
             return f"No forecast: {self.abstained_because}."
         if self.interval is None:
             return f"Forecast R^2: {self.score:.2f} on new data like these {self.samples} samples"
-        low, high = self.interval
+        low, high = (f"{100 * end:.0f}" for end in self.interval)
         return (
-            f"Forecast accuracy: {self.score:.0%} (90 % interval {100 * low:.0f} to {100 * high:.0f} %) on new data with "
-            "the same label noise"
-        ).replace("%", " %").replace("  %", " %")  # fmt: skip
+            f"Forecast accuracy: {100 * self.score:.0f} % (90 % interval {low} to {high} %) on new data with the same "
+            "label noise"
+        )
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """What follows from the rows, one sentence each."""
         lines = []
-        if self.duplicates:
-            contradicting = self.contradicting_duplicates
-            lines.append(
-                f"{self.duplicates} of {self.samples} samples repeat an earlier one"
-                + (f", {contradicting} of them with another label" if contradicting else "")
-                + ": every number here is too high. Remove them first."
-            )
         gain = self.network_gain
         if gain is not None and not self.abstained_because:
-            points = f"{100 * gain.value:+.1f} points (95 % CI {100 * gain.low:.1f} to {100 * gain.high:.1f})"
+            if self.task == "classification":
+                points = f"{100 * gain.value:+.1f} points (95 % CI {100 * gain.low:.1f} to {100 * gain.high:.1f})"
+            else:
+                points = f"{gain.value:+.3f} of R^2 (95 % CI {gain.low:.3f} to {gain.high:.3f})"
             if gain.low > 0:
                 lines.append(f"The network's NTK adds to the RBF kernel of the inputs: {points}.")
             elif gain.high < 0:
@@ -154,11 +161,28 @@ class AccuracyForecast(Result):
         width = max(len(row.method) for row in self.rows)
         table = [f"  {'method':{width}}  {self._what:>8}  uses"]
         table += [f"  {row.method:{width}}  {self._show(row.score):>8}  {row.uses}" for row in self.rows]
-        return "\n".join([self.headline, *table, *self.sentences])
+        return "\n".join([*([self.warning] if self.warning else []), self.headline, *table, *self.sentences])
 
     def _repr_html_(self) -> str:
         from html import escape
 
         table = self.to_pandas().to_html(index=False, float_format="{:.3f}".format)
         sentences = "".join(f"<p>{escape(line)}</p>" for line in self.sentences)
-        return f"<p><strong>{escape(self.headline)}</strong></p>{table}{sentences}"
+        warning = f"<p>{escape(self.warning)}</p>" if self.warning else ""
+        return f"<div>{warning}<p><strong>{escape(self.headline)}</strong></p>{table}{sentences}</div>"
+
+    def plot(self, axes: Any = None) -> Any:
+        """Plot the score of every row as a bar, and the forecast with its interval as a band; return the axes."""
+        from gapscope.results.plots import axes_or_new
+
+        rows = self.rows[::-1]
+        axes = axes_or_new(axes, height=1 + 0.35 * len(rows))
+        colours = {"labels": "tab:gray", "inputs": "tab:blue", "network": "tab:orange"}
+        axes.barh([row.method for row in rows], [row.score for row in rows], color=[colours[row.uses] for row in rows])
+        if not self.abstained_because:
+            axes.axvline(self.score, color="black", label="forecast")
+            if self.interval is not None:
+                axes.axvspan(*self.interval, color="black", alpha=0.1, label="90 % interval")
+            axes.legend(fontsize=8)
+        axes.set_xlabel(f"leave-one-out {self._what}")
+        return axes

@@ -26,8 +26,8 @@ def _is_fresh(layer: nn.Module) -> bool:
 def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
     """Return the network, or a copy whose fresh batch norm layers have the statistics of these inputs.
 
-    With its initial statistics a batch norm layer does not normalize, so that an untrained network in evaluation mode is
-    another function than the one that training starts from.
+    With its initial statistics a batch norm layer does not normalize, so that an untrained network in evaluation mode
+    is another function than the one that training starts from.
 
     Args:
         network: The network; it is not changed.
@@ -71,8 +71,8 @@ def with_new_head(network: nn.Module, samples: Samples, head: str, n_classes: in
     last = forward_pass(prepared.network, prepared.samples.inputs).head
     if not isinstance(last, nn.Linear):
         raise InvalidInput(
-            f"head='new' replaces the last layer, which must be linear; got {type(last).__name__}. Pass a network whose "
-            "last layer is nn.Linear, or replace the head yourself."
+            f"head='new' replaces the last layer, which must be linear; got {type(last).__name__}. Pass a network "
+            "whose last layer is nn.Linear, or replace the head yourself."
         )
     assert samples.targets is not None
     k = n_classes or samples.targets.shape[1]
@@ -81,5 +81,7 @@ def with_new_head(network: nn.Module, samples: Samples, head: str, n_classes: in
         new = nn.Linear(last.in_features, k, bias=last.bias is not None)
     new = new.to(last.weight.device, last.weight.dtype)
     name = next(name for name, module in network.named_modules() if module is last)
+    if not name:
+        return new
     network.set_submodule(name, new)
     return network
