@@ -12,10 +12,17 @@ import numpy as np
 import pandas
 
 from gapscope.prediction.accuracy_estimator import load_default
-from gapscope.statistics.baselines import LooRow, feature_matrix, loo_baselines
+from gapscope.statistics.baselines import LooRow, feature_matrix, loo_baselines, rbf_ridge
 from gapscope_studies.expected_accuracy.baselines import TARGET, refused
 from gapscope_studies.expected_accuracy.fit import as_table
-from gapscope_studies.expected_accuracy.pools import REGRESSION, Configuration, judged_in_turn
+from gapscope_studies.expected_accuracy.pools import (
+    FIRST_JUDGED,
+    FITTED,
+    REGRESSION,
+    Configuration,
+    in_random_order,
+    judged_in_turn,
+)
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import data_of
 from gapscope_studies.expected_accuracy.scale import behind
@@ -47,6 +54,40 @@ def read(configuration: Configuration, root: str | None) -> dict[str, float]:
     seconds = time.process_time() - start
     found = {row.method.split(" (")[0]: row.score for row in rows}
     return {**found, "logistic regression": _logistic(features.numpy(), labels.numpy()), "cpu_seconds": seconds}
+
+
+def _is_covered(forecast: Any, samples: Any, truth: Any, network_error: float) -> Any:
+    """Whether the 90 % interval of `forecast_accuracy` with this error of networks holds the accuracy reached."""
+    variance = np.maximum(forecast * (1 - forecast), (1 - 1 / samples) / samples)
+    return np.abs(forecast - truth) <= 1.645 * np.sqrt(variance * (1 / samples + 4 * network_error**2))
+
+
+def _combination(setting: RunSettings, judged: pandas.DataFrame, truth: Any, samples: Any) -> dict[str, Any]:
+    """Weights and interval of the combined forecast, fitted to the pools of the fit and evaluated on the others."""
+    known = load_results()
+    items = [item for plan in (*FIRST_JUDGED, FITTED) for item in in_random_order(plan) if job_name(item) in known]
+    items = items[: setting.choose(smoke=6, small=len(items), paper=len(items))]
+    table = as_table([known[job_name(item)] for item in items])
+    scores, sizes = [], []
+    for item in items:
+        train, _, classes = data_of(item, setting.data_root)
+        assert train.targets is not None
+        scores.append(rbf_ridge(feature_matrix(train.inputs), train.targets, n_classes=classes).score)
+        sizes.append(len(train))
+    x = np.stack([np.array(scores), table["left_out"].to_numpy(dtype=float)], 1)
+    y, n = table[TARGET].to_numpy(dtype=float), np.array(sizes)
+    weights = np.linalg.lstsq(x, y, rcond=None)[0]
+    grid = np.arange(0.005, 0.2, 0.001)
+    chosen = min(grid, key=lambda a: abs(float(_is_covered(x.mean(1), n, y, a).mean()) - 0.9))
+    covered = _is_covered(judged[MEAN].to_numpy(dtype=float), samples, truth, chosen).astype(float)
+    return {
+        "fitted_networks": len(items),
+        "fitted_weights": [float(weight) for weight in weights],
+        "error_with_fitted_weights": root_mean_square(judged[["RBF ridge", NTK]].to_numpy() @ weights - truth),
+        "network_error": float(chosen),
+        "coverage_fitted": float(_is_covered(x.mean(1), n, y, chosen).mean()),
+        "coverage": plain({"coverage": bootstrap(lambda rows: float(covered[rows].mean()), len(covered))})["coverage"],
+    }
 
 
 def trivial(setting: RunSettings) -> Outcome:
@@ -81,8 +122,11 @@ def trivial(setting: RunSettings) -> Outcome:
             "bias": float(values.mean()),
         })  # fmt: skip
     rows.sort(key=lambda row: row["error"].value)
+    sizes = np.array([len(data_of(item, setting.data_root)[0]) for item in items])
+    combination = _combination(setting, found, table[TARGET].to_numpy(dtype=float), sizes)
     return Outcome(
-        numbers={"rows": [plain(row) for row in rows], "networks": n, "median_cpu_seconds": float(seconds.median())},
+        numbers={"rows": [plain(row) for row in rows], "networks": n, "median_cpu_seconds": float(seconds.median()),
+                 "combination": combination},
         claims=[
             measured(
                 "ours", "before training, the NTK predicts the accuracy better than an RBF kernel of the inputs",
