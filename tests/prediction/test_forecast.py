@@ -16,7 +16,8 @@ from gapscope.data.problem import Problem
 from gapscope.inspection.losses import evaluate
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.networks import build_network
-from gapscope.prediction.forecast import NETWORK_ERROR, extrapolate_power_law, forecast_accuracy
+from gapscope.prediction.forecast import extrapolate_power_law, forecast_accuracy
+from gapscope.prediction.loo_rows import NETWORK_ERROR
 from gapscope.statistics.baselines import linear_ridge
 
 
@@ -161,7 +162,7 @@ def test_a_small_budget_leaves_the_ntk_out() -> None:
 
 def test_a_budget_for_some_columns_uses_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, _ = prepare(DataSpec(name="digits", train_size=300))
-    monkeypatch.setattr("gapscope.prediction.forecast._seconds_per_column", lambda *_: 1.0)
+    monkeypatch.setattr("gapscope.prediction.loo_rows._seconds_per_column", lambda *_: 1.0)
     forecast = forecast_accuracy(untrained(problem, width=32), problem.train, time_budget=150)
     assert forecast.row("NTK") is not None and any("150 landmarks" in note for note in forecast.notes)
 
@@ -172,7 +173,7 @@ def test_interrupts_keep_the_finished_rows(monkeypatch: pytest.MonkeyPatch, name
         raise KeyboardInterrupt
 
     problem, _ = prepare(DataSpec(name="digits", train_size=60))
-    monkeypatch.setattr(f"gapscope.prediction.forecast.{name}", stop)
+    monkeypatch.setattr(f"gapscope.prediction.loo_rows.{name}", stop)
     forecast = forecast_accuracy(untrained(problem, width=16), problem.train)
     assert len(forecast.rows) == (5 if name == "kernel_leave_one_out" else 4)
     assert forecast.row("NTK") is None and "Interrupted" in forecast.notes[-1]

@@ -2,32 +2,24 @@ r"""Forecast of accuracy before training: leave-one-out rows of baselines and of
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import GapscopeError, InvalidInput, check_range
+from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
-from gapscope.inspection.validation import Ready, ready
-from gapscope.measures._forward import forward_pass
-from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
-from gapscope.prediction.forecast_result import AccuracyForecast, LearningCurvePoint, NetworkGain
-from gapscope.prediction.untrained import with_data_statistics, with_new_head
-from gapscope.results.progress import is_interactive, notify, progress
-from gapscope.statistics.baselines import LooRow, linear_ridge, loo_baselines, rbf_ridge, sample_features
+from gapscope.inspection.validation import ready
+from gapscope.prediction.forecast_result import AccuracyForecast, LearningCurvePoint
+from gapscope.prediction.loo_rows import NTK, RBF, add_network_rows, combine_rows, forecast_interval, paired_gain
+from gapscope.prediction.untrained import with_new_head
+from gapscope.results.progress import progress
+from gapscope.statistics.baselines import LooRow, loo_baselines, rbf_ridge, sample_features
 
 MIN_SAMPLES, MAX_UNUSED_CLASSES = 12, 1000
 SUBSET_FRACTIONS, N_SUBSETS = (0.25, 0.5), 3
-# How far trained networks lie from their forecast, at an accuracy of 50 %: chosen for a coverage of 90 % on 141
-# networks; coverage 91 % on 113 others (results/expected_accuracy/small/baselines.json).
-NETWORK_ERROR = 0.060
-NORMAL_90, NORMAL_95 = 1.645, 1.96
-TRIAL, MIN_LANDMARKS = 64, 100
-NOTIFY_ABOVE_SECONDS = 10.0
 
 
 def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> float:
@@ -55,9 +47,10 @@ def _learning_curve(features: Tensor, targets: Tensor, n_classes: int | None, he
                     ) -> tuple[LearningCurvePoint, ...]:  # fmt: skip
     """RBF rows on random subsets, shifted to end at the headline, and extrapolated to twice the samples."""
     n = len(features)
-    points = []
+    points: list[tuple[int, float]] = []
     for fraction in SUBSET_FRACTIONS:
-        size, scores = max(3, round(fraction * n)), []
+        size = max(3, round(fraction * n))
+        scores: list[float] = []
         for draw in range(max(1, min(N_SUBSETS, round(1 / fraction)))):
             generator = torch.Generator().manual_seed(derive_seed(seed, f"subset {fraction} {draw}"))
             chosen = torch.randperm(n, generator=generator)[:size].to(features.device)
@@ -70,7 +63,7 @@ def _learning_curve(features: Tensor, targets: Tensor, n_classes: int | None, he
     return (*(LearningCurvePoint(*point) for point in points), LearningCurvePoint(2 * n, doubled, extrapolated=True))
 
 
-def _duplicates(samples: Samples) -> tuple[int, int]:
+def count_duplicates(samples: Samples) -> tuple[int, int]:
     """Number of samples that repeat an earlier one exactly, and of those with another target than the first."""
     assert samples.targets is not None
     first: dict[bytes, list[float]] = {}
@@ -84,7 +77,8 @@ def _duplicates(samples: Samples) -> tuple[int, int]:
     return repeated, contradicting
 
 
-def _check(samples: Samples) -> None:
+def check_forecast_data(samples: Samples) -> None:
+    """Raise InvalidInput unless the targets can be forecast."""
     if samples.targets is None:
         raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
     if samples.is_dense:
@@ -104,100 +98,11 @@ def _check(samples: Samples) -> None:
         )
 
 
-def _gain(row: LooRow, baseline: LooRow, targets: Tensor) -> NetworkGain | None:
-    """Mean difference of the paired leave-one-out results (correct or not, or squared errors), with a 95 % CI."""
-    if targets.is_floating_point():
-        truth = targets.double().reshape(len(targets), -1)
-        scale = (truth - truth.mean(0)).square().sum(1).mean()
-        difference = (
-            (baseline.predictions - truth).square().sum(1) - (row.predictions - truth).square().sum(1)
-        ) / scale
-    else:
-        difference = row.correct(targets).double() - baseline.correct(targets).double()
-    mean = float(difference.mean())
-    error = float(difference.std()) / len(difference) ** 0.5
-    return NetworkGain(mean, mean - NORMAL_95 * error, mean + NORMAL_95 * error)
-
-
-def _add_network_rows(
-    rows: list[LooRow],
-    notes: list[str],
-    prepared: Ready,
-    n_classes: int | None,
-    options: dict[str, Any],
-    budget: float | None,
-) -> None:
-    """Add the rows of the last hidden features and of the NTK; note what is missing or approximated."""
-    samples = prepared.samples
-    assert samples.targets is not None
-    network = with_data_statistics(prepared.network, samples.inputs)
-    features = forward_pass(network, samples.inputs, chunk_size=options["chunk_size"]).features
-    if features is None:
-        notes.append("The network has no last linear layer, so there is no row of hidden features.")
-    else:
-        features = (features - features.mean(0)) / features.std(0, correction=0).mean().clamp_min(1e-12)
-        rows.append(linear_ridge(features, samples.targets.cpu(), n_classes=n_classes, method="last hidden features",
-                                 uses="network"))  # fmt: skip
-    try:
-        options = _within_budget(network, samples, options, budget, notes)
-        if options is None:
-            return
-        result = kernel_leave_one_out(network, samples.inputs, samples.targets.to(samples.inputs.device), **options)
-    except GapscopeError as error:
-        notes.append(f"There is no NTK row: {error}")
-        return
-    score = result.explained if result.labels is None else result.accuracy
-    rows.append(LooRow("NTK", "network", score, result.predictions.cpu()))
-
-
-def _within_budget(
-    network: nn.Module, samples: Samples, options: dict[str, Any], budget: float | None, notes: list[str]
-) -> dict[str, Any] | None:
-    """Options of the NTK row that fit into the budget: as given, or with fewer landmarks; None if none fit."""
-    n = len(samples)
-    if n <= 2 * TRIAL or (budget is None and not is_interactive()):
-        return options
-    columns = n if n <= options["max_exact"] else min(n, options["landmarks"])
-    per_column = _seconds_per_column(network, samples, options)
-    seconds = per_column * columns
-    if budget is None or seconds <= budget:
-        if seconds > NOTIFY_ABOVE_SECONDS:
-            notify(f"The NTK row takes about {seconds:.0f} s; time_budget= limits it.")
-        return options
-    affordable = int(budget / per_column)
-    if affordable < MIN_LANDMARKS:
-        notes.append(f"There is no NTK row: it would take about {seconds:.0f} s, more than time_budget={budget:g}.")
-        return None
-    notes.append(
-        f"The NTK is approximated with {affordable} landmarks: all {columns} columns would take about {seconds:.0f} s."
-    )
-    return options | {"max_exact": 1, "landmarks": affordable}
-
-
-def _seconds_per_column(network: nn.Module, samples: Samples, options: dict[str, Any]) -> float:
-    """Time of one column of the NTK (one sample with all others), from a trial on a few samples."""
-    part = samples.subset(torch.arange(0, len(samples), len(samples) // TRIAL)[:TRIAL])
-    assert part.targets is not None
-    kernel_leave_one_out(network, part.inputs, part.targets, **options)  # the first call verifies gradients
-    start = time.perf_counter()
-    kernel_leave_one_out(network, part.inputs, part.targets, **options)
-    return (time.perf_counter() - start) * len(samples) / TRIAL**2
-
-
-def _headline(rows: Sequence[LooRow]) -> tuple[float, tuple[str, ...]]:
-    """Mean of the RBF and NTK rows; of one of them if the other is missing; else the best row."""
-    by_name = {row.method: row for row in rows}
-    chosen = [by_name[name] for name in ("RBF ridge", "NTK") if name in by_name]
-    if not chosen:
-        chosen = [max(rows, key=lambda row: row.score)]
-    return sum(row.score for row in chosen) / len(chosen), tuple(row.method for row in chosen)
-
-
 def forecast_accuracy(
     network: nn.Module | None,
     data: Any,
     *,
-    head: str | None = None,
+    head: str | nn.Module | None = None,
     time_budget: float | None = None,
     max_exact: int = 2000,
     landmarks: int = 1000,
@@ -210,7 +115,9 @@ def forecast_accuracy(
     never see the network: the most frequent class, nearest neighbours, linear ridge and RBF ridge. Two rows use the
     network at its current weights, untrained or pretrained: ridge regression on its last hidden features and on its
     neural tangent kernel (`gapscope.functional.kernel_leave_one_out`). The forecast is the mean of the RBF and NTK
-    rows; weights fitted to networks are no better.
+    rows; weights fitted to networks are no better. If the hidden features are significantly better than the RBF kernel,
+    as those of pretrained networks are, it is the mean of the two rows of the network: features are a lower reading of
+    what fine-tuning reaches, the NTK an upper one.
 
     The 90 % interval joins the binomial error of the samples with the differences between trained networks,
     $1.645 \sqrt{s (1 - s) (1 / n + 4 \cdot 0.060^2)}$. The 0.060 was fitted to 141 networks; coverage on 113 others:
@@ -223,7 +130,8 @@ def forecast_accuracy(
     Args:
         network: The network with the weights as they are before training; None for the rows that need no network.
         data: Training data with targets, in any form that `gapscope.measure` takes.
-        head: "new" replaces the last linear layer, on a copy, by an untrained one with one output per class.
+        head: Replaces the last linear layer on a copy: "new" by an untrained one with one output per class, a module by
+            itself. None changes nothing.
         time_budget: Seconds for the NTK row, None for no limit. Fewer landmarks are used if it would take longer; the
             row is omitted if 100 landmarks would take longer. A note states either.
         max_exact: Number of samples up to which the NTK is exact.
@@ -244,7 +152,7 @@ def forecast_accuracy(
     """
     check_range("max_exact", max_exact, 1)
     samples = as_samples(data)
-    _check(samples)
+    check_forecast_data(samples)
     assert samples.targets is not None
     notes = list(samples.notes)
     n_classes = int(samples.targets.max()) + 1 if samples.is_classification else None
@@ -256,23 +164,25 @@ def forecast_accuracy(
         notes += [note for note in prepared.notes if note not in notes]
         if n_classes is not None:
             n_classes = max(n_classes, prepared.n_outputs)
-    repeated, contradicting = _duplicates(samples)
+    repeated, contradicting = count_duplicates(samples)
     options: dict[str, Any] = {
         "max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size,
         "generator": torch.Generator().manual_seed(derive_seed(seed, "landmarks")),
     }  # fmt: skip
     rows: list[LooRow] = []
+    targets = samples.targets.cpu()
     with progress("forecasting", 3) as bar:
         try:
-            features, targets = sample_features(samples), samples.targets.cpu()
+            features = sample_features(samples)
             bar.step("baselines")
             rows += loo_baselines(features, targets, n_classes=n_classes)
             bar.advance()
             if prepared is not None:
                 bar.step("network")
-                _add_network_rows(rows, notes, prepared, n_classes, options, time_budget)
+                add_network_rows(rows, notes, prepared, n_classes, options, time_budget)
             bar.advance()
-            score, combined = _headline(rows)
+            combined = combine_rows(rows, targets)
+            score = _mean_score(combined)
             bar.step("learning curve")
             curve = _learning_curve(features, targets, n_classes, score, seed) if features.shape[1] else ()
             bar.advance()
@@ -280,16 +190,16 @@ def forecast_accuracy(
             if not rows:
                 raise  # nothing is finished
             notes.append("Interrupted: only the rows that were finished are shown.")
-            score, combined = _headline(rows)
-            curve = ()
+            combined = combine_rows(rows, targets)
+            score, curve = _mean_score(combined), ()
     by_name = {row.method: row for row in rows}
-    gain = _gain(by_name["NTK"], by_name["RBF ridge"], targets) if {"NTK", "RBF ridge"} <= by_name.keys() else None
+    gain = paired_gain(by_name[NTK], by_name[RBF], targets) if {NTK, RBF} <= by_name.keys() else None
     return AccuracyForecast(
         task="regression" if n_classes is None else "classification",
         samples=len(samples),
         score=score,
-        interval=_interval(score, len(samples)) if n_classes is not None else None,
-        combined=combined,
+        interval=forecast_interval(score, len(samples)) if n_classes is not None else None,
+        combined=tuple(row.method for row in combined),
         rows=tuple(rows),
         network_gain=gain,
         curve=curve,
@@ -300,11 +210,8 @@ def forecast_accuracy(
     )
 
 
-def _interval(score: float, n: int) -> tuple[float, float]:
-    # the variance of one sample, not below that of one error among n samples
-    variance = max(score * (1 - score), (1 - 1 / n) / n)
-    spread = NORMAL_90 * (variance * (1 / n + 4 * NETWORK_ERROR**2)) ** 0.5
-    return max(0.0, score - spread), min(1.0, score + spread)
+def _mean_score(rows: Sequence[LooRow]) -> float:
+    return sum(row.score for row in rows) / len(rows)
 
 
 def _abstention(rows: Sequence[LooRow], targets: Tensor) -> str:

@@ -140,7 +140,7 @@ class AccuracyForecast(Result):
     @property
     def sentences(self) -> tuple[str, ...]:
         """What follows from the rows, one sentence each."""
-        lines = []
+        lines: list[str] = []
         gain = self.network_gain
         if gain is not None and not self.abstained_because:
             if self.task == "classification":

@@ -47,13 +47,15 @@ def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
     return network
 
 
-def with_new_head(network: nn.Module, samples: Samples, head: str, n_classes: int | None, seed: int) -> nn.Module:
-    """Return a copy of the network whose last linear layer is untrained and has one output per class.
+def with_new_head(
+    network: nn.Module, samples: Samples, head: str | nn.Module, n_classes: int | None, seed: int
+) -> nn.Module:
+    """Return a copy of the network with another last layer: untrained with one output per class, or a given module.
 
     Args:
         network: The network; it is not changed.
         samples: The data; for regression the layer gets one output per target.
-        head: "new".
+        head: "new" for an untrained linear layer in place of the last linear layer, or the module to put there.
         n_classes: Number of classes; None for regression.
         seed: Seed of the new weights, which are those of `nn.Linear`.
 
@@ -63,8 +65,8 @@ def with_new_head(network: nn.Module, samples: Samples, head: str, n_classes: in
     Raises:
         InvalidInput: `head` is unknown, or the last layer of the network is not linear.
     """
-    if head != "new":
-        raise InvalidInput(f"head must be 'new' or None; got {head!r}.")
+    if head != "new" and not isinstance(head, nn.Module):
+        raise InvalidInput(f"head must be 'new', a module or None; got {head!r}.")
     with torch.inference_mode(False):
         network = copy.deepcopy(network)
     prepared = ready(network, Samples(samples.inputs[:8], form=samples.form))
@@ -74,14 +76,18 @@ def with_new_head(network: nn.Module, samples: Samples, head: str, n_classes: in
             f"head='new' replaces the last layer, which must be linear; got {type(last).__name__}. Pass a network "
             "whose last layer is nn.Linear, or replace the head yourself."
         )
+    name = next(name for name, module in network.named_modules() if module is last)
+    new = copy.deepcopy(head) if isinstance(head, nn.Module) else _untrained_head(last, samples, n_classes, seed)
+    if not name:
+        return new
+    network.set_submodule(name, new)
+    return network
+
+
+def _untrained_head(last: nn.Linear, samples: Samples, n_classes: int | None, seed: int) -> nn.Linear:
     assert samples.targets is not None
     k = n_classes or samples.targets.shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "new head"))
         new = nn.Linear(last.in_features, k, bias=last.bias is not None)
-    new = new.to(last.weight.device, last.weight.dtype)
-    name = next(name for name, module in network.named_modules() if module is last)
-    if not name:
-        return new
-    network.set_submodule(name, new)
-    return network
+    return new.to(last.weight.device, last.weight.dtype)

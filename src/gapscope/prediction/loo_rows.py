@@ -1,0 +1,138 @@
+"""Leave-one-out rows of a network, and the forecast that rows combine to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import GapscopeError
+from gapscope.base.samples import Samples
+from gapscope.inspection.validation import Ready
+from gapscope.measures._forward import forward_pass
+from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
+from gapscope.prediction.forecast_result import NetworkGain
+from gapscope.prediction.untrained import with_data_statistics
+from gapscope.results.progress import is_interactive, notify
+from gapscope.statistics.baselines import LooRow, linear_ridge
+
+RBF, FEATURES, NTK = "RBF ridge", "last hidden features", "NTK"
+# How far trained networks lie from their forecast, at an accuracy of 50 %: chosen for a coverage of 90 % on 141
+# networks; coverage 91 % on 113 others (results/expected_accuracy/small/baselines.json).
+NETWORK_ERROR = 0.060
+NORMAL_90, NORMAL_95 = 1.645, 1.96
+TRIAL, MIN_LANDMARKS = 64, 100
+NOTIFY_ABOVE_SECONDS = 10.0
+
+
+def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> NetworkGain:
+    """Mean difference of the paired leave-one-out results (correct or not, or squared errors), with a 95 % CI."""
+    if targets.is_floating_point():
+        truth = targets.double().reshape(len(targets), -1)
+        scale = (truth - truth.mean(0)).square().sum(1).mean()
+        difference = (
+            (baseline.predictions - truth).square().sum(1) - (row.predictions - truth).square().sum(1)
+        ) / scale
+    else:
+        difference = row.correct(targets).double() - baseline.correct(targets).double()
+    mean = float(difference.mean())
+    error = float(difference.std()) / len(difference) ** 0.5
+    return NetworkGain(mean, mean - NORMAL_95 * error, mean + NORMAL_95 * error)
+
+
+def add_network_rows(
+    rows: list[LooRow],
+    notes: list[str],
+    prepared: Ready,
+    n_classes: int | None,
+    options: dict[str, Any],
+    budget: float | None,
+) -> None:
+    """Add the rows of the last hidden features and of the NTK; note what is missing or approximated."""
+    samples = prepared.samples
+    assert samples.targets is not None
+    network = with_data_statistics(prepared.network, samples.inputs)
+    features = forward_pass(network, samples.inputs, chunk_size=options["chunk_size"]).features
+    if features is None:
+        notes.append("The network has no last linear layer, so there is no row of hidden features.")
+    else:
+        features = (features - features.mean(0)) / features.std(0, correction=0).mean().clamp_min(1e-12)
+        rows.append(linear_ridge(features, samples.targets.cpu(), n_classes=n_classes, method=FEATURES,
+                                 uses="network"))  # fmt: skip
+    try:
+        affordable = _within_budget(network, samples, options, budget, notes)
+        if affordable is None:
+            return
+        targets = samples.targets.to(samples.inputs.device)
+        result = kernel_leave_one_out(network, samples.inputs, targets, **affordable)
+    except GapscopeError as error:
+        notes.append(f"There is no NTK row: {error}")
+        return
+    score = result.explained if result.labels is None else result.accuracy
+    rows.append(LooRow(NTK, "network", score, result.predictions.cpu()))
+
+
+def _within_budget(
+    network: nn.Module, samples: Samples, options: dict[str, Any], budget: float | None, notes: list[str]
+) -> dict[str, Any] | None:
+    """Options of the NTK row that fit into the budget: as given, or with fewer landmarks; None if none fit."""
+    n = len(samples)
+    if n <= 2 * TRIAL or (budget is None and not is_interactive()):
+        return options
+    columns = n if n <= options["max_exact"] else min(n, options["landmarks"])
+    per_column = _seconds_per_column(network, samples, options)
+    seconds = per_column * columns
+    if budget is None or seconds <= budget:
+        if seconds > NOTIFY_ABOVE_SECONDS:
+            notify(f"The NTK row takes about {seconds:.0f} s; time_budget= limits it.")
+        return options
+    affordable = int(budget / per_column)
+    if affordable < MIN_LANDMARKS:
+        notes.append(f"There is no NTK row: it would take about {seconds:.0f} s, more than time_budget={budget:g}.")
+        return None
+    notes.append(
+        f"The NTK is approximated with {affordable} landmarks: all {columns} columns would take about {seconds:.0f} s."
+    )
+    return options | {"max_exact": 1, "landmarks": affordable}
+
+
+def _seconds_per_column(network: nn.Module, samples: Samples, options: dict[str, Any]) -> float:
+    """Time of one column of the NTK (one sample with all others), from a trial on a few samples."""
+    part = samples.subset(torch.arange(0, len(samples), len(samples) // TRIAL)[:TRIAL])
+    assert part.targets is not None
+    kernel_leave_one_out(network, part.inputs, part.targets, **options)  # the first call verifies gradients
+    start = time.perf_counter()
+    kernel_leave_one_out(network, part.inputs, part.targets, **options)
+    return (time.perf_counter() - start) * len(samples) / TRIAL**2
+
+
+def combine_rows(rows: Sequence[LooRow], targets: Tensor) -> tuple[LooRow, ...]:
+    """Rows whose mean score is the forecast.
+
+    These are the RBF and NTK rows; the rows of the network (last hidden features and NTK) if its features are
+    significantly better than the RBF kernel, as those of pretrained networks are; else the best row.
+
+    Args:
+        rows: All rows.
+        targets: Labels or regression targets.
+
+    Returns:
+        One or two rows.
+    """
+    by_name = {row.method: row for row in rows}
+    features, rbf = by_name.get(FEATURES), by_name.get(RBF)
+    better = features is not None and rbf is not None and paired_gain(features, rbf, targets).low > 0
+    names = (FEATURES, NTK) if better else (RBF, NTK)
+    chosen = [by_name[name] for name in names if name in by_name]
+    return tuple(chosen) if chosen else (max(rows, key=lambda row: row.score),)
+
+
+def forecast_interval(score: float, n: int) -> tuple[float, float]:
+    """90 % interval of a forecast of accuracy, see `forecast_accuracy`."""
+    # the variance of one sample, not below that of one error among n samples
+    variance = max(score * (1 - score), (1 - 1 / n) / n)
+    spread = NORMAL_90 * (variance * (1 / n + 4 * NETWORK_ERROR**2)) ** 0.5
+    return max(0.0, score - spread), min(1.0, score + spread)
