@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import numpy
+import pandas
 import pytest
 import torch
 from torch import Tensor, nn
@@ -43,7 +46,7 @@ def test_wrong_labels_stand_first() -> None:
     assert area > 0.98
     flagged = found.indices[: found.n_flagged]
     precision, recall = float(wrong[flagged].double().mean()), float(wrong[flagged].sum() / wrong.sum())
-    assert recall > 0.85 and abs(precision - found.expected_precision) < 0.2
+    assert recall > 0.75 and precision > 0.85 and precision > found.expected_precision - 0.1
     truth = gs.load_dataset("digits").train.targets
     assert truth is not None
     assert float((found.suggested_labels[: found.n_flagged] == truth[flagged]).double().mean()) > 0.75
@@ -64,11 +67,11 @@ def test_nothing_is_drawn_from_the_global_stream_and_the_network_is_left_alone()
 def test_labels_without_a_meaning_are_refused_and_still_ranked() -> None:
     network, x, y, _ = digits(0.0, n=120)
     shuffled = y[torch.randperm(120, generator=torch.Generator().manual_seed(0))]
-    with pytest.raises(NotMeasurable, match="cannot be told: right ones must be predicted from the others at 60%"):
+    with pytest.raises(NotMeasurable, match="cannot be estimated"):
         gs.estimate_label_noise(network, (x, shuffled))
     found = gs.find_label_issues(network, (x, shuffled))
     assert found.noise is None and math.isnan(found.expected_precision) and len(found.indices) == 120
-    assert "cannot be told" in repr(found)
+    assert "cannot be estimated" in repr(found) and found.flagged is None and found.n_flagged == 0
 
 
 def test_landmarks_stand_for_many_samples() -> None:
@@ -94,13 +97,82 @@ def test_a_mapping_of_inputs() -> None:
 def test_it_prints_a_table() -> None:
     network, x, y, _ = digits(0.2)
     lines = repr(gs.find_label_issues(network, (x, y))).splitlines()
-    assert len(lines) <= 15 and "labels are wrong" in lines[0] and "are flagged" in lines[1]
-    assert lines[3].split() == ["sample", "given", "likelier", "margin", "flagged"]
+    assert len(lines) <= 15 and "of 400 labels" in lines[0] and "flagged" in lines[1]
+    assert ["sample", "given", "suggested", "probability", "margin", "flagged"] in [line.split() for line in lines]
 
 
 def test_messages() -> None:
     network, x, y, _ = digits(0.0, n=120)
-    with pytest.raises(InvalidInput, match="100 samples or more; got 50"):
-        gs.estimate_label_noise(network, (x[:50], y[:50]))
-    with pytest.raises(InvalidInput, match="need class labels"):
-        gs.find_label_issues(network, (x, torch.randn(120, 10)))
+    with pytest.raises(InvalidInput, match="Got 40 samples"):
+        gs.estimate_label_noise(network, (x[:40], y[:40]))
+    with pytest.raises(InvalidInput, match="regression targets"):
+        gs.estimate_label_noise(network, (x, torch.randn(120, 10)))
+    with pytest.raises(InvalidInput, match="one class"):
+        gs.find_label_issues(network, (x, torch.zeros(120, dtype=torch.int64)))
+    with pytest.raises(InvalidInput, match="smaller than the number of classes, 10"):
+        gs.find_label_issues(network, (x, y + 5))
+
+
+def test_no_network_and_string_labels() -> None:
+    _, x, y, wrong = digits(0.2)
+    issues = gs.find_label_issues(features=x.flatten(1).numpy(), labels=numpy.array([f"class {k}" for k in y.tolist()]))
+    assert issues.method in ("RBF ridge", "linear ridge") and issues.flagged is not None
+    assert float(wrong[issues.flagged].double().mean()) > 0.85
+    assert issues.to_pandas()["given"].iloc[0].startswith("class ")
+    strict = issues.with_precision(0.9)
+    assert strict.n_flagged <= issues.n_flagged and gs.find_label_issues(None, (x, y), precision=0.9).n_flagged > 0
+
+
+def test_clean_but_hard_labels_do_not_exclude_zero() -> None:
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(400, 10, generator=generator)
+        xor, parity = (x[:, 0] * x[:, 1] > 0).long(), (x[:, :3].prod(1) > 0).long()
+        assert gs.estimate_label_noise(None, (x, xor)).low == 0
+        with pytest.raises(NotMeasurable, match="cannot be estimated"):
+            gs.estimate_label_noise(None, (x, parity))
+
+
+def test_regression_targets_with_gross_errors_stand_first() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 4, generator=generator)
+    y = x[:, :1] * 2 + 0.1 * torch.randn(200, 1, generator=generator)
+    wrong = torch.arange(0, 200, 20)
+    y[wrong] += 5
+    issues = gs.find_label_issues(None, (x, y))
+    assert set(issues.indices[:10].tolist()) == set(wrong.tolist()) and issues.noise is None
+
+
+def test_a_reviewed_list_comes_back(tmp_path: Path) -> None:
+    _, x, y, _ = digits(0.2)
+    truth = gs.load_dataset("digits").train.targets
+    issues = gs.find_label_issues(None, (x, y))
+    issues.to_csv(tmp_path / "review.csv")
+    table = pandas.read_csv(tmp_path / "review.csv", dtype={"label": str})
+    assert truth is not None and issues.flagged is not None
+    table["label"] = [str(int(truth[i])) if i in set(issues.flagged.tolist()) else "" for i in table["sample"]]
+    table.loc[0, "label"] = "drop"
+    table.to_csv(tmp_path / "review.csv", index=False)
+    corrected = gs.apply_label_corrections((x, y), tmp_path / "review.csv")
+    assert len(corrected) == 399 and corrected.targets is not None
+    keep = torch.arange(400) != int(table["sample"][0])
+    assert int((corrected.targets != truth[:400][keep]).sum()) < int((y != truth[:400]).sum()) - issues.n_flagged // 2
+    table.loc[1, "label"] = "cat"
+    table.to_csv(tmp_path / "review.csv", index=False)
+    with pytest.raises(InvalidInput, match="'cat'"):
+        gs.apply_label_corrections((x, y), tmp_path / "review.csv")
+
+
+def test_the_page_escapes_and_shows_pictures(tmp_path: Path) -> None:
+    _, x, y, _ = digits(0.2)
+    names = numpy.array([f"<script>{k}" for k in y.tolist()])
+    gs.find_label_issues(None, (x, names)).write_html(tmp_path / "issues.html", n=30)
+    text = (tmp_path / "issues.html").read_text()
+    assert text.count("data:image/png;base64,") == 30 and "<script>0" not in text and "&lt;script&gt;" in text
+
+
+def test_duplicates_with_two_labels_are_named() -> None:
+    _, x, y, _ = digits(0.0)
+    other = (y[:3] + 1) % 10
+    issues = gs.find_label_issues(None, (torch.cat([x, x[:3]]), torch.cat([y, other])))
+    assert {(0, 400), (1, 401), (2, 402)} <= set(issues.conflicts)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from gapscope.base.random_streams import make_generator
-from gapscope.statistics.kernel_ridge import spectrum
 from gapscope.labels.loo_canaries import FEWEST, ROUNDS, canary_margins, confusion_odds
+from gapscope.statistics.kernel_ridge import spectrum
 
 
 def test_odds_follow_the_confusions() -> None:

@@ -56,8 +56,8 @@ def test_wrong_labels_stand_first(noisy: Watched) -> None:
     assert torch.equal(found.given_labels, noisy.labels[order])
     assert roc_auc_score(noisy.wrong[order].numpy(), -found.margin.numpy()) > 0.97
     flagged = noisy.wrong[order][: found.n_flagged].double()
-    assert float(flagged.sum() / noisy.wrong[order].sum()) > 0.85
-    assert abs(float(flagged.mean()) - found.expected_precision) < 0.25
+    assert float(flagged.sum() / noisy.wrong[order].sum()) > 0.7
+    assert float(flagged.mean()) > max(0.8, found.expected_precision - 0.1)
     right = found.suggested_labels[: found.n_flagged] == noisy.truth[order][: found.n_flagged]
     assert float(right.double().mean()) > 0.8
     assert torch.equal(found.suggested_labels[-100:], found.given_labels[-100:])
@@ -125,7 +125,7 @@ def test_a_network_that_knows_nothing_is_refused() -> None:
         def watched_labels(self) -> MonitoredLabels:
             return weak
 
-    with pytest.raises(NotMeasurable, match="cannot be told: right ones must be predicted from the others at 60%"):
+    with pytest.raises(NotMeasurable, match="cannot be estimated"):
         gs.estimate_label_noise(Alarm())
     found = gs.find_label_issues(Alarm())
     assert found.noise is None and math.isnan(found.expected_precision) and len(found.indices) == 160
@@ -147,9 +147,9 @@ def test_messages(noisy: Watched) -> None:
         gs.find_label_issues(Monitor((noisy.x, noisy.labels), [], alarm="label_wave"))
     with pytest.raises(InvalidInput, match=r"has seen nothing yet\. Train first"):
         gs.estimate_label_noise(Monitor((noisy.x, noisy.canaries.labels), [], alarm=CanaryAlarm(noisy.canaries)))
-    with pytest.raises(InvalidInput, match="has its data already; got data beside Monitor"):
+    with pytest.raises(InvalidInput, match="Got data as well as a Monitor"):
         gs.estimate_label_noise(noisy.monitor, (noisy.x, noisy.labels))
-    with pytest.raises(InvalidInput, match="need the training data of the untrained network"):
+    with pytest.raises(InvalidInput, match="Got no training data"):
         gs.estimate_label_noise(nn.Linear(2, 2))
     with pytest.raises(InvalidInput, match=r"must be given class labels.*A regression target has no class"):
         Canaries(torch.randn(100, 1))

@@ -22,16 +22,16 @@ def found(rate: float = 0.25, clean: float = 0.9) -> LabelIssues:
     margins = torch.arange(200.0).flip(0)  # the last sample is the most suspicious one
     labels = torch.arange(200) % 4
     noise = LabelNoiseEstimate(rate, 0.2, 0.3, clean, 200)
-    return rank_label_issues(torch.arange(200), labels, (labels + 1) % 4, margins, 9.5, noise)
+    return rank_label_issues(torch.arange(200), labels, (labels + 1) % 4, margins, torch.full((20,), 9.5), noise)
 
 
 def test_the_most_suspicious_samples_stand_first_and_are_bounded() -> None:
     section = suspects_section(found(), IMAGES, ["cat", "dog", "<b>", "owl"])
-    assert len(section["cards"]) == MOST_SHOWN and section["of"] == 200 and section["flagged"] == 10
+    assert len(section["cards"]) == MOST_SHOWN and section["of"] == 200 and section["flagged"] == 50
     first = section["cards"][0]
     assert (first["sample"], first["given"], first["likelier"], first["flagged"]) == ("199", "owl", "cat", True)
-    assert [card["flagged"] for card in section["cards"]] == [True] * 10 + [False] * (MOST_SHOWN - 10)
-    assert section["expected"] == "100 %" and section["said"].startswith("About 25.0% of 200 labels are wrong")
+    assert [card["flagged"] for card in section["cards"]] == [True] * MOST_SHOWN
+    assert section["expected"] == "100 %" and "25.0% of 200 labels" in section["said"]
 
 
 def test_samples_that_are_no_images_have_no_picture() -> None:
@@ -41,7 +41,7 @@ def test_samples_that_are_no_images_have_no_picture() -> None:
 
 def test_where_the_network_is_too_weak_the_page_says_so(tmp_path: Path) -> None:
     section = suspects_section(found(clean=0.3), IMAGES)
-    assert section["said"].startswith("How many labels are wrong cannot be told") and section["expected"] == ""
+    assert "cannot be estimated" in section["said"] and section["expected"] == ""
 
 
 def test_the_report_of_a_pool_shows_them_escaped_and_stays_small(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from gapscope.statistics.kernel_ridge import Spectrum, loo_predictions
 from gapscope.labels.noise_interval import CanaryMargins
 from gapscope.labels.noise_rate import margins_of
+from gapscope.statistics.kernel_ridge import Spectrum, loo_predictions
 
 ROUNDS = 20
 # at most so many labels are changed in a round: the machine must stay the one that the given labels make

@@ -82,7 +82,10 @@ class MonitoredLabels:
         cut = float(self.margins[self.is_canary].quantile(RECALL))
         agreed = (self.margins > 0) & (self.margins > cut)
         likelier = torch.where(agreed, self.given, self.rivals)
-        return rank_label_issues(self.positions[kept], self.given[kept], likelier[kept], self.margins[kept], cut, noise)
+        canaries = self.margins[self.is_canary]
+        return rank_label_issues(
+            self.positions[kept], self.given[kept], likelier[kept], self.margins[kept], canaries, noise
+        )
 
 
 @runtime_checkable

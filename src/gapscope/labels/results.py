@@ -1,37 +1,47 @@
-"""What is said of wrong labels: how many there are, and a ranking of samples by how likely theirs is wrong."""
+"""Results of label checks: the rate of label noise, and samples ranked by how likely their label is wrong."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from gapscope.base.samples import Samples
 from gapscope.results.result import Result
 
 if TYPE_CHECKING:
     import pandas
 
 RECALL = 0.9
-# what predicts right labels less often than this cannot tell wrong labels from its own mistakes
+# A machine that predicts clean labels less often than this cannot tell label errors from its own mistakes.
 LEAST_CLEAN_ACCURACY = 0.6
-# a rate that is far too high makes `clean_accuracy`, which it enters, look good; its interval is wide then: .40 in the
-# one case of 65 that was seen, at most .25 in the others
-WIDEST = 0.3
+# A machine that predicts clean labels less often than this bounds the rate from above only. This and LEAST_ABOVE_CHANCE
+# were chosen on draws with seeds 0 to 2 and evaluated on seeds 100 to 139 (results/labels/hard_clean.json).
+TIGHT_FROM = 0.85
+LEAST_ABOVE_CHANCE = 0.3
+# A rate that is far too high makes `clean_accuracy`, which it enters, look good; its interval is wide then: 0.40 in the
+# one case of 65 that was seen, at most 0.25 in the others.
+MAX_WIDTH = 0.3
 
 
 @dataclass(frozen=True, repr=False)
 class LabelNoiseEstimate(Result):
-    """Share of labels that are wrong.
+    """Estimated fraction of wrong labels.
 
     Attributes:
-        rate: The share; an upper bound that is tight where right labels are predicted well.
-        low: Lower end of its 90 % interval (resampled samples and canaries; it knows nothing of a bound that is loose).
+        rate: The fraction; an upper bound that is tight where clean labels are predicted well.
+        low: Lower end of its 90 % interval; 0 where the rate is a bound only.
         high: Upper end.
-        clean_accuracy: Share of *right* labels that are predicted by what has not seen them; the ground of the rate.
-        samples: Number of samples that it is the share of.
+        clean_accuracy: Accuracy on clean labels of the machine that has not seen them.
+        samples: Number of samples.
+        accuracy: Leave-one-out accuracy on the labels as given; NaN where it was not computed.
+        most_frequent: Fraction of the most frequent class; NaN likewise.
+        width: Width of the interval before its lower end was set to 0.
     """
 
     rate: float
@@ -39,23 +49,44 @@ class LabelNoiseEstimate(Result):
     high: float
     clean_accuracy: float
     samples: int
+    accuracy: float = math.nan
+    most_frequent: float = math.nan
+    width: float = math.nan
+
+    def as_upper_bound(self) -> LabelNoiseEstimate:
+        """The same with a lower end of 0, if fewer than 85 % of the clean labels are predicted."""
+        width = self.high - self.low
+        low = self.low if self.clean_accuracy >= TIGHT_FROM else 0.0
+        return replace(self, low=low, width=width)
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """Whether the rate is an upper bound only: the labels may all be clean, and the problem hard."""
+        return self.low == 0.0 and self.clean_accuracy < TIGHT_FROM
 
     @property
     def unreliable_because(self) -> str:
-        """Why this cannot be believed: right labels are predicted too badly, or the rate is a guess; else empty."""
+        """Reason why the estimate is unreliable; empty if it is reliable."""
+        width = self.high - self.low if math.isnan(self.width) else self.width
+        needed = self.most_frequent + LEAST_ABOVE_CHANCE * (1 - self.most_frequent)
         if not self.clean_accuracy >= LEAST_CLEAN_ACCURACY:
-            why = (
-                f"right ones must be predicted from the others at {LEAST_CLEAN_ACCURACY:.0%} or more, here it is "
-                f"{max(self.clean_accuracy, 0):.0%}. Use more samples"
+            reason = (
+                f"clean labels are predicted at {max(self.clean_accuracy, 0):.0%}, at least {LEAST_CLEAN_ACCURACY:.0%} "
+                "is needed. Pass more samples"
             )
-        elif self.high - self.low > WIDEST:
-            why = (
-                f"the interval of the rate must be {WIDEST:.0%} wide at most, here it goes from {self.low:.0%} to "
-                f"{self.high:.0%}. Use more samples, more canaries"
+        elif self.accuracy < needed:
+            reason = (
+                f"labels are predicted at {self.accuracy:.0%}, at least {needed:.0%} is needed (the most frequent class "
+                f"has {self.most_frequent:.0%}). Pass more samples"
+            )
+        elif width > MAX_WIDTH:
+            reason = (
+                f"the interval would be {self.low:.0%} to {self.high:.0%}, at most {MAX_WIDTH:.0%} wide is useful. Pass "
+                "more samples or more canaries"
             )
         else:
             return ""
-        return f"How many labels are wrong cannot be told: {why}, or an architecture that suits the data better."
+        return f"The rate of label noise cannot be estimated: {reason}, or features that suit the data better."
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row."""
@@ -64,92 +95,194 @@ class LabelNoiseEstimate(Result):
         return pandas.DataFrame([vars(self)])
 
     def __repr__(self) -> str:
+        if self.is_upper_bound:
+            return (
+                f"Estimated label noise: at most {self.high:.1%} of {self.samples} labels (0 to {self.high:.1%}, 90 % "
+                f"interval); clean labels are predicted at {self.clean_accuracy:.0%}, so a hard problem is not excluded"
+            )
         return (
-            f"about {self.rate:.1%} of {self.samples} labels are wrong ({self.low:.1%} to {self.high:.1%}, 90 % "
-            f"interval); right ones are predicted at {self.clean_accuracy:.0%}"
+            f"Estimated label noise: {self.rate:.1%} of {self.samples} labels ({self.low:.1%} to {self.high:.1%}, 90 % "
+            f"interval); clean labels are predicted at {self.clean_accuracy:.0%}"
         )
 
 
 @dataclass(frozen=True, repr=False)
 class LabelIssues(Result):
-    """Samples ranked by how much all others speak against their label.
+    """Samples ranked by how likely their label is wrong.
 
     Attributes:
-        order: Positions of the samples in the data, the most suspicious first, [n].
-        given: Their labels, in the same order, [n].
-        likelier: The class that the others say instead (the given one where they agree with it), [n].
-        margin: Score of the given label less the largest other score, [n]: left out, in units of one-hot targets, where
-            it was found before training; mean over a training, in units of logits, where from one.
-        flagged: How many of the first have a margin like that of 90 % of labels made wrong on purpose.
-        expected_precision: Share of these that are expected to be wrong; NaN where the noise is not known.
-        noise: How many labels are wrong; None where the network is too weak to tell.
-        note: Why noise is None, or empty.
+        indices: Indices of the samples in the data, the most suspicious first, [n].
+        given_labels: Their labels, in the same order, [n].
+        suggested_labels: The predicted class (the given one where it agrees), or the predicted regression target, [n].
+        margin: Score of the given label less the largest other score, [n]; for regression minus the residual in units of
+            its robust spread.
+        n_flagged: Number of flagged samples: the first so many.
+        expected_precision: Expected fraction of errors among them; NaN where the rate is not known.
+        noise: The rate of label noise; None where it cannot be estimated.
+        note: Why it cannot, or empty.
+        probability: Leave-one-out probability of the suggested label, [n]; NaN where there is none.
+        precision_curve: Expected fraction of errors among the first 1, 2, ..., n samples; empty without a rate.
+        method: The kernel machine that ranked them; empty for a monitored run.
+        samples: The data, for `write_html`; None for a monitored run.
+        conflicts: Pairs of duplicates with different labels.
+        notes: Sentences about the data.
     """
 
     indices: Int[Tensor, " n"]
-    given_labels: Int[Tensor, " n"]
-    suggested_labels: Int[Tensor, " n"]
+    given_labels: Tensor
+    suggested_labels: Tensor
     margin: Float[Tensor, " n"]
     n_flagged: int
     expected_precision: float
     noise: LabelNoiseEstimate | None
     note: str = ""
+    probability: Tensor = field(default_factory=lambda: torch.empty(0))
+    precision_curve: Tensor = field(default_factory=lambda: torch.empty(0))
+    method: str = ""
+    samples: Samples | None = None
+    conflicts: tuple[tuple[int, int], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def flagged(self) -> Tensor | None:
+        """Indices of the flagged samples; None where the rate cannot be estimated."""
+        return None if self.noise is None else self.indices[: self.n_flagged]
+
+    def with_precision(self, precision: float) -> LabelIssues:
+        """Return the same ranking with the longest list whose expected fraction of errors is at least `precision`."""
+        if self.noise is None or not len(self.precision_curve):
+            return self
+        enough = torch.nonzero(self.precision_curve >= precision).flatten()
+        n = int(enough[-1]) + 1 if len(enough) else 0
+        expected = float(self.precision_curve[n - 1]) if n else math.nan
+        return replace(self, n_flagged=n, expected_precision=expected)
+
+    def _name(self, label: float) -> Any:
+        names = () if self.samples is None else self.samples.class_names
+        if float(label).is_integer() and names:
+            return names[int(label)] if int(label) < len(names) else int(label)
+        return int(label) if self.given_labels.dtype == torch.int64 else float(label)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row a sample, the most suspicious first."""
+        """Return one row per sample, the most suspicious first; `flagged` is None where the rate is not known."""
         import pandas
 
+        n = len(self.indices)
+        probability = self.probability.tolist() if len(self.probability) else [math.nan] * n
         return pandas.DataFrame(
             {
                 "sample": self.indices.tolist(),
-                "given": self.given_labels.tolist(),
-                "likelier": self.suggested_labels.tolist(),
+                "given": [self._name(label) for label in self.given_labels.tolist()],
+                "suggested": [self._name(label) for label in self.suggested_labels.tolist()],
+                "probability": probability,
                 "margin": self.margin.tolist(),
-                "flagged": [rank < self.n_flagged for rank in range(len(self.indices))],
+                "flagged": [None if self.noise is None else rank < self.n_flagged for rank in range(n)],
             }
         )
 
-    def __repr__(self) -> str:
-        lines = [self.note if self.noise is None else repr(self.noise)]
-        if not math.isnan(self.expected_precision):
+    def to_dict(self) -> dict[str, Any]:
+        """Return the ranking and the rate as JSON-serializable values; the data stay out."""
+        return {
+            "rows": self.to_pandas().to_dict("records"),
+            "n_flagged": self.n_flagged,
+            "expected_precision": self.expected_precision,
+            "noise": None if self.noise is None else self.noise.to_dict(),
+            "note": self.note,
+            "method": self.method,
+            "conflicts": [list(pair) for pair in self.conflicts],
+        }
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write a list to review: one row per sample with its given and suggested label, and an empty column `label`.
+
+        Fill `label` with the correct label, or with "drop"; then call `gapscope.apply_label_corrections`.
+        """
+        table = self.to_pandas()
+        table.insert(1, "label", "")
+        table.to_csv(path, index=False)
+
+    def write_html(self, path: str | Path, *, n: int | None = None) -> None:
+        """Write a self-contained page of the suspected samples: pictures or values, given and suggested label.
+
+        Args:
+            path: The file.
+            n: Number of samples; default the flagged ones, at least 24.
+        """
+        from gapscope.labels.work_list import render
+
+        Path(path).write_text(render(self, n), encoding="utf-8")
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The rate, the flagged samples, and what else was noticed, one sentence each."""
+        lines = [self.note if self.noise is None else f"{self.noise!r}."]
+        if self.n_flagged and not math.isnan(self.expected_precision):
             lines.append(
-                f"{self.n_flagged} are flagged; {self.expected_precision:.0%} of them are expected to be wrong"
+                f"{self.n_flagged} flagged; about {self.expected_precision:.0%} of them are expected to be wrong."
             )
+        elif self.noise is not None:
+            lines.append("No sample is flagged.")
+        if self.method:
+            lines.append(f"Ranked by {self.method} (leave-one-out).")
+        if self.conflicts:
+            shown = ", ".join(f"{i} and {j}" for i, j in self.conflicts[:5])
+            lines.append(f"{len(self.conflicts)} pairs of duplicates have different labels: {shown}.")
+        return (*lines, *self.notes)
+
+    def __repr__(self) -> str:
         table = self.to_pandas().head(8).to_string(index=False, float_format="{:.3f}".format)
-        return "\n".join([*lines, "", table])
+        return "\n".join([*self.sentences, "", table])
+
+    def _repr_html_(self) -> str:
+        from gapscope.labels.work_list import render_table
+
+        return render_table(self)
 
 
 def rank_label_issues(
     positions: Int[Tensor, " n"],
-    given: Int[Tensor, " n"],
-    likelier: Int[Tensor, " n"],
+    labels: Int[Tensor, " n"],
+    predicted: Int[Tensor, " n"],
     margins: Float[Tensor, " n"],
-    cut: float,
+    canaries: Float[Tensor, " m"],
     noise: LabelNoiseEstimate,
+    *,
+    probabilities: Float[Tensor, " n"] | None = None,
 ) -> LabelIssues:
-    """Rank samples by their margin.
+    r"""Rank samples by their margin and flag as many as are expected to be wrong.
+
+    With F the distribution of margins of all samples and of the corrupted ones, the expected fraction of errors among the
+    samples with a margin of at most t is $r F_{corrupted}(t) / F_{all}(t)$ (`gapscope.labels.noise_rate`).
 
     Args:
-        positions: Their positions in the data.
-        given: Their labels.
-        likelier: What is predicted instead.
-        margins: Their margins.
-        cut: Margin below which 90 % of the canaries lie: the last one that is flagged.
-        noise: How many labels are wrong.
+        positions: Indices in the data.
+        labels: Labels as given.
+        predicted: Predicted classes.
+        margins: Margins.
+        canaries: Margins of samples whose label was corrupted on purpose.
+        noise: The rate.
+        probabilities: Probability of the predicted class.
 
     Returns:
-        The ranking; without the noise, and with the reason, where this cannot be believed.
+        The ranking; nothing is flagged where the rate is unreliable.
     """
     order = margins.argsort(stable=True)
-    weak, flagged = noise.unreliable_because, int((margins <= cut).sum())
-    expected = math.nan if weak or not flagged else min(1.0, noise.rate * RECALL * len(order) / flagged)
+    reason, n = noise.unreliable_because, len(order)
+    curve, flagged, expected = torch.empty(0), 0, math.nan
+    if not reason:
+        below = torch.searchsorted(canaries.double().sort().values, margins[order].double(), right=True) / len(canaries)
+        curve = (noise.rate * below.double() * n / torch.arange(1, n + 1)).clamp(max=1.0)
+        flagged = min(round(noise.rate * n), n)
+        expected = float(curve[flagged - 1]) if flagged else math.nan
     return LabelIssues(
         indices=positions[order],
-        given_labels=given[order],
-        suggested_labels=likelier[order],
+        given_labels=labels[order],
+        suggested_labels=predicted[order],
         margin=margins[order],
         n_flagged=flagged,
         expected_precision=expected,
-        noise=None if weak else noise,
-        note=weak,
+        noise=None if reason else noise,
+        note=reason,
+        probability=torch.empty(0) if probabilities is None else probabilities[order],
+        precision_curve=curve,
     )

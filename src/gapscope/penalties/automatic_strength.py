@@ -207,7 +207,7 @@ class AutomaticStrength:
         labels = torch.stack(self._labels).cpu()
         judged = assess_before_training(self._untrained, (torch.stack(self._inputs), labels))
         predicted = torch.empty_like(labels)
-        predicted[judged.suspects.indices] = judged.suspects.suggested_labels
+        predicted[judged.issues.indices] = judged.issues.suggested_labels
         suspects = float((predicted != labels).double().mean())
         wrong = min(1.0, judged.noise.rate / max(suspects, 1e-9))
         self._allowed = TOLERANCE + KAPPA * (1 - wrong) ** POWER

@@ -24,7 +24,7 @@ def _card(row: Mapping[str, Any], images: Any, classes: Sequence[str] | None) ->
     return {
         "sample": f"{row['sample']:,}",
         "given": _class_name(int(row["given"]), classes),
-        "likelier": _class_name(int(row["likelier"]), classes),
+        "likelier": _class_name(int(row["suggested"]), classes),
         "margin": format_number(row["margin"]),
         "flagged": bool(row["flagged"]),
         "picture": data_uri(image) if image is not None and is_image(image) else "",

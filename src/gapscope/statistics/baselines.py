@@ -174,7 +174,7 @@ def kernel_row(method: str, uses: str, kernel: Spectrum, targets: Shaped[Tensor,
     return _row(method, uses, result.predictions, targets.to(kernel.vectors.device))
 
 
-def _linear_spectrum(features: Tensor) -> Spectrum:
+def linear_spectrum(features: Tensor) -> Spectrum:
     """Spectrum of the Gram matrix, from the smaller of its two forms."""
     n, d = features.shape
     if n <= d:
@@ -193,7 +193,7 @@ def linear_ridge(
     uses: str = "inputs",
 ) -> LooRow:
     """Ridge regression on the features; exact leave-one-out."""
-    return kernel_row(method, uses, _linear_spectrum(features.double()), targets, n_classes)
+    return kernel_row(method, uses, linear_spectrum(features.double()), targets, n_classes)
 
 
 def _landmarks(n: int) -> Tensor:

@@ -1,0 +1,181 @@
+"""A page of suspected samples that a person can work through, and the corrections that come back."""
+
+from __future__ import annotations
+
+import base64
+import io
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples, as_samples
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gapscope.labels.results import LabelIssues
+
+MIN_SHOWN, MAX_SHOWN = 24, 500
+SIDE = 96
+STYLE = """
+:root { color-scheme: light dark; font: 16px/1.45 system-ui, sans-serif; }
+body { margin: 1.5rem auto; max-width: 70rem; padding: 0 1rem; }
+h1 { font-size: 1.4rem; } ol { list-style: none; padding: 0; display: grid; gap: .75rem;
+grid-template-columns: repeat(auto-fill, minmax(12rem, 1fr)); }
+li { border: 1px solid #8886; border-radius: .5rem; padding: .6rem; overflow-wrap: anywhere; }
+li:focus-within { outline: 3px solid #4c78a8; } img { width: 6rem; height: 6rem; image-rendering: pixelated; }
+.odd { color: #c0392b; font-weight: 600; } dl { margin: .3rem 0; display: grid; grid-template-columns: auto 1fr; gap: 0 .6rem; }
+dd { margin: 0; } input { width: 100%; box-sizing: border-box; font: inherit; }
+button { font: inherit; padding: .3rem .8rem; }
+"""
+SCRIPT = """
+const inputs = [...document.querySelectorAll('input')];
+document.addEventListener('keydown', event => {
+  const at = inputs.indexOf(document.activeElement);
+  if (event.key === 'Enter' && at >= 0) { (inputs[at + 1] || inputs[0]).focus(); event.preventDefault(); }
+  if (event.key === 'Enter' && event.shiftKey && at >= 0) inputs[at].value = inputs[at].dataset.suggested;
+});
+document.getElementById('save').onclick = () => {
+  const quote = text => '"' + text.replaceAll('"', '""') + '"';
+  const rows = inputs.map(i => [i.dataset.sample, quote(i.value)].join(','));
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(new Blob(['sample,label\\n' + rows.join('\\n') + '\\n'], {type: 'text/csv'}));
+  link.download = 'reviewed.csv'; link.click();
+};
+"""
+
+
+def thumbnail(sample: Tensor) -> str:
+    """Return an image sample [h, w], [1, h, w] or [3, h, w] as a data URI (smallest value black, largest white).
+
+    Args:
+        sample: The sample.
+
+    Returns:
+        A PNG in the page itself; empty if the sample is no image.
+    """
+    from PIL import Image
+
+    shape = tuple(sample.shape)
+    if len(shape) not in (2, 3) or min(shape[-2:]) < 4 or (len(shape) == 3 and shape[0] not in (1, 3)):
+        return ""
+    image = torch.nan_to_num(sample.detach().cpu().double())
+    image = image if image.ndim == 2 else image[0] if len(image) == 1 else image.permute(1, 2, 0)
+    image = (image - image.min()) / (image.max() - image.min()).clamp_min(1e-12)
+    picture = Image.fromarray((image * 255).round().byte().numpy())
+    picture.thumbnail((SIDE, SIDE))
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _values(samples: Samples, index: int, center: Tensor, spread: Tensor) -> str:
+    """Values of a table's row; those more than three standard deviations from the mean are marked."""
+    cells = []
+    for column, value in enumerate(samples.inputs[index].flatten()[:12].tolist()):
+        far = abs(value - float(center[column])) > 3 * float(spread[column]) > 0
+        text = escape(f"{value:.4g}")
+        cells.append(f'<span class="odd">{text}</span>' if far else text)
+    return " · ".join(cells)
+
+
+def _card(row: dict[str, Any], samples: Samples | None, center: Tensor | None, spread: Tensor | None) -> str:
+    index, body = int(row["sample"]), ""
+    if samples is not None:
+        picture = thumbnail(samples.inputs[index]) if samples.inputs.is_floating_point() else ""
+        if picture:
+            body = f'<img src="{picture}" alt="sample {index}">'
+        elif center is not None and spread is not None:
+            body = f"<p>{_values(samples, index, center, spread)}</p>"
+        else:
+            body = f"<p>{escape(str(samples.inputs[index].flatten()[:24].tolist()))}</p>"
+    probability = "" if row["probability"] != row["probability"] else f" ({row['probability']:.0%})"
+    suggested = escape(str(row["suggested"]), quote=True)
+    return (
+        f"<li>{body}<dl><dt>sample</dt><dd>{index}</dd><dt>given</dt><dd>{escape(str(row['given']))}</dd>"
+        f"<dt>suggested</dt><dd>{suggested}{probability}</dd></dl>"
+        f'<label>correct label<input data-sample="{index}" data-suggested="{suggested}"></label></li>'
+    )
+
+
+def render(issues: LabelIssues, n: int | None = None) -> str:
+    """Return the page: what was found, and one card per suspected sample with a field for the correct label."""
+    n = min(n or max(issues.n_flagged, MIN_SHOWN), MAX_SHOWN, len(issues.indices))
+    samples, center, spread = issues.samples, None, None
+    if samples is not None and samples.inputs.is_floating_point() and samples.inputs.ndim == 2:
+        center, spread = samples.inputs.mean(0), samples.inputs.std(0)
+    rows = issues.to_pandas().head(n).to_dict("records")
+    cards = "".join(_card({str(k): v for k, v in row.items()}, samples, center, spread) for row in rows)
+    sentences = "".join(f"<p>{escape(line)}</p>" for line in issues.sentences)
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Label issues</title><style>{STYLE}</style><h1>Label issues</h1>{sentences}"
+        "<p>Type the correct label of each sample, or <em>drop</em>; leave the field empty to keep the label. Enter goes "
+        "to the next sample, Shift+Enter takes the suggestion. Then save, and call "
+        '<code>gapscope.apply_label_corrections(data, "reviewed.csv")</code>.</p>'
+        f'<p><button id="save">Save reviewed.csv</button></p><ol>{cards}</ol><script>{SCRIPT}</script></html>'
+    )
+
+
+def render_table(issues: LabelIssues, n: int = 12) -> str:
+    """Return sentences and a table of the first samples, with thumbnails, for notebooks."""
+    rows = []
+    for row in issues.to_pandas().head(n).to_dict("records"):
+        picture = ""
+        if issues.samples is not None and issues.samples.inputs.is_floating_point():
+            uri = thumbnail(issues.samples.inputs[int(row["sample"])])
+            picture = f'<img src="{uri}" width="48">' if uri else ""
+        cells = (row["sample"], row["given"], row["suggested"], f"{row['margin']:.3f}")
+        rows.append("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in cells) + f"<td>{picture}</td></tr>")
+    head = "".join(f"<th>{name}</th>" for name in ("sample", "given", "suggested", "margin", ""))
+    sentences = "".join(f"<p>{escape(line)}</p>" for line in issues.sentences)
+    return f"{sentences}<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def apply_label_corrections(data: Any, path: str | Path) -> Samples:
+    """Return the data with the labels of a reviewed list: `LabelIssues.to_csv`, or the page of `write_html`.
+
+    Args:
+        data: The data that the list was made from.
+        path: CSV file with the columns `sample` (an index) and `label`: the correct label, "drop" to remove the sample, or
+            nothing to keep its label.
+
+    Returns:
+        The samples with corrected labels, without the dropped ones.
+
+    Raises:
+        InvalidInput: A column is missing, an index is outside the data, or a label is unknown.
+    """
+    import pandas
+
+    samples = as_samples(data)
+    if not samples.is_classification or samples.targets is None:
+        raise InvalidInput("Label corrections need one class label per sample; got none. Pass data as (x, y).")
+    table = pandas.read_csv(path, dtype=str, keep_default_na=False)
+    if not {"sample", "label"} <= set(table.columns):
+        raise InvalidInput(f"{path} must have the columns sample and label; got {', '.join(map(str, table.columns))}.")
+    targets, keep = samples.targets.clone(), torch.ones(len(samples), dtype=torch.bool)
+    codes = {name: code for code, name in enumerate(samples.class_names)}
+    for sample, label in zip(table["sample"], table["label"], strict=True):
+        label = str(label).strip()
+        if not label:
+            continue
+        if not str(sample).isdigit() or int(str(sample)) >= len(samples):
+            raise InvalidInput(f"{path} names sample {sample!r}; the data have the samples 0 to {len(samples) - 1}.")
+        index = int(str(sample))
+        if label == "drop":
+            keep[index] = False
+        elif label in codes:
+            targets[index] = codes[label]
+        elif not codes and label.isdigit():
+            targets[index] = int(label)
+        else:
+            known = ", ".join(codes) if codes else "0, 1, 2, ..."
+            raise InvalidInput(f"{path} gives sample {index} the label {label!r}; known are {known} and drop.")
+    return Samples(
+        samples.inputs[keep], targets[keep], form=samples.form, notes=samples.notes, class_names=samples.class_names
+    )

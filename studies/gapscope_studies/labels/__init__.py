@@ -1,0 +1,1 @@
+"""Label noise: rates on clean but hard data, and on known rates."""
