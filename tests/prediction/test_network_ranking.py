@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.specs import NetworkSpec
@@ -14,10 +16,17 @@ from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameter_count import parameter_count
 from gapscope.networks import build_network
 from gapscope.prediction.network_ranking import rank_networks
+from gapscope.prediction.ranking_result import NetworkRanking
+from gapscope.statistics.baselines import target_matrix
+from gapscope.statistics.log_evidence import log_evidence_per_sample
 from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_layers
 
 X = torch.rand(100, 12, generator=torch.Generator().manual_seed(3))
 Y = torch.arange(100) % 4
+
+
+def ranked_by_s(*arguments: Any, **options: Any) -> NetworkRanking:
+    return rank_networks(*arguments, by="output_sensitivity", **options)
 
 
 def spec(**options: int) -> NetworkSpec:
@@ -25,14 +34,14 @@ def spec(**options: int) -> NetworkSpec:
 
 
 def test_agrees_with_the_closed_form_for_random_networks() -> None:
-    ranking = rank_networks({"a": spec(n_hidden=2, width=60)}, (X, Y), initializations=60, noise_std=1e-2)
+    ranking = ranked_by_s({"a": spec(n_hidden=2, width=60)}, (X, Y), initializations=60, noise_std=1e-2)
     theory = expected_sensitivity(fully_connected_layers(12, [60, 60]), 4, noise_std=1e-2)
     assert ranking[0].sensitivity == pytest.approx(theory, rel=0.15)
-    assert ranking[0].low < theory < ranking[0].high
+    assert ranking[0].sensitivity_low < theory < ranking[0].sensitivity_high
 
 
 def test_is_the_mean_of_the_measure_over_initialisations() -> None:
-    (found,) = rank_networks({"a": spec(width=10)}, (X, Y), initializations=2, seed=5)
+    (found,) = ranked_by_s({"a": spec(width=10)}, (X, Y), initializations=2, seed=5)
     values = []
     for i in range(2):
         generator = torch.Generator().manual_seed(derive_seed(5, f"initialisation {i}"))
@@ -52,7 +61,7 @@ def test_depth_beats_width_at_equal_products_and_size_disagrees() -> None:
         "deep": spec(n_hidden=4, width=12),
         "one": spec(n_hidden=1, width=300),
     }
-    ranking = rank_networks(candidates, (X, Y), initializations=30)
+    ranking = ranked_by_s(candidates, (X, Y), initializations=30)
     assert [item.name for item in ranking] == ["one", "deep", "wide"]
     table = ranking.to_pandas()
     assert table.rank_by_sensitivity.to_dict() == {"one": 1, "deep": 2, "wide": 3}
@@ -66,24 +75,24 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
     theory = expected_sensitivity(fully_connected_layers(12, [30]), 4, noise_std=1e-2)
     inside = 0
     for seed in range(40):
-        (found,) = rank_networks({"a": spec(n_hidden=1, width=30)}, X[:40], n_outputs=4, seed=seed, noise_std=1e-2)
-        inside += found.low <= theory <= found.high
+        (found,) = ranked_by_s({"a": spec(n_hidden=1, width=30)}, X[:40], n_outputs=4, seed=seed, noise_std=1e-2)
+        inside += found.sensitivity_low <= theory <= found.sensitivity_high
     assert 33 <= inside <= 40
 
 
 def test_modules_are_initialised_anew_and_left_alone() -> None:
     module = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
     before = copy.deepcopy(module.state_dict())
-    first, second = (rank_networks({"m": module}, X, initializations=3)[0] for _ in range(2))
+    first, second = (ranked_by_s({"m": module}, X, initializations=3)[0] for _ in range(2))
     assert first == second
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
     nn.init.zeros_(module[2].weight)  # type: ignore[arg-type]
-    assert rank_networks({"m": module}, X, initializations=3)[0] == first
+    assert ranked_by_s({"m": module}, X, initializations=3)[0] == first
 
 
 def test_warns_of_other_initialisations() -> None:
     with pytest.warns(UserWarning, match="standard normal networks only.*got 'he_normal'"):
-        ranking = rank_networks(
+        ranking = ranked_by_s(
             {"a": spec(n_hidden=2, width=64), "b": spec(n_hidden=2, width=256)},
             (X, Y),
             initialization="he_normal",
@@ -93,8 +102,8 @@ def test_warns_of_other_initialisations() -> None:
 
 
 def test_warns_of_layers_that_act_in_training_alone() -> None:
-    with pytest.warns(UserWarning, match="cannot see batch normalisation and dropout.*; b have them"):
-        ranking = rank_networks(
+    with pytest.warns(UserWarning, match="b have them"):
+        ranking = ranked_by_s(
             {"a": spec(width=10), "b": NetworkSpec(options={"width": 10, "dropout": 0.5})}, (X, Y), initializations=2
         )
     assert ranking[0].sensitivity == ranking[1].sensitivity
@@ -103,29 +112,29 @@ def test_warns_of_layers_that_act_in_training_alone() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (({}, X), "candidates must hold one architecture or more; got none"),
-        (({"a": NetworkSpec()}, X), "n_outputs must be given where the data have no targets"),
+        (({}, X), "candidates must hold one network or more; got none"),
+        (({"a": NetworkSpec()}, X), "n_outputs must be given if the data have no targets"),
     ],
 )
 def test_says_what_is_wrong(arguments: tuple, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        rank_networks(*arguments)
+        ranked_by_s(*arguments)
 
 
 def test_says_which_options_are_wrong() -> None:
     with pytest.raises(InvalidInput, match=r"initializations must lie in \[2, inf\); got 1"):
-        rank_networks({"a": NetworkSpec()}, (X, Y), initializations=1)
+        ranked_by_s({"a": NetworkSpec()}, (X, Y), initializations=1)
     with pytest.raises(InvalidInput, match="Did you mean 'standard_normal'"):
-        rank_networks({"a": NetworkSpec()}, (X, Y), initialization="standard_norm")
+        ranked_by_s({"a": NetworkSpec()}, (X, Y), initialization="standard_norm")
 
 
 def test_a_function_that_makes_a_module_is_a_candidate() -> None:
     def make() -> nn.Module:
         return nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
 
-    assert rank_networks({"m": make}, X, initializations=2) == rank_networks({"m": make()}, X, initializations=2)
-    with pytest.raises(InvalidInput, match="modules, or functions without arguments that make one; 'm' is str"):
-        rank_networks({"m": "resnet18"}, X)  # type: ignore[dict-item]
+    assert ranked_by_s({"m": make}, X, initializations=2) == ranked_by_s({"m": make()}, X, initializations=2)
+    with pytest.raises(InvalidInput, match="'m' is int"):
+        ranked_by_s({"m": 3}, X)
 
 
 def test_what_is_ranked_is_kept_when_it_is_stopped() -> None:
@@ -133,9 +142,9 @@ def test_what_is_ranked_is_kept_when_it_is_stopped() -> None:
         raise KeyboardInterrupt
 
     linear = {name: nn.Linear(12, 4) for name in "ab"}
-    assert {item.name for item in rank_networks(linear | {"c": stop}, X, initializations=2)} == {"a", "b"}
+    assert {item.name for item in ranked_by_s(linear | {"c": stop}, X, initializations=2)} == {"a", "b"}
     with pytest.raises(KeyboardInterrupt):
-        rank_networks({"a": nn.Linear(12, 4), "c": stop}, X, initializations=2)
+        ranked_by_s({"a": nn.Linear(12, 4), "c": stop}, X, initializations=2)
 
 
 def test_by_expected_accuracy_the_order_is_that_of_the_left_out_predictions() -> None:
@@ -144,9 +153,11 @@ def test_by_expected_accuracy_the_order_is_that_of_the_left_out_predictions() ->
     blind = nn.Sequential(constant, nn.Softmax(1), nn.Linear(4, 4))  # what is trained sees the same of every sample
     nn.init.zeros_(constant.weight)
     y = X[:, :4].argmax(1)
-    found = rank_networks({"blind": blind, "sees": sees}, (X, y), by="expected_accuracy", initializations=2)
+    found = rank_networks({"blind": blind, "sees": sees}, (X, y), by="loo_accuracy", initializations=2)
     assert [item.name for item in found] == ["sees", "blind"]
-    assert found[0].expected_accuracy == kernel_leave_one_out(sees, X, y).accuracy > 0.6
+    assert found[0].ntk_accuracy == kernel_leave_one_out(sees, X, y).accuracy > 0.6
+    assert found.rbf_accuracy is not None
+    assert found[0].expected_accuracy == pytest.approx((found[0].ntk_accuracy + found.rbf_accuracy) / 2)
     assert (found[0].tied_with_best, found[1].tied_with_best) == (True, False)
     assert found[1].rank_by_expected_accuracy == 2
 
@@ -157,7 +168,7 @@ def test_by_expected_accuracy_a_spec_keeps_its_own_initialisation_and_copies_are
         "again": spec(width=10),
         "he": NetworkSpec(options={"width": 10}, initialization="he_normal"),
     }
-    table = rank_networks(candidates, (X, Y), by="expected_accuracy", initializations=2).to_pandas()
+    table = rank_networks(candidates, (X, Y), by="loo_accuracy", initializations=2).to_pandas()
     assert table.expected_accuracy["torch"] == table.expected_accuracy["again"] != table.expected_accuracy["he"]
     assert table.tied_with_best["again"] == table.tied_with_best["torch"]
     assert table.rank_by_expected_accuracy["torch"] == table.rank_by_expected_accuracy["again"]
@@ -165,8 +176,71 @@ def test_by_expected_accuracy_a_spec_keeps_its_own_initialisation_and_copies_are
 
 def test_by_expected_accuracy_works_for_regression_and_asks_for_targets() -> None:
     target = X[:, :1] * 2
-    found = rank_networks({"a": nn.Linear(12, 1)}, (X, target), by="expected_accuracy", initializations=2)
-    assert found[0].expected_accuracy == pytest.approx(1, abs=1e-3)
-    with pytest.raises(InvalidInput, match="by='expected_accuracy' needs data with targets; got inputs alone"):
-        rank_networks({"a": nn.Linear(12, 1)}, X, by="expected_accuracy")
-    assert "expected_accuracy" not in rank_networks({"a": nn.Linear(12, 4)}, X, initializations=2).to_pandas()
+    found = rank_networks({"a": nn.Linear(12, 1)}, (X, target), by="loo_accuracy", initializations=2)
+    assert found[0].ntk_accuracy == pytest.approx(1, abs=1e-3)
+    with pytest.raises(InvalidInput, match="got inputs alone"):
+        rank_networks({"a": nn.Linear(12, 1)}, X, by="loo_accuracy")
+    assert "expected_accuracy" not in ranked_by_s({"a": nn.Linear(12, 4)}, X, initializations=2).to_pandas()
+
+
+def test_a_network_that_cannot_be_ranked_is_named_and_the_others_are_ranked() -> None:
+    def fails() -> nn.Module:
+        raise RuntimeError("no weights here")
+
+    not_finite = nn.Linear(12, 4)
+    nn.init.constant_(not_finite.weight, float("nan"))
+    ranking = rank_networks(
+        {
+            "right": nn.Linear(12, 4),
+            "inputs": nn.Linear(7, 4),
+            "outputs": nn.Linear(12, 3),
+            "frozen": nn.Linear(12, 4).requires_grad_(False),
+            "nan": not_finite,
+            "fails": fails,
+            "unknown": "resnet1",
+        },
+        (X, Y),
+        initializations=2,
+    )
+    assert [row.name for row in ranking] == ["right"]
+    facts = {"inputs": "7", "outputs": "3", "frozen": "trainable", "nan": "finite", "fails": "no weights here"}
+    assert ranking.not_ranked.keys() == facts.keys() | {"unknown"}
+    assert all(fact in ranking.not_ranked[name] for name, fact in facts.items())
+    assert all(name in repr(ranking) for name in facts)
+
+
+def test_a_list_mixes_names_modules_and_pairs() -> None:
+    backbone = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 7))
+    candidates = ["fully_connected", backbone, (backbone, "new"), (backbone, nn.Linear(20, 4))]
+    before = copy.deepcopy(backbone.state_dict())
+    ranking = rank_networks(candidates, (X, Y), initializations=2)
+    rows = {row.name: row for row in ranking}
+    assert rows.keys() == {"fully_connected", "Sequential", "Sequential 2", "Sequential 3"}
+    assert rows["Sequential 2"].parameters == rows["Sequential 3"].parameters == 12 * 20 + 20 + 20 * 4 + 4
+    assert rows["Sequential"].layers == 2
+    assert all(torch.equal(before[name], tensor) for name, tensor in backbone.state_dict().items())
+
+
+def test_scores_of_other_authors_stand_beside_the_forecast() -> None:
+    network = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
+    (row,) = rank_networks([network], (X, Y), initializations=2)
+    readings = gs.measure(network, (X, Y), ["synaptic_flow", "jacobian_covariance", "connection_sensitivity"])
+    values = {reading.measure: reading.value for reading in readings}
+    assert row.synaptic_flow == pytest.approx(values["synaptic_flow"])
+    assert row.connection_sensitivity == pytest.approx(values["connection_sensitivity"])
+    assert row.jacobian_covariance is not None
+    features = network[:2](X).detach()
+    assert row.log_evidence == pytest.approx(log_evidence_per_sample(features, target_matrix(Y)))
+
+
+def test_several_inputs_are_ranked() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(12, 4), nn.Linear(12, 4)
+
+        def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+            return self.a(first) + self.b(second)
+
+    ranking = rank_networks([Two()], ((X, X.flip(0)), Y), initializations=2)
+    assert len(ranking) == 1 and not ranking.not_ranked

@@ -41,7 +41,7 @@ def _monitor() -> gs.Monitor:
 
 def _ranking() -> Any:
     candidates = {f"{width}": gs.NetworkSpec(options={"width": width}) for width in (2, 4)}
-    return gs.rank_networks(candidates, (X, Y), initializations=2)
+    return gs.rank_networks(candidates, (X, Y), by="output_sensitivity", initializations=2)
 
 
 RESULTS: dict[str, Callable[[], Any]] = {
@@ -53,7 +53,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "BatchNormExcess": lambda: gs.batch_norm.batch_norm_excess(_network(), (X, Y), batch_sizes=(4,), passes=2),
     "BatchStatistics": lambda: gs.batch_norm.batch_statistics(_network(), (X, Y), batch_sizes=(4,), passes=2),
     "BatchNormAdvice": lambda: gs.advise_batch_norm(_network(), (X, Y), batch_size=4, passes=2),
-    "ArchitectureRanking": _ranking,
+    "NetworkRanking": _ranking,
     "Monitor": _monitor,
 }
 

@@ -55,7 +55,7 @@ def one(configuration: Configuration, root: str | None) -> dict[str, Any]:
     assert train.targets is not None
     before = gs.functional.kernel_leave_one_out(network, train.inputs, train.targets).accuracy
     spec = gs.NetworkSpec(name=recipe.network, options=recipe.options)
-    (ranked,) = gs.rank_networks({recipe.name: spec}, train, seed=configuration.seed)
+    (ranked,) = gs.rank_networks({recipe.name: spec}, train, by="output_sensitivity", seed=configuration.seed)
     gs.train(network, train, gs.TrainingSpec.from_dict(dict(recipe.training)), seed=configuration.seed)
     return configuration.facts() | {
         "expected": before,

@@ -1,0 +1,134 @@
+"""Result of `rank_networks`: networks in order, ties, and those that could not be ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from gapscope.results.result import RowResult
+
+if TYPE_CHECKING:
+    import pandas
+
+_SHOWN = {
+    "expected_accuracy": "forecast",
+    "low": "90 % from",
+    "high": "to",
+    "features_accuracy": "features",
+    "ntk_accuracy": "NTK",
+    "sensitivity": "S",
+    "parameters": "parameters",
+    "layers": "layers",
+    "tied_with_best": "tied",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedNetwork:
+    """One candidate; for regression the accuracies are R^2.
+
+    Attributes:
+        name: Its name.
+        expected_accuracy: Forecast, as `forecast_accuracy` combines it; None without labels.
+        low: Lower end of its 90 % interval; None for regression.
+        high: Upper end.
+        features_accuracy: Leave-one-out accuracy of the last hidden features: the lower reading. It is a linear probe.
+        ntk_accuracy: Leave-one-out accuracy of the NTK: the upper reading.
+        tied_with_best: Whether the interval of the paired difference to the best includes zero (by="loo_accuracy"), or
+            the interval of S reaches into that of the smallest S (by="output_sensitivity").
+        sensitivity: Mean of S before training over initializations; None if the network cannot be initialized again.
+        sensitivity_low: Lower end of the interval of that mean.
+        sensitivity_high: Upper end.
+        parameters: Number of trainable parameters.
+        layers: Number of linear and convolutional layers that a forward pass calls.
+        rank_by_expected_accuracy: 1 for the largest.
+        rank_by_sensitivity: 1 for the smallest S.
+        rank_by_size: 1 for the fewest parameters; equal counts share the better rank.
+        log_evidence: LogME of the last hidden features, in nats per sample.
+        synaptic_flow: See the measure of this name; None if it does not apply, as for the next two.
+        jacobian_covariance: NASWOT's predecessor, see the measure.
+        connection_sensitivity: SNIP, see the measure.
+    """
+
+    name: str
+    expected_accuracy: float | None
+    low: float | None
+    high: float | None
+    features_accuracy: float | None
+    ntk_accuracy: float | None
+    tied_with_best: bool
+    sensitivity: float | None
+    sensitivity_low: float | None
+    sensitivity_high: float | None
+    parameters: int
+    layers: int
+    rank_by_expected_accuracy: int | None
+    rank_by_sensitivity: int | None
+    rank_by_size: int
+    log_evidence: float | None
+    synaptic_flow: float | None
+    jacobian_covariance: float | None
+    connection_sensitivity: float | None
+
+
+class NetworkRanking(RowResult[RankedNetwork]):
+    """Networks, the one that is expected best first.
+
+    Attributes:
+        by: What the order is by.
+        rbf_accuracy: Leave-one-out accuracy of the RBF ridge, which needs no network; None without labels.
+        not_ranked: Name -> why this network could not be ranked.
+    """
+
+    by: str
+    rbf_accuracy: float | None
+    not_ranked: dict[str, str]
+
+    def __new__(
+        cls,
+        rows: Iterable[RankedNetwork],
+        *,
+        by: str = "loo_accuracy",
+        rbf_accuracy: float | None = None,
+        not_ranked: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Return the ranking of these rows."""
+        ranking = super().__new__(cls, rows)
+        ranking.by, ranking.rbf_accuracy, ranking.not_ranked = by, rbf_accuracy, dict(not_ranked or {})
+        return ranking
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one row per network, indexed by its name; columns that no network has are dropped."""
+        return super().to_pandas().set_index("name").dropna(axis="columns", how="all")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rows, the baseline and the networks that are not ranked as JSON-serializable values."""
+        return {
+            **super().to_dict(), "by": self.by, "rbf_accuracy": self.rbf_accuracy, "not_ranked": self.not_ranked
+        }  # fmt: skip
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Ties, the baseline, and networks that are not ranked, one sentence each."""
+        tied = [row.name for row in self if row.tied_with_best]
+        lines: list[str] = []
+        if len(tied) > 1:
+            lines.append(
+                f"Tied: {', '.join(tied)}. Their differences are not significant; any of them is a fair choice."
+            )
+        if self.rbf_accuracy is not None:
+            lines.append(f"RBF ridge on the inputs, without a network: {self.rbf_accuracy:.3f}.")
+        return (*lines, *(f"{name} is not ranked: {reason}" for name, reason in self.not_ranked.items()))
+
+    def __repr__(self) -> str:
+        table = self.to_pandas()
+        shown = table[[name for name in _SHOWN if name in table]].rename(columns=_SHOWN)
+        shown.index.name = None
+        return "\n".join([shown.to_string(float_format="{:.3g}".format), *self.sentences])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        sentences = "".join(f"<p>{escape(line)}</p>" for line in self.sentences)
+        return f"<div>{self.to_pandas().to_html(float_format='{:.3g}'.format)}{sentences}</div>"
