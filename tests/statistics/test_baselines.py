@@ -117,3 +117,13 @@ def test_landmarks_are_close_to_the_exact_kernel() -> None:
     exact = kernel_row("RBF ridge", "inputs", spectrum((-squares / width).exp()), y)
     sampled = kernel_row("RBF ridge", "inputs", rbf_spectrum(x), y)
     assert sampled.score == pytest.approx(exact.score, abs=0.01)
+
+
+def test_neighbours_of_many_samples_are_those_of_principal_components(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 10, generator=generator, dtype=torch.float64)
+    features = x @ torch.linalg.qr(torch.randn(70, 10, generator=generator, dtype=torch.float64)).Q.T
+    y = (x[:, 0] > 0).long()
+    exact = nearest_neighbours(features, y)
+    monkeypatch.setattr("gapscope.statistics.baselines.MAX_EXACT_NEIGHBOURS", 50)
+    assert torch.equal(nearest_neighbours(features, y).predictions, exact.predictions)

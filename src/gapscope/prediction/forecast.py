@@ -19,7 +19,7 @@ from gapscope.results.progress import progress
 from gapscope.statistics.baselines import LooRow, loo_baselines, rbf_ridge, sample_features
 
 MIN_SAMPLES, MAX_UNUSED_CLASSES = 12, 1000
-SUBSET_FRACTIONS, N_SUBSETS = (0.25, 0.5), 3
+SUBSET_FRACTIONS, N_SUBSETS, ONE_SUBSET_ABOVE = (0.25, 0.5), 3, 5000
 
 
 def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> float:
@@ -43,22 +43,22 @@ def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> 
     return 1 - (1 - last) * (samples / points[-1][0]) ** slope
 
 
-def _learning_curve(features: Tensor, targets: Tensor, n_classes: int | None, headline: float, seed: int
-                    ) -> tuple[LearningCurvePoint, ...]:  # fmt: skip
-    """RBF rows on random subsets, shifted to end at the headline, and extrapolated to twice the samples."""
+def _learning_curve(
+    features: Tensor, targets: Tensor, n_classes: int | None, rbf: LooRow, score: float, seed: int
+) -> tuple[LearningCurvePoint, ...]:
+    """RBF rows on random subsets, shifted to end at the forecast, and extrapolated to twice the samples."""
     n = len(features)
     points: list[tuple[int, float]] = []
     for fraction in SUBSET_FRACTIONS:
         size = max(3, round(fraction * n))
         scores: list[float] = []
-        for draw in range(max(1, min(N_SUBSETS, round(1 / fraction)))):
+        for draw in range(min(N_SUBSETS, round(1 / fraction)) if n <= ONE_SUBSET_ABOVE else 1):
             generator = torch.Generator().manual_seed(derive_seed(seed, f"subset {fraction} {draw}"))
             chosen = torch.randperm(n, generator=generator)[:size].to(features.device)
             scores.append(rbf_ridge(features[chosen], targets[chosen], n_classes=n_classes).score)
         points.append((size, sum(scores) / len(scores)))
-    points.append((n, rbf_ridge(features, targets, n_classes=n_classes).score))
-    shift = headline - points[-1][1]
-    points = [(size, score + shift) for size, score in points]
+    points.append((n, rbf.score))
+    points = [(size, value + score - rbf.score) for size, value in points]
     doubled = extrapolate_power_law(points, 2 * n)
     return (*(LearningCurvePoint(*point) for point in points), LearningCurvePoint(2 * n, doubled, extrapolated=True))
 
@@ -184,7 +184,8 @@ def forecast_accuracy(
             combined = combine_rows(rows, targets)
             score = _mean_score(combined)
             bar.step("learning curve")
-            curve = _learning_curve(features, targets, n_classes, score, seed) if features.shape[1] else ()
+            rbf = next((row for row in rows if row.method == RBF), None)
+            curve = () if rbf is None else _learning_curve(features, targets, n_classes, rbf, score, seed)
             bar.advance()
         except KeyboardInterrupt:
             if not rows:
