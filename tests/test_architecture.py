@@ -26,6 +26,7 @@ LAYERS = [
     ["pools"],
     ["prediction"],
     ["leaderboard"],
+    ["checks"],
     ["report"],
     ["integrations"],
     ["cli"],

@@ -1,6 +1,7 @@
 """Public names of gapscope, with their types; `lazy_loader` imports each from here when it is first used."""
 
 from . import batch_norm as batch_norm
+from . import checks as checks
 from . import data as data
 from . import functional as functional
 from . import integrations as integrations
@@ -23,6 +24,7 @@ from .base.specs import PenaltySpec as PenaltySpec
 from .base.specs import RunSpec as RunSpec
 from .base.specs import TrainingSpec as TrainingSpec
 from .batch_norm.advice.batch_norm import advise_batch_norm as advise_batch_norm
+from .checks.run import check as check
 from .data.sources import load_dataset as load_dataset
 from .labels.label_issues import estimate_label_noise as estimate_label_noise
 from .labels.label_issues import find_label_issues as find_label_issues

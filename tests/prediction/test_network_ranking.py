@@ -244,3 +244,10 @@ def test_several_inputs_are_ranked() -> None:
 
     ranking = rank_networks([Two()], ((X, X.flip(0)), Y), initializations=2)
     assert len(ranking) == 1 and not ranking.not_ranked
+
+
+def test_random_labels_are_named() -> None:
+    labels = torch.randint(0, 2, (100,), generator=torch.Generator().manual_seed(0))
+    ranking = rank_networks([nn.Linear(12, 2)], (X, labels), initializations=2)
+    assert ranking.unreliable_because and ranking.unreliable_because in repr(ranking)
+    assert not rank_networks([nn.Linear(12, 4)], (X, X[:, :4].argmax(1)), initializations=2).unreliable_because

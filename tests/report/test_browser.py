@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from report.test_label_issues import IMAGES, ROWS, found
 
 from gapscope.prediction.columns import complete_rows
 from gapscope.prediction.gap_estimator import GapEstimator
@@ -16,6 +15,7 @@ from gapscope.results.records import records_to_pandas
 from gapscope.training.recordings import Recordings
 from report.browser import Browser, browser, missing
 from report.synthetic_pool import synthetic_records
+from report.test_label_issues import IMAGES, ROWS, found
 
 pytestmark = [
     pytest.mark.browser,

@@ -9,6 +9,7 @@ import pytest
 
 from gapscope.data import load_dataset
 from gapscope.prediction.accuracy_estimator import load_default
+from gapscope_studies.expected_accuracy.baselines import all_baselines, refused, without_data
 from gapscope_studies.expected_accuracy.fit import COLUMNS, Candidate, as_table, fit, fitted_table, plainest
 from gapscope_studies.expected_accuracy.pools import (
     ADAM,
@@ -21,7 +22,6 @@ from gapscope_studies.expected_accuracy.pools import (
     has_cross_validation,
     judged_in_turn,
 )
-from gapscope_studies.expected_accuracy.baselines import all_baselines, refused, without_data
 from gapscope_studies.expected_accuracy.runs import data_of, on_equally_noisy, probed
 from gapscope_studies.expected_accuracy.study import STUDY
 from gapscope_studies.kit.study import RunSettings

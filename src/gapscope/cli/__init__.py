@@ -10,10 +10,12 @@ import typer
 
 from gapscope.cli import (
     advise,
+    check,
     data,
     demo,
     doctor,
     forecast,
+    labels,
     leaderboard,
     learning_curve,
     listing,
@@ -26,7 +28,7 @@ from gapscope.cli import (
 
 app = typer.Typer(
     name="gapscope",
-    help="Measure, watch, predict and improve how a neural network generalises, from its training data alone.",
+    help="Find what limits a neural network, from its training data alone.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -46,12 +48,14 @@ def _show_version(value: bool) -> None:
 def root(
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
 ) -> None:
-    """Measure, watch, predict and improve how a neural network generalises, from its training data alone."""
+    """Find what limits a neural network, from its training data alone."""
 
 
 app.command("demo")(demo.demo)
 app.command("measure")(measure.measure)
 app.command("compare")(measure.compare)
+app.command("check")(check.check)
+app.command("labels")(labels.labels)
 app.command("forecast")(forecast.forecast)
 app.command("learning-curve")(learning_curve.learning_curve)
 app.add_typer(listing.app, name="list")

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.statistics.kernel_ridge import LooResult, Spectrum, nystroem_spectrum, select_ridge, spectrum
 from gapscope.inspection.outputs import measurement_mode, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure
+from gapscope.statistics.kernel_ridge import LooResult, Spectrum, nystroem_spectrum, select_ridge, spectrum
 
 # in units of the mean eigenvalue; the left-out error is flat between neighbours of this grid
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)

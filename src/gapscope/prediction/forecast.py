@@ -13,7 +13,16 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.validation import ready
 from gapscope.prediction.forecast_result import AccuracyForecast, LearningCurvePoint
-from gapscope.prediction.loo_rows import NTK, RBF, add_network_rows, combine_rows, forecast_interval, paired_gain
+from gapscope.prediction.loo_rows import (
+    NTK,
+    RBF,
+    add_network_rows,
+    combine_rows,
+    forecast_interval,
+    mean_score,
+    paired_gain,
+    reason_to_abstain,
+)
 from gapscope.prediction.untrained import with_new_head
 from gapscope.results.progress import progress
 from gapscope.statistics.baselines import LooRow, loo_baselines, rbf_ridge, sample_features
@@ -182,7 +191,7 @@ def forecast_accuracy(
                 add_network_rows(rows, notes, prepared, n_classes, options, time_budget)
             bar.advance()
             combined = combine_rows(rows, targets)
-            score = _mean_score(combined)
+            score = mean_score(combined)
             bar.step("learning curve")
             rbf = next((row for row in rows if row.method == RBF), None)
             curve = () if rbf is None else _learning_curve(features, targets, n_classes, rbf, score, seed)
@@ -192,7 +201,7 @@ def forecast_accuracy(
                 raise  # nothing is finished
             notes.append("Interrupted: only the rows that were finished are shown.")
             combined = combine_rows(rows, targets)
-            score, curve = _mean_score(combined), ()
+            score, curve = mean_score(combined), ()
     by_name = {row.method: row for row in rows}
     gain = paired_gain(by_name[NTK], by_name[RBF], targets) if {NTK, RBF} <= by_name.keys() else None
     return AccuracyForecast(
@@ -204,27 +213,8 @@ def forecast_accuracy(
         rows=tuple(rows),
         network_gain=gain,
         curve=curve,
-        abstained_because=_abstention(rows, targets),
+        abstained_because=reason_to_abstain(rows, targets),
         duplicates=repeated,
         contradicting_duplicates=contradicting,
         notes=tuple(notes),
     )
-
-
-def _mean_score(rows: Sequence[LooRow]) -> float:
-    return sum(row.score for row in rows) / len(rows)
-
-
-def _abstention(rows: Sequence[LooRow], targets: Tensor) -> str:
-    """Why no forecast is given: no row is significantly better than the most frequent class."""
-    if targets.is_floating_point():
-        best = max(row.score for row in rows)
-        return "" if best > 0 else "no method explains any of the variance"
-    base, others = rows[0].score, rows[1:]
-    n = len(targets)
-    # one-sided 95 % level, Bonferroni over the rows
-    level = 1.645 if len(others) < 2 else 2.4
-    error = (base * (1 - base) / n) ** 0.5
-    if any(row.score > base + level * error for row in others):
-        return ""
-    return f"no method is significantly better than the most frequent class ({base:.1%})"

@@ -24,6 +24,7 @@ RBF, FEATURES, NTK = "RBF ridge", "last hidden features", "NTK"
 # networks; coverage 91 % on 113 others (results/expected_accuracy/small/baselines.json).
 NETWORK_ERROR = 0.060
 NORMAL_90, NORMAL_95 = 1.645, 1.96
+NORMAL_95_ONE_SIDED, NORMAL_99_ONE_SIDED = 1.645, 2.326
 TRIAL, MIN_LANDMARKS = 64, 100
 NOTIFY_ABOVE_SECONDS = 10.0
 
@@ -136,3 +137,32 @@ def forecast_interval(score: float, n: int) -> tuple[float, float]:
     variance = max(score * (1 - score), (1 - 1 / n) / n)
     spread = NORMAL_90 * (variance * (1 / n + 4 * NETWORK_ERROR**2)) ** 0.5
     return max(0.0, score - spread), min(1.0, score + spread)
+
+
+def mean_score(rows: Sequence[LooRow]) -> float:
+    """Return the mean score of the rows."""
+    return sum(row.score for row in rows) / len(rows)
+
+
+def reason_to_abstain(rows: Sequence[LooRow], targets: Tensor) -> str:
+    """Return why no forecast is given: no row is significantly better than the first, the most frequent class.
+
+    One-sided at the 5 % level, Bonferroni over five rows. Empty if some row is better.
+
+    Args:
+        rows: The row of the most frequent class (or of the mean target), then all others.
+        targets: Labels or regression targets.
+
+    Returns:
+        The reason.
+    """
+    if targets.is_floating_point():
+        best = max(row.score for row in rows)
+        return "" if best > 0 else "no method explains any of the variance"
+    base, others = rows[0].score, rows[1:]
+    n = len(targets)
+    level = NORMAL_95_ONE_SIDED if len(others) < 2 else NORMAL_99_ONE_SIDED
+    error = (base * (1 - base) / n) ** 0.5
+    if any(row.score > base + level * error for row in others):
+        return ""
+    return f"no method is significantly better than the most frequent class ({base:.1%})"

@@ -26,12 +26,20 @@ from gapscope.measures.before_training.synaptic_flow import synaptic_flow
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameter_count import parameter_count
 from gapscope.prediction.forecast import check_forecast_data
-from gapscope.prediction.loo_rows import FEATURES, NTK, add_network_rows, combine_rows, forecast_interval
+from gapscope.prediction.loo_rows import (
+    FEATURES,
+    NTK,
+    add_network_rows,
+    combine_rows,
+    forecast_interval,
+    mean_score,
+    reason_to_abstain,
+)  # fmt: skip
 from gapscope.prediction.ranking_candidates import Candidate, build_untrained, instantiate, name_candidates
 from gapscope.prediction.ranking_result import NetworkRanking, RankedNetwork
 from gapscope.prediction.untrained import with_data_statistics
 from gapscope.results.progress import notify, progress
-from gapscope.statistics.baselines import LooRow, rbf_ridge, sample_features, target_matrix
+from gapscope.statistics.baselines import LooRow, most_frequent_class, rbf_ridge, sample_features, target_matrix
 from gapscope.statistics.log_evidence import log_evidence_per_sample
 
 BY = ("loo_accuracy", "output_sensitivity")
@@ -119,7 +127,7 @@ def _loo(prepared: Ready, rbf: LooRow, chunk_size: int | None, seed: int) -> tup
     if NTK not in by_name:
         raise InvalidInput(notes[-1])
     combined = combine_rows(rows, targets)
-    score = sum(row.score for row in combined) / len(combined)
+    score = mean_score(combined)
     low, high = forecast_interval(score, len(samples)) if n_classes is not None else (None, None)
     x = samples.inputs
     few = samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
@@ -341,6 +349,16 @@ def rank_networks(
         raise InvalidInput(" ".join(f"{name}: {reason}" for name, reason in not_ranked.items()))
     if by == "output_sensitivity":
         _warn_of_caveats(initialization, [name for name, item in scores.items() if item.training_only])
+    rows = _rows(scores, samples, level)
+    if rbf is None:
+        return NetworkRanking(rows, by=by, not_ranked=not_ranked)
+    assert samples.targets is not None
+    targets = samples.targets.cpu()
+    networks = [row for item in scores.values() for row in item.combined]
     return NetworkRanking(
-        _rows(scores, samples, level), by=by, rbf_accuracy=None if rbf is None else rbf.score, not_ranked=not_ranked
+        rows,
+        by=by,
+        rbf_accuracy=rbf.score,
+        unreliable_because=reason_to_abstain([most_frequent_class(targets), rbf, *networks], targets),
+        not_ranked=not_ranked,
     )

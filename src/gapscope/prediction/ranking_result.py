@@ -78,11 +78,13 @@ class NetworkRanking(RowResult[RankedNetwork]):
     Attributes:
         by: What the order is by.
         rbf_accuracy: Leave-one-out accuracy of the RBF ridge, which needs no network; None without labels.
+        unreliable_because: Why the order means nothing, if no method predicts these labels; else empty.
         not_ranked: Name -> why this network could not be ranked.
     """
 
     by: str
     rbf_accuracy: float | None
+    unreliable_because: str
     not_ranked: dict[str, str]
 
     def __new__(
@@ -91,11 +93,13 @@ class NetworkRanking(RowResult[RankedNetwork]):
         *,
         by: str = "loo_accuracy",
         rbf_accuracy: float | None = None,
+        unreliable_because: str = "",
         not_ranked: Mapping[str, str] | None = None,
     ) -> Self:
         """Return the ranking of these rows."""
         ranking = super().__new__(cls, rows)
-        ranking.by, ranking.rbf_accuracy, ranking.not_ranked = by, rbf_accuracy, dict(not_ranked or {})
+        ranking.by, ranking.rbf_accuracy, ranking.unreliable_because = by, rbf_accuracy, unreliable_because
+        ranking.not_ranked = dict(not_ranked or {})
         return ranking
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -104,15 +108,16 @@ class NetworkRanking(RowResult[RankedNetwork]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows, the baseline and the networks that are not ranked as JSON-serializable values."""
-        return {
-            **super().to_dict(), "by": self.by, "rbf_accuracy": self.rbf_accuracy, "not_ranked": self.not_ranked
-        }  # fmt: skip
+        names = ("by", "rbf_accuracy", "unreliable_because", "not_ranked")
+        return {**super().to_dict(), **{name: getattr(self, name) for name in names}}
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """Ties, the baseline, and networks that are not ranked, one sentence each."""
         tied = [row.name for row in self if row.tied_with_best]
         lines: list[str] = []
+        if self.unreliable_because:
+            lines.append(f"The order means nothing: {self.unreliable_because}.")
         if len(tied) > 1:
             lines.append(
                 f"Tied: {', '.join(tied)}. Their differences are not significant; any of them is a fair choice."

@@ -1,0 +1,11 @@
+"""Checks: named findings about a network and its training data, each with evidence and one thing to do.
+
+Every file `gsNNN_*.py` registers one check; `gapscope.check` runs them.
+"""
+
+from gapscope.checks.registry import Finding as Finding
+from gapscope.checks.registry import Fine as Fine
+from gapscope.checks.registry import NotChecked as NotChecked
+from gapscope.checks.registry import list_checks as list_checks
+from gapscope.checks.registry import register_check as register_check
+from gapscope.checks.result import CheckResult as CheckResult

@@ -1,0 +1,151 @@
+"""What checks look at: the network, its data, and quantities that several checks share, each computed once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import GapscopeError
+from gapscope.base.samples import Samples
+from gapscope.inspection.losses import class_logits
+from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.inspection.validation import Ready, ready
+from gapscope.labels.duplicates import duplicate_pairs
+from gapscope.labels.label_issues import find_label_issues
+from gapscope.labels.results import LabelIssues
+from gapscope.prediction.forecast import forecast_accuracy
+from gapscope.prediction.untrained import with_data_statistics
+
+if TYPE_CHECKING:
+    from gapscope.prediction.accuracy_after_training import AccuracyEstimate
+    from gapscope.prediction.forecast_result import AccuracyForecast
+
+MAX_SAMPLES = 2000
+UNTRAINED_BELOW = 0.1
+
+
+@dataclass
+class Context:
+    """A network with its training data, and what was measured of them so far.
+
+    Attributes:
+        prepared: The network and its data, validated; at most 2,000 samples of them.
+        initial_state: State dictionary before training, or None.
+        monitor: The monitor of the training run, or None.
+        history: One mapping per epoch, as `gapscope.train` returns it.
+        test: Held-out samples, or None.
+        batch_size: Batch size of training, or None.
+        seed: Seed of everything random.
+    """
+
+    prepared: Ready
+    initial_state: Mapping[str, Tensor] | None = None
+    monitor: Any = None
+    history: Sequence[Mapping[str, Any]] = ()
+    test: Samples | None = None
+    batch_size: int | None = None
+    seed: int = 0
+    failures: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def network(self) -> nn.Module:
+        """The network from one tensor to outputs [n, K]."""
+        return self.prepared.network
+
+    @property
+    def samples(self) -> Samples:
+        """The training samples."""
+        return self.prepared.samples
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether there is one class label per sample."""
+        return self.samples.is_classification
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """Logits [n, C] of the training samples (regression: outputs), in evaluation mode, on the CPU."""
+        with inspection_mode(self.network):
+            outputs = network_outputs(self.network, self.samples.inputs)
+        return (class_logits(outputs) if self.is_classifier else outputs).cpu()
+
+    @cached_property
+    def train_accuracy(self) -> float:
+        """Accuracy on the training samples."""
+        assert self.samples.targets is not None
+        return float((self.logits.argmax(1) == self.samples.targets.cpu()).double().mean())
+
+    @cached_property
+    def most_frequent(self) -> float:
+        """Fraction of the most frequent class."""
+        assert self.samples.targets is not None
+        return float(self.samples.targets.bincount().max()) / len(self.samples)
+
+    @cached_property
+    def is_untrained(self) -> bool:
+        """Whether the network fits its training labels no better than the most frequent class, or is its own start."""
+        if self.initial_state is not None:
+            state = self.prepared.bare.state_dict()
+            return all(torch.equal(state[name], tensor) for name, tensor in self.initial_state.items() if name in state)
+        return self.is_classifier and self.train_accuracy < self.most_frequent + UNTRAINED_BELOW
+
+    @cached_property
+    def initial_network(self) -> nn.Module | None:
+        """The network before training, with batch norm statistics of the data; None if it is not known."""
+        if self.initial_state is None:
+            return with_data_statistics(self.network, self.samples.inputs) if self.is_untrained else None
+        with torch.inference_mode(False):
+            bare = copy.deepcopy(self.prepared.bare)
+            bare.load_state_dict(dict(self.initial_state))
+        form = Samples(self.samples.inputs, self.samples.targets, form=self.samples.form)
+        return with_data_statistics(ready(bare, form).network, self.samples.inputs)
+
+    @cached_property
+    def duplicates(self) -> list[tuple[int, int]]:
+        """Pairs of duplicates and near-duplicates."""
+        return duplicate_pairs(self.samples)
+
+    @cached_property
+    def label_issues(self) -> LabelIssues | None:
+        """Ranked label issues without a network; None with the reason in `failures["labels"]`."""
+        return self._try("labels", lambda: find_label_issues(None, self.samples, seed=self.seed))
+
+    @cached_property
+    def forecast(self) -> AccuracyForecast | None:
+        """Forecast of the data and, if it is known, of the network before training."""
+
+        def compute() -> AccuracyForecast:
+            return forecast_accuracy(self.initial_network, self._plain, seed=self.seed)
+
+        return self._try("forecast", compute)
+
+    @property
+    def _plain(self) -> Samples:
+        """The samples as the adapted network takes them: one tensor."""
+        return Samples(self.samples.inputs, self.samples.targets, form=None)
+
+    @cached_property
+    def estimate(self) -> AccuracyEstimate | None:
+        """Estimated accuracy of the trained network; None with the reason in `failures["estimate"]`."""
+        from gapscope.prediction.accuracy_after_training import estimate_accuracy
+
+        def compute() -> AccuracyEstimate:
+            return estimate_accuracy(self.prepared.bare, self.samples, initial_state=self.initial_state)
+
+        estimate = self._try("estimate", compute)
+        if estimate is not None and estimate.same_noise is None:
+            self.failures["estimate"] = "; ".join(estimate.abstained_because)
+        return estimate
+
+    def _try(self, name: str, compute: Any) -> Any:
+        try:
+            return compute()
+        except GapscopeError as error:
+            self.failures[name] = str(error)
+            return None

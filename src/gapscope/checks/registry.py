@@ -1,0 +1,144 @@
+"""The registry of checks: a decorator that carries the metadata, and look-up by code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from gapscope.base.errors import InvalidInput, did_you_mean
+from gapscope.base.importing import import_all
+
+if TYPE_CHECKING:
+    from gapscope.checks.context import Context
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that limits the network.
+
+    Attributes:
+        evidence: What was measured, in figures.
+        action: What to do, one imperative sentence.
+        cost: Expected cost in accuracy, between 0 and 1; findings are ordered by it.
+        indices: Samples behind the finding; empty if it is about no single samples.
+        code: Code of the check (filled in by the registry).
+        title: Its title.
+    """
+
+    evidence: str
+    action: str
+    cost: float
+    indices: Tensor | tuple[int, ...] = ()
+    code: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Fine:
+    """The check ran and found nothing.
+
+    Attributes:
+        evidence: What was measured.
+        code: Code of the check.
+        title: Its title.
+    """
+
+    evidence: str = ""
+    code: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    """The check could not run.
+
+    Attributes:
+        reason: Why, and what to pass so that it can.
+        code: Code of the check.
+        title: Its title.
+    """
+
+    reason: str
+    code: str = ""
+    title: str = ""
+
+
+Outcome = Finding | Fine | NotChecked
+
+
+@dataclass(frozen=True)
+class Check:
+    """A registered check.
+
+    Attributes:
+        code: "GS" and three digits; the first digit groups them: 1 data, 2 network, 3 training run, 4 trained network.
+        title: What it looks for.
+        function: From the context to an outcome.
+        seconds: Rough time for 500 samples and a small network; checks run in this order.
+        information: Whether it is information only: its evaluation did not support it, so it never fails a build.
+    """
+
+    code: str
+    title: str
+    function: Callable[[Context], Outcome] = field(compare=False)
+    seconds: float = 0.1
+    information: bool = False
+
+
+_CHECKS: dict[str, Check] = {}
+
+
+def register_check(
+    code: str, *, title: str, seconds: float = 0.1, information: bool = False
+) -> Callable[[Callable[[Context], Outcome]], Callable[[Context], Outcome]]:
+    """Register the decorated function as a check.
+
+    Args:
+        code: "GS" and three digits.
+        title: What it looks for, as a noun phrase.
+        seconds: Rough time for 500 samples and a small network.
+        information: Whether it is information only.
+
+    Returns:
+        The decorator.
+
+    Raises:
+        InvalidInput: Another check has that code.
+    """
+
+    def register(function: Callable[[Context], Outcome]) -> Callable[[Context], Outcome]:
+        other = _CHECKS.get(code)
+        if other is not None and other.function.__module__ != function.__module__:
+            raise InvalidInput(f"A check with the code {code!r} is registered already. Choose another code.")
+        _CHECKS[code] = Check(code, title, function, seconds, information)
+        return function
+
+    return register
+
+
+def list_checks() -> dict[str, Check]:
+    """Return all checks by code."""
+    import_all("gapscope.checks")
+    return dict(sorted(_CHECKS.items()))
+
+
+def get_checks(codes: tuple[str, ...] | list[str]) -> list[Check]:
+    """Return checks by code.
+
+    Args:
+        codes: The codes.
+
+    Returns:
+        The checks.
+
+    Raises:
+        InvalidInput: A code is unknown; the nearest is named.
+    """
+    known = list_checks()
+    for code in codes:
+        if code not in known:
+            raise InvalidInput(f"Got check {code!r}; known are {', '.join(known)}.{did_you_mean(code, known)}")
+    return [known[code] for code in codes]

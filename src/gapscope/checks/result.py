@@ -1,0 +1,156 @@
+"""Result of `gapscope.check`: as text, table, JSON and a self-contained page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, list_checks
+from gapscope.results.result import Result
+
+if TYPE_CHECKING:
+    import pandas
+
+    from gapscope.base.samples import Samples
+    from gapscope.checks.context import Context
+    from gapscope.labels.results import LabelIssues
+
+DOCS = "checks/{code}.md"
+LIMITS = {
+    "1": "The data limit this network more than its training does.",
+    "2": "The network limits itself before training starts.",
+    "3": "The training run limits this network most.",
+    "4": "The training of this network leaves room.",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class CheckResult(Result):
+    """Findings of `gapscope.check`.
+
+    Attributes:
+        findings: What limits the network, the costliest first.
+        fine: Checks that found nothing.
+        not_checked: Checks that could not run, with the reason.
+        n_samples: Number of samples that were checked.
+        total: Number of samples that were passed.
+        task: "classifier" or "regressor".
+        seconds: Time that it took.
+        label_issues: Ranked label issues, if GS102 ran.
+        samples: The samples that were checked, for thumbnails.
+    """
+
+    findings: tuple[Finding, ...]
+    fine: tuple[Fine, ...]
+    not_checked: tuple[NotChecked, ...]
+    n_samples: int
+    total: int
+    task: str
+    seconds: float
+    label_issues: LabelIssues | None = None
+    samples: Samples | None = None
+
+    @classmethod
+    def from_outcomes(cls, outcomes: Sequence[Outcome], context: Context, seconds: float, *, total: int) -> CheckResult:
+        """Sort outcomes by kind and cost."""
+        findings = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
+        by_code = sorted(outcomes, key=lambda outcome: outcome.code)
+        return cls(
+            findings=tuple(sorted(findings, key=lambda finding: -finding.cost)),
+            fine=tuple(outcome for outcome in by_code if isinstance(outcome, Fine)),
+            not_checked=tuple(outcome for outcome in by_code if isinstance(outcome, NotChecked)),
+            n_samples=len(context.samples),
+            total=total,
+            task="classifier" if context.is_classifier else "regressor",
+            seconds=seconds,
+            label_issues=context.__dict__.get("label_issues"),
+            samples=context.samples,
+        )
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Codes of the findings."""
+        return tuple(finding.code for finding in self.findings)
+
+    def indices(self, code: str) -> list[int]:
+        """Return the samples behind a finding; empty if the check found nothing."""
+        finding = next((finding for finding in self.findings if finding.code == code), None)
+        return [] if finding is None else [int(index) for index in finding.indices]
+
+    def failed(self, codes: Sequence[str]) -> tuple[str, ...]:
+        """Return those of the codes that have a finding."""
+        return tuple(code for code in self.codes if code in codes)
+
+    @property
+    def headline(self) -> str:
+        """What limits the network, in one sentence."""
+        checked = len(self.findings) + len(self.fine)
+        if not self.findings:
+            return f"Nothing was found that limits this {self.task} ({checked} checks)."
+        return LIMITS[self.findings[0].code[2]]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one row per check: code, title, outcome, evidence or reason, and what to do."""
+        import pandas
+
+        rows = [
+            {"code": f.code, "title": f.title, "outcome": "finding", "evidence": f.evidence, "action": f.action,
+             "cost": f.cost, "samples": len(f.indices)}
+            for f in self.findings
+        ]  # fmt: skip
+        nothing = {"action": "", "cost": float("nan"), "samples": 0}
+        rows += [{"code": f.code, "title": f.title, "outcome": "fine", "evidence": f.evidence, **nothing}
+                 for f in self.fine]  # fmt: skip
+        rows += [{"code": f.code, "title": f.title, "outcome": "not checked", "evidence": f.reason, **nothing}
+                 for f in self.not_checked]  # fmt: skip
+        return pandas.DataFrame(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-serializable values; the data stay out."""
+        return {
+            "headline": self.headline,
+            "samples": self.n_samples,
+            "seconds": self.seconds,
+            "findings": [
+                {"code": f.code, "title": f.title, "evidence": f.evidence, "action": f.action, "cost": f.cost,
+                 "indices": self.indices(f.code), "page": DOCS.format(code=f.code)}
+                for f in self.findings
+            ],
+            "fine": [{"code": f.code, "title": f.title, "evidence": f.evidence} for f in self.fine],
+            "not_checked": [{"code": f.code, "title": f.title, "reason": f.reason} for f in self.not_checked],
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        n, checked = len(self.findings), len(self.findings) + len(self.fine)
+        every = checked + len(self.not_checked)
+        of = f"{self.n_samples:,} samples" + (f" of {self.total:,}" if self.total > self.n_samples else "")
+        lines = [
+            f"{n or 'No'} finding{'' if n == 1 else 's'} for a {self.task} on {of} ({checked} of {every} checks, "
+            f"{self.seconds:.0f} s)",
+            self.headline,
+            "",
+        ]
+        information = {code for code, check in list_checks().items() if check.information}
+        for finding in self.findings:
+            note = " (information)" if finding.code in information else ""
+            lines += [f"{finding.code}  {finding.title}{note}: {finding.evidence}", f"       -> {finding.action}"]
+        if self.findings:
+            lines.append("")
+        if self.fine:
+            lines.append(f"fine         {' '.join(outcome.code for outcome in self.fine)}")
+        for outcome in self.not_checked:
+            lines.append(f"not checked  {outcome.code}: {outcome.reason}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from gapscope.checks.page import render_body
+
+        return render_body(self)
+
+    def write_html(self, path: str | Path) -> None:
+        """Write a self-contained page with all findings and pictures of the samples behind them."""
+        from gapscope.checks.page import render
+
+        Path(path).write_text(render(self), encoding="utf-8")

@@ -1,0 +1,105 @@
+"""The verb: run checks within a time budget and order what they found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import GapscopeError, InvalidInput, check_range
+from gapscope.base.samples import Samples, as_samples
+from gapscope.checks.context import MAX_SAMPLES, Context
+from gapscope.checks.registry import Check, NotChecked, Outcome, get_checks, list_checks
+from gapscope.checks.result import CheckResult
+from gapscope.inspection.validation import ready
+from gapscope.results.progress import progress
+
+
+def _subsample(samples: Samples) -> Samples:
+    """At most 2,000 samples, spread evenly."""
+    n = len(samples)
+    return samples if n <= MAX_SAMPLES else samples.subset(torch.linspace(0, n - 1, MAX_SAMPLES).long())
+
+
+def _run(check: Check, context: Context) -> Outcome:
+    try:
+        outcome = check.function(context)
+    except GapscopeError as error:
+        outcome = NotChecked(str(error))
+    return replace(outcome, code=check.code, title=check.title)
+
+
+def check(
+    network: nn.Module,
+    data: Any,
+    *,
+    initial_state: Mapping[str, Tensor] | None = None,
+    monitor: Any = None,
+    history: Sequence[Mapping[str, Any]] = (),
+    test: Any = None,
+    batch_size: int | None = None,
+    time_budget: float | None = 60.0,
+    ignore: Sequence[str] = (),
+    only: Sequence[str] | None = None,
+    seed: int = 0,
+) -> CheckResult:
+    """Find what limits a network, from its training data, and say what to do about each finding.
+
+    Checks run from the cheapest to the most expensive until the budget is used; what did not run is listed with its
+    reason. Above 2,000 samples an evenly spaced subset is checked. The network is left exactly as it was. Ctrl-C returns
+    what is finished.
+
+    Args:
+        network: The network, trained or untrained.
+        data: Its training data with targets, in any form that `gapscope.measure` takes.
+        initial_state: Clone of its state dictionary before training; checks GS201 to GS204 of a trained network need it.
+        monitor: `gapscope.Monitor` of the training run, for GS301.
+        history: One mapping per epoch with `train_loss`, as `gapscope.train` returns it, for GS302.
+        test: Held-out samples; GS401 and GS402 then use them in place of an estimate.
+        batch_size: Batch size of training, for GS203.
+        time_budget: Seconds, about; None for no limit.
+        ignore: Codes to leave out.
+        only: Codes to run; None for all.
+        seed: Seed of everything random.
+
+    Returns:
+        Findings ordered by their expected cost in accuracy, what is fine, and what was not checked.
+
+    Raises:
+        InvalidInput: The network or the data cannot be used, or a code is unknown.
+
+    >>> x = torch.linspace(-1, 1, 60)[:, None]
+    >>> check(nn.Linear(1, 2), (torch.cat([x, x[:6]]), (torch.arange(66) % 2)), only=["GS101"]).findings[0].code
+    'GS101'
+    """
+    if time_budget is not None:
+        check_range("time_budget", time_budget, 0)
+    samples = as_samples(data)
+    if samples.targets is None:
+        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
+    prepared = ready(network, _subsample(samples), needs=("outputs",))
+    held_out = None if test is None else as_samples(test)
+    context = Context(prepared, initial_state, monitor, tuple(history), held_out, batch_size, seed)
+    chosen = list(list_checks().values()) if only is None else get_checks(list(only))
+    skipped = {item.code for item in get_checks(list(ignore))}
+    chosen = sorted((item for item in chosen if item.code not in skipped), key=lambda item: item.seconds)
+    start, outcomes = time.perf_counter(), []
+    with progress("checking", len(chosen)) as bar:
+        try:
+            for item in chosen:
+                used = time.perf_counter() - start
+                bar.step(item.code)
+                if time_budget is not None and used > time_budget:
+                    reason = f"the time budget of {time_budget:g} s was used; pass time_budget=None"
+                    outcomes.append(NotChecked(reason, item.code, item.title))
+                else:
+                    outcomes.append(_run(item, context))
+                bar.advance()
+        except KeyboardInterrupt:
+            done = {outcome.code for outcome in outcomes}
+            outcomes += [NotChecked("interrupted", c.code, c.title) for c in chosen if c.code not in done]
+    return CheckResult.from_outcomes(outcomes, context, time.perf_counter() - start, total=len(samples))

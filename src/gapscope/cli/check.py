@@ -1,0 +1,83 @@
+"""`gapscope check`: what limits a network, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+def _targets(target: Path, data_root: Path | None, max_networks: int) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
+    """Name, network, data and options of every network that the target names."""
+    from gapscope.base.errors import InvalidInput
+    from gapscope.cli.network_argument import is_factory, load_with_initial_state
+    from gapscope.cli.tables import varied_settings
+
+    root = None if data_root is None else str(data_root)
+    if target.suffix.lower() == ".toml":
+        from gapscope.pools import Grid
+        from gapscope.pools.from_spec import network_from_spec, prepared
+
+        specs = list(Grid.from_toml(target))[:max_networks]
+        for spec, name in zip(specs, varied_settings(specs), strict=True):
+            problem, _ = prepared(spec, root)
+            yield name, network_from_spec(spec, problem), problem.train, {"seed": spec.seed}
+    elif target.is_dir():
+        weights = sorted(target.glob("runs/*/weights.safetensors"))[:max_networks]
+        if not weights:
+            raise InvalidInput(
+                f"{target} must be a pool with stored weights; it has none. Name a network's file instead."
+            )
+        for path in weights:
+            network, data, initial = load_with_initial_state(path, data_root)
+            yield path.parent.name, network, data, {"initial_state": initial}
+    else:
+        network, data, initial = load_with_initial_state(target, data_root)
+        name = str(target) if is_factory(target) else target.parent.name
+        yield name, network, data, {"initial_state": initial}
+
+
+def _codes(text: str) -> list[str]:
+    return [code.strip().upper() for code in text.split(",") if code.strip()]
+
+
+def check(
+    target: Path = typer.Argument(
+        ...,
+        help="module:function that returns (network, data); weights that a pool wrote; a pool's folder; or a TOML grid, "
+        "whose networks are untrained.",
+    ),
+    fail_on: str = typer.Option("", help="Exit with status 1 if one of these codes is found, such as GS102,GS402."),
+    ignore: str = typer.Option("", help="Codes to leave out."),
+    only: str = typer.Option("", help="Codes to run; default all."),
+    time_budget: float = typer.Option(60.0, help="Seconds per network, about."),
+    html: Path | None = typer.Option(None, help="Write a self-contained page (of the first network)."),
+    max_networks: int = typer.Option(5, help="Networks of a pool or a grid that are checked."),
+    data_root: Path | None = typer.Option(None, help="Folder of the data (else GAPSCOPE_DATA, else the user cache)."),
+    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+) -> None:
+    """Find what limits a network, from its training data, and say what to do about each finding."""
+    from gapscope.base.files import to_json
+    from gapscope.checks.registry import get_checks
+    from gapscope.checks.run import check as run_checks
+    from gapscope.cli.progress import handle_interrupts
+
+    get_checks(_codes(fail_on))
+    results = []
+    with handle_interrupts():
+        for name, network, data, options in _targets(target, data_root, max_networks):
+            result = run_checks(
+                network, data, ignore=_codes(ignore), only=_codes(only) or None, time_budget=time_budget, **options
+            )
+            results.append((name, result))
+            if not json:
+                typer.echo((f"{name}\n" if results[1:] or target.is_dir() else "") + repr(result))
+    if html is not None and results:
+        results[0][1].write_html(html)
+        typer.echo(f"written: {html}", err=True)
+    if json:
+        typer.echo(to_json([{"network": name, **result.to_dict()} for name, result in results], indent=1))
+    if any(result.failed(_codes(fail_on)) for _, result in results):
+        raise typer.Exit(1)

@@ -1,0 +1,39 @@
+"""`gapscope labels`: which labels are wrong, as a table, a page or a list to review."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def labels(
+    target: Path = typer.Argument(
+        ..., help="module:function that returns (network, data) or (None, data); or a CSV file."
+    ),
+    column: str | None = typer.Option(None, "--target", help="Column of the labels in a CSV file; default the last."),
+    precision: float | None = typer.Option(None, help="Expected fraction of errors among the flagged samples."),
+    html: Path | None = typer.Option(None, help="Write a self-contained page to work through."),
+    csv: Path | None = typer.Option(None, help="Write a list with an empty column `label` to fill in."),
+    seed: int = typer.Option(0, help="Seed of everything random."),
+    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+) -> None:
+    """Rank samples by how likely their label is wrong, with an untrained network or without one."""
+    from gapscope.cli.network_argument import call_factory, is_factory
+    from gapscope.cli.progress import handle_interrupts
+    from gapscope.cli.tables import read_labelled_csv
+    from gapscope.labels.label_issues import find_label_issues
+
+    with handle_interrupts():
+        if is_factory(target):
+            network, data = call_factory(target, "network or None")
+        else:
+            network, data = None, read_labelled_csv(target, column)
+        issues = find_label_issues(network, data, precision=precision, seed=seed)
+    if html is not None:
+        issues.write_html(html)
+        typer.echo(f"written: {html}", err=True)
+    if csv is not None:
+        issues.to_csv(csv)
+        typer.echo(f"written: {csv}", err=True)
+    typer.echo(issues.to_json(indent=1) if json else repr(issues))
