@@ -1,7 +1,7 @@
 """Numbers and tables of the pages, read from the stored results that `numbers.toml` names.
 
-A page writes `{{ numbers.KEY }}` or `{{ tables.KEY }}`; the site replaces both (mkdocs-macros). README.md cannot, so its
-sentences with numbers stand in `numbers.toml` as templates, and a test compares them with the file.
+A page writes `{{ numbers.KEY }}` or `{{ tables.KEY }}`; the site replaces both (mkdocs-macros). README.md cannot, so
+its sentences with numbers stand in `numbers.toml` as templates, and a test compares them with the file.
 """
 
 from __future__ import annotations
@@ -42,6 +42,12 @@ def show(value: Any, form: str) -> str:
 
     >>> show(0.0676, "number .3f"), show([0.0676, 0.0572, 0.0771], "interval .3f"), show(0.912, "percent .0f")
     ('0.068', '0.068 (95 % CI 0.057 to 0.077)', '91 %')
+
+    Returns:
+        The text.
+
+    Raises:
+        ValueError: An unknown format.
     """
     kind, _, digits = form.partition(" ")
     if kind not in FORMATS:

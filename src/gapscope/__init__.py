@@ -8,7 +8,7 @@ from typing import Any
 import lazy_loader
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__all__ = [*__all__, "__version__"]
+__all__ = [*__all__, "__version__"]  # noqa: F822 (given by `__getattr__`)
 
 # Names of version 0.3 that changed in 0.4: old -> where it is now. They warn, and go in 0.5.
 _RENAMED = {

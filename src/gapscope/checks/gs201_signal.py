@@ -21,6 +21,6 @@ def signal(context: Context) -> Outcome:
     word = "explode" if spread > LARGE else "vanish"
     return Finding(
         f"outputs before training {word}: standard deviation {spread:.2g} over samples",
-        "standardize the inputs, and initialize the layers for their fan-in (torch.nn.init.kaiming_normal_), or normalize",
+        "standardize the inputs, and initialize the layers for their fan-in (torch.nn.init.kaiming_normal_)",
         cost=0.2,
     )

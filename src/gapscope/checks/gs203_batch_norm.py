@@ -25,7 +25,7 @@ def batch_norm(context: Context) -> Outcome:
     evidence = f"batches of {context.batch_size} add {advice.total.excess:.2g} to a training loss of {advice.loss:.2g}"
     if abs(advice.running_loss - advice.loss) > STALE * max(advice.loss, 0.01):
         return Finding(
-            f"running statistics are stale: loss {advice.running_loss:.2g} with them, {advice.loss:.2g} with exact ones",
+            f"running statistics are stale: loss {advice.running_loss:.2g} with them, {advice.loss:.2g} without",
             "refresh them with gapscope.batch_norm.refresh_population, or train longer at a lower momentum",
             cost=0.02,
         )

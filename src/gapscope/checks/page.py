@@ -60,6 +60,6 @@ def render(result: CheckResult) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Check</title><style>{STYLE}</style><h1>Check of a {escape(result.task)} on {result.n_samples:,} samples"
-        f"</h1>{render_body(result)}</html>"
+        f"<title>Check</title><style>{STYLE}</style>"
+        f"<h1>Check of a {escape(result.task)} on {result.n_samples:,} samples</h1>{render_body(result)}</html>"
     )

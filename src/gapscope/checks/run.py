@@ -50,13 +50,13 @@ def check(
     """Find what limits a network, from its training data, and say what to do about each finding.
 
     Checks run from the cheapest to the most expensive until the budget is used; what did not run is listed with its
-    reason. Above 2,000 samples an evenly spaced subset is checked. The network is left exactly as it was. Ctrl-C returns
-    what is finished.
+    reason. Above 2,000 samples an evenly spaced subset is checked. The network is left exactly as it was. Ctrl-C
+    returns what is finished.
 
     Args:
         network: The network, trained or untrained.
         data: Its training data with targets, in any form that `gapscope.measure` takes.
-        initial_state: Clone of its state dictionary before training; checks GS201 to GS204 of a trained network need it.
+        initial_state: Clone of its state dictionary before training; GS201 to GS204 need it for a trained network.
         monitor: `gapscope.Monitor` of the training run, for GS301.
         history: One mapping per epoch with `train_loss`, as `gapscope.train` returns it, for GS302.
         test: Held-out samples; GS401 and GS402 then use them in place of an estimate.

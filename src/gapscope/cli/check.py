@@ -46,7 +46,7 @@ def _codes(text: str) -> list[str]:
 def check(
     target: Path = typer.Argument(
         ...,
-        help="module:function that returns (network, data); weights that a pool wrote; a pool's folder; or a TOML grid, "
+        help="module:function that returns (network, data); weights that a pool wrote; a pool's folder; or a TOML grid "
         "whose networks are untrained.",
     ),
     fail_on: str = typer.Option("", help="Exit with status 1 if one of these codes is found, such as GS102,GS402."),

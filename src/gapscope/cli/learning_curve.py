@@ -1,4 +1,4 @@
-"""`gapscope learning-curve`: the accuracy that recipes reach with all their samples, from trainings on parts of them."""
+"""`gapscope learning-curve`: the accuracy that runs reach with all their samples, from trainings on parts of them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def learning_curve(
     with handle_interrupts():
         for name, recipe, data in track(named, "training twins", console=screen, transient=True):
             one = extrapolate(
-                recipe, data, max_interval_width=width, design=design, seed=seed, cache_dir=folder / name, workers=workers,
+                recipe, data, max_interval_width=width, design=design, seed=seed, cache_dir=folder / name,
+                workers=workers,
                 stack=stack,  # pyright: ignore[reportArgumentType]
                 data_root=None if data_root is None else str(data_root),
             )  # fmt: skip

@@ -47,7 +47,11 @@ def varied_settings(specs: Sequence[Any]) -> list[str]:
         for spec in specs
     ]  # fmt: skip
     flat = [
-        {f"{key}.{k}": v for key, value in row.items() for k, v in (value if isinstance(value, dict) else {"": value}).items()}
+        {
+            f"{key}.{k}": v
+            for key, value in row.items()
+            for k, v in (value if isinstance(value, dict) else {"": value}).items()
+        }
         for row in tables
     ]  # fmt: skip
     keys = dict.fromkeys(key for row in flat for key in row)

@@ -222,8 +222,8 @@ def _check_outputs(prepared: Ready) -> None:
     if targets.is_floating_point():
         if targets.shape[1] != k:
             raise InvalidInput(
-                f"Regression targets must have the shape of the outputs, [n, {k}]; got {list(targets.shape)}. For class "
-                "labels pass y.long()."
+                f"Regression targets must have the shape of the outputs, [n, {k}]; got {list(targets.shape)}. For "
+                "class labels pass y.long()."
             )
     elif targets.ndim == 1 and int(targets.max()) >= max(k, 2):
         raise InvalidInput(

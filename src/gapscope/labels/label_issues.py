@@ -216,10 +216,10 @@ def estimate_label_noise(
 
     Before training, every sample is predicted from all others by a kernel machine, in closed form: an RBF kernel or a
     linear kernel of the inputs, and, with an untrained network, its last hidden features or its neural tangent kernel,
-    whichever has the smallest leave-one-out error. The labels of 5 % of the samples are then corrupted, in 20 rounds; the
-    rate follows from their margins (`gapscope.labels.noise_rate`). It is an upper bound that is tight where clean labels
-    are predicted well. Where fewer than 85 % are, the lower end of the interval is 0, because a hard problem looks the
-    same as label noise.
+    whichever has the smallest leave-one-out error. The labels of 5 % of the samples are then corrupted, in 20 rounds;
+    the rate follows from their margins (`gapscope.labels.noise_rate`). It is an upper bound that is tight where clean
+    labels are predicted well. Where fewer than 85 % are, the lower end of the interval is 0, because a hard problem
+    looks the same as label noise.
 
     From a monitored run, margins are means over its epochs and the corrupted samples are its canaries
     (`gapscope.labels.monitored`).
@@ -271,8 +271,8 @@ def find_label_issues(
     Class labels are ranked by margin: the leave-one-out score of the given label less the largest other score, by the
     kernel machine that `estimate_label_noise` uses. Regression targets are ranked by their leave-one-out residual.
 
-    Flagged are as many of the first as are expected to be wrong, or, with `precision`, the longest list of which at least
-    that fraction is expected to be wrong. Nothing is flagged where the rate cannot be estimated.
+    Flagged are as many of the first as are expected to be wrong, or, with `precision`, the longest list of which at
+    least that fraction is expected to be wrong. Nothing is flagged where the rate cannot be estimated.
 
     Args:
         source: As for `estimate_label_noise`.

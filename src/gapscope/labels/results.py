@@ -76,13 +76,13 @@ class LabelNoiseEstimate(Result):
             )
         elif self.accuracy < needed:
             reason = (
-                f"labels are predicted at {self.accuracy:.0%}, at least {needed:.0%} is needed (the most frequent class "
-                f"has {self.most_frequent:.0%}). Pass more samples"
+                f"labels are predicted at {self.accuracy:.0%}, at least {needed:.0%} is needed (the most frequent "
+                f"class has {self.most_frequent:.0%}). Pass more samples"
             )
         elif width > MAX_WIDTH:
             reason = (
-                f"the interval would be {self.low:.0%} to {self.high:.0%}, at most {MAX_WIDTH:.0%} wide is useful. Pass "
-                "more samples or more canaries"
+                f"the interval would be {self.low:.0%} to {self.high:.0%}, at most {MAX_WIDTH:.0%} wide is useful. "
+                "Pass more samples or more canaries"
             )
         else:
             return ""
@@ -114,8 +114,8 @@ class LabelIssues(Result):
         indices: Indices of the samples in the data, the most suspicious first, [n].
         given_labels: Their labels, in the same order, [n].
         suggested_labels: The predicted class (the given one where it agrees), or the predicted regression target, [n].
-        margin: Score of the given label less the largest other score, [n]; for regression minus the residual in units of
-            its robust spread.
+        margin: Score of the given label less the largest other score, [n]; for regression minus the residual in
+            units of its robust spread.
         n_flagged: Number of flagged samples: the first so many.
         expected_precision: Expected fraction of errors among them; NaN where the rate is not known.
         noise: The rate of label noise; None where it cannot be estimated.
@@ -251,8 +251,8 @@ def rank_label_issues(
 ) -> LabelIssues:
     r"""Rank samples by their margin and flag as many as are expected to be wrong.
 
-    With F the distribution of margins of all samples and of the corrupted ones, the expected fraction of errors among the
-    samples with a margin of at most t is $r F_{corrupted}(t) / F_{all}(t)$ (`gapscope.labels.noise_rate`).
+    With F the distribution of margins of all samples and of the corrupted ones, the expected fraction of errors among
+    the samples with a margin of at most t is $r F_{corrupted}(t) / F_{all}(t)$ (`gapscope.labels.noise_rate`).
 
     Args:
         positions: Indices in the data.

@@ -27,7 +27,8 @@ h1 { font-size: 1.4rem; } ol { list-style: none; padding: 0; display: grid; gap:
 grid-template-columns: repeat(auto-fill, minmax(12rem, 1fr)); }
 li { border: 1px solid #8886; border-radius: .5rem; padding: .6rem; overflow-wrap: anywhere; }
 li:focus-within { outline: 3px solid #4c78a8; } img { width: 6rem; height: 6rem; image-rendering: pixelated; }
-.odd { color: #c0392b; font-weight: 600; } dl { margin: .3rem 0; display: grid; grid-template-columns: auto 1fr; gap: 0 .6rem; }
+.odd { color: #c0392b; font-weight: 600; }
+dl { margin: .3rem 0; display: grid; grid-template-columns: auto 1fr; gap: 0 .6rem; }
 dd { margin: 0; } input { width: 100%; box-sizing: border-box; font: inherit; }
 button { font: inherit; padding: .3rem .8rem; }
 """
@@ -114,8 +115,8 @@ def render(issues: LabelIssues, n: int | None = None) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Label issues</title><style>{STYLE}</style><h1>Label issues</h1>{sentences}"
-        "<p>Type the correct label of each sample, or <em>drop</em>; leave the field empty to keep the label. Enter goes "
-        "to the next sample, Shift+Enter takes the suggestion. Then save, and call "
+        "<p>Type the correct label of each sample, or <em>drop</em>; leave the field empty to keep the label. Enter "
+        "goes to the next sample, Shift+Enter takes the suggestion. Then save, and call "
         '<code>gapscope.apply_label_corrections(data, "reviewed.csv")</code>.</p>'
         f'<p><button id="save">Save reviewed.csv</button></p><ol>{cards}</ol><script>{SCRIPT}</script></html>'
     )
@@ -141,8 +142,8 @@ def apply_label_corrections(data: Any, path: str | Path) -> Samples:
 
     Args:
         data: The data that the list was made from.
-        path: CSV file with the columns `sample` (an index) and `label`: the correct label, "drop" to remove the sample, or
-            nothing to keep its label.
+        path: CSV file with the columns `sample` (an index) and `label`: the correct label, "drop" to remove the
+            sample, or nothing to keep its label.
 
     Returns:
         The samples with corrected labels, without the dropped ones.

@@ -82,8 +82,8 @@ class LeaderboardEvidence:
             return cls(board.source, board.networks, found)
         except (AttributeError, TypeError):
             raise InvalidInput(
-                f"judged_by must be a leaderboard; got {type(board).__name__}. Pass gs.rank_measures(POOL), of networks "
-                "whose gap is known."
+                f"judged_by must be a leaderboard; got {type(board).__name__}. Pass gs.rank_measures(POOL), of "
+                "networks whose gap is known."
             ) from None
 
     @property

@@ -339,7 +339,9 @@ def rank_measures(
             for key in PAIRED
         },
         "r_squared": _max_t_p_values([own.r_squared for own in lines], [own.drawn for own in lines], two_sided=False),
-        "partial": _max_t_p_values([own.value for own in associations], [own.drawn for own in associations], two_sided=True),
+        "partial": _max_t_p_values(
+            [own.value for own in associations], [own.drawn for own in associations], two_sided=True
+        ),
     }  # fmt: skip
     found: list[LeaderboardRow] = []
     for i, name in enumerate(names):

@@ -88,8 +88,9 @@ def _places(network: nn.Module, x: Tensor) -> dict[int, _Place]:
 def _checked(initial_state: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
     if name not in initial_state or initial_state[name].shape != like.shape:
         raise InvalidInput(
-            f"initial must be a state dictionary of the same network; '{name}' is "
-            f"{'missing' if name not in initial_state else 'of another shape'}. Copy network.state_dict() before training."
+            f"initial_state must be a state dictionary of the same network; '{name}' is "
+            f"{'missing' if name not in initial_state else 'of another shape'}. Clone network.state_dict() before "
+            "training."
         )
     return initial_state[name].to(like.device)
 

@@ -110,9 +110,9 @@ def measure(
         history: The training history, one mapping an epoch with its `train_loss`, for measures that need it.
         options: Measure name -> keyword options of that measure.
         seed: Seed of the measures that draw noise or probes, and of the choice of samples; each has its own stream.
-        time_budget: Seconds for all measures together; None for exact measures on all samples, whatever they cost. "auto"
-            is 60 where no measures are named or "all" are asked for, and None where they are named, or where several
-            processes measure together (`gapscope.inspection.distributed.over_processes`).
+        time_budget: Seconds for all measures together; None for exact measures on all samples, whatever they cost.
+            "auto" is 60 where no measures are named or "all" are asked for, and None where they are named, or where
+            several processes measure together (`gapscope.inspection.distributed.over_processes`).
         progress: Whether to show a bar, and before it what it will cost, where it lasts over two seconds on a terminal
             or in a notebook.
         strict: Whether the first measure that fails, or Ctrl-C, raises at once.

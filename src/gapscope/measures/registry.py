@@ -1,9 +1,9 @@
 """The registry of measures: a decorator that carries the facts, and look-up by name.
 
-A measure is a function `(network, x[, y][, initial_state=...], *, options) -> number(s)`. It returns a float, a 0-d tensor
-or an Estimate where it yields one number, and an object with `scalars() -> {name: float | Estimate}` where it yields
-several; such an object may say why a number is NaN, by `missing() -> {name: why}`. Every file in `gapscope.measures` is
-found by itself; a measure of your own is registered by the decorator.
+A measure is a function `(network, x[, y][, initial_state=...], *, options) -> number(s)`. It returns a float, a 0-d
+tensor or an Estimate where it yields one number, and an object with `scalars() -> {name: float | Estimate}` where it
+yields several; such an object may say why a number is NaN, by `missing() -> {name: why}`. Every file in
+`gapscope.measures` is found by itself; a measure of your own is registered by the decorator.
 """
 
 from __future__ import annotations

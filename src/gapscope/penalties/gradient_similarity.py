@@ -205,8 +205,8 @@ class GradientSimilarityPenalty(Penalty):
             )
         elif self._looks_alike >= _N_CHECKS:
             said = (
-                f"keeps the network from learning: for {_N_CHECKS * _CHECK_INTERVAL} steps its outputs have been nearly the "
-                f"same for all samples (their probabilities differ by {difference:.2g} on average)"
+                f"keeps the network from learning: for {_N_CHECKS * _CHECK_INTERVAL} steps its outputs have been "
+                f"nearly the same for all samples (their probabilities differ by {difference:.2g} on average)"
             )
         else:
             return

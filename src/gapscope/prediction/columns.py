@@ -33,7 +33,8 @@ def check_columns(table: pandas.DataFrame, columns: Iterable[str]) -> None:
     for column in columns:
         if column not in table.columns:
             raise InvalidInput(
-                f"The table must have a column {column!r}; it has {', '.join(known) or 'none'}.{did_you_mean(column, known)}"
+                f"The table must have a column {column!r}; it has {', '.join(known) or 'none'}."
+                f"{did_you_mean(column, known)}"
             )
 
 

@@ -40,8 +40,8 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     $$\hat g = c + \sum_k a_k x_k$$
 
     fitted by least squares on networks whose gap is known: with unit sparsity's zeta and kappa as readings this is the
-    paper's $\hat g = a\zeta + b\kappa + c$. `predict_interval` says how far off the estimate may be, `in_domain` whether
-    the network is like those it was fitted on, `assess` both at once.
+    paper's $\hat g = a\zeta + b\kappa + c$. `predict_interval` says how far off the estimate may be, `in_domain`
+    whether the network is like those it was fitted on, `assess` both at once.
 
     Args:
         kind: "linear" (least squares, the paper's), "ridge" (standardised readings, strength by leave-one-out error;
@@ -56,9 +56,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         clusters: Columns whose equal values make networks of one kind (recipe, data set): they are left out of the
             refits of "jackknife+" and "cv+" together, so that intervals hold for kinds that were not seen, as far as
             these few kinds tell. They do not enter the fit.
-        error_scale: Column with the error that each network is expected to have, up to a factor; it does not enter the fit.
-            Intervals are as wide as it says. Empty expects the same of all, and of a Gaussian process what it says of
-            itself: more where few fitted networks are near.
+        error_scale: Column with the error that each network is expected to have, up to a factor; it does not enter the
+            fit. Intervals are as wide as it says. Empty expects the same of all, and of a Gaussian process what it says
+            of itself: more where few fitted networks are near.
         directions: For "monotone": direction of each reading, "lower" (a lower reading goes with a smaller gap, so
             the coefficient is at least 0), "higher" or "none". A reading that is not named counts as "none".
         interval: "jackknife+" (n refits; covers a new exchangeable network with probability at least

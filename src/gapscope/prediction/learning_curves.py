@@ -225,26 +225,26 @@ def learning_curve(
     stack: Choice = "never",
     data_root: str | None = None,
 ) -> LearningCurve:
-    """Say which accuracy a recipe reaches with all samples: its twins train on parts and are scored on the rest.
+    """Predict the accuracy that training reaches with all samples: train on subsets, score on the rest, extrapolate.
 
-    It judges the recipe (architecture, optimiser, everything that the function does), not one lucky network of it, on
-    new samples *like* the given ones: with wrong labels among them, the new labels are wrong as often. All samples stay
-    in use for the final network. Formulas and constants are in `gapscope.prediction.subset_designs`.
+    It evaluates the training function (architecture, optimizer, everything it does), not one network, on new samples
+    *like* the given ones: with wrong labels among them, the new labels are wrong as often. All samples stay available
+    for the final network. Formulas and constants are in `gapscope.prediction.subset_designs`.
 
     Args:
-        recipe: A function (x, y) -> trained network, called with parts of the data in the form in which they were
+        train_fn: A function (x, y) -> trained network, called with subsets of the data in the form in which they were
             given (a mapping of tensors for a mapping); or a `gs.RunSpec`, whose data are then the default of `data`.
         data: Training data with targets, in any form that `gs.measure` takes.
-        width: Width that the 90 % interval shall have at most. The cheapest design that reaches it is used: a quarter
-            is trained first, and tells which. None takes half and quarter.
+        max_interval_width: Largest width of the 90 % interval. The cheapest design that reaches it is used; a training
+            on a quarter decides which. None uses half and quarter.
         design: "auto", or by name "half and quarter" (cost .75 trainings), "two halves and quarter" (1.25),
             "five folds and quarter" (4.25), "ten folds and quarter" (9.25), "hold-out" (.9). Above 20,000 samples
             "auto" is a plain hold-out of a tenth, which is as good there, and whose network can be kept.
-        groups: A label for each sample; samples of one group (patient, author, stretch of time) are never on both
-            sides of a training, and the interval counts groups, not samples.
-        seed: Seed of the parts, and of what each training draws.
-        folder: Where finished trainings are kept, so that a stopped call goes on; None keeps nothing.
-        workers: Processes that train side by side, one thread each; above 1 the recipe must be picklable.
+        groups: A label per sample; samples of one group (patient, author, period) are never on both sides of a split,
+            and the interval counts groups, not samples.
+        seed: Seed of the subsets, and of each training.
+        cache_dir: Folder for finished trainings, so that an interrupted call continues; None keeps nothing.
+        workers: Processes that train in parallel, one thread each; above 1 `train_fn` must be picklable.
         stack: Whether folds and halves of a spec are trained in one stack, in this process (see `train_together`):
             "never", "always" where it can be, or "auto" where a short timing says that it is faster. Parts must have
             the same size to be in one stack, so take a number of samples that the folds divide.
@@ -254,14 +254,14 @@ def learning_curve(
         Score, 90 % interval, cost and trainings.
 
     Raises:
-        InvalidInput: The data have no targets, fewer than 40 samples or 12 groups, the recipe does not return a
-            network, or the folder holds another twin's trainings.
+        InvalidInput: The data have no targets, fewer than 40 samples or 12 groups, `train_fn` does not return
+            a network, or `cache_dir` holds other trainings.
         GapscopeError: A training failed; its own error is the cause, and finished ones are kept.
 
     >>> import torch
     >>> from torch import nn
     >>> x = torch.linspace(-1, 1, 80)[:, None]
-    >>> def recipe(x, y):
+    >>> def train_fn(x, y):
     ...     network = nn.Linear(1, 2)
     ...     optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
     ...     for _ in range(60):
@@ -269,8 +269,8 @@ def learning_curve(
     ...         nn.functional.cross_entropy(network(x), y).backward()
     ...         optimizer.step()
     ...     return network
-    >>> found = twin(recipe, (x, (x[:, 0] > 0).long()))
-    >>> found.cost, found.score > 0.9
+    >>> curve = learning_curve(train_fn, (x, (x[:, 0] > 0).long()))
+    >>> curve.cost, curve.score > 0.9
     (0.75, True)
     """
     check_choice("design", design, (AUTO, *DESIGNS))

@@ -120,7 +120,8 @@ def _at_equal_settings(found: Verdict | None) -> str:
 def _random_row(found: Verdict, n: int) -> dict[str, Any]:
     tau = found.kendall
     return {
-        "name": RANDOM, "title": RANDOM, "baseline": True, "kind": "drawn numbers", "kendall": format_fixed(tau.value, 2),
+        "name": RANDOM, "title": RANDOM, "baseline": True, "kind": "drawn numbers",
+        "kendall": format_fixed(tau.value, 2),
         "strip": correlation_strip(tau.value, tau.low, tau.high, baseline=True),
         "interval": f"{format_fixed(tau.low, 2)} to {format_fixed(tau.high, 2)}", "pearson": "", "spearman": "", "n": n,
         "dropped": 0, "agreement": "", "settings": _at_equal_settings(found),

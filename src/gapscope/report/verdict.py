@@ -62,7 +62,8 @@ def _memorising(view: PoolView) -> str:
     by_heart.sort(key=lambda record: -record.gap)
     verb = "memorises its" if len(by_heart) == 1 else "memorise their"
     worst = by_heart[0]
-    share = f"{format_fixed(worst.scores['train_accuracy'])} on them, {format_fixed(worst.scores['test_accuracy'])} on test data"
+    train, test = (format_fixed(worst.scores[f"{part}_accuracy"]) for part in ("train", "test"))
+    share = f"{train} on them, {test} on test data"
     whom = f", most of all {_named([worst], view)}" if len(by_heart) > 1 else f": {_named([worst], view)}"
     return f"{len(by_heart)} of {len(view.all_finished)} {verb} training data{whom} ({share})."
 
@@ -85,10 +86,10 @@ def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None) -> st
     # each from the mean of all others, as the estimate is
     plain = math.sqrt(sum((gap - mean) ** 2 for gap, _ in pairs) / len(pairs)) * len(pairs) / (len(pairs) - 1)
     if error >= plain:
-        return f"Gaps cannot be told from training data here: the estimate errs by {format_fixed(error)}, their mean by less."
+        return f"Gaps cannot be estimated from training data here: error {format_fixed(error)}, their mean has less."
     return (
-        f"From training data alone the gap of a network like these is known to {format_fixed(error)} (root mean square; their "
-        f"mean alone: {format_fixed(plain)}).{_expectation(view, held_out)}"
+        f"From training data alone the gap of a network like these is known to {format_fixed(error)} (root mean "
+        f"square; their mean alone: {format_fixed(plain)}).{_expectation(view, held_out)}"
     )
 
 

@@ -87,7 +87,8 @@ def write_report(
         level: Nominal coverage of the intervals in `held_out`.
         logarithm: Readings to draw on a logarithmic axis; None chooses positive ones that span a factor of 10 or more
             and whose logarithm is less skewed.
-        suspects: What `gs.find_label_issues` returned for the pool's training data, to show the most suspicious samples.
+        suspects: What `gs.find_label_issues` returned for the pool's training data, to show the most suspicious
+            samples.
         images: These training data by position, to show them as pictures; see `gapscope.report.label_issues`.
         classes: Names of their classes.
 

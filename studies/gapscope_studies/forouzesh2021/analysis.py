@@ -184,7 +184,8 @@ def learnt(table: Table) -> tuple[ComparisonArm, ...]:
     return tuple(
         ComparisonArm(name=str(family), train_accuracy=float(group[score].mean()),
                  chance=0.0 if regression else 1 / float(group["outputs"].iloc[0]),
-                 curve=downsample_curve(group["curve"].to_list()), falling=True, finished=True if group["stopped"].all() else None)
+                 curve=downsample_curve(group["curve"].to_list()), falling=True,
+                 finished=True if group["stopped"].all() else None)
         for family, group in table.groupby("family", sort=False)
     )  # fmt: skip
 

@@ -196,8 +196,8 @@ def _claims(default: str, found: Sequence[Run], verdicts: Verdicts, kept: dict[s
 
     def of(says: str, quantity: str, interval: Interval, **more: Any) -> Claim:
         return Claim(
-            source="alarm", statement=says, quantity=quantity, value=interval.value, low=interval.low, high=interval.high,
-            units=interval.units, unit="kinds", ours=True, compared=(learnt,), **more,
+            source="alarm", statement=says, quantity=quantity, value=interval.value, low=interval.low,
+            high=interval.high, units=interval.units, unit="kinds", ours=True, compared=(learnt,), **more,
         )  # fmt: skip
 
     def rate(name: str) -> Interval:

@@ -136,8 +136,8 @@ class CanaryAlarm(PeakAlarm):
     The canaries must be among the watched samples; a `Monitor` sees to that. `observe` costs one forward pass, and the
     canaries' own price is theirs: a false label each until they are restored. From then on margins stay as they are.
 
-    Where all samples are watched (`Monitor(..., n_samples=n)`), `gs.estimate_label_noise` and `gs.find_label_issues` take the
-    monitor and say how many labels are wrong, and which.
+    Where all samples are watched (`Monitor(..., n_samples=n)`), `gs.estimate_label_noise` and `gs.find_label_issues`
+    take the monitor and say how many labels are wrong, and which.
 
     Args:
         canaries: The canaries that are trained on.
