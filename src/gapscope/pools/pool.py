@@ -215,7 +215,7 @@ class Pool:
         check_range("stack", stack, 1)
         run_jobs = chosen_engine(engine, address, gpus)
         copied = None if mirror is None else Mirror(mirror)
-        measures = measures if measures is not None else getattr(grid, "list_measures", None)
+        measures = measures if measures is not None else getattr(grid, "measures", None)
         specs = list(grid)
         options = RunOptions(
             measures=None if measures is None else tuple(measures),
