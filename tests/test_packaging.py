@@ -31,7 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_holds_the_package_its_types_and_its_templates_but_no_studies(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "gapscope/py.typed" in names and "gapscope/cli/demo.toml" in names
-    assert "gapscope/estimation/shipped_accuracy_estimator.json" in names
+    assert "gapscope/prediction/shipped_accuracy_estimator.json" in names
     assert any(name.startswith("gapscope/report/templates/") for name in names)
     assert not [name for name in names if not name.startswith(("gapscope/", "gapscope-"))]
     assert not [name for name in names if "studies" in name or name.startswith("tests")]
@@ -52,7 +52,7 @@ def test_works_where_it_is_installed(wheel: Path, tmp_path: Path) -> None:
 
 def declared() -> set[str]:
     """Names of the packages that pyproject.toml declares as needed, as they are imported."""
-    imported: dict[str, str] = {"scikit-learn": "sklearn", "pillow": "PIL", "typing-extensions": "typing_extensions"}
+    imported: dict[str, str] = {"lazy-loader": "lazy_loader", "scikit-learn": "sklearn", "pillow": "PIL", "typing-extensions": "typing_extensions"}
     needed: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     names = [line.split(">")[0].split("=")[0].strip() for line in needed]
     return {imported.get(name, name) for name in names}

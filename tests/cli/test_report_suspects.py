@@ -13,7 +13,7 @@ from gapscope.results.records import Record
 def test_the_data_of_the_first_record_are_judged_as_they_are_trained_on() -> None:
     spec = RunSpec.from_dict({"data": {"name": "digits", "train_size": 150, "label_noise": 0.2}})
     shown = _suspects([Record(id="a", spec=spec.to_dict(), status="finished")], None)
-    assert len(shown["suspects"].order) == len(shown["images"]) == 150
+    assert len(shown["suspects"].indices) == len(shown["images"]) == 150
     assert shown["suspects"].noise is not None and abs(shown["suspects"].noise.rate - 0.2) < 0.15
 
 

@@ -138,12 +138,12 @@ def _sparse_gradients_as_they_are(patch: Patch) -> None:
 
 
 def _outputs_must_depend_on_the_inputs(patch: Patch) -> None:
-    def by_the_inputs(
-        network: nn.Module, results: Tensor, inputs: Tensor, cotangent: Tensor | None = None, **options: Any
+    def unguarded_input_gradient(
+        network: nn.Module, outputs: Tensor, inputs: Tensor, cotangent: Tensor | None = None, **options: Any
     ) -> Tensor:
-        return torch.autograd.grad(results, inputs, cotangent, **options)[0]
+        return torch.autograd.grad(outputs, inputs, cotangent, **options)[0]
 
-    patch.setattr("gapscope.measures.input_jacobian_norm.gradient_by_inputs", by_the_inputs)
+    patch.setattr("gapscope.measures.input_jacobian_norm.input_gradient", unguarded_input_gradient)
 
 
 def _errors_of_torch_as_they_are(patch: Patch) -> None:

@@ -9,12 +9,15 @@ from typing import Any
 import numpy
 import pandas
 import pytest
-from gapscope.leaderboard.protocols import compare_protocols
+from scipy.stats import kendalltau
 
 import gapscope as gs
 from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
+from gapscope.leaderboard.conditional_mutual_information import conditional_mutual_information
+from gapscope.leaderboard.granulated_kendall import granulated_kendall
 from gapscope.leaderboard.leaderboard_row import Score, judged
 from gapscope.leaderboard.ranking import RANDOM, explain_by_settings, verdicts
+from gapscope.leaderboard.robust_sign_error import robust_sign_error
 from tables import rows_of
 
 # the spec's own computation: tau, granulated tau, score of the competition
@@ -47,16 +50,21 @@ def test_only_the_best_measure_says_more_than_the_hyperparameters(board: gs.Lead
     assert board.row(RANDOM).verdict == "no evidence" and board.row(RANDOM).role == "random"
 
 
-def test_scores_are_those_of_the_protocols_one_by_one(board: gs.Leaderboard, pgdl: pandas.DataFrame) -> None:
+def test_scores_equal_those_of_the_single_functions(board: gs.Leaderboard, pgdl: pandas.DataFrame) -> None:
     settings = [str(name) for name in pgdl if str(name).startswith("hp.")]
-    expected = rows_of(compare_protocols(pgdl, ["m.wcv"], hyperparameters=settings, baseline=None))["m.wcv"]
+    by = {"hyperparameters": settings}
+    granulated = granulated_kendall(pgdl, "m.wcv", "gap", **by)
+    errors = robust_sign_error(pgdl, "m.wcv", "gap", n_test=10_000, least_evidence=1.0, **by)
+    exact = conditional_mutual_information(pgdl, "m.wcv", "gap", version="pgdl_exact", **by)
     row = board.row("wcv")
-    found = {
-        "kendall": row.kendall.value, "granulated": row.granulated.value, "mutual_information":
-        row.mutual_information.value, "sign_error": row.sign_error.value, "worst_sign_error": row.worst_sign_error,
-        "environments": row.environments, "pgdl_score": row.competition, "granulated_dropped": row.granulated_dropped,
-    }  # fmt: skip
-    assert found == pytest.approx({name: float(expected[name]) for name in found}, abs=1e-6)
+    assert row.kendall.value == pytest.approx(kendalltau(pgdl["m.wcv"], pgdl["gap"]).statistic)
+    assert row.granulated.value == pytest.approx(granulated.value)
+    assert row.granulated_dropped == granulated.by_hyperparameter["dropped"].sum()
+    symmetric = conditional_mutual_information(pgdl, "m.wcv", "gap", **by)
+    assert row.mutual_information.value == pytest.approx(symmetric.value)
+    assert row.competition == pytest.approx(100 * exact.value)
+    assert row.sign_error.value == pytest.approx(errors.mean)
+    assert (row.worst_sign_error, row.environments) == (errors.maximum, errors.environments)
 
 
 def test_every_score_has_an_interval_and_what_decides_a_p_value(board: gs.Leaderboard) -> None:

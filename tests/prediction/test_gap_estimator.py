@@ -279,7 +279,7 @@ def test_files_that_are_no_estimator_are_refused(tmp_path: Path) -> None:
     _estimator().fit(table, table["gap"]).save(path)
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"schema": 99}))
-    with pytest.raises(UnreadableFile, match="schema 1 or older; got 99, written by a newer gapscope"):
+    with pytest.raises(UnreadableFile, match="schema 2 or older; got 99, written by a newer gapscope"):
         GapEstimator.load(path)
     del content["fitted"]["coefficients"]
     path.write_text(json.dumps(content))

@@ -217,7 +217,7 @@ def test_random_states_are_left_alone() -> None:
         (least_squares, two_blobs(60), {"groups": [0, 1] * 30}, "got 60 samples in 2 groups"),
         (least_squares, two_blobs(60)[0], {}, "data must hold targets"),
         (least_squares, two_blobs(60), {"design": "halfs"}, "half and quarter"),
-        (least_squares, two_blobs(60), {"width": 0.0}, "width must lie in"),
+        (least_squares, two_blobs(60), {"max_interval_width": 0.0}, "max_interval_width must lie in"),
         (
             lambda x, y: "network",
             two_blobs(60),

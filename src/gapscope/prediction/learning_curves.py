@@ -275,7 +275,7 @@ def learning_curve(
     """
     check_choice("design", design, (AUTO, *DESIGNS))
     if max_interval_width is not None:
-        check_range("width", max_interval_width, 0, low_open=True)
+        check_range("max_interval_width", max_interval_width, 0, low_open=True)
     if data is None:
         if not isinstance(train_fn, RunSpec):
             raise InvalidInput("A recipe that is a function needs data; got none. Pass data=(x, y).")
