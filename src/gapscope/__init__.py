@@ -13,7 +13,7 @@ __all__ = [*__all__, "__version__"]  # noqa: F822 (given by `__getattr__`)
 # Names of version 0.3 that changed in 0.4: old -> where it is now. They warn, and go in 0.5.
 _RENAMED = {
     "AutomaticDropout": "penalties.AutomaticDropout",
-    "AutomaticStrength": "penalties.AutomaticStrength",
+    "AutomaticStrength": "training.AutomaticStrength",
     "EarlyLearningRegularization": "penalties.EarlyLearningRegularization",
     "GammaDecayPenalty": "penalties.GammaDecayPenalty",
     "GeneralizedCrossEntropy": "penalties.GeneralizedCrossEntropy",

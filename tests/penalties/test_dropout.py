@@ -10,8 +10,8 @@ from gapscope.base.errors import InvalidInput
 from gapscope.penalties.registry import make_penalty
 
 
-def rule(strength: float) -> gs.penalties.AutomaticStrength:
-    return gs.penalties.AutomaticStrength(start=strength, least=strength, most=strength)
+def rule(strength: float) -> gs.training.AutomaticStrength:
+    return gs.training.AutomaticStrength(start=strength, least=strength, most=strength)
 
 
 def problem() -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,4 +55,4 @@ def test_messages() -> None:
     with pytest.raises(InvalidInput, match=r"must be 'auto' or an AutomaticStrength; got 0\.5\. For a fixed"):
         make_penalty("automatic_dropout", {"strength": 0.5})
     with pytest.raises(InvalidInput, match=r"must be a probability below 1; got 1\. Pass AutomaticStrength\(start=0.3"):
-        gs.penalties.AutomaticDropout(gs.penalties.AutomaticStrength(most=1))
+        gs.penalties.AutomaticDropout(gs.training.AutomaticStrength(most=1))

@@ -1,6 +1,5 @@
-"""Penalties of the training loss, noise-robust losses, and strengths that adapt to memorization."""
+"""Penalties of the training loss, noise-robust losses, and dropout that adapts to memorization."""
 
-from gapscope.penalties.automatic_strength import AutomaticStrength as AutomaticStrength
 from gapscope.penalties.dropout import AutomaticDropout as AutomaticDropout
 from gapscope.penalties.gamma_decay import GammaDecayPenalty as GammaDecayPenalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty as GradientSimilarityPenalty

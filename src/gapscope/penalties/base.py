@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection.checks import check_finite, check_holds_numbers, check_hookable, check_module
 from gapscope.inspection.outputs import explain_torch_errors
-from gapscope.penalties.automatic_strength import AutomaticStrength
+from gapscope.penalties.strength import StrengthRule
 
 # Networks that a penalty has seen, which it does not look at again.
 _CHECKED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -36,7 +36,7 @@ class Penalty(ABC):
 
     needs_targets: bool = False
     strength: float
-    automatic: AutomaticStrength | None = None
+    automatic: StrengthRule | None = None
 
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from gapscope.base.errors import InvalidInput
-from gapscope.penalties.automatic_strength import AutomaticStrength, strength_of
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
+from gapscope.penalties.strength import StrengthRule, strength_of
 
 
 @register_penalty("automatic_dropout")
@@ -41,7 +41,7 @@ class AutomaticDropout(Penalty):
     (0.0, 0.3)
     """
 
-    def __init__(self, strength: Literal["auto"] | AutomaticStrength = "auto") -> None:
+    def __init__(self, strength: Literal["auto"] | StrengthRule = "auto") -> None:
         self.strength, self.automatic = strength_of(strength, "AutomaticDropout")
         if self.automatic is None:
             raise InvalidInput(

@@ -12,9 +12,9 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, chec
 from gapscope.batch_norm.gamma_decay.decay import Covariance, Metric, gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import quadratic
 from gapscope.inspection.outputs import checked_outputs
-from gapscope.penalties.automatic_strength import check_fixed
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
+from gapscope.penalties.strength import check_fixed
 
 
 @register_penalty("gamma_decay")

@@ -23,9 +23,9 @@ from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import one_hot_cotangents, square_norms
 from gapscope.gradients.verification import verify
 from gapscope.inspection.outputs import checked_outputs
-from gapscope.penalties.automatic_strength import AutomaticStrength, strength_of
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
+from gapscope.penalties.strength import StrengthRule, strength_of
 
 # How often (in applied steps) a penalty looks whether it has collapsed the network; how many looks in a row, and how
 # little probabilities may differ between samples, until it says that the network does not learn. BatchNorm in training
@@ -103,7 +103,7 @@ class GradientSimilarityPenalty(Penalty):
 
     def __init__(
         self,
-        strength: float | Literal["auto"] | AutomaticStrength,
+        strength: float | Literal["auto"] | StrengthRule,
         *,
         kind: Literal["trace", "logdet"] = "trace",
         method: Literal["probe", "exact"] = "probe",

@@ -16,9 +16,9 @@ from gapscope.gradients.input_gradients import input_gradient
 from gapscope.gradients.probes import ProbeSource, probe_scale
 from gapscope.gradients.traces import one_hot_cotangents
 from gapscope.inspection.outputs import checked_outputs, eager_mode, unwrapped
-from gapscope.penalties.automatic_strength import check_fixed
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
+from gapscope.penalties.strength import check_fixed
 
 
 def differentiable_inputs(inputs: Tensor) -> Tensor:

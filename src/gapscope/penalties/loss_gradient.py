@@ -17,10 +17,10 @@ from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_bat
 from gapscope.gradients.input_gradients import input_gradient
 from gapscope.inspection.losses import default_loss
 from gapscope.inspection.outputs import eager_mode, unwrapped
-from gapscope.penalties.automatic_strength import AutomaticStrength, check_fixed, strength_of
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.input_jacobian import differentiable_inputs
 from gapscope.penalties.registry import register_penalty
+from gapscope.penalties.strength import StrengthRule, check_fixed, strength_of
 
 
 def _joint_square(gradient: Tensor, network: DistributedDataParallel) -> Tensor:
@@ -65,7 +65,7 @@ class LossGradientPenalty(Penalty):
 
     def __init__(
         self,
-        strength: float | Literal["auto"] | AutomaticStrength,
+        strength: float | Literal["auto"] | StrengthRule,
         *,
         wrt: Literal["parameters", "inputs"] = "parameters",
         every: int = 1,

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.inspection.outputs import as_real
-from gapscope.penalties.automatic_strength import AutomaticStrength, strength_of
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
+from gapscope.penalties.strength import StrengthRule, strength_of
 
 
 @register_penalty("weight")
@@ -29,8 +29,8 @@ class L2Penalty(Penalty):
     9.0
     """
 
-    def __init__(self, strength: float | Literal["auto"] | AutomaticStrength) -> None:
-        self.strength, self.automatic = strength_of(strength, "WeightPenalty")
+    def __init__(self, strength: float | Literal["auto"] | StrengthRule) -> None:
+        self.strength, self.automatic = strength_of(strength, "L2Penalty")
 
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any

@@ -44,13 +44,6 @@ TOLERANCE = 0.06
 BAND = 0.2
 RISE, FALL = 0.8, 0.35
 GUARD, GUARDED = 0.5, 0.25
-# start, least, most of "auto"
-LIMITS = {
-    "GradientSimilarityPenalty": (0.003, 0.0005, 0.0125),
-    "WeightPenalty": (0.003, 0.0005, 0.0125),
-    "LossGradientPenalty": (0.1, 0.01, 0.5),
-    "AutomaticDropout": (0.3, 0.05, 0.7),
-}
 
 
 def memorization_stats(
@@ -262,44 +255,3 @@ class AutomaticStrength:
         self._kept = {
             name.removeprefix("untrained."): tensor for name, tensor in state.items() if name.startswith("untrained.")
         }
-
-
-def strength_of(given: float | str | AutomaticStrength, penalty: str) -> tuple[float, AutomaticStrength | None]:
-    """Read the `strength` of a penalty.
-
-    Args:
-        given: A number, "auto", or an AutomaticStrength.
-        penalty: Name of its class: "auto" has its limits.
-
-    Returns:
-        The strength to begin with, and what sets it, if anything does.
-
-    Raises:
-        InvalidInput: It is a negative number, or another word.
-    """
-    if isinstance(given, str):
-        if given != "auto":
-            raise InvalidInput(f"strength of {penalty} must be a number, 0 or larger, or 'auto'; got {given!r}.")
-        start, least, most = LIMITS[penalty]
-        given = AutomaticStrength(start=start, least=least, most=most)
-    if isinstance(given, AutomaticStrength):
-        return given.strength, given
-    check_range(f"strength of {penalty}", given, 0)
-    return given, None
-
-
-def check_fixed(given: object, penalty: str) -> None:
-    """Raise unless the `strength` of a penalty that cannot set it itself is a number, 0 or larger.
-
-    Args:
-        given: The strength.
-        penalty: Name of its class.
-
-    Raises:
-        InvalidInput: It is "auto", or no such number.
-    """
-    if given == "auto" or isinstance(given, AutomaticStrength):
-        raise InvalidInput(
-            f"strength of {penalty} must be a number, 0 or larger; got 'auto', which {', '.join(LIMITS)} have."
-        )
-    check_range(f"strength of {penalty}", given, 0)  # type: ignore[arg-type]

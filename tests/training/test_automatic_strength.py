@@ -17,9 +17,10 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.input_packing import pack_inputs
 from gapscope.data import inject_label_noise
 from gapscope.inspection.network_adapter import NetworkAdapter
-from gapscope.penalties.automatic_strength import FALL, LIMITS, RISE, AutomaticStrength, memorization_stats
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import make_penalty
+from gapscope.penalties.strength import LIMITS
+from gapscope.training.automatic_strength import FALL, RISE, AutomaticStrength, memorization_stats
 
 
 def test_what_is_learnt_by_heart_by_hand() -> None:
@@ -80,7 +81,7 @@ def same(a: nn.Module, b: nn.Module) -> bool:
     ("name", "make"),
     [
         ("GradientSimilarityPenalty", gs.GradientSimilarityPenalty),
-        ("WeightPenalty", gs.penalties.L2Penalty),
+        ("L2Penalty", gs.penalties.L2Penalty),
         ("LossGradientPenalty", gs.penalties.LossGradientPenalty),
         ("AutomaticDropout", gs.penalties.AutomaticDropout),
     ],
@@ -192,7 +193,7 @@ def test_messages() -> None:
     with pytest.raises(InvalidInput, match=r"by the inputs must be a number.*got 'auto', which GradientSimilarity"):
         gs.penalties.LossGradientPenalty("auto", wrt="inputs")
     for name, options in (("input_jacobian", {}), ("gamma_decay", {"batch_size": 10})):
-        with pytest.raises(InvalidInput, match=r"must be a number, 0 or larger; got 'auto', which .*WeightPenalty"):
+        with pytest.raises(InvalidInput, match=r"must be a number, 0 or larger; got 'auto', which .*L2Penalty"):
             make_penalty(name, {"strength": "auto", **options})
     with pytest.raises(InvalidInput, match="between `least` and `most`"):
         AutomaticStrength(start=0.1)
