@@ -120,7 +120,7 @@ def test_the_population_is_a_random_part_of_the_training_samples(problem: Proble
 def test_decay_comes_beside_the_penalties_of_the_recipe(problem: Problem) -> None:
     weight = {"training.penalties": [{"name": "weight", "options": {"strength": 0.1}}]}
     kinds = [type(item).__name__ for item in penalties_of(BASE.replace(DECAY | weight), problem)]
-    assert kinds == ["WeightPenalty", "GammaDecayPenalty"]
+    assert kinds == ["L2Penalty", "GammaDecayPenalty"]
     assert penalties_of(BASE.replace(POPULATION), problem) == []
 
 

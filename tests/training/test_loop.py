@@ -450,9 +450,9 @@ def test_weights_that_are_not_finite_after_the_last_step_are_a_divergence() -> N
 
 def test_wrong_samples_get_one_sentence() -> None:
     x = torch.randn(6, 4)
-    with pytest.raises(InvalidInput, match="Training needs targets"):
+    with pytest.raises(InvalidInput, match="must hold targets"):
         train(some_network(), Samples(x), TrainingSpec())
-    with pytest.raises(InvalidInput, match="smaller than the network's number of outputs, 3; got 7"):
+    with pytest.raises(InvalidInput, match="smaller than the number of classes, 3; got 7"):
         train(some_network(), Samples(x, torch.tensor([0, 1, 2, 7, 1, 0])), TrainingSpec())
     with pytest.raises(InvalidInput, match="must have the shape of the outputs"):
         train(some_network(), Samples(x, torch.randn(6, 2)), TrainingSpec())

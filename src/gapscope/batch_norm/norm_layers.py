@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, NotYetSupported, did_you_mean
 from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
 from gapscope.batch_norm.layers.population import PopulationNorm1d, PopulationNorm2d, PopulationNorm3d
-from gapscope.inspection.hooks import Weighted, forward_hooks
+from gapscope.inspection.hooks import Weighted, forward_hooks, named_modules
 
 BATCH_KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 POPULATION_KINDS = (PopulationNorm1d, PopulationNorm2d, PopulationNorm3d)
@@ -64,7 +64,7 @@ def batch_norm_layers(
         InvalidInput: A name is unknown, or a layer keeps no running statistics.
     """
     listed = ", ".join(kind.__name__ for kind in kinds)
-    found = {name: module for name, module in network.named_modules() if type(module) in kinds}
+    found = {name: module for name, module in named_modules(network).items() if type(module) in kinds}
     layers = select_layers(found, names, f"normalisation layers ({listed})")
     for name, layer in layers.items():
         if layer.running_mean is None:
@@ -127,7 +127,7 @@ def preceding_layers(network: nn.Module, layers: dict[str, Any], x: Tensor) -> d
         if sources:
             fed_by[name] = sources[-1]
 
-    linear = {name: module for name, module in network.named_modules() if isinstance(module, Weighted)}
+    linear = {name: module for name, module in named_modules(network).items() if isinstance(module, Weighted)}
     with forward_hooks(linear, remember), forward_hooks(layers, look_up, before=True), torch.no_grad():
         network(x)
     sources = list(fed_by.values())

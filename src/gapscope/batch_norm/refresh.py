@@ -9,18 +9,36 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from gapscope.base.containers import LABEL_NAMES
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.base.input_packing import InputLayout, pack_inputs
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import as_samples, slices
+from gapscope.base.type_guards import is_mapping
 from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.batch_norm.norm_layers import BATCH_NORMS, POPULATION_KINDS, batch_norm_layers, in_forward_order
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.moments import ChannelMoments
+from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
 
 
 class _StopForward(Exception):
     """The layer whose statistics are wanted was reached; the rest of the forward pass is not needed."""
+
+
+def _pack_batch(batch: Any) -> tuple[Tensor, InputLayout | None]:
+    """Inputs of a batch of a loader as one tensor, with their layout if they are several."""
+    inputs = batch[0] if isinstance(batch, list | tuple) else batch
+    if isinstance(inputs, Tensor):
+        return inputs, None
+    if is_mapping(inputs):
+        inputs = {
+            str(name): part for name, part in inputs.items() if isinstance(part, Tensor) and name not in LABEL_NAMES
+        }
+    if not inputs:
+        raise InvalidInput(f"A loader must yield tensors of inputs; got a batch of type {type(batch).__name__}.")
+    return pack_inputs(inputs)
 
 
 class _InputStream:
@@ -35,21 +53,24 @@ class _InputStream:
             self.random_state = torch.get_rng_state()
             return
         self.loader = None
-        inputs = as_samples(data).inputs
+        whole = as_samples(data)
+        inputs = whole.inputs
         if len(inputs) > samples:
             inputs = inputs[torch.randperm(len(inputs), generator=resolve_generator(generator))[:samples]]
-        self.inputs, self.chunk_size = inputs, samples_per_pass(network, inputs, chunk_size)
+        # an adapter reads the layout of the inputs itself
+        self.inputs, self.layout = inputs, None if isinstance(network, NetworkAdapter) else whole.form
+        self.chunk_size = samples_per_pass(_caller(network, self.layout), inputs, chunk_size)
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[tuple[Tensor, InputLayout | None]]:
         if self.loader is None:
-            yield from (self.inputs[part] for part in slices(len(self.inputs), self.chunk_size))
+            yield from ((self.inputs[part], self.layout) for part in slices(len(self.inputs), self.chunk_size))
             return
         # A shuffling loader draws its order from the global state: the same state gives the same samples again.
         torch.set_rng_state(self.random_state)
         seen = 0
         for batch in self.loader:
-            inputs = batch[0] if isinstance(batch, list | tuple) else batch
-            yield inputs[: self.limit - seen]
+            inputs, layout = _pack_batch(batch)
+            yield inputs[: self.limit - seen], layout
             seen += len(inputs)
             if seen >= self.limit:
                 return
@@ -57,6 +78,11 @@ class _InputStream:
     @property
     def is_one_chunk(self) -> bool:
         return self.loader is None and len(self.inputs) <= self.chunk_size
+
+
+def _caller(network: nn.Module, layout: InputLayout | None) -> nn.Module:
+    """What takes the packed inputs of a batch."""
+    return network if layout is None else NetworkAdapter(network, layout)
 
 
 def _write(name: str, layer: Any, moments: ChannelMoments) -> None:
@@ -75,7 +101,7 @@ def _measure(network: nn.Module, layers: dict[str, Any], stream: _InputStream) -
     first = next(iter(stream), None)
     if first is None:
         raise InvalidInput("data must hold at least one sample; the loader is empty.")
-    order = in_forward_order(network, layers, prepare_inputs(network, first[:1]))
+    order = in_forward_order(_caller(network, first[1]), layers, prepare_inputs(network, first[0][:1]))
     for group in [order] if stream.is_one_chunk else [[name] for name in order]:
         moments = {name: ChannelMoments() for name in group}
 
@@ -88,9 +114,9 @@ def _measure(network: nn.Module, layers: dict[str, Any], stream: _InputStream) -
             _write(name, layer, moments[name])
 
         with forward_hooks({name: layers[name] for name in group}, take_in, before=True), torch.no_grad():
-            for inputs in stream:
+            for inputs, layout in stream:
                 try:
-                    network(prepare_inputs(network, inputs))
+                    _caller(network, layout)(prepare_inputs(network, inputs))
                 except _StopForward:
                     continue
         for name in group:

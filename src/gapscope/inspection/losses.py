@@ -27,8 +27,16 @@ def class_logits(outputs: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(outputs), outputs], 1) if outputs.shape[1:] == (1,) else outputs
 
 
+def _with_positions(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Outputs [n, K * P], all positions of the first class first, as [n, K, P] for labels [n, ...] of P positions."""
+    positions = labels[0].numel() if labels.ndim > 1 else 1
+    if outputs.ndim == 2 and positions > 1 and outputs.shape[1] % positions == 0:
+        return outputs.reshape(len(outputs), -1, *labels.shape[1:])
+    return outputs
+
+
 def _cross_entropy(outputs: Tensor, labels: Tensor, reduction: str) -> Tensor:
-    outputs = class_logits(outputs)
+    outputs = class_logits(_with_positions(outputs, labels))
     if labels.dtype != torch.int64 or labels.shape != (len(outputs), *outputs.shape[2:]):
         raise InvalidInput(
             f"Class labels must be int64 of shape {[len(outputs), *outputs.shape[2:]]}, one a row of outputs; "

@@ -234,6 +234,8 @@ def _check_outputs(prepared: Ready) -> None:
 
 def _adapt(network: Any, samples: Samples) -> Ready:
     """Look at a network once and make it take one tensor."""
+    if isinstance(network, NetworkAdapter) and samples.form is not None and samples.form is not network.form:
+        network = network.network  # adapted to other samples, whose inputs it holds
     if isinstance(network, NetworkAdapter):
         outputs, _ = _first_outputs(network, replace(samples, form=None))
         return Ready(network.network, network, samples, outputs.shape[1], samples.notes)

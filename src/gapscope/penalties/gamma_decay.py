@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.batch_norm.gamma_decay.decay import Covariance, Metric, gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import quadratic
+from gapscope.inspection.hooks import module_named
 from gapscope.inspection.outputs import checked_outputs
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
@@ -109,11 +110,14 @@ class GammaDecayPenalty(Penalty):
                     "Call penalty(network, x, y), or give it data."
                 )
             with torch.autocast(outputs.device.type, enabled=False):
-                self._measure(network, (inputs.detach(), targets) if self.data is None else self.data)
+                if self.data is None:
+                    self._measure(network, (inputs.detach(), targets))
+                else:
+                    self._measure(getattr(network, "adapted_from", network), self.data)
         self._calls += 1
         total = outputs.new_zeros(())
         for name, rate in self._rates.items():
-            weight: Any = network.get_submodule(name).weight
+            weight: Any = module_named(network, name).weight
             total = total + quadratic(weight, rate.to(weight))
         return self.strength * self.missing * total
 
@@ -122,7 +126,7 @@ class GammaDecayPenalty(Penalty):
             network, data, batch_size=self.batch_size, metric=self.metric, covariance=self.covariance,
             draws=self.draws, replacement=True, generator=self._generator,
         )  # fmt: skip
-        scaled = {name: layer for name, layer in decay.items() if network.get_submodule(name).weight is not None}
+        scaled = {name: layer for name, layer in decay.items() if module_named(network, name).weight is not None}
         if not scaled:
             raise NotMeasurable("GammaDecayPenalty needs normalisation layers with gamma; these have affine=False.")
         for name, layer in scaled.items():

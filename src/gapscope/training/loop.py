@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from gapscope.base.errors import InvalidInput, NotWritten
+from gapscope.base.errors import NotWritten
 from gapscope.base.randomness import derive_seed
-from gapscope.base.samples import Samples, as_samples
+from gapscope.base.samples import as_samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.inspection.losses import evaluate
-from gapscope.inspection.outputs import check_labels, checked_outputs, device_of
+from gapscope.inspection.outputs import device_of
+from gapscope.inspection.validation import ready
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import make_penalty
 from gapscope.results.records import Status
@@ -43,18 +43,6 @@ class TrainingResult:
     stop_reason: str
     history: Sequence[dict[str, Any]] = field(default_factory=list)
     execution: str = ""
-
-
-def _check_samples(network: nn.Module, samples: Samples) -> None:
-    if samples.targets is None:
-        raise InvalidInput("Training needs targets; got inputs alone. Pass data as (x, y).")
-    if samples.is_classification:
-        x = samples.inputs[:2].to(device_of(network))
-        training = network.training
-        with torch.no_grad(), torch.random.fork_rng():
-            outputs = checked_outputs(network.eval()(x), len(x))
-        network.train(training)
-        check_labels(samples.targets, outputs.shape[1])
 
 
 def _stop_reason(settings: TrainingSpec, history: Sequence[dict[str, Any]]) -> str:
@@ -95,11 +83,14 @@ class Training:
     ) -> None:
         # loaders that shuffle and random transforms draw from the global state: the same seed reads the same samples
         with reproducible(device_of(network), derive_seed(seed, "data")):
-            self.samples, self.held_out = as_samples(data), None if test is None else as_samples(test)
-        _check_samples(network, self.samples)
+            samples, held_out = as_samples(data), None if test is None else as_samples(test)
+        prepared = ready(network, samples, needs=("targets", "outputs"))
+        self.samples = prepared.samples
+        self.held_out = None if held_out is None else ready(network, held_out, needs=("targets", "outputs"))
         if penalties is None:
             penalties = [make_penalty(item.name, item.options) for item in settings.penalties]
-        self.run = TrainingState(network, settings, penalties, seed, on_epoch)
+        called = network if prepared.network is prepared.bare else prepared.network
+        self.run = TrainingState(network, settings, penalties, seed, on_epoch, called=called)
         self.seed, self.folder, self.on_epoch, self.on_batch = seed, folder, on_epoch, on_batch
         self._kept = None if folder is None else CheckpointWriter(folder)
         self.history: list[dict[str, Any]] = []
@@ -125,12 +116,14 @@ class Training:
             row: What the pass over the samples gave; None if it diverged.
             start: When it began.
         """
-        network, history = self.run.network.eval(), self.history
+        network, history = self.run.network, self.history
+        self.run.called.eval()
         if row is None:
             self._end("diverged", f"loss not finite in epoch {len(history) + 1}")
             return
         if self.held_out is not None:
-            row |= {f"test_{name}": value for name, value in evaluate(network, self.held_out).items()}
+            scores = evaluate(self.held_out.network, self.held_out.samples)
+            row |= {f"test_{name}": value for name, value in scores.items()}
         if self.on_epoch is not None:
             self.on_epoch(network, row)
         row["seconds"] = round(time.perf_counter() - start, 4)
@@ -194,8 +187,8 @@ def train(
 
     Args:
         network: Trained in place, on the device it is on; left in evaluation mode.
-        data: Training data: a pair (x, y), Samples, a Dataset or a DataLoader. It is read once and held in
-            memory; random transforms are applied once, a shuffled order depends on the seed alone.
+        data: Training data in any form that `gapscope.measure` takes. It is read once and held in memory; random
+            transforms are applied once, and a shuffled order depends on the seed alone.
         settings: Everything about optimisation.
         seed: Seed of the order of samples and of dropout masks (the initial weights are the network's own).
         test: Data in any of these forms, scored after every epoch, never trained on and never used to stop.

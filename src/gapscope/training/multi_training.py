@@ -39,6 +39,8 @@ def stacking_obstacle(training: Training) -> str:
         for name, module in run.network.named_modules()
         if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     ]
+    if run.called is not run.network:
+        return "the network takes several inputs or returns more than a tensor [n, K]"
     if run.mixed:
         return "mixed precision scales each network's loss by itself"
     if penalties:

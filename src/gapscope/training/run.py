@@ -14,7 +14,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.data.augmentation import flip_shift_rotate
-from gapscope.inspection.losses import default_loss
+from gapscope.inspection.losses import class_logits, default_loss
 from gapscope.inspection.outputs import checked_outputs, device_of
 from gapscope.penalties.base import Penalty, forward_with_penalties
 from gapscope.penalties.robust_losses import make_loss
@@ -76,9 +76,18 @@ class TrainingState:
     """The state of one training: what a checkpoint holds."""
 
     def __init__(
-        self, network: nn.Module, settings: TrainingSpec, penalties: Sequence[Penalty], seed: int, watcher: Any
+        self,
+        network: nn.Module,
+        settings: TrainingSpec,
+        penalties: Sequence[Penalty],
+        seed: int,
+        watcher: Any,
+        *,
+        called: nn.Module | None = None,
     ) -> None:
         self.network, self.settings, self.penalties = network, settings, penalties
+        # what takes one tensor of inputs and returns outputs [n, K]: an adapter if the network itself does not
+        self.called = network if called is None else called
         # a monitor is resumed with the training that it watches
         self.watcher = watcher if hasattr(watcher, "load_state_dict") else None
         self.device = device_of(network)
@@ -100,7 +109,7 @@ class TrainingState:
     def step(self, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One optimisation step; returns outputs, loss, penalty and number of right predictions of the batch."""
         with torch.autocast("cuda", dtype=torch.float16, enabled=self.mixed):
-            outputs, penalty = forward_with_penalties(self.network, x, y, self.penalties)
+            outputs, penalty = forward_with_penalties(self.called, x, y, self.penalties)
             loss = self.loss(checked_outputs(outputs, len(x)), y, indices)
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(loss + penalty).backward()
@@ -109,14 +118,15 @@ class TrainingState:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.gradient_clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        right = (outputs.detach().argmax(1) == y).sum() if not y.is_floating_point() else torch.zeros(())
+        has_classes = not y.is_floating_point() and y.ndim == 1
+        right = (class_logits(outputs.detach()).argmax(1) == y).sum() if has_classes else torch.zeros(())
         return outputs.detach(), loss.detach(), penalty.detach(), right
 
     def train_epoch(self, samples: Samples, on_batch: OnBatch | None = None) -> dict[str, float] | None:
         """One pass over the samples; None as soon as the loss is not finite."""
         settings, n = self.settings, len(samples)
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
-        self.network.train()
+        self.called.train()
         rate = settings.learning_rate
         n_batches = max(1, math.ceil(n / settings.batch_size))
         for number, indices in enumerate(batches(n, settings.batch_size, self.order)):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData, require_targets
+from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData, prepare
 from gapscope.inspection.losses import sample_losses
 
 
@@ -26,7 +26,21 @@ def test_a_batch_is_any_choice_of_samples() -> None:
     assert torch.equal(x, samples.inputs[[7, 2]]) and y.tolist() == [7, 2]
 
 
-def test_targets_are_needed() -> None:
-    with pytest.raises(InvalidInput, match=r"data must hold targets; got inputs alone. Pass \(x, y\)"):
-        require_targets(torch.zeros(3, 2))
-    assert len(require_targets((torch.zeros(3, 2), torch.zeros(3, 1)))) == 3
+class TwoInputs(nn.Module):
+    """Adds two inputs, and returns its logits in a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, *, left: Tensor, right: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.layer(left + right)}
+
+
+def test_targets_are_needed_and_networks_of_several_inputs_are_adapted() -> None:
+    network, x, y = TwoInputs(), torch.randn(3, 2), torch.tensor([0, 1, 0])
+    with pytest.raises(InvalidInput, match="must hold targets"):
+        prepare(network, {"left": x, "right": x})
+    adapted, samples = prepare(network, {"left": x, "right": 2 * x, "labels": y})
+    assert torch.equal(adapted(samples.inputs), network.layer(3 * x))
+    assert len(samples) == 3

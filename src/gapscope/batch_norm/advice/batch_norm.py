@@ -13,7 +13,7 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.advice.dropout import DropoutLoss, name_of_last_linear_layer
 from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularization, is_significantly_positive
-from gapscope.batch_norm.gamma_decay.evaluation_data import require_targets
+from gapscope.batch_norm.gamma_decay.evaluation_data import prepare
 from gapscope.batch_norm.gamma_decay.measured_excess import ALL_LAYERS, BatchNormExcess, batch_norm_excess
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
@@ -124,7 +124,7 @@ def advise_batch_norm(
     >>> advise_batch_norm(layer, (u, u), batch_size=20, new_batch_size=100).ghost_size
     20
     """
-    samples = require_targets(data)
+    network, samples = prepare(network, data)
     _check(samples, batch_size, new_batch_size)
     exact = _exact_copy(network, samples, chunk_size)
     rows = batch_norm_excess(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, did_you_mean
 from gapscope.base.samples import Samples, slices
-from gapscope.inspection.hooks import Weighted, forward_hooks
+from gapscope.inspection.hooks import Weighted, forward_hooks, named_modules
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
 from gapscope.results.estimate import Estimate
@@ -34,7 +34,7 @@ def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
         NotMeasurable: There is no such layer.
     """
     order: list[str] = []
-    found = {name: module for name, module in network.named_modules() if isinstance(module, Weighted)}
+    found = {name: module for name, module in named_modules(network).items() if isinstance(module, Weighted)}
     with inspection_mode(network), forward_hooks(found, lambda name, *_: order.append(name)), torch.no_grad():
         network(prepare_inputs(network, samples.inputs[:1]))
     if not order:
@@ -76,7 +76,7 @@ class DropoutLoss:
     ) -> None:
         if samples.targets is None:
             raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
-        known = dict(network.named_modules())
+        known = named_modules(network)
         for name in layers:
             if name not in known or not name:
                 raise InvalidInput(

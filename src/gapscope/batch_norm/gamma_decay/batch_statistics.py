@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.base.samples import Samples, as_samples, slices
+from gapscope.base.samples import Samples, slices
 from gapscope.batch_norm.gamma_decay.curvature import normalised_input
 from gapscope.batch_norm.gamma_decay.measured_excess import random_batches
 from gapscope.batch_norm.norm_layers import batch_norm_layers
@@ -26,6 +26,7 @@ from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
+from gapscope.inspection.validation import ready
 from gapscope.results.result import RowResult
 
 if TYPE_CHECKING:
@@ -219,7 +220,8 @@ def batch_statistics(
     >>> round(10 * rows[0].measured.item(), 1), round(10 * rows[0].predicted.item(), 3)
     (1.0, 0.991)
     """
-    samples = as_samples(data)
+    prepared = ready(network, data)
+    network, samples = prepared.network, prepared.samples
     n = len(samples)
     for size in batch_sizes:
         check_range("batch_sizes (at least 2, below the number of samples)", size, 2, n - 1)

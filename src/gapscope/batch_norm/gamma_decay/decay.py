@@ -19,7 +19,7 @@ from gapscope.batch_norm.gamma_decay.curvature import (
     output_hessian_factor,
     tapped_forward,
 )
-from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData, require_targets
+from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData, prepare
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay, LayerDecay
 from gapscope.batch_norm.gamma_decay.length_factors import euclidean_length_factors
 from gapscope.batch_norm.gamma_decay.sampled_decay import even_loss_excess
@@ -205,7 +205,7 @@ def gamma_decay(
     0.1
     """
     _check_options(metric, curvature, covariance, draws, noise_draws)
-    samples = require_targets(data)
+    network, samples = prepare(network, data, loss)
     generator = resolve_generator(generator)
     with inspection_mode(network):
         found = batch_norm_layers(network, layers)

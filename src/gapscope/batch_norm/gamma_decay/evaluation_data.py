@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput
-from gapscope.base.samples import Samples, as_samples, slices
+from gapscope.base.samples import Samples, slices
 from gapscope.inspection.losses import Loss
 from gapscope.inspection.outputs import prepare_inputs
+from gapscope.inspection.validation import ready
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,19 @@ class EvaluationData:
             yield part, *self.batch(part)
 
 
-def require_targets(data: Any) -> Samples:
-    """Return data as samples that have targets.
+def prepare(network: nn.Module, data: Any, loss: Loss | None = None) -> tuple[nn.Module, Samples]:
+    """Validate a network with data that have targets, and adapt the network to one tensor of inputs.
 
     Args:
+        network: The network.
         data: Inputs with targets in any form.
+        loss: The caller's own loss, which may take targets of another shape than the outputs; None for the default.
 
     Returns:
-        The samples.
+        The network that takes one tensor, and the samples.
 
     Raises:
-        InvalidInput: There are no targets.
+        InvalidInput: There are no targets, or the default loss does not take them.
     """
-    samples = as_samples(data)
-    if samples.targets is None:
-        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
-    return samples
+    prepared = ready(network, data, needs=("targets",) if loss is not None else ("targets", "outputs"))
+    return prepared.network, prepared.samples

@@ -15,12 +15,12 @@ from gapscope.base.errors import check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.batch_norm.gamma_decay.curvature import tapped_forward
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
-from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData, require_targets
+from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData, prepare
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay
 from gapscope.batch_norm.layers.ghost import normalize_parts
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
-from gapscope.inspection.hooks import forward_hooks
+from gapscope.inspection.hooks import forward_hooks, module_named
 from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import inspection_mode, samples_per_pass
 from gapscope.results.estimate import Estimate
@@ -192,7 +192,7 @@ def batch_norm_excess(
     >>> abs(row.ratio - 1) < 0.15
     True
     """
-    samples = require_targets(data)
+    network, samples = prepare(network, data, loss)
     for size in batch_sizes:
         check_range("batch_sizes (at least 2, below the number of samples)", size, 2, len(samples) - 1)
     generator, loss = resolve_generator(generator), loss or sample_losses
@@ -209,7 +209,7 @@ def batch_norm_excess(
     rows = []
     with inspection_mode(network):
         chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network)
-        in_layers = {name: network.get_submodule(name) for name in in_order}
+        in_layers = {name: module_named(network, name) for name in in_order}
         comparison = _Comparison(EvaluationData(network, in_layers, samples, loss, chunk_size), decays[batch_sizes[0]])
         wanted = [*in_order, ALL_LAYERS] if len(in_order) > 1 else in_order
         with progress("batch statistics", len(wanted) * len(decays)) as bar:
