@@ -22,7 +22,7 @@ class _Classifier(pl.LightningModule):
         self.penalty = gs.GradientSimilarityPenalty(0.001)
 
     def training_step(self, batch, index):
-        outputs, value = self.penalty.with_outputs(self.model, batch[0])
+        outputs, value = self.penalty.forward_with_penalty(self.model, batch[0])
         return nn.functional.cross_entropy(outputs, batch[1]) + value
 
     def configure_optimizers(self):

@@ -44,7 +44,7 @@ class Work:
     def penalised(self, penalty: Penalty, calls: int = 1) -> None:
         """Training steps with a penalty that shares the forward pass."""
         for _ in range(calls):
-            outputs, value = penalty.with_outputs(self.network, self.x, self.y)
+            outputs, value = penalty.forward_with_penalty(self.network, self.x, self.y)
             self.step(F.cross_entropy(outputs, self.y) + value)
 
     def jacobian(self, parameters: dict[str, Tensor]) -> Tensor:

@@ -85,7 +85,7 @@ def trained(name: str, optimizer_name: str, strength: float, seed: int, setting:
         warnings.simplefilter("always")
         for _ in range(setting["epochs"]):
             for part in torch.randperm(len(x)).split(setting["batch"]):
-                outputs, value = penalty.with_outputs(network, x[part]) if penalty else (network(x[part]), 0.0)
+                outputs, value = penalty.forward_with_penalty(network, x[part]) if penalty else (network(x[part]), 0.0)
                 optimizer.zero_grad()
                 (functional.cross_entropy(outputs, y[part]) + value).backward()
                 optimizer.step()

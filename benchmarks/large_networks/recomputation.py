@@ -70,7 +70,7 @@ def worked(work: str, network: Any, x: Any) -> float:
     if work == WORKS[1]:
         generator = torch.Generator().manual_seed(0)
         return float(ntk_trace(network, x, method="probe", generator=generator))
-    outputs, value = GradientSimilarityPenalty(0.001).with_outputs(network, x, y)
+    outputs, value = GradientSimilarityPenalty(0.001).forward_with_penalty(network, x, y)
     (torch.nn.functional.cross_entropy(outputs, y) + value).backward()
     return float(value.detach())
 

@@ -108,7 +108,7 @@ def _penalty_step(network: Any, x: Any) -> dict[str, float]:
     def step() -> float:
         started = time.process_time()
         network.zero_grad()
-        outputs, value = penalty.with_outputs(network, x, y)
+        outputs, value = penalty.forward_with_penalty(network, x, y)
         (torch.nn.functional.cross_entropy(outputs, y) + value).backward()
         return time.process_time() - started
 

@@ -18,7 +18,8 @@ def test_floats_of_one_type_lie_side_by_side() -> None:
 def test_others_are_kept_whole_and_found_by_row() -> None:
     ids, weights = torch.arange(10).reshape(5, 2), torch.randn(5, 4)
     x, form = pack_inputs((ids, weights))
-    assert x.tolist() == [[i] for i in range(5)] and form.names is None
+    # row numbers are below 0, so that an embedding refuses them
+    assert x.tolist() == [[-1 - i] for i in range(5)] and form.names is None
     found = form.unpack(x[torch.tensor([3, 0])])
     assert torch.equal(found[0], ids[[3, 0]]) and torch.equal(found[1], weights[[3, 0]])
 

@@ -193,7 +193,7 @@ def _penalised(case: Sentence, network: nn.Module, right: Truth) -> Questions:
         return {}
 
     def row(**options: Any) -> Tensor:
-        outputs, value = GradientSimilarityPenalty(1.0, reduction="sum", **options).with_outputs(network, x)
+        outputs, value = GradientSimilarityPenalty(1.0, reduction="sum", **options).forward_with_penalty(network, x)
         with torch.no_grad():
             same = float((outputs - network(x)).abs().max() <= TOLERANCE[case.dtype])
         return torch.cat([gradient(value, network).double(), value.detach().double()[None], torch.tensor([same])])

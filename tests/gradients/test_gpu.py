@@ -52,7 +52,7 @@ def test_mixed_precision_with_a_gradient_scaler(dtype: torch.dtype) -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10)
     with torch.autocast("cuda", dtype=dtype):
-        outputs, value = penalty.with_outputs(network, x)
+        outputs, value = penalty.forward_with_penalty(network, x)
         loss = F.cross_entropy(outputs, y) + value
     assert outputs.dtype == dtype and value.dtype == torch.float32
     scaler.scale(loss).backward()

@@ -119,7 +119,7 @@ def test_what_no_faster_way_follows_is_right_and_said_once() -> None:
     with pytest.warns(
         SlowGradients, match=r"by mixer are computed one backward pass a sample.*requires_grad_\(False\)"
     ):
-        outputs, value = penalty.with_outputs(network, x)
+        outputs, value = penalty.forward_with_penalty(network, x)
     parameters = list(network.parameters())
     rows = [torch.autograd.grad(output, parameters, create_graph=True) for output in outputs.flatten()]
     expected = torch.stack([gradient.square().sum() for row in rows for gradient in row]).sum()

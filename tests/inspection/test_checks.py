@@ -18,7 +18,7 @@ Y = torch.arange(20) % 2
 
 
 def _penalised(network: Any, x: Tensor) -> Any:
-    return gs.GradientSimilarityPenalty(0.1).with_outputs(network, x)
+    return gs.GradientSimilarityPenalty(0.1).forward_with_penalty(network, x)
 
 
 VERBS: dict[str, Callable[[Any, Tensor], Any]] = {

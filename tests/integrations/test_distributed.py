@@ -108,7 +108,7 @@ def _trained_by_lightning(folder: str, strength: float, rank: int, devices: int)
             self.penalty = _penalty(strength)
 
         def training_step(self, batch: Any, index: int) -> Tensor:
-            outputs, value = self.penalty.with_outputs(self.model, batch[0])
+            outputs, value = self.penalty.forward_with_penalty(self.model, batch[0])
             return nn.functional.cross_entropy(outputs, batch[1]) + value
 
         def configure_optimizers(self) -> Any:

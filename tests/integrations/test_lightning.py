@@ -171,7 +171,7 @@ class Penalised(Module):
         self.penalty = penalty
 
     def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        outputs, value = self.penalty.with_outputs(self.net, batch[0])
+        outputs, value = self.penalty.forward_with_penalty(self.net, batch[0])
         return nn.functional.cross_entropy(outputs, batch[1]) + value
 
 

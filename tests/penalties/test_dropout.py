@@ -42,7 +42,7 @@ def test_it_adds_nothing_and_gives_every_dropout_layer_its_probability() -> None
     net, samples = CASES["encoder"].make(104)
     net.train()
     penalty = make_penalty("automatic_dropout", {})
-    outputs, added = penalty.with_outputs(net, samples.inputs, samples.targets)
+    outputs, added = penalty.forward_with_penalty(net, samples.inputs, samples.targets)
     assert added.item() == 0 and outputs.requires_grad
     layers = [module for module in net.modules() if isinstance(module, nn.Dropout)]
     assert layers and all(layer.p == 0.3 for layer in layers)

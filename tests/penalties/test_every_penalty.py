@@ -36,12 +36,12 @@ def test_a_penalty_shares_the_forward_pass_and_can_be_differentiated(kind: str, 
     assert samples.targets is not None
     if _refused(kind, name):
         with pytest.raises(GapscopeError):
-            _made(kind).with_outputs(network, samples.inputs, samples.targets)
+            _made(kind).forward_with_penalty(network, samples.inputs, samples.targets)
         return
     expected = network(samples.inputs)
     state = {key: tensor.clone() for key, tensor in network.state_dict().items()}
     random_state, inputs = torch.get_rng_state(), samples.inputs.clone()
-    outputs, value = _made(kind).with_outputs(network, samples.inputs, samples.targets)
+    outputs, value = _made(kind).forward_with_penalty(network, samples.inputs, samples.targets)
     torch.testing.assert_close(outputs, expected, rtol=1e-12, atol=1e-12)
     assert value.shape == () and float(value.detach()) > 0
     (nn.functional.cross_entropy(outputs, samples.targets) + value).backward()

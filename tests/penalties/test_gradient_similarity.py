@@ -116,7 +116,7 @@ def test_shared_forward_pass_gives_the_same_outputs() -> None:
     passes: list[int] = []
     GradientSimilarityPenalty(0.1)(network, x)  # the self-check makes a pass of its own, once
     network.register_forward_hook(lambda *_: passes.append(1))
-    outputs, value = GradientSimilarityPenalty(0.1).with_outputs(network, x)
+    outputs, value = GradientSimilarityPenalty(0.1).forward_with_penalty(network, x)
     assert passes == [1]
     torch.testing.assert_close(outputs, network(x), rtol=0, atol=0)
     assert value.ndim == 0 and value.requires_grad
@@ -130,7 +130,7 @@ def _train(
     x, y = _batch(40)
     for step in steps:
         part = slice(8 * (step % 5), 8 * (step % 5) + 8)
-        outputs, value = penalty.with_outputs(network, x[part])
+        outputs, value = penalty.forward_with_penalty(network, x[part])
         optimizer.zero_grad()
         (F.cross_entropy(outputs, y[part]) + value).backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -173,7 +173,7 @@ def test_gradient_accumulation_over_equal_parts_is_the_whole_batch() -> None:
     def accumulated(parts: int) -> Tensor:
         network.zero_grad()
         for some_x, some_y in zip(x.chunk(parts), y.chunk(parts), strict=True):
-            outputs, value = penalty.with_outputs(network, some_x)
+            outputs, value = penalty.forward_with_penalty(network, some_x)
             ((F.cross_entropy(outputs, some_y) + value) / parts).backward()
         return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
 
@@ -191,7 +191,7 @@ def test_automatic_mixed_precision_is_close_to_single_precision(kind: Any, metho
         penalty = GradientSimilarityPenalty(0.5, kind=kind, method=method)
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-            outputs, value = penalty.with_outputs(network, x)
+            outputs, value = penalty.forward_with_penalty(network, x)
             loss = F.cross_entropy(outputs, y) + value
         assert not enabled or outputs.dtype == torch.bfloat16
         assert value.dtype in (torch.float32, torch.float64)

@@ -105,7 +105,7 @@ def test_two_penalties_on_the_inputs_share_them() -> None:
 
 def test_wrong_use_is_explained() -> None:
     network, (x, y) = _network(), _batch()
-    with pytest.raises(InvalidInput, match=r"must be given targets; got none. Use penalty\(network, x, y\)"):
+    with pytest.raises(InvalidInput, match=r"given targets; got none\. Use penalty\.forward_with_penalty"):
         LossGradientPenalty(1.0)(network, x)
     with pytest.raises(InvalidInput, match=r"must have floating-point inputs; got torch\.int64"):
         LossGradientPenalty(1.0, wrt="inputs")(nn.Embedding(4, 4), y, y)

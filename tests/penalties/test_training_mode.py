@@ -137,7 +137,7 @@ def test_batch_statistics_are_held_fixed(options: dict[str, Any]) -> None:
     penalty = GradientSimilarityPenalty(1.0, reduction="sum", **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error", SlowGradients)
-        outputs, value = penalty.with_outputs(network, x)
+        outputs, value = penalty.forward_with_penalty(network, x)
     assert torch.equal(outputs, twin(x))
     _check(value, _expected(_rows(network, x), **options), network)
 
@@ -146,7 +146,7 @@ def test_the_loss_and_the_running_statistics_are_those_of_plain_training() -> No
     network, (x, y) = _batch_normalised(), _batch()
     twin = copy.deepcopy(network)
     for options in KINDS:
-        outputs, _ = GradientSimilarityPenalty(1.0, **options).with_outputs(network, x)
+        outputs, _ = GradientSimilarityPenalty(1.0, **options).forward_with_penalty(network, x)
         network.zero_grad()
         twin.zero_grad()
         F.cross_entropy(outputs, y).backward()
@@ -180,7 +180,7 @@ def test_derivatives_by_the_inputs_hold_the_statistics_too(name: str) -> None:
     penalty = (
         InputJacobianPenalty(1.0, method="exact") if name == "jacobian" else LossGradientPenalty(1.0, wrt="inputs")
     )
-    outputs, value = penalty.with_outputs(network, x, y)
+    outputs, value = penalty.forward_with_penalty(network, x, y)
     weights = dict(network.named_parameters())
     statistics = _run(network, weights, x, None)[1]
 
@@ -243,7 +243,7 @@ def test_automatic_mixed_precision_with_batch_norm(options: dict[str, Any]) -> N
     def gradient(enabled: bool) -> Tensor:
         twin = copy.deepcopy(network)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-            outputs, value = GradientSimilarityPenalty(0.1, **options).with_outputs(twin, x.float())
+            outputs, value = GradientSimilarityPenalty(0.1, **options).forward_with_penalty(twin, x.float())
             loss = F.cross_entropy(outputs, y) + value
         assert value.dtype in (torch.float32, torch.float64)
         return _gradient(loss, twin)
@@ -262,7 +262,7 @@ def _process(rank: int, folder: str) -> None:
 
 
 def _local_gradient(network: Any, x: Tensor, y: Tensor) -> Tensor:
-    outputs, value = GradientSimilarityPenalty(0.1, method="exact").with_outputs(network, x)
+    outputs, value = GradientSimilarityPenalty(0.1, method="exact").forward_with_penalty(network, x)
     (F.cross_entropy(outputs, y) + value).backward()
     return _gathered(network)
 
@@ -314,7 +314,7 @@ def test_dropout_with_learnt_positions(options: dict[str, Any]) -> None:
     penalty = GradientSimilarityPenalty(1.0, reduction="sum", **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error", SlowGradients)
-        outputs, value = penalty.with_outputs(network, x)
+        outputs, value = penalty.forward_with_penalty(network, x)
     assert not torch.equal(outputs, network(x))
     _check(value, _expected(_rows_of_graph(outputs, network), **options), network)
 
@@ -326,7 +326,7 @@ def test_a_small_bert(options: dict[str, Any]) -> None:
     x = torch.randint(1, 20, (4, 6))
     with warnings.catch_warnings():
         warnings.simplefilter("error", SlowGradients)
-        outputs, value = GradientSimilarityPenalty(1.0, reduction="sum", **options).with_outputs(network, x)
+        outputs, value = GradientSimilarityPenalty(1.0, reduction="sum", **options).forward_with_penalty(network, x)
     assert not torch.equal(outputs, network(x))
     _check(value, _expected(_rows_of_graph(outputs, network), **options), network)
 
@@ -360,7 +360,7 @@ def test_a_resnet_18_with_batch_norm_trains_under_the_penalty() -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     losses = []
     for _ in range(12):
-        outputs, value = penalty.with_outputs(network, x)
+        outputs, value = penalty.forward_with_penalty(network, x)
         loss = F.cross_entropy(outputs, y) + value
         optimizer.zero_grad()
         loss.backward()

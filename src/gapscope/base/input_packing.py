@@ -14,7 +14,8 @@ class InputLayout:
     """What one tensor of inputs stands for.
 
     Measures work on one tensor with a row a sample. Several floating-point inputs of one type lie side by side in it;
-    with any others it holds row numbers [n, 1] of the `columns`, which are kept whole.
+    with any others it holds row numbers [n, 1] of the `columns`, which are kept whole. Row i is written as -1 - i: an
+    embedding that is called with row numbers by mistake fails instead of reading them as tokens.
 
     Attributes:
         names: Keywords of the inputs; None where they are passed by position.
@@ -29,12 +30,13 @@ class InputLayout:
     def unpack(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the inputs that the rows of `x` stand for, samples first.
 
-        >>> form = InputForm(("ids", "mask"), columns=(torch.tensor([[7], [8]]), torch.tensor([[1], [0]])))
-        >>> [part.tolist() for part in form.parts(torch.tensor([[1]]))]
+        >>> form = InputLayout(("ids", "mask"), columns=(torch.tensor([[7], [8]]), torch.tensor([[1], [0]])))
+        >>> [part.tolist() for part in form.unpack(torch.tensor([[-2]]))]
         [[[8]], [[0]]]
         """
         if self.columns:
-            return tuple(column.to(x.device)[x[:, 0]] for column in self.columns)
+            rows = -1 - x[:, 0]
+            return tuple(column.to(x.device)[rows] for column in self.columns)
         if not self.shapes:
             return (x,)
         widths = [shape.numel() for shape in self.shapes]
@@ -59,4 +61,4 @@ def pack_inputs(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor
     if first.is_floating_point() and len({tensor.dtype for tensor in tensors}) == 1:
         side_by_side = torch.cat([tensor.reshape(len(first), -1) for tensor in tensors], dim=1)
         return side_by_side, InputLayout(names, shapes=tuple(tensor.shape[1:] for tensor in tensors))
-    return torch.arange(len(first))[:, None], InputLayout(names, columns=tensors)
+    return -1 - torch.arange(len(first), device=first.device)[:, None], InputLayout(names, columns=tensors)

@@ -17,7 +17,7 @@ from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.gradients.frozen_batch_stats import uses_batch_statistics
 from gapscope.gradients.layer_rules import Call, NotSeparable, samples_first
-from gapscope.inspection.outputs import as_real
+from gapscope.inspection.outputs import as_real, raw_outputs
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import ParameterSubstitution
 
@@ -51,7 +51,7 @@ class _ReplayableCall:
             pairs = zip((*self.parameters, *self.sources), (*parameters, *parameters), strict=True)
             with ParameterSubstitution(pairs) as substituted, substituted.install(self.call.module):
                 outputs = self.call.module(*arguments, **keywords)
-        flat = tree_flatten(outputs)[0]
+        flat = tree_flatten(raw_outputs(outputs))[0]
         return tuple(flat[out.index] for out in self.call.outputs)
 
     def sample(self, i: int) -> list[Any]:

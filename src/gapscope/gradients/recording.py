@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -18,7 +19,7 @@ from gapscope.gradients.layer_rules import Call, rule_of
 from gapscope.gradients.rules.attention import attention, can_be_unfolded
 from gapscope.gradients.rules.linear import linear
 from gapscope.gradients.tape import Tape, original_parameter
-from gapscope.inspection.outputs import checked_outputs, eager_mode, unwrapped
+from gapscope.inspection.outputs import checked_outputs, eager_mode, raw_outputs, unwrapped
 from gapscope.inspection.substitution import ParameterSubstitution
 
 
@@ -99,9 +100,13 @@ def record_calls(
 
 
 def record_forward(
-    network: nn.Module, inputs: Tensor, substituted: ParameterSubstitution | None = None
+    network: nn.Module,
+    inputs: Tensor,
+    substituted: ParameterSubstitution | None = None,
+    outputs_of: Callable[[Any], Tensor] = raw_outputs,
 ) -> tuple[Tape, Float[Tensor, "n k"]]:
-    """Run the network on a batch and return the tape with the outputs; arguments as `recording`."""
+    """Run the network on a batch and return the tape with the outputs; arguments as `record_calls` and `Tape`."""
     with record_calls(network, inputs, substituted) as tape:
-        outputs = network(inputs)
+        tape.outputs_of = outputs_of
+        outputs = outputs_of(network(inputs))
     return tape, checked_outputs(outputs, tape.n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from gapscope.gradients.broadcasts import Broadcast, find_joins
 from gapscope.gradients.contributions import Contribution, merge_contributions
 from gapscope.gradients.layer_rules import Call, NotSeparable, Output, Rule, accepts_leading_dims, apply_rule
 from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
-from gapscope.inspection.outputs import explain_torch_errors
+from gapscope.inspection.outputs import explain_torch_errors, raw_outputs
 from gapscope.inspection.substitution import ParameterSubstitution
 
 # Networks of which it has been said that their gradients are slow.
@@ -62,9 +62,10 @@ def _trainable(modules: Mapping[str, nn.Module], substituted: ParameterSubstitut
 
 
 def _warn_slow_path(tape: Tape, parameters: Mapping[str, nn.Parameter]) -> None:
-    if tape.network in _TOLD:
+    owned = getattr(tape.network, "adapted_from", tape.network)
+    if owned in _TOLD:
         return
-    _TOLD.add(tape.network)
+    _TOLD.add(owned)
     names = list(parameters)
     listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     warnings.warn(
@@ -95,6 +96,7 @@ class Tape:
         parameters: Trainable parameters by name.
         calls: Calls of modules that own trainable parameters.
         whole: The call of the network itself, with all trainable parameters; there once it has returned.
+        outputs_of: Reads the outputs [n, K] from what the network returned.
         irregular: Parameters (by identity) that are used outside calls of their own module, or in calls whose
             outputs do not hold one row a sample; their Jacobian is taken from the whole network.
         separate: Parameters for which that is not right either; their Jacobian is taken by its definition, from one
@@ -111,6 +113,7 @@ class Tape:
         self.network, self.modules = network, modules
         self.inputs, self.substituted = inputs.detach(), substituted
         self.whole: Call | None = None
+        self.outputs_of: Callable[[Any], Tensor] = raw_outputs
         self.n = len(inputs)
         device = inputs.device.type
         self.autocast = partial(
@@ -137,7 +140,7 @@ class Tape:
         result: Any,
     ) -> None:
         """Note one call; the last four are what a forward hook is given."""
-        outputs = _outputs(result)
+        outputs = _outputs(raw_outputs(result))
         if not outputs:
             return
         call = Call(

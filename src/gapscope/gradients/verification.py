@@ -63,7 +63,9 @@ def _key(tape: Tape, outputs: Tensor, *, create_graph: bool) -> Hashable:
     parameters = tuple(id(parameter) for parameter in tape.parameters.values())
     modes = tuple(module.training for module in tape.modules.values())
     calls = tuple((call.name, call.sample_dim if call.rule else None) for call in tape.calls)
-    return tape.inputs.shape, outputs.dtype, outputs.shape, parameters, modes, calls, create_graph
+    layout = getattr(tape.network, "form", None)
+    columns = () if layout is None else tuple(column.shape[1:] for column in layout.columns)
+    return tape.inputs.shape, columns, outputs.dtype, outputs.shape, parameters, modes, calls, create_graph
 
 
 def _orders(n: int, seed: int) -> list[Tensor]:
@@ -87,7 +89,7 @@ def _perturbed_replay(tape: Tape, order: Tensor, seed: int, perturbation: float)
         torch.autocast(x.device.type, enabled=False),
         cast_network(tape.network, dtype, Perturbation(seed, perturbation), tape.substituted) as substituted,
     ):
-        yield record_forward(tape.network, cast_like(x, dtype), substituted)
+        yield record_forward(tape.network, cast_like(x, dtype), substituted, tape.outputs_of)
 
 
 def _failing_parameters(tape: Tape, outputs: Tensor, seed: int, *, blind_is_wrong: bool) -> set[int]:
@@ -251,7 +253,7 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
             "A network's outputs must depend on its trainable parameters with gradients enabled; these have no "
             "gradient. Look for torch.no_grad or detach in its forward pass."
         )
-    known = _ROUTING_CACHE.setdefault(tape.network, {})
+    known = _ROUTING_CACHE.setdefault(getattr(tape.network, "adapted_from", tape.network), {})
     key = _key(tape, outputs, create_graph=create_graph)
     ways = known.get(key)
     uses = 0 if ways is None else ways.uses + 1

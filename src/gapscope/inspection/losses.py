@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import IGNORED, Samples, slices
 from gapscope.inspection.memoization import memoize
+from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import check_labels, inspection_mode, network_outputs
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -124,6 +125,8 @@ def evaluate(network: nn.Module, samples: Samples, *, chunk_size: int | None = N
     """
     if samples.targets is None:
         raise InvalidInput("Scores need targets; got inputs alone. Pass data as (x, y).")
+    if samples.form is not None and not isinstance(network, NetworkAdapter):
+        network = NetworkAdapter(network, samples.form)
     if samples.is_dense:
         return _scores_of_positions(network, samples, chunk_size)
     with inspection_mode(network):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.input_packing import InputLayout
-from gapscope.inspection.outputs import raw_outputs
+from gapscope.inspection.outputs import raw_outputs, unwrapped
+
+_CAUSAL = ("ForCausalLM", "LMHeadModel")
 
 
 def unwrap_compiled(network: nn.Module) -> nn.Module:
@@ -19,29 +22,34 @@ def unwrap_compiled(network: nn.Module) -> nn.Module:
     return getattr(network, "_orig_mod", network)
 
 
-def call_network(network: nn.Module, form: InputLayout, x: Tensor) -> Any:
+def is_causal(network: nn.Module) -> bool:
+    """Whether the outputs at a position predict the label of the next one, as those of a causal language model do."""
+    return type(network).__name__.endswith(_CAUSAL)
+
+
+def call_network(network: nn.Module, form: InputLayout, x: Tensor, others: Mapping[str, Any] | None = None) -> Any:
     """Call a network as its own forward asks for: by keywords that it knows, by position, or with the whole mapping.
 
     Args:
         network: The network.
-        form: What `x` stands for.
+        form: Layout of `x`.
         x: Inputs.
+        others: More keywords, such as the labels of which the network computes its own loss; passed if it knows them.
 
     Returns:
         What the network returns.
     """
-    parts = form.unpack(x)
+    parts, others = form.unpack(x), others or {}
     if form.names is None:
         return network(*parts)
     named = dict(zip(form.names, parts, strict=True))
-    parameters = inspect.signature(network.forward).parameters.values()
+    parameters = inspect.signature(unwrapped(network).forward).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return network(**named)
+        return network(**named, **others)
     known = {parameter.name for parameter in parameters}
-    taken = {name: part for name, part in named.items() if name in known}
-    if taken:
-        return network(**taken)
-    return network(parts[0]) if len(parts) == 1 else network(named)
+    if not known & set(named):
+        return network(parts[0]) if len(parts) == 1 else network({**named, **others})
+    return network(**{name: part for name, part in (*named.items(), *others.items()) if name in known})
 
 
 class NetworkAdapter(nn.Module):
@@ -55,6 +63,7 @@ class NetworkAdapter(nn.Module):
         squeezed: Whether the network returns [n], one number a sample.
         class_axis: Axis of the classes where outputs have positions; None where they are [n, K].
         two_columns: Whether one output z is returned as the two logits 0 and z, which have its class probabilities.
+        next_position: Whether outputs at a position are about the next one: those at the last position are dropped.
     """
 
     def __init__(
@@ -65,10 +74,12 @@ class NetworkAdapter(nn.Module):
         squeezed: bool = False,
         class_axis: int | None = None,
         two_columns: bool = False,
+        next_position: bool = False,
     ) -> None:
         super().__init__()
         self.network, self.form, self.squeezed = network, form, squeezed
-        self.class_axis, self.two_columns = class_axis, two_columns
+        self.class_axis, self.two_columns, self.next_position = class_axis, two_columns, next_position
+        self.n_positions = 1
         self.training = network.training
 
     @property
@@ -82,7 +93,10 @@ class NetworkAdapter(nn.Module):
         if self.squeezed:  # of a single sample it squeezes the sample away, too
             outputs = outputs.reshape(-1, 1)
         if self.class_axis is not None:
-            outputs = outputs.movedim(self.class_axis, 1).flatten(1)
+            outputs = outputs.movedim(self.class_axis, 1).flatten(2)
+            outputs = outputs[:, :, :-1] if self.next_position else outputs
+            self.n_positions = outputs.shape[2]
+            outputs = outputs.flatten(1)
         return torch.cat([torch.zeros_like(outputs), outputs], 1) if self.two_columns else outputs
 
     def as_two_logits(self) -> NetworkAdapter:

@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.checks import check_finite, check_hookable, check_materialized, check_module
-from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, unwrap_compiled
+from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, is_causal, unwrap_compiled
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, raw_outputs
 
 LOOKED_AT = 8
 COMPILED = "_orig_mod."
 SUM_TOLERANCE = 1e-3
-CAUSAL = ("ForCausalLM", "LMHeadModel")
 # these look at the logits of several classes, and so need one output to be the two logits 0 and z
 BETWEEN_CLASSES = ("margin_signature", "unit_sparsity")
 
@@ -238,26 +237,52 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         network = network.network  # adapted to other samples, whose inputs it holds
     if isinstance(network, NetworkAdapter):
         outputs, _ = _first_outputs(network, replace(samples, form=None))
-        return Ready(network.network, network, samples, outputs.shape[1], samples.notes)
+        samples = _align_next_position(network, samples)
+        refused = _position_mismatch(network, samples)
+        return Ready(network.network, network, samples, outputs.shape[1], samples.notes, refused=refused)
     bare = _check_network(network)
     outputs, plain = _first_outputs(bare, samples)
     if outputs.ndim == 2 and samples.form is None and plain:
         return _noticed(Ready(bare, bare, samples, outputs.shape[1]), outputs)
-    axis, refused = (1 if outputs.ndim > 2 else None), ""
+    axis, refused, causal = (1 if outputs.ndim > 2 else None), "", samples.is_dense and is_causal(bare)
     if samples.is_dense:
         assert samples.targets is not None
         try:
             axis = class_axis(outputs, samples.targets)
         except InvalidInput as error:
             refused = str(error)
-        if type(bare).__name__.endswith(CAUSAL):
-            refused = "labels of a causal language model are shifted by one token, which is not supported"
     elif outputs.ndim > 2 and samples.targets is not None:
         positions = list(outputs.shape[1:])
         refused = f"outputs have positions, {positions} a sample, and targets have none; pass a label a position"
     k, squeezed = outputs[0].numel(), outputs.ndim == 1
-    adapted = NetworkAdapter(bare, samples.form, squeezed=squeezed, class_axis=axis)
+    adapted = NetworkAdapter(bare, samples.form, squeezed=squeezed, class_axis=axis, next_position=causal)
+    if causal and not refused:
+        adapted.n_positions = outputs[0].numel() // outputs.shape[axis or 1] - 1
+        k -= outputs.shape[axis or 1]
+        samples = _align_next_position(adapted, samples)
     return _noticed(Ready(bare, adapted, samples, k, positions=outputs.ndim > 2, refused=refused), outputs)
+
+
+def _align_next_position(network: NetworkAdapter, samples: Samples) -> Samples:
+    """Samples whose labels are those of the next positions, if the network predicts these and they are not yet."""
+    targets = samples.targets
+    if not network.next_position or not samples.is_dense or targets is None:
+        return samples
+    if targets.shape[1] != network.n_positions + 1:
+        return samples
+    if targets.shape[1] < 3:
+        raise InvalidInput(
+            f"A causal language model needs samples of 3 tokens or more; got {targets.shape[1]}. Pass longer ones."
+        )
+    return replace(samples, targets=targets[:, 1:].contiguous())
+
+
+def _position_mismatch(network: NetworkAdapter, samples: Samples) -> str:
+    """Why labels of positions do not fit an adapted network; empty if they do."""
+    positions = 1 if samples.targets is None or not samples.is_dense else samples.targets[0].numel()
+    if positions in (1, network.n_positions):
+        return ""
+    return f"labels have {positions} positions per sample, outputs have {network.n_positions}"
 
 
 def _noticed(found: Ready, outputs: Tensor) -> Ready:

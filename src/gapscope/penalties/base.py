@@ -11,8 +11,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.inspection.checks import check_finite, check_holds_numbers, check_hookable, check_module
+from gapscope.gradients.tape import Tape
+from gapscope.inspection.checks import check_finite, check_hookable, check_module
 from gapscope.inspection.outputs import explain_torch_errors
+from gapscope.penalties.batches import as_batch
 from gapscope.penalties.strength import StrengthRule
 
 # Networks that a penalty has seen, which it does not look at again.
@@ -23,8 +25,8 @@ class Penalty(ABC):
     """A differentiable term added to the loss.
 
     Two call forms: `penalty(network, x)` runs its own forward pass, and the fast
-    `outputs, value = penalty.with_outputs(network, x)` shares the forward pass with the loss. Both take targets `y`
-    where the penalty needs them, and return a 0-d tensor already multiplied by the penalty's strength.
+    `outputs, value = penalty.forward_with_penalty(network, x)` shares the forward pass with the loss. Both take targets
+    `y` if the penalty needs them, and return a 0-d tensor already multiplied by the penalty's strength.
 
     Subclasses give `value` and, where they must watch the forward pass, `observing`.
 
@@ -72,13 +74,28 @@ class Penalty(ABC):
                 f"{type(self).__name__} keeps no state; got {', '.join(state)}. Use the penalties it was saved with."
             )
 
-    def with_outputs(self, network: nn.Module, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the network's outputs and the penalty, from one forward pass."""
+    def forward_with_penalty(self, network: nn.Module, x: Any, y: Tensor | None = None) -> tuple[Any, Tensor]:
+        """Return what the network returns on a mini-batch, and the penalty, from one forward pass.
+
+        Args:
+            network: The network, called as its own forward asks for: with a tensor, with the tensors of a tuple, or
+                with the keywords of a mapping.
+            x: A tensor, a tuple of tensors, or a mapping as a Hugging Face model takes it, which may hold the labels.
+            y: Targets, for penalties that need them; None takes the labels of the mapping. Labels of a causal language
+                model are shifted by one token, as its own loss shifts them.
+
+        Returns:
+            The network's own result (a tensor, or for example a `ModelOutput` with the loss of the labels), and the
+            penalty (0-d).
+
+        Raises:
+            InvalidInput: The batch has another form, or targets are missing.
+        """
         return forward_with_penalties(network, x, y, [self])
 
-    def __call__(self, network: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
+    def __call__(self, network: nn.Module, x: Any, y: Tensor | None = None) -> Tensor:
         """Return the penalty alone."""
-        return self.with_outputs(network, x, y)[1]
+        return self.forward_with_penalty(network, x, y)[1]
 
 
 def _check_once(network: nn.Module) -> None:
@@ -91,35 +108,46 @@ def _check_once(network: nn.Module) -> None:
 
 
 def forward_with_penalties(
-    network: nn.Module, x: Tensor, y: Tensor | None, penalties: Sequence[Penalty]
-) -> tuple[Tensor, Tensor]:
-    """Run one forward pass and return its outputs with the sum of several penalties.
+    network: nn.Module, x: Any, y: Tensor | None, penalties: Sequence[Penalty]
+) -> tuple[Any, Tensor]:
+    """Run one forward pass and return what the network returned with the sum of several penalties.
 
     Args:
         network: The network.
-        x: Inputs [n, ...].
+        x: The mini-batch, as for `Penalty.forward_with_penalty`.
         y: Targets, for penalties that need them.
         penalties: The penalties; may be empty.
 
     Returns:
-        Outputs [n, K] and the sum of the penalties (0-d).
+        What the network returned, and the sum of the penalties (0-d).
+
+    Raises:
+        InvalidInput: The batch has another form, or the network returned no outputs.
     """
     _check_once(network)
-    check_holds_numbers(x)
+    batch = as_batch(network, x, y)
     for penalty in penalties:
         if penalty.automatic is not None:
             penalty.strength = penalty.automatic.before_pass(network)
     with ExitStack() as stack:
-        inputs, observations = x, []
+        inputs, observations = batch.inputs, []
         for penalty in penalties:
-            inputs, observed = stack.enter_context(penalty.observing(network, inputs))
+            inputs, observed = stack.enter_context(penalty.observing(batch.network, inputs))
             observations.append(observed)
+            if isinstance(observed, Tape):
+                observed.outputs_of = batch.outputs_of
         with explain_torch_errors():
-            outputs = network(inputs)
+            result = batch.network(inputs)
+    outputs = batch.outputs_of(result)
+    if not isinstance(outputs, Tensor):
+        raise InvalidInput(
+            f"A network must return its raw outputs as a tensor, or an object with `logits`; got "
+            f"{type(outputs).__name__}. Wrap it in a module that returns them."
+        )
     total = outputs.new_zeros(())
     for penalty, observed in zip(penalties, observations, strict=True):
-        total = total + penalty.value(network, inputs, outputs, y, observed)
+        total = total + penalty.value(batch.network, inputs, outputs, batch.targets, observed)
     for penalty in penalties:
         if penalty.automatic is not None:
-            penalty.automatic.after_pass(x, y)
-    return outputs, total
+            penalty.automatic.after_pass(batch.inputs, batch.targets, getattr(batch.network, "form", None))
+    return result, total

@@ -36,7 +36,7 @@ class AutomaticDropout(Penalty):
 
     >>> import torch
     >>> network = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 2))
-    >>> _, added = AutomaticDropout().with_outputs(network, torch.rand(4, 2), torch.tensor([0, 1, 0, 1]))
+    >>> _, added = AutomaticDropout().forward_with_penalty(network, torch.rand(4, 2), torch.tensor([0, 1, 0, 1]))
     >>> added.item(), network[1].p
     (0.0, 0.3)
     """

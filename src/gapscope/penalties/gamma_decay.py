@@ -107,7 +107,7 @@ class GammaDecayPenalty(Penalty):
             if self.data is None and targets is None:
                 raise InvalidInput(
                     "GammaDecayPenalty needs targets, for the curvature of the loss; got inputs alone. "
-                    "Call penalty(network, x, y), or give it data."
+                    "Call penalty.forward_with_penalty(network, x, y), or give it data."
                 )
             with torch.autocast(outputs.device.type, enabled=False):
                 if self.data is None:

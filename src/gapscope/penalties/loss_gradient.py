@@ -18,6 +18,7 @@ from gapscope.gradients.input_gradients import input_gradient
 from gapscope.inspection.losses import default_loss
 from gapscope.inspection.outputs import eager_mode, unwrapped
 from gapscope.penalties.base import Penalty
+from gapscope.penalties.batches import data_parallel
 from gapscope.penalties.input_jacobian import differentiable_inputs
 from gapscope.penalties.registry import register_penalty
 from gapscope.penalties.strength import StrengthRule, check_fixed, strength_of
@@ -101,7 +102,9 @@ class LossGradientPenalty(Penalty):
     ) -> Tensor:
         """Return the penalty; zero on calls at which it is not applied."""
         if targets is None:
-            raise InvalidInput("LossGradientPenalty must be given targets; got none. Use penalty(network, x, y).")
+            raise InvalidInput(
+                "LossGradientPenalty must be given targets; got none. Use penalty.forward_with_penalty(network, x, y)."
+            )
         if not observed:
             return outputs.new_zeros(())
         strength, loss = self.strength * self.every, self.loss(outputs, targets)
@@ -111,8 +114,8 @@ class LossGradientPenalty(Penalty):
             return strength * gradient.square().sum() / len(inputs)
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         gradients = whole_gradient(loss, parameters, create_graph=True)
-        if isinstance(network, DistributedDataParallel):
-            squares = [_joint_square(gradient, network) for gradient in gradients]
+        if (parallel := data_parallel(network)) is not None:
+            squares = [_joint_square(gradient, parallel) for gradient in gradients]
         else:
             squares = [gradient.square().sum() for gradient in gradients]
         return strength * torch.stack(squares).sum()

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.input_packing import InputLayout
 
 # start, least, most of "auto", by the penalty's registered class
 LIMITS = {
@@ -37,8 +38,8 @@ class StrengthRule(Protocol):
         """Return the strength of the pass that follows."""
         ...
 
-    def after_pass(self, inputs: Tensor, targets: Tensor | None) -> None:
-        """Read the mini-batch of the pass."""
+    def after_pass(self, inputs: Tensor, targets: Tensor | None, layout: InputLayout | None = None) -> None:
+        """Read the mini-batch of the pass; `layout` says what `inputs` stand for if they are several."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -69,7 +70,8 @@ def strength_of(value: float | str | StrengthRule, penalty: str) -> tuple[float,
         start, least, most = LIMITS[penalty]
         # by name: the rule predicts labels, which packages above this one do
         rule = importlib.import_module("gapscope.training.automatic_strength").AutomaticStrength
-        value = rule(start=start, least=least, most=most)
+        made: StrengthRule = rule(start=start, least=least, most=most)
+        return made.strength, made
     if isinstance(value, StrengthRule):
         return value.strength, value
     check_range(f"strength of {penalty}", value, 0)

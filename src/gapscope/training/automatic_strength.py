@@ -26,17 +26,20 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.input_packing import InputLayout
 from gapscope.inspection.checks import check_module
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs, unwrapped
+from gapscope.inspection.validation import ready
 from gapscope.labels.label_issues import FEWEST_SAMPLES, assess_before_training
+from gapscope.penalties.batches import data_parallel
 
 # chosen on the tuning runs of the study `automatic_strength`, before any network that judges them was trained
 KAPPA, POWER = 0.65, 1.5
@@ -66,11 +69,24 @@ def memorization_stats(
     return m, float(own[~suspect].mean()) if bool((~suspect).any()) else 0.0
 
 
+def _owned(network: nn.Module) -> nn.Module:
+    """The network as its owner knows it, without wrappers and adapters."""
+    return unwrapped(getattr(network, "adapted_from", network))
+
+
+def _parts(inputs: Tensor, layout: InputLayout | None) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
+    """Names and tensors of the inputs; numbers stand for inputs by position, no name for a single tensor."""
+    if layout is None:
+        return (), (inputs,)
+    parts = layout.unpack(inputs)
+    return layout.names or tuple(str(number) for number in range(len(parts))), parts
+
+
 class AutomaticStrength:
     r"""Sets a penalty's strength while the network trains; the rule is that of this file.
 
     `GradientSimilarityPenalty("auto")` has one with these settings; weight and loss gradient penalties have one with
-    limits of their own. It must see class labels, 100 samples or more of one shape, one input, and one process. Where
+    limits of their own. It must see class labels, 100 samples or more of one shape, and one process. Where
     inputs are augmented at random an epoch must have `watched` samples or more, else one sample would be met twice and
     speak for itself. It costs one kernel of the watched samples, then a forward pass of these at every `every`-th call.
     Its state (`state_dict` of the penalty) holds the watched samples, so that a resumed training goes on as if
@@ -112,7 +128,8 @@ class AutomaticStrength:
         self._best = 0.0
         self._untrained: nn.Module | None = None
         self._kept: dict[str, Tensor] = {}
-        self._inputs: list[Tensor] = []
+        self._inputs: list[tuple[Tensor, ...]] = []
+        self._names: tuple[str, ...] = ()
         self._labels: list[Tensor] = []
         self._seen: set[int] = set()
         self._predicted: Int[Tensor, " n"] | None = None
@@ -128,23 +145,17 @@ class AutomaticStrength:
             The strength of this pass.
 
         Raises:
-            InvalidInput: The network is trained by several processes, has several inputs, or is not one that this
-                strength is for.
+            InvalidInput: The network is trained by several processes, or is not one that this strength is for.
         """
-        if isinstance(network, DistributedDataParallel):
+        if data_parallel(network) is not None:
             raise InvalidInput(
                 "An automatic strength must be that of one process; got DistributedDataParallel, where each would find "
                 "its own. Pass a number."
             )
-        if isinstance(network, NetworkAdapter) and network.form is not None and network.form.columns:
-            raise InvalidInput(
-                "An automatic strength must be that of a network with one input, whose samples can be kept; this one "
-                f"has {len(network.form.columns)}, such as tokens and a mask. Pass a number."
-            )
         if self._predicted is None:
             if self._untrained is None:
                 self.check(network)
-                self._untrained = copy.deepcopy(unwrapped(network))
+                self._untrained = copy.deepcopy(_owned(network))
                 if self._kept:
                     self._untrained.load_state_dict(self._kept)
         elif self._calls % self.every == 0:
@@ -152,12 +163,13 @@ class AutomaticStrength:
         self._calls += 1
         return self.strength
 
-    def after_pass(self, inputs: Tensor, targets: Tensor | None) -> None:
+    def after_pass(self, inputs: Tensor, targets: Tensor | None, layout: InputLayout | None = None) -> None:
         """Keep the mini-batch's samples, until there are enough of them.
 
         Args:
             inputs: The mini-batch.
             targets: Its class labels.
+            layout: What `inputs` stand for if the network takes several or keywords.
 
         Raises:
             InvalidInput: There are no class labels, or too few samples.
@@ -167,27 +179,39 @@ class AutomaticStrength:
         if targets is None or targets.is_floating_point() or targets.ndim != 1:
             given = "none" if targets is None else f"{targets.dtype} {list(targets.shape)}"
             raise InvalidInput(
-                f"strength 'auto' needs class labels, int64 [n], at every call; got {given}. Call penalty(network, x, "
-                "y), or pass a number: for a regression the strength does not set itself."
+                f"strength 'auto' needs class labels, int64 [n], at every call; got {given}. Call "
+                "penalty.forward_with_penalty(network, x, y), or pass a number: for a regression, or for labels of "
+                "positions, the strength does not set itself."
             )
         known = len(self._seen)
-        self._keep(inputs.detach(), targets.detach())
+        names, parts = _parts(inputs.detach(), layout)
+        self._keep(parts, targets.detach(), names)
         if len(self._labels) >= self.watched or len(self._seen) == known:
             self._predict_watched()
 
-    def _keep(self, inputs: Tensor, labels: Tensor) -> None:
+    def _keep(self, parts: tuple[Tensor, ...], labels: Tensor, names: tuple[str, ...] = ()) -> None:
         """Samples that were not met before; the copies do not share the batch's memory."""
-        if self._inputs and self._inputs[0].shape != inputs.shape[1:]:
+        shapes = [list(part.shape[1:]) for part in parts]
+        if self._inputs and (names != self._names or shapes != [list(part.shape) for part in self._inputs[0]]):
             raise InvalidInput(
-                f"strength 'auto' needs samples of one shape; got {list(inputs.shape[1:])} after "
-                f"{list(self._inputs[0].shape)}. Pass a number."
+                f"strength 'auto' needs samples of one shape; got {', '.join(map(str, shapes))} after "
+                f"{', '.join(str(list(part.shape)) for part in self._inputs[0])}. Pad all batches to one length, or "
+                "pass a number."
             )
-        for sample, label in zip(inputs, labels, strict=True):
-            mark = hash(sample.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        self._names = names
+        for *sample, label in zip(*parts, labels, strict=True):
+            mark = hash(b"".join(part.cpu().reshape(-1).view(torch.uint8).numpy().tobytes() for part in sample))
             if mark not in self._seen and len(self._labels) < self.watched:
                 self._seen.add(mark)
-                self._inputs.append(sample.clone())
+                self._inputs.append(tuple(part.clone() for part in sample))
                 self._labels.append(label.clone())
+
+    def _watched_inputs(self) -> Any:
+        """The watched inputs as the network takes them: a tensor, a tuple, or a mapping of keywords."""
+        stacked = tuple(torch.stack(column) for column in zip(*self._inputs, strict=True))
+        if not self._names:
+            return stacked[0]
+        return stacked if self._names[0].isdigit() else dict(zip(self._names, stacked, strict=True))
 
     def _predict_watched(self) -> None:
         """Predict the watched samples from each other, by the untrained network."""
@@ -198,7 +222,7 @@ class AutomaticStrength:
             )
         assert self._untrained is not None
         labels = torch.stack(self._labels).cpu()
-        judged = assess_before_training(self._untrained, (torch.stack(self._inputs), labels))
+        judged = assess_before_training(self._untrained, (self._watched_inputs(), labels))
         predicted = torch.empty_like(labels)
         predicted[judged.issues.indices] = judged.issues.suggested_labels
         suspects = float((predicted != labels).double().mean())
@@ -208,7 +232,10 @@ class AutomaticStrength:
 
     def _update_strength(self, network: nn.Module) -> None:
         assert self._predicted is not None
-        inputs, labels = torch.stack(self._inputs), torch.stack(self._labels).cpu()
+        inputs, labels = self._watched_inputs(), torch.stack(self._labels).cpu()
+        if not isinstance(inputs, Tensor) or isinstance(network, NetworkAdapter):
+            prepared = ready(_owned(network), (inputs, labels))
+            network, inputs = prepared.network, prepared.samples.inputs
         with inspection_mode(network):
             outputs = checked_outputs(network_outputs(network, inputs), len(inputs)).double().cpu()
         m, ordinary = memorization_stats(outputs.softmax(1), labels, self._predicted)
@@ -232,7 +259,9 @@ class AutomaticStrength:
         numbers = [self._calls, self.strength, self._best, self._allowed]
         state = {"numbers": torch.tensor(numbers, dtype=torch.float64)}
         if self._labels:
-            state |= {"inputs": torch.stack(self._inputs), "labels": torch.stack(self._labels)}
+            columns = [torch.stack(column) for column in zip(*self._inputs, strict=True)]
+            keys = [f"inputs.{name}" for name in self._names] or ["inputs"]
+            state |= {**dict(zip(keys, columns, strict=True)), "labels": torch.stack(self._labels)}
         if self._predicted is not None:
             state["predicted"] = self._predicted
         elif self._untrained is not None:
@@ -249,7 +278,9 @@ class AutomaticStrength:
         self._calls, self.history = int(calls), []
         self._inputs, self._labels, self._seen = [], [], set()
         if "labels" in state:
-            self._keep(state["inputs"], state["labels"])
+            keys = [key for key in state if key == "inputs" or key.startswith("inputs.")]
+            names = tuple(key.removeprefix("inputs.") for key in keys if key != "inputs")
+            self._keep(tuple(state[key] for key in keys), state["labels"], names)
         self._predicted = state.get("predicted")
         self._untrained = None
         self._kept = {

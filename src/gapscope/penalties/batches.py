@@ -1,0 +1,122 @@
+"""Mini-batches of training loops: tensors, several inputs, or mappings as Hugging Face models take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gapscope.base.containers import LABEL_NAMES
+from gapscope.base.errors import InvalidInput
+from gapscope.base.input_packing import InputLayout, pack_inputs
+from gapscope.base.type_guards import is_list_or_tuple, is_mapping
+from gapscope.inspection.checks import check_holds_numbers
+from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, is_causal
+from gapscope.inspection.outputs import raw_outputs, unwrapped
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A mini-batch as penalties take it.
+
+    Attributes:
+        network: What takes `inputs`: the network itself, or a `BatchNetwork`.
+        inputs: One tensor, a row per sample.
+        targets: Targets of the penalties; None if there are none.
+    """
+
+    network: nn.Module
+    inputs: Tensor
+    targets: Tensor | None
+
+    def outputs_of(self, result: Any) -> Any:
+        """Read the outputs [n, K] from what the network returned; outputs at positions are flattened."""
+        outputs = raw_outputs(result)
+        if not isinstance(outputs, Tensor) or outputs.ndim == 2:
+            return outputs
+        if outputs.ndim < 2:
+            return outputs.reshape(-1, 1)
+        positions = self.targets is not None and self.targets.ndim > 1 and not self.targets.is_floating_point()
+        axis = 1
+        if positions and self.targets is not None:
+            causal = is_causal(unwrapped(getattr(self.network, "adapted_from", self.network)))
+            outputs = outputs[:, :-1] if causal and outputs.shape[1] == self.targets.shape[1] + 1 else outputs
+            axis = class_axis(outputs, self.targets)
+        return outputs.movedim(axis, 1).flatten(1)
+
+
+class BatchNetwork(NetworkAdapter):
+    """A network on one mini-batch of several inputs.
+
+    The first pass, which the loss shares, is the owner's own call, labels included; its result is kept. Passes that
+    verify gradients are called without labels.
+
+    Args:
+        network: The network, possibly wrapped for training by several processes.
+        layout: Layout of the inputs.
+        others: Entries of the batch that are no inputs: labels and settings such as `return_dict`.
+    """
+
+    def __init__(self, network: nn.Module, layout: InputLayout, others: Mapping[str, Any]) -> None:
+        super().__init__(unwrapped(network), layout)
+        self._called, self._others = (network,), dict(others)
+        self.result: Any = None
+
+    def forward(self, x: Tensor) -> Any:
+        """Return what the network returns."""
+        assert self.form is not None
+        if self.result is not None:
+            return call_network(self.network, self.form, x)
+        self.result = call_network(self._called[0], self.form, x, self._others)
+        return self.result
+
+
+def data_parallel(network: nn.Module) -> DistributedDataParallel | None:
+    """Return the wrapper of a training by several processes, if the network has one."""
+    called = network._called[0] if isinstance(network, BatchNetwork) else network
+    return called if isinstance(called, DistributedDataParallel) else None
+
+
+def _shifted(network: nn.Module, targets: Tensor | None) -> Tensor | None:
+    """Targets of the outputs: a causal language model predicts the next token."""
+    if targets is None or targets.is_floating_point() or targets.ndim < 2 or not is_causal(unwrapped(network)):
+        return targets
+    return targets[:, 1:]
+
+
+def as_batch(network: nn.Module, x: Any, y: Tensor | None) -> Batch:
+    """Return a mini-batch in the form that penalties take.
+
+    Args:
+        network: The network.
+        x: A tensor, a mapping of keywords (labels may be among them), or a tuple of tensors.
+        y: Targets; None takes the labels of the mapping, if there are any.
+
+    Returns:
+        The batch; a mapping or tuple has a network of its own.
+
+    Raises:
+        InvalidInput: `x` has another form.
+    """
+    if isinstance(x, Tensor):
+        check_holds_numbers(x)
+        return Batch(network, x, _shifted(network, y))
+    others: dict[str, Any] = {}
+    if is_mapping(x):
+        tensors = {str(key): value for key, value in x.items() if isinstance(value, Tensor) and value.ndim > 0}
+        labels = [key for key in LABEL_NAMES if key in tensors]
+        others = {str(key): value for key, value in x.items() if key not in tensors or key in labels}
+        y = tensors[labels[0]] if y is None and labels else y
+        inputs: Any = {key: value for key, value in tensors.items() if key not in labels}
+    else:
+        inputs = x if is_list_or_tuple(x) and all(isinstance(part, Tensor) for part in x) else None
+    if not inputs:
+        raise InvalidInput(
+            f"A batch must be a tensor, a mapping of tensors or a tuple of tensors; got {type(x).__name__}. Pass the "
+            "batch as the network takes it."
+        )
+    packed, layout = pack_inputs(inputs)
+    return Batch(BatchNetwork(network, layout, others), packed, _shifted(network, y))
