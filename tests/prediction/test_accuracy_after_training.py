@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.data import load_dataset
 from gapscope.prediction.accuracy_after_training import (
     clean_label_accuracy,
@@ -119,7 +119,7 @@ def test_a_known_share_of_wrong_labels_is_taken_out_exactly(trained: Trained) ->
 
 def test_what_it_cannot_take_is_said(trained: Trained) -> None:
     network, _, train, _ = trained
-    with pytest.raises(InvalidInput, match="For regression, pass the untrained network to expected_accuracy"):
+    with pytest.raises(InvalidInput, match="Got regression targets"):
         estimate_accuracy(network, (train.inputs, torch.zeros(200, 10)))
     with pytest.raises(InvalidInput, match="needs 22 samples or more; got 5"):
         estimate_accuracy(network, train.subset(torch.arange(5)))
@@ -159,3 +159,75 @@ def test_the_shipped_file_says_what_it_was_fitted_on(tmp_path: Path) -> None:
         "left_out_accuracy_alone"]["all"]  # fmt: skip
     load_default().save(tmp_path / "again.json")
     assert AccuracyEstimator.load(tmp_path / "again.json").card == card
+
+
+def test_the_clean_label_line_follows_the_estimated_label_noise(trained: Trained) -> None:
+    """Digits with 40 % wrong labels: accuracy on clean labels lies in an interval that holds that of the noise."""
+    _, _, _, test = trained
+    assert test.targets is not None
+    train, rest = test.subset(torch.arange(400)), test.subset(torch.arange(400, len(test)))
+    assert train.targets is not None and rest.targets is not None
+    noisy = gs.data.inject_label_noise(train.targets, 0.4, 10, torch.Generator().manual_seed(0))
+    network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=64)
+    initial = copy.deepcopy(network.state_dict())
+    gs.train(network, (train.inputs, noisy), gs.TrainingSpec(optimizer="adam", learning_rate=0.003, epochs=25))
+    estimate = estimate_accuracy(network, (train.inputs, noisy), initial_state=initial)
+    assert estimate.clean_labels is not None and estimate.noise_interval is not None
+    wrong = float((noisy != train.targets).double().mean())
+    assert estimate.noise_interval[0] <= wrong <= estimate.noise_interval[1]
+    with torch.no_grad():
+        reached = float((network.eval()(rest.inputs).argmax(1) == rest.targets).double().mean())
+    assert estimate.clean_labels.low <= reached <= estimate.clean_labels.high
+    assert estimate.clean_labels.value > reached - 0.1
+    # both errors enter: the interval is wider than with the noise known, and holds that of either end of the noise
+    known = estimate_accuracy(network, (train.inputs, noisy), initial_state=initial, label_noise=estimate.label_noise)
+    assert known.clean_labels is not None and known.clean_labels.value == pytest.approx(estimate.clean_labels.value)
+    assert known.clean_labels.low > estimate.clean_labels.low and known.noise_interval is None
+
+
+def test_without_an_estimate_of_the_noise_the_clean_label_line_is_withheld(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, initial, train, _ = trained
+
+    def refuse(*given: object, **options: object) -> None:
+        raise NotMeasurable("The rate cannot be estimated.")
+
+    monkeypatch.setattr("gapscope.prediction.accuracy_after_training.estimate_label_noise", refuse)
+    found = estimate_accuracy(network, train, initial_state=initial)
+    assert found.clean_labels is None and found.label_noise is None and found.same_noise is not None
+    assert found.clean_abstained_because in repr(found) and found.to_pandas()["target"].tolist() == ["like_training"]
+
+
+@pytest.mark.parametrize("clone", [True, False])
+def test_an_initial_state_that_is_the_trained_one_is_detected(trained: Trained, clone: bool) -> None:
+    network, _, train, _ = trained
+    state = copy.deepcopy(network.state_dict()) if clone else network.state_dict()
+    with pytest.raises(InvalidInput, match=r"equal the trained ones.*copy\.deepcopy"):
+        estimate_accuracy(network, train, initial_state=state)
+    readings = gs.measure(network, train, ["distance_from_initialization"], initial_state=state)
+    assert any("initial_state equals the weights" in note for note in readings.notes)
+    with pytest.raises(InvalidInput, match=r"differ\. Pass the state dictionary"):
+        estimate_accuracy(network, train, initial_state={"other": torch.zeros(1)})
+
+
+class ByKeyword(nn.Module):
+    """Adds two inputs that are passed by keyword, and returns its logits in a dictionary."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.inner = network
+
+    def forward(self, *, left: Tensor, right: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.inner(left + right)}
+
+
+def test_networks_of_several_inputs_are_estimated_as_what_they_compute(trained: Trained) -> None:
+    network, initial, train, _ = trained
+    expected = estimate_accuracy(network, train, initial_state=initial)
+    data = {"left": train.inputs, "right": train.inputs.new_zeros(train.inputs.shape), "labels": train.targets}
+    state = {f"inner.{name}": tensor for name, tensor in initial.items()}
+    found = estimate_accuracy(ByKeyword(network), data, initial_state=state)
+    assert found.same_noise is not None and expected.same_noise is not None
+    assert found.readings == {name: pytest.approx(value, rel=1e-5) for name, value in expected.readings.items()}
+    assert found.same_noise.value == pytest.approx(expected.same_noise.value, rel=1e-5)

@@ -111,6 +111,18 @@ class Ready:
         return ""
 
 
+def equals_trained_weights(network: nn.Module, initial_state: Mapping[str, Any]) -> bool:
+    """Whether a state dictionary "before training" holds the weights of now, as a reference to `state_dict()` does."""
+    plain = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
+    pairs = [(plain.get(name), parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+    return bool(pairs) and all(
+        isinstance(before, Tensor)
+        and before.shape == now.shape
+        and torch.equal(before.detach().to(now.device, now.dtype), now.detach())
+        for before, now in pairs
+    )
+
+
 def _check_network(network: Any) -> nn.Module:
     check_module(network)
     network = unwrap_compiled(network)

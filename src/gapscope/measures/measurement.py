@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.distributed import processes_joined
 from gapscope.inspection.memoization import memo_scope
-from gapscope.inspection.validation import Ready, eager_mode, ready
+from gapscope.inspection.validation import Ready, eager_mode, equals_trained_weights, ready
 from gapscope.measures.budget import DEFAULT_SECONDS, Allocation, Plan, plan_budget, reason
 from gapscope.measures.registry import Measure, get_measure, list_measures
 from gapscope.measures.subsampling import evaluate_on_subset
@@ -20,6 +21,10 @@ from gapscope.results.readings import Readings
 
 STOPPED = "stopped before it was finished"
 ALL = "all"
+SAME_STATE = (
+    "initial_state equals the weights of the network. A state_dict() changes while the network trains: keep a "
+    "copy.deepcopy of it, taken before training."
+)
 Budget = float | Literal["auto"] | None
 
 
@@ -39,7 +44,7 @@ def select_measures(
 
 def _missing(item: Measure, *, has_initial: bool, has_history: bool) -> str:
     if "initial" in item.needs and not has_initial:
-        return "needs the weights before training; pass initial_state=network.state_dict() of then"
+        return "needs the weights before training; pass initial_state=, a copy.deepcopy of network.state_dict() of then"
     if "history" in item.needs and not has_history:
         return "needs the training history; pass history=, one mapping an epoch with its train_loss"
     return ""
@@ -131,6 +136,8 @@ def measure(
     """
     samples = as_samples(data)
     found = ready(network, samples)
+    if initial_state is not None and equals_trained_weights(found.bare, initial_state):
+        found = replace(found, notes=(*found.notes, SAME_STATE))
     options = options or {}
     chosen, unmeasured = select_applicable(
         measures, found, has_initial=initial_state is not None, has_history=bool(history)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.samples import Samples, as_samples
-from gapscope.inspection.checks import check_module
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.base.samples import Samples
 from gapscope.inspection.losses import evaluate
+from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.restoring import preserve_rng_state
+from gapscope.inspection.validation import COMPILED, equals_trained_weights, ready
+from gapscope.labels.label_issues import estimate_label_noise
 from gapscope.labels.noise_rate import clean_accuracy
+from gapscope.labels.results import LabelNoiseEstimate
 from gapscope.prediction.accuracy_estimator import AccuracyEstimator, IntervalEstimate, load_default
 from gapscope.prediction.accuracy_readings import accuracy_readings
 from gapscope.results.result import Result
@@ -31,17 +34,20 @@ MEANINGS = {
 
 @dataclass(frozen=True, repr=False)
 class AccuracyEstimate(Result):
-    """What `estimate_accuracy` found; printing it gives sentences.
+    """Accuracy of a trained network on new data, on two kinds of labels; printing it gives sentences.
 
     Attributes:
-        same_noise: Accuracy on data like the training data, whose labels are wrong as often: what a hold-out says.
-            None where it is refused.
-        clean_labels: Accuracy on data with right labels; None where it is refused.
-        label_noise: Share of wrong training labels, as given, or as the two accuracies imply it.
+        same_noise: Accuracy on data like the training data, with the same label noise: what a hold-out would measure.
+            None if the estimator abstains.
+        clean_labels: Accuracy on clean labels; None if the estimator abstains, or if the label noise cannot be
+            estimated.
+        label_noise: Fraction of wrong training labels, as passed or as estimated; None if it cannot be estimated.
+        noise_interval: Its 90 % interval; None for a fraction that was passed.
         level: Nominal coverage of the intervals.
-        abstained_because: Why there is no answer; empty where there is one.
-        initial: "given", or "drawn anew" where the initial weights were not known.
-        readings: What the estimate was made of.
+        abstained_because: Why there is no answer; empty if there is one.
+        clean_abstained_because: Why there is none on clean labels; empty if there is one.
+        initial: "given", or "drawn anew" if the initial weights were not known.
+        readings: What the estimate was computed from.
     """
 
     same_noise: IntervalEstimate | None
@@ -51,26 +57,44 @@ class AccuracyEstimate(Result):
     abstained_because: tuple[str, ...]
     initial: str
     readings: Mapping[str, float]
+    noise_interval: tuple[float, float] | None = None
+    clean_abstained_because: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all attributes; `like_training`, `clean` and `refused` are names of version 0.3."""
+        values = super().to_dict()
+        old = {"like_training": "same_noise", "clean": "clean_labels", "refused": "abstained_because"}
+        return values | {name: values[new] for name, new in old.items()}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row a target; none where it is refused."""
+        """Return one row per target; none if the estimator abstains."""
         import pandas
 
         found = {"like_training": self.same_noise, "clean": self.clean_labels}
         return pandas.DataFrame([{"target": name, **vars(each)} for name, each in found.items() if each is not None])
 
     def __repr__(self) -> str:
-        if self.same_noise is None or self.clean_labels is None:
+        if self.same_noise is None:
             return f"no answer: {'; '.join(self.abstained_because)}"
-        lines = [
-            f"expect {in_percent(self.same_noise)} {MEANINGS['like_training']}",
-            f"       {in_percent(self.clean_labels)} {MEANINGS['clean']}",
+        lines = [f"expect {in_percent(self.same_noise)} {MEANINGS['like_training']}"]
+        if self.clean_labels is not None:
+            lines.append(f"       {in_percent(self.clean_labels)} {MEANINGS['clean']}{self._noise()}")
+        else:
+            lines.append(f"       no answer {MEANINGS['clean']}: {self.clean_abstained_because}")
+        lines.append(
             f"intervals meant for {self.level:.0%}; {self.readings['train_accuracy']:.0%} on its "
-            f"{self.readings['samples']:.0f} training samples",
-        ]
+            f"{self.readings['samples']:.0f} training samples"
+        )
         if self.initial != "given":
             lines.append("initial weights were drawn anew; pass initial_state=, the state dictionary before training")
         return "\n".join(lines)
+
+    def _noise(self) -> str:
+        if self.noise_interval is None or self.label_noise is None:
+            return ""
+        low, high = self.noise_interval
+        ends = f"{100 * low:.0f} to {100 * high:.0f}"
+        return f", if {100 * self.label_noise:.0f} % ({ends}) of the training labels are wrong"
 
 
 def in_percent(answer: IntervalEstimate) -> str:
@@ -82,7 +106,7 @@ def in_percent(answer: IntervalEstimate) -> str:
     Returns:
         Percent.
 
-    >>> in_percent(Answer(0.712, 0.66, 0.755))
+    >>> in_percent(IntervalEstimate(0.712, 0.66, 0.755))
     '71 % (66 to 76)'
     """
     return f"{100 * answer.value:.0f} % ({100 * answer.low:.0f} to {100 * answer.high:.0f})"
@@ -93,7 +117,7 @@ def estimate_accuracy(
     data: Any,
     *,
     initial_state: Mapping[str, Tensor] | None = None,
-    label_noise: float | None = None,
+    label_noise: float | LabelNoiseEstimate | None = None,
     level: float = 0.9,
     estimator: AccuracyEstimator | None = None,
     max_exact: int = 2000,
@@ -107,10 +131,11 @@ def estimate_accuracy(
     fitted to networks of ours (`shipped().card` says which, and how far it erred on data sets that were left out); no
     pool of yours is needed.
 
-    Two targets, because they differ where labels are wrong: accuracy on data *like the training data*, which a hold-out
-    would say, and on *clean* labels. Where the share r of labels that are wrong is known, pass it: the second then
-    follows from the first, $A = (A' - r / (C - 1)) / (1 - r C / (C - 1))$ for wrong labels drawn evenly from the other
-    C - 1 classes, as does its interval. Otherwise it is estimated directly, and its interval holds that error too.
+    Two targets, because they differ where labels are wrong: accuracy A' on data *like the training data*, which a
+    hold-out would measure, and A on *clean* labels. With the fraction r of wrong labels the second follows from the
+    first, $A = (A' - r / (C - 1)) / (1 - r C / (C - 1))$ for wrong labels spread over the C - 1 other classes.
+    Unless r is passed, `estimate_label_noise` estimates it with the initial weights, and the deviations of A at the
+    ends of both intervals are added as independent errors. If r cannot be estimated, clean labels have no answer.
 
     On networks that were drawn and trained after it was fixed it erred by about .05 (root mean square), as did the
     left-out accuracy alone and five-fold cross-validation, a hold-out of a tenth by more than twice that; all of them
@@ -124,7 +149,8 @@ def estimate_accuracy(
         data: Its training data with class labels, in any form that `gs.measure` takes.
         initial_state: Its state dictionary before training. None draws initial weights anew by every layer's own
             `reset_parameters`: right for networks that were trained from scratch, wrong for fine-tuned ones.
-        label_noise: Share of training labels that are wrong, if it is known.
+        label_noise: Fraction of wrong training labels if it is known, or what `estimate_label_noise` returned; None
+            estimates it.
         level: Nominal coverage of the intervals.
         estimator: What to answer with; None for the one that comes with the package.
         max_exact: As for `kernel_leave_one_out`.
@@ -135,71 +161,129 @@ def estimate_accuracy(
         Both accuracies with intervals, or why there are none.
 
     Raises:
-        InvalidInput: The data have no class labels, or fewer than 22 samples; or initial weights cannot be drawn.
+        InvalidInput: The data have no class labels, or fewer than 22 samples; initial weights cannot be drawn, or
+            `initial_state` holds the trained weights.
         NotMeasurable: The network has no trainable parameters.
         UnsupportedLayer: The network mixes samples.
     """
     check_range("level", level, 0, 1, low_open=True, high_open=True)
-    check_module(network)
-    samples = as_samples(data)
+    prepared = ready(network, data, needs=("labels", "outputs"))
+    samples = prepared.samples
     _check(samples)
     known = initial_state is not None
-    state = initial_state if initial_state is not None else _reinitialized_state(network)
-    readings = accuracy_readings(network, state, samples, max_exact=max_exact, landmarks=landmarks,
-                                 chunk_size=chunk_size)  # fmt: skip
+    bare, adapted = prepared.bare, isinstance(prepared.network, NetworkAdapter)
+    state = _reinitialized_state(bare) if initial_state is None else _known_state(bare, initial_state)
+    names = {name: f"network.{name}" if adapted else name for name in state}
+    options: dict[str, Any] = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
+    readings = accuracy_readings(
+        prepared.network, {names[name]: tensor for name, tensor in state.items()}, samples, **options
+    )
     assert samples.targets is not None
     counts = samples.targets.bincount()
     readings |= {
         "samples": float(len(samples)),
         "classes": float(max(len(counts), 2)),
-        "train_accuracy": evaluate(network, samples)["accuracy"],
+        "train_accuracy": evaluate(prepared.network, samples)["accuracy"],
     }
-    if label_noise is not None:
+    if isinstance(label_noise, float | int):
         check_range("label_noise", label_noise, 0, 1 - 1 / readings["classes"], high_open=True)
-    return _predict(
-        readings, float(counts.max()) / len(samples), estimator or load_default(), label_noise, level, known
-    )
+    estimate = _predict(readings, float(counts.max()) / len(samples), estimator or load_default(), level, known)
+    if estimate.same_noise is None:
+        return estimate
+    if label_noise is None and estimator is not None and "clean" in estimator.shifts:
+        return estimate
+    noise = label_noise
+    if noise is None:
+        try:
+            noise = estimate_label_noise(_with_state(bare, state), samples, **options)
+        except (NotMeasurable, InvalidInput) as error:
+            return replace(estimate, clean_labels=None, label_noise=None, clean_abstained_because=str(error))
+    return _on_clean_labels(estimate, noise)
+
+
+def _known_state(network: nn.Module, initial_state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dictionary before training, which must fit the network and differ from its weights."""
+    state = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
+    own = network.state_dict()
+    misfits = [name for name in own if name not in state or state[name].shape != own[name].shape]
+    misfits += [name for name in state if name not in own]
+    if misfits:
+        raise InvalidInput(
+            f"initial_state must hold the tensors of the network's state_dict(); {', '.join(misfits[:4])} differ. Pass "
+            "the state dictionary of the same network before training."
+        )
+    if equals_trained_weights(network, state):
+        raise InvalidInput(
+            "initial_state must hold the weights before training; all of its tensors equal the trained ones. A "
+            "state_dict() changes while the network trains: keep a copy.deepcopy of it, taken before training."
+        )
+    return state
+
+
+def _with_state(network: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+    with torch.inference_mode(False):
+        before = copy.deepcopy(network)
+        before.load_state_dict(dict(state))
+    return before
 
 
 def _predict(
-    readings: Mapping[str, float],
-    largest_class: float,
-    estimator: AccuracyEstimator,
-    noise: float | None,
-    level: float,
-    known: bool,
+    readings: Mapping[str, float], largest_class: float, estimator: AccuracyEstimator, level: float, known: bool
 ) -> AccuracyEstimate:
     import pandas
 
     table = pandas.DataFrame([dict(readings)])
-    refused = tuple(estimator.abstention_reasons(table, [largest_class])[0])
+    reasons = tuple(estimator.abstention_reasons(table, [largest_class])[0])
     start = "given" if known else "drawn anew"
-    if refused:
-        return AccuracyEstimate(None, None, noise, level, refused, start, readings)
-    found = {target: answers[0] for target, answers in estimator.predict(table, level=level).items()}
-    like, clean, classes = found["like_training"], found["clean"], readings["classes"]
-    if noise is not None:
-        clean = clean_label_accuracy(like, noise, classes)
-    share = implied_noise_rate(like.value, clean.value, classes) if noise is None else noise
-    return AccuracyEstimate(like, clean, share, level, (), start, readings)
+    if reasons:
+        return AccuracyEstimate(None, None, None, level, reasons, start, readings)
+    answers = {target: column[0] for target, column in estimator.predict(table, level=level).items()}
+    like, clean = answers["like_training"], answers["clean"]
+    noise = implied_noise_rate(like.value, clean.value, readings["classes"])
+    return AccuracyEstimate(like, clean, noise, level, (), start, readings)
 
 
-def clean_label_accuracy(answer: IntervalEstimate, noise: float, classes: float) -> IntervalEstimate:
+def _on_clean_labels(estimate: AccuracyEstimate, noise: float | LabelNoiseEstimate) -> AccuracyEstimate:
+    """The accuracy on clean labels from that with the same label noise."""
+    like, classes = estimate.same_noise, estimate.readings["classes"]
+    assert like is not None
+    if not isinstance(noise, LabelNoiseEstimate):
+        return replace(estimate, clean_labels=clean_label_accuracy(like, noise, classes), label_noise=float(noise))
+    most = 0.99 * (1 - 1 / classes)  # beyond it labels say nothing of the accuracy
+    rates = [min(rate, most) for rate in (noise.rate, noise.low, noise.high)]
+    middle, low, high = (clean_accuracy(like.value, rate, classes) for rate in rates)
+    of_accuracy = clean_label_accuracy(like, rates[0], classes, clip=False)
+    down = ((middle - of_accuracy.low) ** 2 + (middle - low) ** 2) ** 0.5
+    up = ((of_accuracy.high - middle) ** 2 + (high - middle) ** 2) ** 0.5
+    ends = [min(max(end, 0.0), 1.0) for end in (middle, middle - down, middle + up)]
+    return replace(
+        estimate,
+        clean_labels=IntervalEstimate(*ends),
+        label_noise=noise.rate,
+        noise_interval=(noise.low, noise.high),
+    )
+
+
+def clean_label_accuracy(
+    answer: IntervalEstimate, noise: float, classes: float, *, clip: bool = True
+) -> IntervalEstimate:
     """Accuracy on right labels from that on labels of which a known share is any other class.
 
     Args:
         answer: Accuracy on these labels.
         noise: Share of them that is wrong, drawn evenly from the other classes.
         classes: Number of classes.
+        clip: Whether all three are brought within 0 and 1.
 
     Returns:
-        Accuracy and interval, within 0 and 1.
+        Accuracy and interval.
 
-    >>> round(on_clean_labels(Answer(0.73, 0.64, 0.82), 0.2, 10).value, 3)  # .73 = .91 * .8 + .09 * .2 / 9
+    >>> noisy = IntervalEstimate(0.73, 0.64, 0.82)  # .73 = .91 * .8 + .09 * .2 / 9
+    >>> round(clean_label_accuracy(noisy, 0.2, 10).value, 3)
     0.91
     """
     ends = [clean_accuracy(each, noise, classes) for each in (answer.value, answer.low, answer.high)]
-    return IntervalEstimate(*(min(max(each, 0.0), 1.0) for each in ends))
+    return IntervalEstimate(*(min(max(each, 0.0), 1.0) for each in ends) if clip else ends)
 
 
 def implied_noise_rate(like: float, clean: float, classes: float) -> float:
@@ -213,7 +297,7 @@ def implied_noise_rate(like: float, clean: float, classes: float) -> float:
     Returns:
         The share.
 
-    >>> round(implied_noise(0.7, 1.0, 10), 3), implied_noise(0.8, 0.7, 10)
+    >>> round(implied_noise_rate(0.7, 1.0, 10), 3), implied_noise_rate(0.8, 0.7, 10)
     (0.3, 0.0)
     """
     above = clean - (1 - clean) / (classes - 1)
@@ -221,11 +305,6 @@ def implied_noise_rate(like: float, clean: float, classes: float) -> float:
 
 
 def _check(samples: Samples) -> None:
-    if not samples.is_classification or samples.targets is None or samples.targets.dim() != 1:
-        raise InvalidInput(
-            "estimate_accuracy needs one class label a sample; these data have others. For regression, pass the "
-            "untrained network to expected_accuracy."
-        )
     if len(samples) < 22:
         raise InvalidInput(f"estimate_accuracy needs 22 samples or more; got {len(samples)}. Pass more samples.")
 

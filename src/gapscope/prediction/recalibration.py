@@ -58,5 +58,6 @@ def _row(known: Any) -> Mapping[str, float]:
             f"accuracy, initial state dictionary); got {type(known).__name__}."
         )
     network, data, accuracy, *initial = known
-    readings = estimate_accuracy(network, data, initial_state=initial[0] if initial else None).readings
+    state = initial[0] if initial else None
+    readings = estimate_accuracy(network, data, initial_state=state, label_noise=0.0).readings
     return {**readings, ACCURACY: float(accuracy)}
