@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from torch import fx, nn
 
 from gapscope.inspection.hooks import named_modules
+
+# fx patches torch while it traces: two at once would restore each other's patches
+_TRACING = threading.Lock()
 
 
 class _Root(nn.Module):
@@ -27,7 +31,7 @@ class _Tracer(fx.Tracer):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.thread = network, threading.get_ident()
         self.returned: dict[nn.Module, list[fx.Node]] = {}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -36,10 +40,17 @@ class _Tracer(fx.Tracer):
         return next(m.children(), None) is None or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if threading.get_ident() != self.thread:  # fx patches all modules of the process: another thread's own call
+            return forward(*args, **kwargs)
         result = super().call_module(m, forward, args, kwargs)
         if isinstance(result, fx.Proxy):
             self.returned.setdefault(m, []).append(result.node)
         return result
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
+        if threading.get_ident() != self.thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
 
 @dataclass(frozen=True)
@@ -104,7 +115,8 @@ def trace(network: nn.Module) -> TracedGraph | None:
     root, tracer = _Root(network), _Tracer(network)
     attributes = [(module, dict(vars(module))) for module in network.modules()]
     try:
-        graph = tracer.trace(root)
+        with _TRACING:
+            graph = tracer.trace(root)
     except Exception:  # forward is anybody's code: with symbols instead of tensors it may raise anything
         return None
     finally:

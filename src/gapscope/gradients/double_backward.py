@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from gapscope.inspection.threads import SharedContext
+
 
 @contextmanager
 def _without_fused_recurrence() -> Iterator[None]:
@@ -24,9 +26,13 @@ def _without_fused_recurrence() -> Iterator[None]:
             backend.enabled = enabled
 
 
+_PLAIN_ATTENTION = SharedContext(lambda: sdpa_kernel(SDPBackend.MATH))
+_PLAIN_RECURRENCE = SharedContext(_without_fused_recurrence)
+
+
 @contextmanager
 def differentiable_kernels(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Use only kernels with a second derivative in the body: plain attention, recurrent layers without fusion."""
     recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
-    with sdpa_kernel(SDPBackend.MATH), _without_fused_recurrence() if recurrent else nullcontext():
+    with _PLAIN_ATTENTION.entered(), _PLAIN_RECURRENCE.entered() if recurrent else nullcontext():
         yield

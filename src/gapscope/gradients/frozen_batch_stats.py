@@ -8,8 +8,11 @@ statistics and the ordinary backward pass of the loss stay what they are.
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,9 +21,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gapscope.base.errors import ReplaceLayer
 
-# How many bodies of `held` are running, and in how many of them derivatives by parameters are not asked for. Plain
-# numbers: autograd's backward passes run in threads of their own.
-_held = _without_parameters = 0
+# How many bodies of `freeze_batch_stats` run in each thread, and in how many of them derivatives by parameters are not
+# asked for. By the thread that recorded the pass, not the current one: backward passes may run in threads of their own.
+_frozen: Counter[int] = Counter()
+_without_parameters: Counter[int] = Counter()
 
 
 def uses_batch_statistics(module: nn.Module) -> bool:
@@ -38,14 +42,16 @@ def freeze_batch_stats(*, parameters: bool = True) -> Iterator[None]:
     Yields:
         Nothing.
     """
-    global _held, _without_parameters
-    _held += 1
-    _without_parameters += not parameters
+    thread = threading.get_ident()
+    _frozen[thread] += 1
+    _without_parameters[thread] += not parameters
     try:
         yield
     finally:
-        _held -= 1
-        _without_parameters -= not parameters
+        _frozen[thread] -= 1
+        _without_parameters[thread] -= not parameters
+        if not _frozen[thread]:
+            del _frozen[thread], _without_parameters[thread]
 
 
 def _over(h: Tensor) -> list[int]:
@@ -100,20 +106,21 @@ class _FreezableOutput(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         owns: bool,
+        thread: int,
     ) -> Tensor:
         ctx.save_for_backward(h, mean, inverse, weight)
-        ctx.owns = owns
+        ctx.owns, ctx.thread = owns, thread
         ctx.mark_dirty(output)  # handed on, not copied
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
-        if not _held:
-            return gradient, *[None] * 6
+        if not _frozen[ctx.thread]:
+            return gradient, *[None] * 7
         h, mean, inverse, weight = ctx.saved_tensors
-        _, wants_h, _, _, wants_weight, wants_bias, _ = ctx.needs_input_grad
-        spared = ctx.owns and _without_parameters
+        _, wants_h, _, _, wants_weight, wants_bias, _, _ = ctx.needs_input_grad
+        spared = ctx.owns and _without_parameters[ctx.thread]
         slope = inverse if weight is None else weight * inverse
         by_h = by_weight = by_bias = None
         if wants_h:
@@ -122,7 +129,7 @@ class _FreezableOutput(torch.autograd.Function):
             by_weight = (gradient * (h - _per_channel(mean, h)) * _per_channel(inverse, h)).sum(_over(h)).to(weight)
         if wants_bias and not spared:
             by_bias = gradient.sum(_over(h)).to(weight)
-        return None, by_h, None, None, by_weight, by_bias, None
+        return None, by_h, None, None, by_weight, by_bias, None, None
 
 
 def _seen(parameter: Tensor | None) -> Tensor | None:
@@ -130,7 +137,9 @@ def _seen(parameter: Tensor | None) -> Tensor | None:
     return None if parameter is None else parameter.view_as(parameter)
 
 
-def _freezable_hook(module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Tensor) -> Tensor:
+def _freezable_hook(
+    thread: int, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Tensor
+) -> Tensor:
     """A forward hook: what follows the layer is given an output whose derivative can go past the statistics."""
     if not output.requires_grad:
         return output
@@ -140,7 +149,7 @@ def _freezable_hook(module: Any, arguments: tuple[Any, ...], keywords: Mapping[s
     statistics = statistics_of(at_least_single, module.eps)
     # Scale and shift that are parameters of the layer, and not computed from others, lead to nothing else.
     owns = all(name in module._parameters for name in ("weight", "bias"))
-    result: Any = _FreezableOutput.apply(output, h, *statistics, _seen(module.weight), _seen(module.bias), owns)
+    result: Any = _FreezableOutput.apply(output, h, *statistics, _seen(module.weight), _seen(module.bias), owns, thread)
     return result
 
 
@@ -158,6 +167,7 @@ def allow_frozen_stats(modules: Mapping[str, nn.Module], *, needed: bool = True)
     Raises:
         ReplaceLayer: A layer uses the statistics of the batch in evaluation mode, or those of several processes.
     """
+    hook = partial(_freezable_hook, threading.get_ident())
     with ExitStack() as stack:
         for name, module in modules.items():
             if not uses_batch_statistics(module):
@@ -170,5 +180,5 @@ def allow_frozen_stats(modules: Mapping[str, nn.Module], *, needed: bool = True)
                     f"'{name}' uses the statistics of the batch{'' if module.training else ' in evaluation mode'}. "
                     "Put it into evaluation mode with running statistics (module.eval()), or use GroupNorm."
                 )
-            stack.callback(module.register_forward_hook(_freezable_hook, prepend=True, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(hook, prepend=True, with_kwargs=True).remove)
         yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, did_you_mean
+from gapscope.inspection.outputs import eager_mode
 
 Weighted = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
 """Linear and convolutional layers."""
@@ -77,9 +77,8 @@ def forward_hooks(
         Nothing.
     """
     with ExitStack() as stack:
-        # Code that torch.compile made before knows no hooks and would pass them by. Without dynamo nothing is compiled.
-        if "torch._dynamo" in sys.modules:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        # code that torch.compile made before knows no hooks and would pass them by
+        stack.enter_context(eager_mode())
         for name, module in modules.items():
             register = module.register_forward_pre_hook if before else module.register_forward_hook
             stack.callback(register(partial(hook, name)).remove)

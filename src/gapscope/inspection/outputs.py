@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from gapscope.inspection.checks import (
 from gapscope.inspection.chunking import rows_per_pass
 from gapscope.inspection.distributed import compute_distributed
 from gapscope.inspection.restoring import preserve_state
+from gapscope.inspection.threads import SharedContext, network_lock
 
 # Samples a pass beyond which a forward pass gets no faster, on CPUs and GPUs alike.
 MAX_SAMPLES_PER_PASS = 512
@@ -68,14 +69,12 @@ def unwrapped(network: nn.Module) -> nn.Module:
         network = inner
 
 
-@contextmanager
-def eager_mode() -> Iterator[None]:
+_EAGER = SharedContext(lambda: torch.compiler.set_stance("force_eager"))
+
+
+def eager_mode() -> AbstractContextManager[None]:
     """Run what `torch.compile` has compiled eagerly in the body, with all hooks; nothing where nothing is compiled."""
-    if "torch._dynamo" not in sys.modules:
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
+    return _EAGER.entered() if "torch._dynamo" in sys.modules else nullcontext()
 
 
 @contextmanager
@@ -126,13 +125,19 @@ def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eva
     network = unwrapped(network)
     check_hookable(network)
     check_materialized(network)
+    with network_lock(network), _restored(network, mode) as network:
+        yield network
+
+
+@contextmanager
+def _restored(network: nn.Module, mode: Literal["eval", "train"]) -> Iterator[nn.Module]:
     modes = [(module, module.training) for module in network.modules()]
     parameters = [(p, p.grad, p.requires_grad, _version(p)) for p in network.parameters()]
     try:
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
-            preserve_state(network),
+            preserve_state(network, own_draws=mode == "train"),
             eager_mode(),
             explain_torch_errors(),
         ):

@@ -6,29 +6,55 @@ import random
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gapscope.inspection.threads import DrawWatch, is_only_thread
+
 _CONTAINERS = (dict, OrderedDict, list, set)
 
 
+class _RngStates:
+    """Global random states of Python, NumPy and torch (CPU and CUDA)."""
+
+    def __init__(self) -> None:
+        self.python = random.getstate()
+        self.numpy = sys.modules.get("numpy")
+        self.numpy_state = self.numpy.random.get_state() if self.numpy else None
+        self.torch = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+    def restore(self) -> None:
+        random.setstate(self.python)
+        if self.numpy:
+            self.numpy.random.set_state(self.numpy_state)
+        torch.set_rng_state(self.torch)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+
+
 @contextmanager
-def preserve_rng_state() -> Iterator[None]:
-    """Restore the global random states of Python, NumPy and torch (CPU and CUDA) after the body."""
-    python_state = random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy else None
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+def preserve_rng_state(*, own_draws: bool = True) -> Iterator[None]:
+    """Restore the global random states of Python, NumPy and torch (CPU and CUDA) after the body.
+
+    Args:
+        own_draws: Whether the body draws from them. If it does not, and other threads are alive, the states are
+            restored only if it did nevertheless: see `gapscope.inspection.threads`.
+
+    Yields:
+        Nothing.
+    """
+    states = _RngStates()
+    watch = None if own_draws or is_only_thread() else DrawWatch()
     try:
-        with torch.random.fork_rng(devices=devices):
+        with watch or nullcontext():
             yield
     finally:
-        random.setstate(python_state)
-        if numpy:
-            numpy.random.set_state(numpy_state)
+        if watch is None or watch.has_drawn:
+            states.restore()
 
 
 class _Attributes:
@@ -65,23 +91,26 @@ class _Values:
 
 
 @contextmanager
-def preserve_state(network: nn.Module) -> Iterator[None]:
+def preserve_state(network: nn.Module, *, own_draws: bool | None = None) -> Iterator[None]:
     """Put back all attributes of all modules (by identity), the values of all buffers and all random states.
 
     Parameters are put back by identity; their values must not be changed in the body.
 
     Args:
         network: The network.
+        own_draws: As for `preserve_rng_state`; None for a network with a module in training mode.
 
     Yields:
         Nothing.
     """
+    if own_draws is None:
+        own_draws = any(module.training for module in network.modules())
     # A script module's attributes live in its compiled part.
     modules = [module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)]
     attributes = [_Attributes(module) for module in modules]
     values = [_Values(buffer) for buffer in network.buffers()]
     try:
-        with preserve_rng_state():
+        with preserve_rng_state(own_draws=own_draws):
             yield
     finally:
         for kept in attributes:

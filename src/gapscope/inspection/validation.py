@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,20 +14,13 @@ from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.checks import check_finite, check_hookable, check_materialized, check_module
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, is_causal, unwrap_compiled
-from gapscope.inspection.outputs import inspection_mode, prepare_inputs, raw_outputs
+from gapscope.inspection.outputs import eager_mode, inspection_mode, prepare_inputs, raw_outputs
 
 LOOKED_AT = 8
 COMPILED = "_orig_mod."
 SUM_TOLERANCE = 1e-3
 # these look at the logits of several classes, and so need one output to be the two logits 0 and z
 BETWEEN_CLASSES = ("margin_signature", "unit_sparsity")
-
-
-def eager_mode() -> AbstractContextManager[Any]:
-    """Let compiled networks, and compiled parts of networks, run as they were before: hooks see nothing else."""
-    import sys
-
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 @runtime_checkable

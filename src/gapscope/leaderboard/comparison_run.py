@@ -12,7 +12,8 @@ from torch import nn
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.type_guards import is_mapping
-from gapscope.inspection.validation import Ready, eager_mode, ready
+from gapscope.inspection.outputs import eager_mode
+from gapscope.inspection.validation import Ready, ready
 from gapscope.leaderboard.comparison import ComparedReading, Comparison
 from gapscope.leaderboard.evidence import LeaderboardEvidence
 from gapscope.measures.budget import DEFAULT_SECONDS, Allocation, Plan, plan_budget, reason

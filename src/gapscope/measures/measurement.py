@@ -12,7 +12,8 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.distributed import processes_joined
 from gapscope.inspection.memoization import memo_scope
-from gapscope.inspection.validation import Ready, eager_mode, equals_trained_weights, ready
+from gapscope.inspection.outputs import eager_mode
+from gapscope.inspection.validation import Ready, equals_trained_weights, ready
 from gapscope.measures.budget import DEFAULT_SECONDS, Allocation, Plan, plan_budget, reason
 from gapscope.measures.registry import Measure, get_measure, list_measures
 from gapscope.measures.subsampling import evaluate_on_subset

@@ -14,6 +14,7 @@ from torch.nn.utils import parametrize
 from gapscope.base.errors import InvalidInput, check_choice
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.specs import INITIALIZATIONS
+from gapscope.inspection.threads import RANDOM_STREAMS
 
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -30,7 +31,7 @@ _WEIGHTS: dict[str, Callable[..., Tensor]] = {
 def seeded_by(generator: torch.Generator) -> Iterator[None]:
     """Run code that draws from the global CPU random state under a seed from `generator`; restore the state after."""
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
-    with torch.random.fork_rng(devices=[]):
+    with RANDOM_STREAMS, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 

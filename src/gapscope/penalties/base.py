@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.checks import check_finite, check_hookable, check_module
-from gapscope.inspection.outputs import explain_torch_errors
-from gapscope.penalties.batches import as_batch
+from gapscope.inspection.outputs import explain_torch_errors, unwrapped
+from gapscope.inspection.threads import network_lock
+from gapscope.penalties.batches import Batch, as_batch
 from gapscope.penalties.strength import StrengthRule
 
 # Networks that a penalty has seen, which it does not look at again.
@@ -125,7 +126,11 @@ def forward_with_penalties(
         InvalidInput: The batch has another form, or the network returned no outputs.
     """
     _check_once(network)
-    batch = as_batch(network, x, y)
+    with network_lock(unwrapped(network)):
+        return _forward(network, as_batch(network, x, y), penalties)
+
+
+def _forward(network: nn.Module, batch: Batch, penalties: Sequence[Penalty]) -> tuple[Any, Tensor]:
     for penalty in penalties:
         if penalty.automatic is not None:
             penalty.strength = penalty.automatic.before_pass(network)

@@ -14,7 +14,8 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.files import to_json
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.losses import evaluate
-from gapscope.inspection.validation import eager_mode, ready
+from gapscope.inspection.outputs import eager_mode
+from gapscope.inspection.validation import ready
 from gapscope.measures.measurement import Budget, measure
 from gapscope.results.records import Record
 

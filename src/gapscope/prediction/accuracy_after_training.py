@@ -15,6 +15,7 @@ from gapscope.base.samples import Samples
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.restoring import preserve_rng_state
+from gapscope.inspection.threads import RANDOM_STREAMS
 from gapscope.inspection.validation import COMPILED, equals_trained_weights, ready
 from gapscope.labels.label_issues import estimate_label_noise
 from gapscope.labels.noise_rate import clean_accuracy
@@ -313,7 +314,7 @@ def _reinitialized_state(network: nn.Module) -> dict[str, Tensor]:
     """State dictionary of a copy whose layers have drawn their weights again, always the same."""
     with torch.inference_mode(False):
         fresh = copy.deepcopy(network)
-    with preserve_rng_state():
+    with RANDOM_STREAMS, preserve_rng_state():
         torch.manual_seed(0)
         for name, module in fresh.named_modules():
             draw = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)

@@ -13,6 +13,7 @@ from gapscope.base.samples import Samples
 from gapscope.batch_norm.norm_layers import BATCH_NORMS
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.hooks import named_modules
+from gapscope.inspection.threads import RANDOM_STREAMS
 from gapscope.inspection.validation import ready
 from gapscope.measures._forward import forward_pass
 
@@ -87,7 +88,7 @@ def with_new_head(
 def _untrained_head(last: nn.Linear, samples: Samples, n_classes: int | None, seed: int) -> nn.Linear:
     assert samples.targets is not None
     k = n_classes or samples.targets.shape[1]
-    with torch.random.fork_rng(devices=[]):
+    with RANDOM_STREAMS, torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "new head"))
         new = nn.Linear(last.in_features, k, bias=last.bias is not None)
     return new.to(last.weight.device, last.weight.dtype)

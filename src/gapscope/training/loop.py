@@ -22,7 +22,7 @@ from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import make_penalty
 from gapscope.results.records import Status
 from gapscope.training.checkpoint_writer import CheckpointWriter, resume
-from gapscope.training.randomness import reproducible
+from gapscope.training.randomness import RngState, reproducible
 from gapscope.training.run import OnBatch, TrainingState
 
 
@@ -212,8 +212,12 @@ def train(
         network, data, settings, seed=seed, test=test, penalties=penalties, folder=folder, on_epoch=on_epoch,
         on_batch=on_batch,
     )  # fmt: skip
-    with reproducible(training.run.device, derive_seed(seed, "training")), written_at_last([training]):
-        training.begin()
+    # streams of its own, taken up for each epoch, so that trainings in several threads take turns
+    streams = RngState(training.run.device, derive_seed(seed, "training"))
+    with written_at_last([training]):
+        with streams.active():
+            training.begin()
         while training.result is None:
-            training.train_epoch()
+            with streams.active():
+                training.train_epoch()
     return training.result

@@ -12,22 +12,37 @@ import torch
 from torch import Tensor
 
 from gapscope.inspection.restoring import preserve_rng_state
+from gapscope.inspection.threads import RANDOM_STREAMS, SharedContext
+
+
+@contextmanager
+def _deterministic_kernels() -> Iterator[None]:
+    deterministic, benchmark = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    try:
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        yield
+    finally:
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = deterministic, benchmark
+
+
+_DETERMINISTIC = SharedContext(_deterministic_kernels)
 
 
 @contextmanager
 def reproducible(device: torch.device, seed: int) -> Iterator[None]:
     """Own random streams (torch's, NumPy's and Python's global ones) and deterministic kernels; all restored after."""
-    deterministic, benchmark = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
-    try:
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-        with preserve_rng_state(), torch.inference_mode(False), torch.enable_grad():
-            # torch.manual_seed keeps the caller's stack for devices that have not started: a millisecond a call
-            (torch.default_generator if device.type == "cpu" else torch).manual_seed(seed)
-            random.seed(seed)
-            numpy.random.seed(seed % 2**32)
-            yield
-    finally:
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = deterministic, benchmark
+    with (
+        RANDOM_STREAMS,
+        _DETERMINISTIC.entered(),
+        preserve_rng_state(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
+        # torch.manual_seed keeps the caller's stack for devices that have not started: a millisecond a call
+        (torch.default_generator if device.type == "cpu" else torch).manual_seed(seed)
+        random.seed(seed)
+        numpy.random.seed(seed % 2**32)
+        yield
 
 
 def host_random_states() -> dict[str, Tensor]:

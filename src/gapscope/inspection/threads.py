@@ -1,0 +1,145 @@
+"""Threads: what gapscope locks, and what it leaves to the caller.
+
+Measuring changes a network for the time: modes, hooks, gradients, forward methods. Everything is restored.
+
+- **One network in several threads.** Whatever changes a network holds its lock (`network_lock`), so that measures and
+  penalties of the same network run one after the other. Your own calls of a network that another thread measures are
+  not locked: they may run in evaluation mode. Measure `copy.deepcopy(network)` instead.
+- **Other networks in other threads** are not affected. While a forward pass is traced, torch.fx replaces
+  `nn.Module.__call__` for the whole process; calls from other threads are passed through, and tracing holds a lock.
+- **Settings of torch for the whole process** (kernels of attention and recurrent layers, deterministic convolutions,
+  eager execution of compiled code) are changed when the first thread needs them and restored after the last
+  (`SharedContext`). Other threads meanwhile compute the same numbers, possibly more slowly.
+- **Global random streams.** Bodies that seed them (an epoch of `train`, drawing initial weights) hold one lock,
+  `RANDOM_STREAMS`, and restore them: epochs of several threads run one after the other, so that a seed gives the same
+  weights as ever. Use processes, as pools do, to train in parallel. A measure restores the streams only if it has
+  drawn from them itself, or if there is no other thread: numbers that another thread has drawn are not drawn again.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+
+class FairLock:
+    """A reentrant lock that threads get in the order in which they asked for it."""
+
+    def __init__(self) -> None:
+        self._guard, self._owner, self._depth = threading.Lock(), 0, 0
+        self._waiting: deque[threading.Event] = deque()
+
+    def __enter__(self) -> None:
+        turn = threading.Event()
+        with self._guard:
+            if self._owner in (0, threading.get_ident()):
+                self._owner, self._depth = threading.get_ident(), self._depth + 1
+                return
+            self._waiting.append(turn)
+        try:
+            turn.wait()
+        except BaseException:  # interrupted while it waited
+            with self._guard:
+                if turn in self._waiting:
+                    self._waiting.remove(turn)
+                else:
+                    self._pass_on()
+            raise
+        self._owner, self._depth = threading.get_ident(), 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._guard:
+            self._depth -= 1
+            if self._depth == 0:
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        # not 0 while a thread is on its way: no other may take its turn
+        self._owner = -1 if self._waiting else 0
+        if self._waiting:
+            self._waiting.popleft().set()
+
+
+_NETWORK_LOCKS: weakref.WeakKeyDictionary[nn.Module, FairLock] = weakref.WeakKeyDictionary()
+_GUARD = threading.Lock()
+RANDOM_STREAMS = FairLock()
+"""Held by bodies that seed the global random streams."""
+
+
+@contextmanager
+def network_lock(network: nn.Module) -> Iterator[None]:
+    """Hold the lock of a network in the body; an adapter has that of the network which it adapts."""
+    owned = getattr(network, "adapted_from", network)
+    with _GUARD:
+        lock = _NETWORK_LOCKS.get(owned)
+        if lock is None:
+            lock = _NETWORK_LOCKS[owned] = FairLock()
+    with lock:
+        yield
+
+
+def is_only_thread() -> bool:
+    """Whether no other Python thread is alive that may draw random numbers."""
+    return threading.active_count() == 1
+
+
+class SharedContext:
+    """A context that several threads enter: it begins with the first and ends with the last.
+
+    Args:
+        make: Makes the context, which changes a setting of the whole process and restores it.
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._make, self._lock, self._count, self._stack = make, threading.Lock(), 0, ExitStack()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Run the body within the context."""
+        with self._lock:
+            if self._count == 0:
+                self._stack.enter_context(self._make())
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._count -= 1
+                if self._count == 0:
+                    self._stack.close()
+
+
+_RANDOM = ("rand", "normal", "dropout", "bernoulli", "multinomial", "poisson", "exponential", "uniform", "geometric",
+           "cauchy", "rrelu", "gumbel", "fractional", "attention")  # fmt: skip
+
+
+class DrawWatch(TorchFunctionMode):
+    """Notices whether torch functions of this thread draw from the global stream while it is entered.
+
+    Attributes:
+        has_drawn: Whether one did.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_drawn = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, and compare the stream before and after it if its name is that of a random one."""
+        name = getattr(func, "__name__", "")
+        if self.has_drawn or not any(part in name for part in _RANDOM):
+            return func(*args, **(kwargs or {}))
+        before = torch.default_generator.get_state()
+        result = func(*args, **(kwargs or {}))
+        self.has_drawn = not torch.equal(before, torch.default_generator.get_state())
+        return result

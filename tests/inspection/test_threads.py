@@ -1,0 +1,214 @@
+"""Several threads: the same numbers as one, networks and settings as they were, and nobody's random numbers again."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import _cur_sdpa_kernel_backends
+
+import gapscope as gs
+from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_batch_stats
+from gapscope.inspection.outputs import inspection_mode
+from gapscope.inspection.threads import FairLock, SharedContext
+
+WAIT = 60.0  # generous: a thread that hangs fails the test, a slow machine does not
+
+
+def network(*more: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), *more, nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def samples(n: int = 60) -> tuple[Tensor, Tensor]:
+    x = torch.randn(n, 4, generator=torch.Generator().manual_seed(1))
+    return x, torch.arange(n) % 3
+
+
+def in_threads(*calls: Callable[[], Any]) -> list[Any]:
+    """Results of calls that begin at the same time."""
+    barrier = threading.Barrier(len(calls), timeout=WAIT)
+
+    def one(call: Callable[[], Any]) -> Any:
+        barrier.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result(WAIT) for future in [pool.submit(one, call) for call in calls]]
+
+
+def test_one_network_in_several_threads_has_its_own_numbers_and_stays_as_it_was() -> None:
+    names = ["worst_case_sharpness", "input_jacobian_norm", "adaptive_sharpness", "unit_sparsity", "ntk_trace"]
+    net, data = network(), samples()
+    net.train()
+    net[0].eval()
+    expected = gs.measure(net, data, names).values()
+    modes, hooks = [m.training for m in net.modules()], [len(m._forward_hooks) for m in net.modules()]
+    for found in in_threads(*[lambda: gs.measure(net, data, names).values()] * 3):
+        assert found == {name: pytest.approx(value, rel=1e-6, nan_ok=True) for name, value in expected.items()}
+    assert [m.training for m in net.modules()] == modes
+    assert [len(m._forward_hooks) for m in net.modules()] == hooks
+    assert all("forward" not in vars(m) for m in net.modules())
+
+
+def test_other_networks_run_while_a_network_is_traced() -> None:
+    other, (x, y) = network().eval(), samples()
+    expected, done = other(x).detach(), threading.Event()
+
+    def measure() -> int:
+        try:
+            for _ in range(5):
+                gs.measure(copy.deepcopy(network()), (x, y), ["unit_sparsity"])
+        finally:
+            done.set()
+        return 0
+
+    def infer() -> int:
+        calls = 0
+        while not done.is_set() or not calls:
+            with torch.no_grad():
+                assert torch.equal(other(x), expected)
+            calls += 1
+        return calls
+
+    assert in_threads(measure, infer, measure)[1] > 0
+    assert torch.equal(other(x), expected)
+
+
+class Gate(nn.Module):
+    """Passes its inputs on, after another thread had its turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.reached.set()
+        assert self.opened.wait(WAIT)
+        return x
+
+
+def test_numbers_that_another_thread_draws_while_a_network_is_measured_are_not_drawn_again() -> None:
+    gate = Gate()
+    net, (x, y) = nn.Sequential(gate, network(nn.Dropout(0.5))), samples()
+    torch.manual_seed(7)
+    expected = torch.rand(6)
+    torch.manual_seed(7)
+    with ThreadPoolExecutor(1) as pool:
+        measuring = pool.submit(gs.measure, net, (x, y), ["accuracy"])
+        assert gate.reached.wait(WAIT)
+        first = torch.rand(3)
+        gate.opened.set()
+        measuring.result(WAIT)
+        second = torch.rand(3)
+    assert torch.equal(torch.cat([first, second]), expected)
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_draws_of_the_network_itself_are_taken_back(threads: bool) -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.dropout(x, 0.5, training=True)
+
+    net, (x, _) = nn.Sequential(Noisy(), network()), samples()
+    other = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(other.wait, WAIT) if threads else None
+        torch.manual_seed(7)
+        with inspection_mode(net):
+            net(x)
+        found = torch.rand(3)
+        other.set()
+        assert waiting is None or waiting.result(WAIT)
+    torch.manual_seed(7)
+    assert torch.equal(found, torch.rand(3))
+
+
+def test_trainings_in_threads_end_with_the_weights_that_they_have_alone() -> None:
+    settings = gs.TrainingSpec(epochs=3, batch_size=10)
+
+    def train(seed: int) -> list[Tensor]:
+        net = copy.deepcopy(start)
+        gs.train(net, samples(), settings, seed=seed)
+        return list(net.parameters())
+
+    start = network(nn.Dropout(0.5))
+    alone = [train(seed) for seed in range(3)]
+    together = in_threads(*[lambda seed=seed: train(seed) for seed in range(3)])
+    for one, other in zip(alone, together, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_batch_statistics_are_frozen_for_the_thread_that_asks_alone() -> None:
+    torch.manual_seed(0)
+    layer, x = nn.BatchNorm1d(3), torch.randn(8, 3)
+
+    def gradient() -> Tensor:
+        inputs = x.clone().requires_grad_()
+        with allow_frozen_stats({"layer": layer}):
+            loss = layer(inputs).square().mul(torch.arange(24).reshape(8, 3)).sum()
+        return torch.autograd.grad(loss, inputs)[0]
+
+    plain = gradient()
+    with freeze_batch_stats(), ThreadPoolExecutor(1) as pool:
+        elsewhere, here = pool.submit(gradient).result(WAIT), gradient()
+    assert torch.equal(elsewhere, plain) and not torch.allclose(here, plain)
+
+
+def test_a_shared_context_begins_with_the_first_and_ends_with_the_last() -> None:
+    events: list[str] = []
+
+    @contextmanager
+    def setting() -> Iterator[None]:
+        events.append("set")
+        yield
+        events.append("restored")
+
+    shared = SharedContext(setting)
+    first, second = shared.entered(), shared.entered()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert events == ["set"]
+    second.__exit__(None, None, None)
+    assert events == ["set", "restored"]
+    with shared.entered():
+        assert events[2:] == ["set"]
+
+
+def test_settings_of_torch_are_restored_after_the_last_thread() -> None:
+    before = _cur_sdpa_kernel_backends()
+    penalty = gs.penalties.InputJacobianPenalty(0.1)
+    x, y = samples()
+    in_threads(*[lambda: [penalty(copy.deepcopy(network()), x, y) for _ in range(20)]] * 4)
+    assert _cur_sdpa_kernel_backends() == before
+
+
+def test_a_fair_lock_is_reentrant_and_goes_to_the_next_in_line() -> None:
+    lock, order = FairLock(), []
+
+    def wait(name: str) -> None:
+        with lock, lock:
+            order.append(name)
+
+    with lock:
+        threads = []
+        for name in "abc":
+            threads.append(threading.Thread(target=wait, args=(name,)))
+            threads[-1].start()
+            while len(lock._waiting) < len(threads):
+                pass
+        with lock:
+            order.append("main")
+    for thread in threads:
+        thread.join(WAIT)
+    assert order == ["main", "a", "b", "c"]
+    with lock:
+        assert lock._depth == 1
