@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -62,3 +63,11 @@ def test_slices_cover_everything_once() -> None:
     assert [list(range(7))[part] for part in slices(7, 3)] == [[0, 1, 2], [3, 4, 5], [6]]
     with pytest.raises(InvalidInput, match="chunk_size must be at least 1; got 0"):
         list(slices(7, 0))
+
+
+def test_sparse_matrices_of_scipy_name_the_way_to_dense_ones() -> None:
+    scipy = pytest.importorskip("scipy.sparse")
+    with pytest.raises(InvalidInput, match=r"csr_matrix\. Use x\.toarray\(\)"):
+        as_samples((scipy.csr_matrix(numpy.eye(3)), numpy.arange(3)))
+    with pytest.raises(InvalidInput, match=r"csr_matrix\. Use x\.toarray\(\)"):
+        as_samples(scipy.csr_matrix(numpy.eye(3)))

@@ -314,9 +314,8 @@ def test_a_compiled_network_is_measured_through_the_original() -> None:
         (mlp(), ((X * 255).long(), Y), r"use x.float\(\) / 255"),
         (Returning(lambda logits: logits + 0j), (X, Y), "Outputs must be real; got torch.complex64"),
         (Returning(lambda logits: [logits]), (X, Y), "raw outputs as a tensor .* got list"),
-        (mlp(), X.double(), "must have the same dtype; got torch.float64 and torch.float32"),
     ],
-    ids=["class", "function", "meta", "lazy", "shape", "integers", "complex", "list", "dtype"],
+    ids=["class", "function", "meta", "lazy", "shape", "integers", "complex", "list"],
 )
 def test_what_cannot_be_measured_at_all_gets_one_sentence(network: Any, data: Any, message: str) -> None:
     with pytest.raises((InvalidInput, NotMeasurable), match=message):
@@ -359,3 +358,43 @@ def test_layers_of_a_bert_go_by_its_own_names() -> None:
     readings = gs.measure(network, data, list(options), options=options)
     assert not readings.unmeasured
     assert {"unit_sparsity.zeta", "margin_signature.h1.median"} <= {reading.name for reading in readings}
+
+
+@pytest.mark.parametrize("weights", [torch.float32, torch.float64])
+def test_inputs_get_the_precision_of_the_weights(weights: torch.dtype) -> None:
+    network = mlp().to(weights)
+    expected = gs.measure(network, (X.to(weights), Y)).values()
+    other = torch.float64 if weights == torch.float32 else torch.float32
+    readings = gs.measure(network, (X.to(other), Y))
+    assert readings.values() == {name: pytest.approx(value, nan_ok=True) for name, value in expected.items()}
+    assert any(f"from {other} to {weights}" in note for note in readings.notes)
+
+
+def test_autocast_around_a_measure_changes_nothing() -> None:
+    network = mlp()
+    expected = gs.measure(network, (X, Y)).values()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = gs.measure(network, (X, Y)).values()
+        assert torch.is_autocast_enabled("cpu")
+    assert found == {name: pytest.approx(value, nan_ok=True) for name, value in expected.items()}
+
+
+def test_a_network_made_in_inference_mode_is_refused_by_the_name_of_a_weight() -> None:
+    with torch.inference_mode():
+        network = nn.Linear(4, 2)
+    with pytest.raises(InvalidInput, match=r"'weight' was made in torch\.inference_mode"):
+        gs.measure(network, (X, Y))
+
+
+@pytest.mark.parametrize("outputs", [2, 6])
+def test_one_hot_integers_are_refused_everywhere_with_the_remedy(outputs: int) -> None:
+    y = F.one_hot(Y, 2)
+    network = mlp(outputs)
+    for call in (
+        lambda: ready(network, (X, y), needs=("outputs",)),
+        lambda: gs.train(network, (X, y), gs.TrainingSpec(epochs=1)),
+        lambda: gs.measure(network, (X, y), ["accuracy"]),
+        lambda: gs.check(network, (X, y)),
+    ):
+        with pytest.raises(InvalidInput, match=r"one-hot: pass y\.argmax\(1\)"):
+            call()

@@ -125,5 +125,7 @@ def test_wrong_options_are_refused() -> None:
     network, x = network_of(), torch.zeros(4, 4, dtype=torch.float64)
     with pytest.raises(InvalidInput, match="needs three samples or more; got 2"):
         kernel_leave_one_out(network, x[:2], torch.tensor([0, 1]))
-    with pytest.raises(InvalidInput, match=r"ridges must be positive numbers, one or more; got \(0.0,\)"):
+    with pytest.raises(InvalidInput, match=r"ridges must be numbers of at least 1e-09.*got \(0\.0,\)"):
         kernel_leave_one_out(network, x, torch.tensor([0, 1, 0, 1]), ridges=(0.0,))
+    with pytest.raises(InvalidInput, match=r"at least 1e-09.*got \(1e-12,\)"):  # leverages round to 1
+        kernel_leave_one_out(network, x, torch.tensor([0, 1, 0, 1]), ridges=(1e-12,))

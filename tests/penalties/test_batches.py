@@ -189,3 +189,14 @@ def test_messages_say_why_a_network_has_no_automatic_strength() -> None:
         gs.penalties.L2Penalty(0.1).forward_with_penalty(network, "a sentence")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"floating-point inputs; got torch\.int64"):
         gs.penalties.InputJacobianPenalty(0.1).forward_with_penalty(network, data)
+
+
+@pytest.mark.parametrize("kind", [*PENALTIES, "inputs"])
+def test_empty_batches_and_data_of_inference_mode(kind: str) -> None:
+    make = PENALTIES.get(kind, lambda: gs.penalties.InputJacobianPenalty(0.1))
+    network, x, y = nn.Linear(3, 2), torch.randn(4, 3), torch.arange(4) % 2
+    with pytest.raises(InvalidInput, match="at least one sample; got"):
+        make()(network, x[:0], y[:0])
+    with torch.inference_mode():
+        data = x.clone(), y.clone()
+    assert make()(network, *data).item() == pytest.approx(make()(network, x, y).item())

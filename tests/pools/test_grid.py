@@ -106,3 +106,9 @@ def test_a_grid_is_counted_before_it_is_built() -> None:
         Grid(axes=axes)
     assert Grid(axes=axes, max_networks=10**9).axes == axes
     assert len(Grid.from_dict({"axes": {"seed": [1, 2]}, "max_networks": 2})) == 2
+
+
+def test_a_byte_order_mark_is_no_part_of_a_grid(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + b'[base.network]\nname = "lenet5"\n')
+    assert next(iter(Grid.from_toml(path))).network.name == "lenet5"

@@ -83,7 +83,7 @@ def column(value: Any) -> Tensor:
         return value
     array = _frame(value) if _library(value) == "pandas" else value
     if array.dtype.kind not in "biuf":
-        raise InvalidInput(f"data must hold numbers; got a numpy array of {array.dtype}. Convert them first.")
+        raise InvalidInput(f"data must hold numbers; got a NumPy array of {array.dtype}. Use x.astype(float).")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     tensor = torch.tensor(array).contiguous()
@@ -164,6 +164,7 @@ def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
 
 def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     x, *rest = batch
+    _check_not_sparse(x)
     if not _are_inputs(x) or (rest and not is_column(rest[0])):
         raise InvalidInput(f"data must be {FORMS}; got {type(batch).__name__} of {_kinds(batch)}.")
     notes: list[str] = []
@@ -176,6 +177,11 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     return CollatedData(_inputs(x), labels, notes + _naming_note(names), names)
 
 
+def _check_not_sparse(value: Any) -> None:
+    if _library(value) == "scipy" and hasattr(value, "toarray"):
+        raise InvalidInput(f"data must be dense; got a SciPy {type(value).__name__}. Use x.toarray().")
+
+
 def _kinds(values: Iterable[Any]) -> str:
     return ", ".join(
         f"{type(value).__name__} {list(value.shape)}" if hasattr(value, "shape") else type(value).__name__
@@ -185,6 +191,7 @@ def _kinds(values: Iterable[Any]) -> str:
 
 def _one(batch: Any) -> CollatedData:
     """One batch, or data that are whole already."""
+    _check_not_sparse(batch)
     if is_column(batch):
         return CollatedData(column(batch))
     if is_mapping(batch):

@@ -41,6 +41,11 @@ def check_materialized(network: nn.Module) -> None:
                 f"A network's parameters must have their sizes; '{name}' belongs to a lazy layer that has not run yet. "
                 "Run the network once on a batch."
             )
+        if isinstance(tensor, nn.Parameter) and tensor.is_inference():
+            raise InvalidInput(
+                f"Weights must be known to autograd; '{name}' was made in torch.inference_mode(). Build or load the "
+                "network outside it."
+            )
         if tensor.is_meta:
             raise InvalidInput(
                 f"All weights must hold numbers; '{name}' is on the meta device, which has none. Load the weights "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -130,6 +130,16 @@ def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eva
 
 
 @contextmanager
+def _without_autocast() -> Iterator[None]:
+    """Compute in the network's own precision, also within the caller's `torch.autocast`."""
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda", "mps"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@contextmanager
 def _restored(network: nn.Module, mode: Literal["eval", "train"]) -> Iterator[nn.Module]:
     modes = [(module, module.training) for module in network.modules()]
     parameters = [(p, p.grad, p.requires_grad, _version(p)) for p in network.parameters()]
@@ -137,6 +147,7 @@ def _restored(network: nn.Module, mode: Literal["eval", "train"]) -> Iterator[nn
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
+            _without_autocast(),
             preserve_state(network, own_draws=mode == "train"),
             eager_mode(),
             explain_torch_errors(),

@@ -69,14 +69,19 @@ class Ready:
         """Return the same network with other samples of the same kind."""
         return replace(self, samples=samples)
 
+    @property
+    def class_network(self) -> nn.Module:
+        """The network with one logit per class: one output z is the two logits 0 and z."""
+        if self.n_outputs != 1 or not self.samples.is_classification:
+            return self.network
+        network = self.network if isinstance(self.network, NetworkAdapter) else NetworkAdapter(self.bare)
+        return network.as_two_logits()
+
     def network_for(self, item: Requirements) -> nn.Module:
         """Return the network as one measure takes it."""
         if not {"inputs", "targets", "labels"} & set(item.needs):
             return self.bare
-        if item.name in BETWEEN_CLASSES and self.n_outputs == 1 and self.samples.is_classification:
-            network = self.network if isinstance(self.network, NetworkAdapter) else NetworkAdapter(self.bare)
-            return network.as_two_logits()
-        return self.network
+        return self.class_network if item.name in BETWEEN_CLASSES else self.network
 
     def initial_for(self, item: Requirements, initial_state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """Return the state dictionary before training, under the names that the network of one measure has."""
@@ -200,10 +205,23 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     """
     samples = as_samples(data)
     _check_needs(samples, needs)
-    prepared = _adapt(network, samples)
+    prepared = _adapt(network, _in_network_precision(network, samples))
     if "outputs" in needs:
         _check_outputs(prepared)
     return prepared
+
+
+def _in_network_precision(network: Any, samples: Samples) -> Samples:
+    """Samples whose floating-point inputs have the type of the network's weights, with a note if they had another."""
+    weights = network.parameters() if isinstance(network, nn.Module) else ()
+    dtype = next(
+        (weight.dtype.to_real() for weight in weights if weight.is_floating_point() or weight.is_complex()), None
+    )
+    inputs = samples.inputs
+    if dtype is None or not inputs.is_floating_point() or inputs.dtype == dtype:
+        return samples
+    note = f"Inputs were converted from {inputs.dtype} to {dtype}, the type of the weights."
+    return replace(samples, inputs=inputs.to(dtype), notes=(*samples.notes, note))
 
 
 def _check_needs(samples: Samples, needs: Collection[str]) -> None:
@@ -247,9 +265,11 @@ def _adapt(network: Any, samples: Samples) -> Ready:
     bare = _check_network(network)
     outputs, plain = _first_outputs(bare, samples)
     if outputs.ndim == 2 and samples.form is None and plain:
-        return _noticed(Ready(bare, bare, samples, outputs.shape[1]), outputs)
+        return _noticed(Ready(bare, bare, samples, outputs.shape[1], refused=_stray_positions(samples)), outputs)
     axis, refused, causal = (1 if outputs.ndim > 2 else None), "", samples.is_dense and is_causal(bare)
-    if samples.is_dense:
+    if samples.is_dense and outputs.ndim <= 2:
+        refused = _stray_positions(samples)
+    elif samples.is_dense:
         assert samples.targets is not None
         try:
             axis = class_axis(outputs, samples.targets)
@@ -265,6 +285,16 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         k -= outputs.shape[axis or 1]
         samples = _align_next_position(adapted, samples)
     return _noticed(Ready(bare, adapted, samples, k, positions=outputs.ndim > 2, refused=refused), outputs)
+
+
+def _stray_positions(samples: Samples) -> str:
+    """Why labels of positions do not fit outputs [n, K]; empty for other targets."""
+    targets = samples.targets
+    if targets is None or not samples.is_dense:
+        return ""
+    one_hot = bool(((targets == 0) | (targets == 1)).all()) and bool((targets.flatten(1).sum(1) == 1).all())
+    advice = "they look one-hot: pass y.argmax(1)" if one_hot else "pass one label per sample"
+    return f"labels {list(targets.shape)} have positions, and outputs have none; {advice}"
 
 
 def _align_next_position(network: NetworkAdapter, samples: Samples) -> Samples:

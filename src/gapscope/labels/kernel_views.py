@@ -70,13 +70,13 @@ def kernel_views(
             _view("linear ridge", linear_spectrum(features), targets),
         ]
     if prepared is not None:
-        hidden = forward_pass(prepared.network, samples.inputs, chunk_size=options["chunk_size"]).features
+        hidden = forward_pass(prepared.network, prepared.samples.inputs, chunk_size=options["chunk_size"]).features
         if hidden is not None:
             hidden = (hidden - hidden.mean(0)) / hidden.std(0, correction=0).mean().clamp_min(1e-12)
             views.append(_view("last hidden features", linear_spectrum(hidden), targets))
         try:
             columns = kernel_columns(
-                prepared.network, samples.inputs, options["max_exact"], options["landmarks"],
+                prepared.network, prepared.samples.inputs, options["max_exact"], options["landmarks"],
                 make_generator(seed, "landmarks"), options["chunk_size"],
             )  # fmt: skip
             views.append(_view("NTK", columns.spectrum(), targets))

@@ -19,6 +19,7 @@ from gapscope.statistics.kernel_ridge import LooResult, Spectrum, nystroem_spect
 
 # in units of the mean eigenvalue; the left-out error is flat between neighbours of this grid
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+MIN_RIDGE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -240,8 +241,11 @@ def _check(x: Tensor, ridges: tuple[float, ...], max_exact: int, landmarks: int)
     check_range("landmarks", landmarks, 2)
     if len(x) < 3:
         raise InvalidInput(f"kernel_leave_one_out needs three samples or more; got {len(x)}. Pass more samples.")
-    if not ridges or min(ridges) <= 0:
-        raise InvalidInput(f"ridges must be positive numbers, one or more; got {ridges}. Leave them out.")
+    if not ridges or not min(ridges) >= MIN_RIDGE:
+        raise InvalidInput(
+            f"ridges must be numbers of at least {MIN_RIDGE:g}, one or more: below it rounding decides; got {ridges}. "
+            "Leave them out."
+        )
 
 
 def loo_from_kernel(

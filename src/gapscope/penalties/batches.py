@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -87,6 +88,14 @@ def _shifted(network: nn.Module, targets: Tensor | None) -> Tensor | None:
     return targets[:, 1:]
 
 
+def _usable(tensor: Tensor) -> Tensor:
+    """A tensor with numbers of one sample or more that autograd can save."""
+    check_holds_numbers(tensor)
+    if tensor.ndim and len(tensor) == 0:
+        raise InvalidInput(f"A batch must hold at least one sample; got {list(tensor.shape)}. Leave empty batches out.")
+    return tensor.clone() if tensor.is_inference() and not torch.is_inference_mode_enabled() else tensor
+
+
 def as_batch(network: nn.Module, x: Any, y: Tensor | None) -> Batch:
     """Return a mini-batch in the form that penalties take.
 
@@ -101,9 +110,9 @@ def as_batch(network: nn.Module, x: Any, y: Tensor | None) -> Batch:
     Raises:
         InvalidInput: `x` has another form.
     """
+    y = _usable(y) if isinstance(y, Tensor) else y
     if isinstance(x, Tensor):
-        check_holds_numbers(x)
-        return Batch(network, x, _shifted(network, y))
+        return Batch(network, _usable(x), _shifted(network, y))
     others: dict[str, Any] = {}
     if is_mapping(x):
         tensors = {str(key): value for key, value in x.items() if isinstance(value, Tensor) and value.ndim > 0}
@@ -118,5 +127,7 @@ def as_batch(network: nn.Module, x: Any, y: Tensor | None) -> Batch:
             f"A batch must be a tensor, a mapping of tensors or a tuple of tensors; got {type(x).__name__}. Pass the "
             "batch as the network takes it."
         )
-    packed, layout = pack_inputs(inputs)
+    named = inputs.items() if is_mapping(inputs) else enumerate(inputs)
+    parts = {key: _usable(part) for key, part in named}
+    packed, layout = pack_inputs(parts if is_mapping(inputs) else tuple(parts.values()))
     return Batch(BatchNetwork(network, layout, others), packed, _shifted(network, y))

@@ -27,7 +27,7 @@ def _scores(network: nn.Module, samples: Samples, split: str) -> dict[str, float
         found = ready(network, samples)
         if found.refused:
             raise InvalidInput(f"The {split} data do not fit the network: {found.refused}.")
-        return {f"{split}_{name}": value for name, value in evaluate(found.network, samples).items()}
+        return {f"{split}_{name}": value for name, value in evaluate(found.network, found.samples).items()}
 
 
 def record_network(

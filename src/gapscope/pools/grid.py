@@ -138,7 +138,7 @@ class Grid:
         path = Path(path)
         check_file(path)
         try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
+            content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
             raise UnreadableFile(f"{path} must be a TOML file with a grid; there is no such file.") from None
         except RecursionError:

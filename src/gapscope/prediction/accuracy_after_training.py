@@ -172,13 +172,11 @@ def estimate_accuracy(
     samples = prepared.samples
     _check(samples)
     known = initial_state is not None
-    bare, adapted = prepared.bare, isinstance(prepared.network, NetworkAdapter)
+    bare, network = prepared.bare, prepared.class_network
     state = _reinitialized_state(bare) if initial_state is None else _known_state(bare, initial_state)
-    names = {name: f"network.{name}" if adapted else name for name in state}
+    names = {name: f"network.{name}" if isinstance(network, NetworkAdapter) else name for name in state}
     options: dict[str, Any] = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
-    readings = accuracy_readings(
-        prepared.network, {names[name]: tensor for name, tensor in state.items()}, samples, **options
-    )
+    readings = accuracy_readings(network, {names[name]: tensor for name, tensor in state.items()}, samples, **options)
     assert samples.targets is not None
     counts = samples.targets.bincount()
     readings |= {

@@ -100,6 +100,7 @@ def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.nda
     found = ready(network, samples)
     if found.refused:
         raise InvalidInput(f"A twin needs one label or row of targets a sample: {found.refused}.")
+    samples = found.samples
     with inspection_mode(found.network):
         outputs = network_outputs(found.network, samples.inputs)
     assert samples.targets is not None

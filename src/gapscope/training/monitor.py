@@ -213,7 +213,7 @@ class Monitor(Result):
         if self.alarm is not None and not self.epochs:
             with torch.inference_mode(False):
                 found = ready(network, self.samples)
-                self.alarm.begin(found.network, replace(self.samples, form=None))
+                self.alarm.begin(found.network, replace(found.samples, form=None))
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values (JSON keeps them) with which a resumed training goes on as if it were unbroken."""
@@ -268,11 +268,12 @@ class Monitor(Result):
         try:
             # frameworks validate in inference mode, where copies of a network would be of no use to autograd
             with torch.inference_mode(False):
-                network = ready(network, self.samples).network
+                prepared = ready(network, self.samples)
+                network = prepared.network
                 readings = self._measured(network, epoch)
                 numbers = readings.values()
                 if self.alarm is not None:
-                    numbers |= self.alarm.observe(network, replace(self.samples, form=None), epoch)
+                    numbers |= self.alarm.observe(network, replace(prepared.samples, form=None), epoch)
         except Exception as error:  # a measure must not end a training, whatever it raises
             if not self.rows:
                 raise
