@@ -295,6 +295,7 @@ def collate_data(data: Any) -> CollatedData:
     Raises:
         InvalidInput: The data have another form, or hold nothing usable.
     """
+    _check_not_sparse(data)
     if _is_loader(data):
         return _joined(data)
     if _is_dataset(data):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_choice, check_range, check_same_length
 from gapscope.base.randomness import derive_seed
 from gapscope.base.specs import TrainingSpec
+from gapscope.base.type_guards import is_list, is_mapping
 from gapscope.penalties.base import Penalty
 from gapscope.training.loop import Training, TrainingResult, written_at_last
 from gapscope.training.randomness import RngState
@@ -237,7 +238,14 @@ def train_all(trainings: Sequence[Training], *, stack: Choice, largest: int) -> 
 
 
 def _one_each(name: str, given: Any, networks: int) -> list[Any]:
-    """A list holds one item a network, anything else is for all."""
+    """A list holds one item per network, anything else is for all, and so is a list of samples or batches."""
+    if name in ("data", "test") and is_list(given) and given and all(is_mapping(item) for item in given):
+        if len(given) == networks:
+            raise InvalidInput(
+                f"{name} must be clear; a list of {networks} mappings may be batches for all networks or one data set "
+                "for each. Pass a DataLoader for the first, a list of lists for the second."
+            )
+        return [given] * networks
     if not isinstance(given, list):
         return [given] * networks
     check_same_length("networks", networks, name, len(given))
