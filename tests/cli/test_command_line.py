@@ -127,20 +127,20 @@ def test_a_report_is_written(pool: Path) -> None:
 
 
 def test_an_estimator_is_fitted_and_asked(pool: Path) -> None:
-    done = gapscope("estimate", "fit", pool)
+    done = gapscope("gap", "fit", pool)
     assert done.returncode == 0, done.stderr
     assert "fitted on 12 networks" in done.stdout and "mean gap" in done.stdout
     network = next(pool.glob("runs/*/weights.safetensors"))
-    answer = gapscope("estimate", "predict", pool, network)
+    answer = gapscope("gap", "predict", pool, network)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.startswith("gap ") and "90% interval" in answer.stdout and "trust: yes" in answer.stdout
-    answer = gapscope("estimate", "predict", pool, network, "--level", "0.99")
+    answer = gapscope("gap", "predict", pool, network, "--level", "0.99")
     assert "no interval: fitted on too few networks for an interval of 99%" in answer.stdout
     foreign = pool.parent / "foreign.toml"
     foreign.write_text(GRID.replace('"network.options.width" = [4, 8, 16, 32]', '"network.name" = ["small_cnn"]'))
     assert gapscope("pool", "run", foreign, pool.parent / "foreign").returncode == 0
     network = next((pool.parent / "foreign").glob("runs/*/weights.safetensors"))
-    answer = gapscope("estimate", "predict", pool, network)
+    answer = gapscope("gap", "predict", pool, network)
     assert answer.returncode == 2 and "gap: no answer" in answer.stdout and "trust: no" in answer.stdout
 
 
@@ -165,21 +165,21 @@ def test_every_reading_command_speaks_json(pool: Path) -> None:
     assert measured["id"] == first.parent.name and measured["unmeasured"] == {}
     compared = json.loads(gapscope("compare", first, second, "--measure", "parameter_norm", "--json").stdout)
     assert len(compared["rows"]) >= 2
-    fitted = json.loads(gapscope("estimate", "fit", pool, "--json").stdout)
+    fitted = json.loads(gapscope("gap", "fit", pool, "--json").stdout)
     assert fitted["networks"] == 12 and {row["model"] for row in fitted["quality"]} >= {"estimator", "mean gap"}
     reported = json.loads(gapscope("report", pool, "--title", "Widths", "--json").stdout)
     assert reported["title"] == "Widths" and reported["status"] == {"finished": 12} and reported["verdict"]
     assert {row["measure"] for row in reported["measures"]} >= {"parameter_norm", "distance_from_initialization"}
     assert sorted(row["id"] for row in reported["networks"]) == sorted(path.name for path in (pool / "runs").iterdir())
     assert all(abs(row["estimate"]["prediction"]) < 1 for row in reported["networks"])
-    answers = json.loads(gapscope("estimate", "predict", pool, first, second, "--json").stdout)["answers"]
+    answers = json.loads(gapscope("gap", "predict", pool, first, second, "--json").stdout)["answers"]
     assert [row["network"] for row in answers] == [str(first), str(second)]
 
 
 def test_several_networks_are_asked_about_at_once(pool: Path) -> None:
-    assert gapscope("estimate", "fit", pool).returncode == 0
+    assert gapscope("gap", "fit", pool).returncode == 0
     first, second = sorted(pool.glob("runs/*/weights.safetensors"))[:2]
-    done = gapscope("estimate", "predict", pool, first, second)
+    done = gapscope("gap", "predict", pool, first, second)
     assert done.stdout.count("trust: yes") == 2 and f"{first}:" in done.stdout and f"{second}:" in done.stdout
 
 
@@ -232,18 +232,18 @@ WRONG_ESTIMATORS = {
 def test_wrong_estimators_get_one_sentence(pool: Path, tmp_path: Path, content: str) -> None:
     (tmp_path / "estimator.json").write_text(content)
     network = next(pool.glob("runs/*/weights.safetensors"))
-    done = gapscope("estimate", "predict", pool, network, "--estimator", tmp_path / "estimator.json")
+    done = gapscope("gap", "predict", pool, network, "--estimator", tmp_path / "estimator.json")
     assert done.returncode == 1 and WRONG_ESTIMATORS[content] in done.stderr
 
 
 @pytest.mark.parametrize("take", ["coefficients", "residuals", "left_out"])
 def test_a_shortened_estimator_gets_one_sentence(pool: Path, tmp_path: Path, take: str) -> None:
-    assert gapscope("estimate", "fit", pool, "--output", tmp_path / "estimator.json").returncode == 0
+    assert gapscope("gap", "fit", pool, "--output", tmp_path / "estimator.json").returncode == 0
     content = json.loads((tmp_path / "estimator.json").read_text())
     content["fitted"][take] = content["fitted"][take][:1]
     (tmp_path / "estimator.json").write_text(json.dumps(content))
     network = next(pool.glob("runs/*/weights.safetensors"))
-    done = gapscope("estimate", "predict", pool, network, "--estimator", tmp_path / "estimator.json")
+    done = gapscope("gap", "predict", pool, network, "--estimator", tmp_path / "estimator.json")
     assert done.returncode == 1 and "is damaged" in done.stderr
 
 
@@ -263,7 +263,7 @@ def test_weights_with_wrong_facts_get_one_sentence(tmp_path: Path, facts: object
     [
         (("report", "absent"), "must be a pool folder; it holds no pool.json"),
         (("pool", "run", "absent.toml", "x"), "there is no such file"),
-        (("estimate", "predict", "absent", "absent.safetensors"), "Run: gapscope estimate fit absent"),
+        (("gap", "predict", "absent", "absent.safetensors"), "Run: gapscope gap fit absent"),
     ],
 )
 def test_errors_are_one_sentence_without_a_traceback(arguments: tuple[str, ...], message: str) -> None:

@@ -1,4 +1,4 @@
-"""`gapscope estimate NETWORK`: an answer without a pool, and the group's own verbs beside it."""
+"""`gapscope estimate NETWORK`: an answer without a pool, and a table of known networks that moves it."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ def test_a_table_of_known_networks_moves_the_answer(factory: str) -> None:
     before = json.loads(CliRunner().invoke(app, asked).stdout)[0]
     row = before["readings"] | {"accuracy": before["like_training"]["value"] - 0.1}
     pandas.DataFrame([row] * 3).to_csv("known.csv", index=False)
-    done = CliRunner().invoke(app, ["estimate", "fit", "known.csv"])
+    done = CliRunner().invoke(app, ["gap", "fit", "known.csv"])
     assert done.exit_code == 0, done.output
     assert "fitted on 3 known networks: every answer moves by -0.0" in done.output and Path("known.json").exists()
     after = json.loads(CliRunner().invoke(app, [*asked, "--estimator", "known.json"]).stdout)[0]
-    told = json.loads(CliRunner().invoke(app, ["estimate", "fit", "known.csv", "--json"]).stdout)
+    told = json.loads(CliRunner().invoke(app, ["gap", "fit", "known.csv", "--json"]).stdout)
     assert after["like_training"]["value"] == pytest.approx(before["like_training"]["value"] + told["shift"])
-    absent = CliRunner().invoke(app, ["estimate", "fit", "absent.csv"])
+    absent = CliRunner().invoke(app, ["gap", "fit", "absent.csv"])
     assert absent.exit_code != 0 and "no such file" in str(absent.exception)
 
 
-def test_the_groups_own_verbs_stay() -> None:
+def test_the_verbs_that_moved_name_their_new_place() -> None:
     for verb in ("fit", "predict"):
-        assert CliRunner().invoke(app, ["estimate", verb, "--help"]).exit_code == 0
-    shown = CliRunner().invoke(app, ["estimate", "--help"], env={"COLUMNS": "120"}).output
-    assert "gapscope estimate NETWORK" in shown and "predict" in shown
+        assert CliRunner().invoke(app, ["gap", verb, "--help"]).exit_code == 0
+        moved = CliRunner().invoke(app, ["estimate", verb, "pool"])
+        assert moved.exit_code == 1 and f"is now gapscope gap {verb}" in str(moved.exception)

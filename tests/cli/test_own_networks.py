@@ -73,9 +73,9 @@ def test_a_pool_of_own_networks_is_read_reported_and_estimated_from(pool: gs.Poo
     assert sorted(table["hp.noise"]) == list(range(8))
     done = gapscope("report", pool.folder, "--output", own / "report.html")
     assert done.returncode == 0 and "net 0" in (own / "report.html").read_text()
-    done = gapscope("estimate", "fit", pool.folder)
+    done = gapscope("gap", "fit", pool.folder)
     assert done.returncode == 0 and "fitted on 8 networks; gap of accuracy" in done.stdout, done.stderr
-    done = gapscope("estimate", "predict", pool.folder, "own_networks:small", "own_networks:large")
+    done = gapscope("gap", "predict", pool.folder, "own_networks:small", "own_networks:large")
     assert done.returncode in (0, 2) and done.stdout.count("trust: ") == 2, done.stderr
     estimator = gs.GapEstimator.load(pool.folder / "estimator.json")
     record = pool.records()[0]
@@ -92,7 +92,7 @@ def test_two_networks_are_too_few_for_an_estimator(pool: gs.Pool, tmp_path: Path
     few = gs.Pool(tmp_path / "few")
     for record in pool.records()[:2]:
         few.add(record)
-    done = gapscope("estimate", "fit", few.folder)
+    done = gapscope("gap", "fit", few.folder)
     assert done.returncode == 1 and "needs 5 finished networks or more" in done.stderr
     assert gapscope("report", few.folder).returncode == 0
 
@@ -136,3 +136,97 @@ def test_a_resnet_and_a_bert_make_records() -> None:
 def test_a_record_needs_targets() -> None:
     with pytest.raises(InvalidInput, match="train data of a record need targets"):
         gs.record_network(nn.Linear(3, 2), torch.ones(4, 3), name="mine")
+
+
+LOADER = """
+import torch
+from torch import nn
+
+X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
+
+
+class MyNet(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 2))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def load(path):
+    checkpoint = torch.load(path, weights_only=True)
+    network = MyNet(checkpoint["width"])
+    network.load_state_dict(checkpoint["state"])
+    return network, (X, checkpoint["labels"])
+
+
+def test_data():
+    return X.flip(1), (X.flip(1)[:, 0] > 0).long()
+
+
+def another():
+    torch.manual_seed(0)
+    return MyNet(12), (X, (X[:, 0] > 0).long())
+"""
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Files of torch.save, as own trainings leave them, and `my_loader` that reads them."""
+    import sys
+
+    (tmp_path / "my_loader.py").write_text(LOADER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_loader  # pyright: ignore[reportMissingImports]
+
+    for i in range(8):
+        torch.manual_seed(i)
+        labels = torch.where(torch.rand(60) < 0.06 * i, torch.randint(0, 2, (60,)), (my_loader.X[:, 0] > 0).long())
+        network = my_loader.MyNet(20)
+        gs.train(network, (my_loader.X, labels), gs.TrainingSpec(epochs=20, batch_size=20, learning_rate=0.1))
+        torch.save({"width": 20, "labels": labels, "state": network.state_dict()}, f"net_{i}.pt")
+    yield [f"net_{i}.pt" for i in range(8)]
+    sys.modules.pop("my_loader", None)
+
+
+def test_checkpoints_of_own_classes_become_a_pool_a_leaderboard_and_a_gap(checkpoints: list[str]) -> None:
+    loading = ("--load", "my_loader:load", "--test", "my_loader:test_data")
+    named = [part for name in NAMES for part in ("--measure", name)]
+    done = gapscope("pool", "add", "pool", *checkpoints, *loading, *named)
+    assert done.returncode == 0 and "8 networks added to pool, which holds 8" in done.stdout, done.stderr
+    pool = gs.Pool("pool")
+    assert {record.spec["name"] for record in pool.records()} == {Path(name).stem for name in checkpoints}
+    assert {record.spec["network"]["name"] for record in pool.records()} == {"MyNet"}
+    shown = gapscope("pool", "show", "pool")
+    assert shown.returncode == 0 and "net_3" in shown.stdout and "gap" in shown.stdout and "…" not in shown.stdout
+    rows = json.loads(gapscope("pool", "show", "pool", "--json").stdout)["networks"]
+    assert len(rows) == 8 and all(abs(row["gap"]) <= 1 for row in rows)
+    # a pool, its folder and its table are the same to a leaderboard
+    boards = [gs.rank_measures(source, n_permutations=20) for source in (pool, "pool", pool.to_pandas())]
+    assert [row.measure for row in boards[0]] == [row.measure for row in boards[1]]
+    assert {row.measure for row in boards[0]} == {row.measure for row in boards[2]}
+    assert gapscope("gap", "fit", "pool").returncode == 0
+    # the family is that of the pool, whose networks have one in common
+    answer = json.loads(gapscope("gap", "predict", "pool", "my_loader:another", "--json").stdout)["answers"][0]
+    assert "network.name" not in str(answer["reason"])
+    foreign = gapscope("gap", "predict", "pool", "my_loader:another", "--family", "elsewhere")
+    assert foreign.returncode == 2 and "--family NAME" in foreign.stdout
+    refused = gapscope("gap", "predict", "pool", "my_loader:another", "--family", "elsewhere", "--json")
+    (row,) = json.loads(refused.stdout)["answers"]
+    assert row["prediction"] is None or isinstance(row["prediction"], float)
+    assert "NaN" not in refused.stdout
+
+
+def test_a_file_of_torch_save_is_never_read_and_the_way_is_named(checkpoints: list[str]) -> None:
+    for command in (("estimate",), ("measure",), ("pool", "add", "pool")):
+        done = gapscope(*command, checkpoints[0])
+        assert done.returncode == 1 and "my_models:load" in done.stderr and "unpickle" in done.stderr, command
+    with pytest.raises(InvalidInput, match=r"got the path 'net_0\.pt'"):
+        gs.Pool("pool").add("net_0.pt", (torch.eye(4), torch.arange(4)), name="a")  # type: ignore[arg-type]
+    state = torch.load("net_0.pt", weights_only=True)["state"]
+    with pytest.raises(InvalidInput, match="mapping of 4 entries, as a state dictionary is"):
+        gs.estimate_accuracy(state, (torch.randn(30, 6), torch.arange(30) % 2))
+    absent = gapscope("pool", "add", "pool", "absent.pt", "--load", "my_loader:load")
+    assert absent.returncode == 1 and "absent.pt must be a file" in absent.stderr

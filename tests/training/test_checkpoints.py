@@ -57,7 +57,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path, other: nn.Module
 def test_foreign_files_are_refused_and_never_unpickled(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "w.safetensors"
     path.write_bytes(content)
-    with pytest.raises(UnreadableFile, match="must be a whole safetensors file"):
+    with pytest.raises(UnreadableFile, match=r"must be a whole safetensors file|never unpickles"):
         load_tensors(path)
     with pytest.raises(UnreadableFile, match="must be a safetensors file that can be read"):
         load_tensors(tmp_path / "absent.safetensors")

@@ -18,26 +18,36 @@ from gapscope.base.errors import DamagedFile, NotWritten, UnreadableFile
 from gapscope.base.type_guards import is_dict, is_list_or_tuple
 
 
-def _standard_json(value: Any) -> Any:
-    """Non-finite numbers become the strings that float() reads back: JSON has no NaN and no infinity."""
+def _standard_json(value: Any, *, null: bool = False) -> Any:
+    """Non-finite numbers become the strings that float() reads back, or null: JSON has no NaN and no infinity."""
     if isinstance(value, float):
         if math.isfinite(value):
             return float(value)
+        if null:
+            return None
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if is_dict(value):
-        return {str(key): _standard_json(item) for key, item in value.items()}
+        return {str(key): _standard_json(item, null=null) for key, item in value.items()}
     if is_list_or_tuple(value):
-        return [_standard_json(item) for item in value]
+        return [_standard_json(item, null=null) for item in value]
     return value
 
 
-def to_json(value: Any, *, indent: int | None = None) -> str:
-    """Return standard JSON; NaN and infinities are written as strings that `float` reads back.
+def to_json(value: Any, *, indent: int | None = None, null: bool = False) -> str:
+    """Return standard JSON.
+
+    Args:
+        value: Plain values.
+        indent: Spaces per level; None for one line.
+        null: Whether NaN and infinities are null, and not strings that `float` reads back.
+
+    Returns:
+        The text.
 
     >>> to_json({"a": float("-inf"), "b": (1, 2.5)})
     '{"a": "-Infinity", "b": [1, 2.5]}'
     """
-    return json.dumps(_standard_json(value), indent=indent, allow_nan=False)
+    return json.dumps(_standard_json(value, null=null), indent=indent, allow_nan=False)
 
 
 @contextmanager

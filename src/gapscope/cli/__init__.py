@@ -14,14 +14,15 @@ from gapscope.cli import (
     data,
     demo,
     doctor,
+    estimate,
     forecast,
+    gap,
     labels,
     leaderboard,
     learning_curve,
     listing,
     measure,
     pool,
-    predict,
     report,
     study,
 )
@@ -62,7 +63,8 @@ app.add_typer(listing.app, name="list")
 app.add_typer(advise.app, name="advise")
 app.add_typer(data.app, name="data")
 app.add_typer(pool.app, name="pool")
-app.add_typer(predict.app, name="estimate")
+app.command("estimate")(estimate.estimate)
+app.add_typer(gap.app, name="gap")
 app.command("leaderboard")(leaderboard.leaderboard)
 app.add_typer(study.app, name="study")
 app.command("report")(report.report)

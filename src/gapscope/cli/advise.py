@@ -64,6 +64,7 @@ def batch_norm(
     from rich.console import Console
 
     from gapscope.batch_norm.advice.batch_norm import advise_batch_norm
+    from gapscope.cli.output import print_json
     from gapscope.pools.loading import load_network
     from gapscope.training.checkpoints import load_tensors
 
@@ -80,7 +81,7 @@ def batch_norm(
         passes=passes,
     )
     if json:
-        typer.echo(advice.to_json(indent=1))
+        print_json(advice)
         return
     console = Console()
     console.print(_table(advice))

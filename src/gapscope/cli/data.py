@@ -63,7 +63,7 @@ def list_data(
     from rich.console import Console
     from rich.table import Table
 
-    from gapscope.base.files import to_json
+    from gapscope.cli.output import print_json
     from gapscope.data import data_root as root_of
     from gapscope.data import find_dataset
     from gapscope.data.catalogue import SOURCES
@@ -74,7 +74,7 @@ def list_data(
         for source in SOURCES.values()
     ]  # fmt: skip
     if json:
-        typer.echo(to_json(rows))
+        print_json(rows)
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in ("name", "task", "train + test", "licence", "where"):
@@ -94,13 +94,13 @@ def fetch_data(
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
     """Fetch the official files of a data set; a broken download goes on where it stopped."""
-    from gapscope.base.files import to_json
+    from gapscope.cli.output import print_json
     from gapscope.data import fetch
 
     with _progress() as report:
         paths = fetch(name, root=data_root, base_url=base_url, progress=report)
     if json:
-        typer.echo(to_json([{"path": str(path), "bytes": path.stat().st_size} for path in paths], indent=1))
+        print_json([{"path": str(path), "bytes": path.stat().st_size} for path in paths])
         return
     if not paths:
         typer.echo(f"{name} is built in; there is nothing to fetch.")

@@ -103,7 +103,7 @@ def demo(
 
     from rich.console import Console
 
-    from gapscope.base.files import to_json
+    from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.cli.tables import table_of
     from gapscope.pools import Grid, Pool
@@ -123,7 +123,7 @@ def demo(
         rows = assessed.rename_axis("id").reset_index().to_dict("records")
         gaps = {record.id: record.gap for record in held_out}
         found = [{**row, "gap": gaps[row["id"]]} for row in rows]
-        typer.echo(to_json({"report": str(page.resolve()), "networks": len(records), "held_out": found}, indent=1))
+        print_json({"report": str(page.resolve()), "networks": len(records), "held_out": found})
         return
     title = "Accuracy to expect on right labels, for networks the estimator has not seen (90 % intervals)"
     Console().print(table_of(_closing_table(held_out, assessed), title))

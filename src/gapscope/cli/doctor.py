@@ -85,8 +85,8 @@ def doctor(
     from rich.console import Console
     from rich.table import Table
 
-    from gapscope.base.files import to_json
     from gapscope.base.version import version
+    from gapscope.cli.output import print_json
 
     problem = torchvision_problem(torchvision_build(), torch.__version__)
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
@@ -103,7 +103,7 @@ def doctor(
     rows += [(name, installed_version(name) or "absent", "extra") for name in EXTRAS]
     rows += _data_rows(data_root)
     if json:
-        typer.echo(to_json([{"what": what, "found": found, "verdict": said} for what, found, said in rows]))
+        print_json([{"what": what, "found": found, "verdict": said} for what, found, said in rows])
     else:
         table = Table("what", "found", "verdict")
         for row in rows:

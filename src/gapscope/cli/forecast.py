@@ -64,7 +64,7 @@ def forecast(
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
     """Forecast the accuracy on new data before training, beside baselines that never see the network."""
-    from gapscope.base.files import to_json
+    from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts
 
     with handle_interrupts():
@@ -73,7 +73,7 @@ def forecast(
         else:
             forecasts = [(str(target), _one(target, column, time_budget))]
     if json:
-        typer.echo(to_json([{"name": name, **forecast.to_dict()} for name, forecast in forecasts], indent=1))
+        print_json([{"name": name, **forecast.to_dict()} for name, forecast in forecasts])
         return
     if len(forecasts) == 1:
         typer.echo(repr(forecasts[0][1]))
@@ -83,9 +83,8 @@ def forecast(
 
 def _print_table(forecasts: list[tuple[str, Any]]) -> None:
     import pandas
-    from rich.console import Console
 
-    from gapscope.cli.tables import table_of
+    from gapscope.cli.output import print_table
 
     nan = float("nan")
     shown = pandas.DataFrame(
@@ -100,4 +99,4 @@ def _print_table(forecasts: list[tuple[str, Any]]) -> None:
         }
         for name, one in forecasts
     )
-    Console().print(table_of(shown, "Forecast on new data with the same label noise, before training"))
+    print_table(shown, "Forecast on new data with the same label noise, before training")

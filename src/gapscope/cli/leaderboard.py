@@ -37,6 +37,7 @@ def leaderboard(
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
     """Judge measures by networks whose gap is known, by every protocol; verdicts in words first, rivals on top."""
+    from gapscope.cli.output import print_json
     from gapscope.cli.progress import steps
     from gapscope.leaderboard.ranking import rank_measures as judge
 
@@ -49,7 +50,7 @@ def leaderboard(
     if output is not None:
         found.save(output)
     if json:
-        typer.echo(found.to_json(indent=1))
+        print_json(found)
         return
     for sentence in (*found.verdict, "", *found.facts.splitlines()):
         typer.echo(textwrap.fill(sentence, shutil.get_terminal_size().columns))

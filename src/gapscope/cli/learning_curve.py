@@ -1,4 +1,4 @@
-"""`gapscope learning-curve`: the accuracy that runs reach with all their samples, from trainings on parts of them."""
+"""`gapscope learning-curve`: the accuracy that runs reach with all their samples, from training runs on subsets."""
 
 from __future__ import annotations
 
@@ -8,73 +8,78 @@ from typing import Any
 import typer
 
 
-def _recipes(source: Path) -> list[tuple[str, Any, Any]]:
-    """Name, recipe and data (None for a spec's own) of everything that is named on the command line."""
-    from gapscope.cli.network_argument import call_factory, is_factory
+def _runs(source: Path, data_root: Path | None) -> list[tuple[str, str, Any, Any]]:
+    """Name, cache folder, training function or spec, and data (None for a spec's own) of each run."""
+    from gapscope.cli.network_argument import call_factory, check_no_network, is_factory
+    from gapscope.cli.tables import varied_settings
+    from gapscope.data import find_dataset
     from gapscope.pools import Grid
 
     if is_factory(source):
-        return [(str(source).replace(":", "."), *call_factory(source, "recipe"))]
-    return [(spec.id, spec, None) for spec in Grid.from_toml(source)]
+        train_fn, data = call_factory(source, "train_fn")
+        check_no_network(train_fn, source)
+        return [(str(source), str(source).replace(":", "."), train_fn, data)]
+    specs = list(Grid.from_toml(source))
+    for name in dict.fromkeys(spec.data.name for spec in specs):
+        find_dataset(name, root=None if data_root is None else str(data_root))
+    return [(name, spec.id, spec, None) for name, spec in zip(varied_settings(specs), specs, strict=True)]
 
 
-def _shown(names: list[str], found: list[Any]) -> None:
+def _print(names: list[str], curves: list[Any]) -> None:
     import pandas
-    from rich.console import Console
 
-    from gapscope.cli.tables import table_of
+    from gapscope.cli.output import print_table
 
-    if len(found) == 1:
-        typer.echo(repr(found[0]))
+    if len(curves) == 1:
+        typer.echo(repr(curves[0]))
         return
     shown = pandas.DataFrame(
-        {"recipe": name, "samples": one.samples, "expected": one.score, "from": one.low, "to": one.high,
-         "trainings": one.cost}
-        for name, one in zip(names, found, strict=True)
+        {"settings": name, "samples": one.samples, "accuracy": one.score, "90 % from": one.low, "to": one.high,
+         "cost": one.cost}
+        for name, one in zip(names, curves, strict=True)
     )  # fmt: skip
-    Console().print(table_of(shown, "Expected on data like the training data (90 % interval)"))
-    for note in dict.fromkeys(one.note for one in found if one.note):
+    print_table(shown, "Predicted on data like the training data (90 % interval; cost in full-training equivalents)")
+    for note in dict.fromkeys(one.note for one in curves if one.note):
         typer.echo(note)
 
 
 def learning_curve(
-    recipes: Path = typer.Argument(
-        ..., help="TOML file with the grid, as for `gapscope pool run`; or module:function that returns (recipe, data)."
+    target: Path = typer.Argument(
+        ...,
+        help="TOML file with the grid, as for `gapscope pool run`; or module:function that returns (train_fn, data).",
     ),
-    width: float | None = typer.Option(None, help="Width that the 90 % interval shall have at most."),
+    max_width: float | None = typer.Option(None, help="Largest width of the 90 % interval that is wanted."),
     design: str = typer.Option(
         "auto", help="What is trained, by name; auto takes the cheapest that reaches the width."
     ),
-    folder: Path = typer.Option(Path("gapscope-twin"), help="Where finished trainings are kept."),
+    cache_dir: Path = typer.Option(Path("gapscope-learning-curve"), help="Folder of finished training runs."),
     workers: int = typer.Option(1, help="Processes that train side by side."),
-    stack: str = typer.Option("never", help="Train folds of a grid's recipes in one stack: never, auto, always."),
-    seed: int = typer.Option(0, help="Seed of the parts and of the trainings."),
-    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
+    stack: str = typer.Option("never", help="Train folds of a grid's runs in one stack: never, auto, always."),
+    seed: int = typer.Option(0, help="Seed of the subsets and of the training runs."),
+    data_root: Path | None = typer.Option(None, help="Folder of the data (else GAPSCOPE_DATA, else the user cache)."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Train a recipe on parts of its data, score it on the rest, and say what it will reach with all of them."""
+    """Train on subsets, score on the rest, and extrapolate to all samples."""
     from rich.console import Console
     from rich.progress import track
 
-    from gapscope.base.files import to_json
+    from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts
     from gapscope.prediction.learning_curves import learning_curve as extrapolate
 
-    named = _recipes(recipes)
-    found, screen = [], Console(stderr=True)
+    runs = _runs(target, data_root)
+    curves = []
     with handle_interrupts():
-        for name, recipe, data in track(named, "training twins", console=screen, transient=True):
+        for _, folder, train_fn, data in track(runs, "training", console=Console(stderr=True), transient=True):
             one = extrapolate(
-                recipe, data, max_interval_width=width, design=design, seed=seed, cache_dir=folder / name,
+                train_fn, data, max_interval_width=max_width, design=design, seed=seed, cache_dir=cache_dir / folder,
                 workers=workers,
                 stack=stack,  # pyright: ignore[reportArgumentType]
                 data_root=None if data_root is None else str(data_root),
             )  # fmt: skip
-            found.append(one)
-    names = [name for name, _, _ in named]
+            curves.append(one)
+    names = [name for name, *_ in runs]
     if json:
-        typer.echo(
-            to_json([{"recipe": name, **one.to_dict()} for name, one in zip(names, found, strict=True)], indent=1)
-        )
+        print_json([{"recipe": name, **one.to_dict()} for name, one in zip(names, curves, strict=True)])
         return
-    _shown(names, found)
+    _print(names, curves)

@@ -16,9 +16,9 @@ app = typer.Typer(help="What can be named: measures, penalties, networks, with t
 def _show(rows: list[dict[str, Any]], json: bool) -> None:
     """Print the rows as JSON or as a table, their first column whole and the last one folded."""
     if json:
-        from gapscope.base.files import to_json
+        from gapscope.cli.output import print_json
 
-        typer.echo(to_json(rows, indent=1))
+        print_json(rows)
         return
     from rich import box
     from rich.console import Console

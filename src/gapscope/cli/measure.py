@@ -40,10 +40,10 @@ def measure(
     )
     record = record_from_argument(network, options)
     if json:
-        from gapscope.base.files import to_json
+        from gapscope.cli.output import print_json
 
         content = {"readings": record.readings.to_dict(), "unmeasured": record.unmeasured}
-        typer.echo(to_json({"id": record.id, "measured_samples": record.measured_samples, **content}, indent=1))
+        print_json({"id": record.id, "measured_samples": record.measured_samples, **content})
         return
     typer.echo(repr(record.readings))
     for name, reason in record.unmeasured.items():
@@ -54,7 +54,7 @@ def compare(
     networks: list[Path] = typer.Argument(..., help=f"Two or more, trained on the same data: {HELP}."),
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
-    known: Path | None = typer.Option(
+    evidence: Path | None = typer.Option(
         None, help="Networks whose gap is known, by which the measures are judged: a pool, or a CSV file."
     ),
     data_root: Path | None = ROOT,
@@ -62,12 +62,13 @@ def compare(
 ) -> None:
     """Rank networks by every measure on the first one's training data, with intervals and the size beside.
 
-    With --known only measures vote that have evidence there, as `gapscope leaderboard` says.
+    With --evidence only measures vote that have evidence there, as `gapscope leaderboard` says.
     """
     from rich.console import Console
 
     from gapscope.base.samples import as_samples
     from gapscope.cli.network_argument import load_network_argument
+    from gapscope.cli.output import print_json
     from gapscope.cli.tables import table_of
     from gapscope.leaderboard.comparison_run import compare as compare_networks
 
@@ -77,10 +78,10 @@ def compare(
     import torch
 
     chosen = train if samples is None else train.subset(torch.arange(min(samples, len(train))))
-    judged = None if known is None else _judged(known)
+    judged = None if evidence is None else _judged(evidence)
     found = compare_networks(named, chosen, measures or None, evidence=judged)
     if json:
-        typer.echo(found.to_json(indent=1))
+        print_json(found)
         return
     width = shutil.get_terminal_size().columns
     for sentence in found.verdict:

@@ -23,22 +23,23 @@ def is_factory(source: Path) -> bool:
     return _FACTORY.fullmatch(str(source)) is not None and not source.exists()
 
 
-def call_factory(source: Path, what: str = "network") -> tuple[Any, Any]:
-    """Return the network (or the recipe) and its training data that a function returns.
+def import_function(source: Path | str) -> Any:
+    """Return the function that `module:function` names; the module may be in the current folder.
 
     Args:
-        source: `module:function`; the module may lie in the current folder.
-        what: What it returns beside the data, for the message.
+        source: Its name.
 
     Returns:
-        The network, and its data in any form that `gapscope.measure` takes.
+        The function.
 
     Raises:
-        InvalidInput: There is no such module or function, or it returns something else.
+        InvalidInput: There is no such module or function.
         ModuleNotFoundError: The module itself imports one that is not installed.
     """
     from gapscope.base.errors import InvalidInput, did_you_mean
 
+    if _FACTORY.fullmatch(str(source)) is None:
+        raise InvalidInput(f"{source} must be module:function, such as my_models:load.")
     module_name, function_name = str(source).split(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -56,10 +57,41 @@ def call_factory(source: Path, what: str = "network") -> tuple[Any, Any]:
     if not callable(function):
         near = did_you_mean(function_name, [name for name in vars(module) if not name.startswith("_")])
         raise InvalidInput(f"{source} must name a function of {module_name}; it has no {function_name!r}.{near}")
-    made = function()
+    return function
+
+
+def call_factory(source: Path, what: str = "network") -> tuple[Any, Any]:
+    """Return the network (or the training function) and its training data that a function returns.
+
+    Args:
+        source: `module:function`.
+        what: What it returns beside the data, for the message.
+
+    Returns:
+        The network, and its data in any form that `gapscope.measure` takes.
+
+    Raises:
+        InvalidInput: There is no such module or function, or it returns something else.
+    """
+    from gapscope.base.errors import InvalidInput
+
+    made = import_function(source)()
     if not isinstance(made, tuple) or len(made) != 2:
         raise InvalidInput(f"{source} must return ({what}, training data); it returned {type(made).__name__}.")
     return made
+
+
+def check_no_network(train_fn: Any, source: Path) -> None:
+    """Raise InvalidInput for a network where a function (x, y) -> trained network is needed."""
+    from torch import nn
+
+    from gapscope.base.errors import InvalidInput
+
+    if isinstance(train_fn, nn.Module):
+        raise InvalidInput(
+            f"{source} must return (train_fn, data) with a function (x, y) -> trained network; got a "
+            f"{type(train_fn).__name__}. For a network as it is use gapscope forecast or gapscope estimate."
+        )
 
 
 def load_network_argument(source: Path, data_root: Path | None) -> tuple[str, nn.Module, Any]:
@@ -82,8 +114,8 @@ def load_with_initial_state(source: Path, data_root: Path | None) -> tuple[nn.Mo
     return network, problem.train, initial
 
 
-def record_from_argument(source: Path, options: RunOptions) -> Record:
-    """Return a record with the readings of the network."""
+def record_from_argument(source: Path, options: RunOptions, family: str = "") -> Record:
+    """Return a record with the readings of the network; `family` is that of a network of one's own."""
     from gapscope.base.samples import as_samples
     from gapscope.pools.external import record_network
     from gapscope.pools.loading import measure_stored_network
@@ -96,4 +128,4 @@ def record_from_argument(source: Path, options: RunOptions) -> Record:
         import torch
 
         samples = samples.subset(torch.arange(options.measure_samples))
-    return record_network(network, samples, name=str(source), measures=options.measures)
+    return record_network(network, samples, name=str(source), family=family, measures=options.measures)

@@ -1,4 +1,4 @@
-"""`gapscope pool run | status`: train and measure the networks of a grid, resumable at any moment."""
+"""`gapscope pool run | status | show | add`: networks of a grid, trained and measured, and checkpoints of your own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from pathlib import Path
 
 import typer
 
-app = typer.Typer(help="Train and measure many networks; run the same command again to go on.", no_args_is_help=True)
+app = typer.Typer(
+    help="Train and measure many networks, or add your own; run the same command again to go on.", no_args_is_help=True
+)
 
 GRID = typer.Argument(..., help="TOML file with the grid: tables base, [\\[cases]], axes, and a list measures.")
 FOLDER = typer.Argument(..., help="The pool's folder.")
@@ -20,9 +22,9 @@ def run(
     workers: int = typer.Option(2, help="Processes, one thread each."),
     stack: int = typer.Option(1, help="Networks of one architecture that a worker trains in one stack, at most."),
     engine: str = typer.Option("local", help="'local' processes, or 'ray' for a cluster."),
-    address: str | None = typer.Option(None, help="Of a running Ray cluster, such as 10.0.0.1:6379."),
+    ray_address: str | None = typer.Option(None, help="Of a running Ray cluster, such as 10.0.0.1:6379."),
     gpus: float = typer.Option(0.0, help="GPUs of each network on a Ray cluster; a fraction shares one."),
-    copies: str | None = typer.Option(None, help="Where finished runs are copied to, such as s3://bucket/pool."),
+    mirror: str | None = typer.Option(None, help="Where finished runs are copied to, such as s3://bucket/pool."),
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
     device: str = typer.Option("cpu", help="Torch device of every network."),
     measure_samples: int | None = typer.Option(None, help="Measure on this many training samples; default all."),
@@ -30,11 +32,14 @@ def run(
     json: bool = JSON,
 ) -> None:
     """Train, score and measure what is missing of a grid. Finished networks are never run twice."""
-    from gapscope.base.files import to_json
+    from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, progress
+    from gapscope.data import find_dataset
     from gapscope.pools import Grid, Pool
 
     specs, pool = Grid.from_toml(grid), Pool(folder)
+    for name in dict.fromkeys(spec.data.name for spec in specs):
+        find_dataset(name, root=None if data_root is None else str(data_root))  # before anything is announced
     missing = len(pool.missing(specs, measures=specs.measures, retry_failed=retry_failed))
     typer.echo(f"{len(specs)} networks, {len(specs) - missing} done, {missing} to run with {workers} workers", err=json)
     with handle_interrupts(), progress(f"pool {folder}", missing) as show:
@@ -43,9 +48,9 @@ def run(
             workers=workers,
             stack=stack,
             engine=engine,
-            address=address,
+            address=ray_address,
             gpus=gpus,
-            mirror=copies,
+            mirror=mirror,
             data_root=data_root,
             device=device,
             measure_samples=measure_samples,
@@ -58,7 +63,7 @@ def run(
             {"id": record.id, "status": record.status, "message": record.message, "gap": record.gap, **record.scores}
             for record in records
         ]
-        typer.echo(to_json({"folder": str(folder), **counts, "networks": rows}, indent=1))
+        print_json({"folder": str(folder), **counts, "networks": rows})
     else:
         typer.echo(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; records in {folder}")
     if counts["failed"]:
@@ -77,15 +82,97 @@ def status(grid: Path = GRID, folder: Path = FOLDER, json: bool = JSON) -> None:
     """How far the runs of a grid are."""
     from dataclasses import asdict
 
-    from gapscope.base.files import to_json
+    from gapscope.cli.output import print_json
     from gapscope.pools import Grid, Pool
 
     state = Pool(folder).status(Grid.from_toml(grid))
     if json:
-        typer.echo(to_json({"total": state.total, **asdict(state)}))
+        print_json({"total": state.total, **asdict(state)})
         return
     typer.echo(
         f"{state.total} networks: {state.finished} finished, {state.diverged} diverged, {state.failed} failed, "
         f"{state.started} started, {state.waiting} waiting"
         + (f", {state.unreadable} unreadable" if state.unreadable else "")
     )
+
+
+@app.command("show")
+def show(folder: Path = FOLDER, json: bool = JSON) -> None:
+    """Every network of a pool with the settings that vary, its accuracies and its gap."""
+    from gapscope.cli.output import print_json, print_table
+    from gapscope.pools import open_pool
+    from gapscope.prediction.columns import hyperparameter_columns
+
+    table = open_pool(folder).to_pandas().reset_index()
+    varied = [name for name in hyperparameter_columns(table) if table[name].astype(str).nunique() > 1]
+    scores = [name for name in ("train_accuracy", "test_accuracy", "train_loss", "test_loss", "gap") if name in table]
+    wanted = [name for name in ("name", "network.name", *varied, "status", *scores) if name in table]
+    columns = [name for name in dict.fromkeys(wanted) if not table[name].isna().all()]
+    shown = table[["id", *columns]] if "id" in table else table[columns]
+    if json:
+        print_json({"folder": str(folder), "networks": shown.to_dict("records")})
+        return
+    short = {name: name.split(".")[-1] for name in shown.columns}
+    unique = {name: part for name, part in short.items() if list(short.values()).count(part) == 1}
+    print_table(shown.rename(columns=unique), f"{len(shown)} networks of {folder}")
+
+
+@app.command("add")
+def add(
+    folder: Path = FOLDER,
+    networks: list[Path] = typer.Argument(
+        ..., metavar="CHECKPOINT...", help="Files that --load reads; or, without it, module:function for each network."
+    ),
+    load: str | None = typer.Option(
+        None, help="module:function that takes the path of a checkpoint and returns (network, training data)."
+    ),
+    test: str | None = typer.Option(None, help="module:function that returns the test data, for the gap."),
+    family: str = typer.Option("", help="Name of the architecture; default the name of the class."),
+    measure: list[str] = typer.Option([], help="A measure; again for more. Default: those that apply."),
+    json: bool = JSON,
+) -> None:
+    """Score and measure networks that were trained elsewhere, and put them into a pool; the same names are replaced.
+
+    The functions are your own code and are run; a checkpoint is read by `load` alone.
+
+    Raises:
+        InvalidInput: A function or a file is missing, or `load` returns something else.
+    """
+    from gapscope.base.errors import InvalidInput
+    from gapscope.cli.network_argument import call_factory, import_function, is_factory
+    from gapscope.cli.output import print_json
+    from gapscope.cli.progress import handle_interrupts, progress
+    from gapscope.pools import Pool
+
+    loader = None if load is None else import_function(load)
+    held_out = None if test is None else import_function(test)()
+    pool, records = Pool(folder), []
+    if loader is None and (files := [path for path in networks if not is_factory(path)]):
+        raise InvalidInput(
+            f"{files[0]} must be read by a function of yours, for files are never unpickled. Write load(path), which "
+            "returns (network, training data), and pass --load my_models:load."
+        )
+    if loader is not None and (absent := [path for path in networks if not path.exists()]):
+        raise InvalidInput(f"{absent[0]} must be a file; there is none.")
+    with handle_interrupts(), progress(f"pool {folder}", len(networks)) as announce:
+        for path in networks:
+            loaded = call_factory(path) if loader is None else loader(path)
+            if not isinstance(loaded, tuple) or len(loaded) != 2:
+                raise InvalidInput(
+                    f"{load} must return (network, training data); for {path} it returned {type(loaded).__name__}."
+                )
+            network, data = loaded
+            name = str(path).split(":")[-1] if loader is None else path.stem
+            record = pool.add(
+                network, data, test=held_out, name=name, family=family, measures=measure or None, progress=False
+            )
+            records.append(record)
+            announce(record)
+    if json:
+        rows = [
+            {"id": record.id, "name": record.spec["name"], "gap": record.gap, **record.scores} for record in records
+        ]
+        print_json({"folder": str(folder), "networks": rows})
+        return
+    typer.echo(f"{len(records)} networks added to {folder}, which holds {len(pool)}")
+    typer.echo(f"next: gapscope pool show {folder}; gapscope report {folder}; gapscope gap fit {folder}")

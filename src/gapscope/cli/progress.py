@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
 def outcome(record: Record) -> str:
     """One line about a finished run."""
-    network, data = record.spec["network"], record.spec["data"]
-    what = f"{record.id}  {network['name']} on {data['name']}, label noise {data['label_noise']:g}"
+    network, data = record.spec["network"], record.spec.get("data")
+    if data is None:  # trained elsewhere
+        what = f"{record.id}  {record.spec['name']} ({network['name']})"
+    else:
+        what = f"{record.id}  {network['name']} on {data['name']}, label noise {data['label_noise']:g}"
     if record.status != "finished":
         return f"{what}: {record.status}: {record.message}"
     kind = "accuracy" if record.gap_kind == "accuracy" else "loss"
+    if record.gap is None:
+        return f"{what}: no test data ({record.seconds:.1f} s)"
     train, test = record.scores[f"train_{kind}"], record.scores[f"test_{kind}"]
     return f"{what}: train {kind} {train:.3f}, test {test:.3f}, gap {record.gap:.3f} ({record.seconds:.1f} s)"
 

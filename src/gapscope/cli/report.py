@@ -65,7 +65,7 @@ def report(
     on: from those of the other nineteen of twenty folds). Of more than a thousand networks, statistics, estimates and
     figures are of whole recipes drawn at random; counts, best networks and failures are of all.
     """
-    from gapscope.base.files import to_json
+    from gapscope.cli.output import print_json
     from gapscope.pools import open_pool
     from gapscope.report import summary, write_report
     from gapscope.report.formatting import pluralize
@@ -74,7 +74,7 @@ def report(
     view = make_view(open_pool(pool))
     estimates, name = _estimates(view.records), title or pool.resolve().name
     if json:
-        typer.echo(to_json({"title": name, **summary(view, estimates.get("held_out"))}, indent=1))
+        print_json({"title": name, **summary(view, estimates.get("held_out"))})
         return
     if suspects:
         estimates |= _suspects(view.records, data_root)

@@ -62,10 +62,10 @@ def list_studies(json: bool = JSON) -> None:
     """Name every study with its parts."""
     studies = {name: load_study(name) for name in available()}
     if json:
-        from gapscope.base.files import to_json
+        from gapscope.cli.output import print_json
 
         parts = {name: {part.name: part.title for part in study.parts} for name, study in studies.items()}
-        typer.echo(to_json({name: {"title": study.title, "parts": parts[name]} for name, study in studies.items()}))
+        print_json({name: {"title": study.title, "parts": parts[name]} for name, study in studies.items()})
         return
     for name, study in studies.items():
         typer.echo(f"{name}  {study.title}")
@@ -90,7 +90,7 @@ def run(
     """Run the parts of a study that have no result yet."""
     from functools import partial
 
-    from gapscope.base.files import to_json
+    from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts
 
     study = load_study(name)
@@ -108,7 +108,7 @@ def run(
             say=partial(typer.echo, err=json),
         )
     if json:
-        typer.echo(to_json({"written": [str(path) for path in written]}))
+        print_json({"written": [str(path) for path in written]})
         return
     typer.echo(f"{len(written)} parts written to {results / name / scale}")
 
@@ -191,13 +191,14 @@ def claims(
     json: bool = JSON,
 ) -> None:
     """What holds: every claim, from the stored results, and why an open one is open."""
-    from gapscope.base.files import to_json, write_atomically
+    from gapscope.base.files import write_atomically
+    from gapscope.cli.output import print_json
 
     names = [name] if name else list(available())
     asked = {name: load_study(name) for name in names}
     if json:
         found = {name: study.claims(results) for name, study in asked.items()}
-        typer.echo(to_json({name: [_claim(*claim) for claim in each] for name, each in found.items()}, indent=1))
+        print_json({name: [_claim(*claim) for claim in each] for name, each in found.items()})
     for study in () if json else asked.values():
         for line in _format_claims(study, results):
             typer.echo(line)

@@ -43,7 +43,7 @@ def varied_settings(specs: Sequence[Any]) -> list[str]:
     """Name each spec of a grid by the settings that differ within the grid, or by its network if none does."""
     tables = [
         {f"{table}.{name}": value for table in ("data", "network", "training", "normalization")
-         for name, value in getattr(spec, table).non_default.items()} | {"seed": spec.seed}
+         for name, value in getattr(spec, table).to_dict().items()} | {"seed": spec.seed}
         for spec in specs
     ]  # fmt: skip
     flat = [

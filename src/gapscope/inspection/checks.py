@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -25,6 +27,16 @@ def check_module(network: Any) -> None:
     if isinstance(network, type) and issubclass(network, nn.Module):
         raise InvalidInput(
             f"network must be a module, not its class; got {network.__name__}. Pass {network.__name__}(...)."
+        )
+    if isinstance(network, str | os.PathLike):
+        raise InvalidInput(
+            f"network must be a torch.nn.Module; got the path {str(network)!r}. Build the network, and load its state: "
+            "network.load_state_dict(torch.load(path, weights_only=True))."
+        )
+    if isinstance(network, Mapping):
+        raise InvalidInput(
+            f"network must be a torch.nn.Module; got a mapping of {len(network)} entries, as a state dictionary is. "
+            "Build the network and pass it after network.load_state_dict(...)."
         )
     if not isinstance(network, nn.Module):
         raise InvalidInput(

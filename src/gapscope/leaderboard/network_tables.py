@@ -17,6 +17,8 @@ from gapscope.statistics.clusters import configuration_ids, sample_configuration
 if TYPE_CHECKING:
     import pandas
 
+    from gapscope.pools import Pool
+
 SETTING, MEASURE = "hp.", "m."
 SEEDS = ("seed", "data.seed", "hp.seed")
 SIZES = (BASELINE, f"m.{BASELINE}", "m.params", "m.vc_dim")
@@ -106,6 +108,15 @@ def _measures_of(table: pandas.DataFrame, where: str) -> list[str]:
     return found
 
 
+def _pool_readings(table: pandas.DataFrame) -> list[str]:
+    """Columns of measures in the table of a pool: their names begin with that of a registered measure."""
+    from gapscope.measures.registry import list_measures
+
+    measures = set(list_measures())
+    names = [str(name) for name in table.columns if str(name).split(".")[0] in measures]
+    return [name for name in names if not name.endswith(".se")]
+
+
 def _numbers(table: pandas.DataFrame, names: Sequence[str]) -> pandas.DataFrame:
     import pandas
 
@@ -118,7 +129,7 @@ def _numbers(table: pandas.DataFrame, names: Sequence[str]) -> pandas.DataFrame:
 
 
 def network_table(
-    source: str | Path | pandas.DataFrame,
+    source: str | Path | Pool | pandas.DataFrame,
     *,
     measures: Sequence[str] | None = None,
     hyperparameters: Sequence[str] | None = None,
@@ -128,8 +139,8 @@ def network_table(
     """Read the networks that a leaderboard judges measures by.
 
     Args:
-        source: A CSV file or data frame with a row a network and columns `gap`, `hp.NAME` and `m.NAME`, or the folder
-            of a pool.
+        source: A CSV file or data frame with a row per network and columns `gap`, `hp.NAME` and `m.NAME`; a pool, its
+            folder, or its table.
         measures: Columns of the measures; None takes all (`m.*`; the readings of a pool).
         hyperparameters: Columns of the hyper-parameters; None takes all that vary (`hp.*`; the settings of a pool).
         target: Column of the gap.
@@ -142,12 +153,17 @@ def network_table(
         UnreadableFile: There is no such file or pool, or it is no table.
         InvalidInput: A column is missing, or holds something else than numbers.
     """
-    if isinstance(source, str | Path) and Path(source).is_dir():
-        from gapscope.pools import open_pool
+    from gapscope.pools import Pool, open_pool
 
-        records = open_pool(source).index()
-        table, where = records.table(), f"pool {source}"
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        source = open_pool(source)
+    if isinstance(source, Pool):
+        records = source.index()
+        table, where = records.table(), f"pool {source.folder}"
         known = [name for name in records.readings() if table[name].nunique() > 1]
+    elif not isinstance(source, str | Path) and "gap_kind" in source:  # Pool.to_pandas()
+        table, where = source, "the table"
+        known = [name for name in _pool_readings(table) if table[name].nunique() > 1]
     else:
         table = read_csv_table(Path(source)) if isinstance(source, str | Path) else source
         where = str(source) if isinstance(source, str | Path) else "the table"

@@ -27,6 +27,8 @@ from gapscope.statistics.clusters import configuration_ids, permutations
 if TYPE_CHECKING:
     import pandas
 
+    from gapscope.pools import Pool
+
 Array = numpy.ndarray
 RANDOM = "a random measure"
 # pairs of networks are many: fewer draws for what is summed over them
@@ -246,7 +248,7 @@ def _with_random(table: NetworkTable, seed: int) -> pandas.DataFrame:
 
 
 def rank_measures(
-    source: str | Path | pandas.DataFrame | None = None,
+    source: str | Path | Pool | pandas.DataFrame | None = None,
     *,
     measures: Sequence[str] | None = None,
     hyperparameters: Sequence[str] | None = None,
@@ -272,8 +274,8 @@ def rank_measures(
     No table can tell a measure that was fitted to these very gaps from a good one: take measures that were not.
 
     Args:
-        source: A CSV file or data frame with a row a network and columns `gap`, `hp.NAME`, `m.NAME`; the folder of a
-            pool; None takes the 96 networks of the 2020 competition from the data root.
+        source: A CSV file or data frame with a row per network and columns `gap`, `hp.NAME`, `m.NAME`; a pool, its
+            folder or its table; None takes the 96 networks of the 2020 competition from the data root.
         measures: Columns of the measures; None takes all.
         hyperparameters: Columns of the hyper-parameters; None takes all that vary.
         target: Column of the gap, train minus test accuracy.

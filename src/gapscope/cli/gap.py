@@ -1,67 +1,28 @@
-"""`gapscope estimate NETWORK` says its accuracy at once; `fit | predict` learn the gap from a pool of yours."""
+"""`gapscope gap fit | predict`: the gap of networks, estimated from a pool of networks like them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-import typer.core
 
 from gapscope.cli.network_argument import HELP
 
-
-class _NetworkFirst(typer.core.TyperGroup):
-    """A group that takes anything but its own verbs and --help for networks: `gapscope estimate NETWORK`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
-            args = ["network", *args]
-        return super().parse_args(ctx, args)
+if TYPE_CHECKING:
+    from gapscope.results.records import Record
 
 
 app = typer.Typer(
-    cls=_NetworkFirst,
-    help="Expected accuracy of trained networks: `gapscope estimate NETWORK...` answers at once; fit and predict "
-    "estimate the gap from a pool of yours.",
+    help="The generalization gap of networks, estimated from a pool of yours: fit an estimator, then ask it.",
     no_args_is_help=True,
 )
 
 FEWEST = 5
+FAMILY = "network.name"
 POOL = typer.Argument(..., help="Folder of a pool.")
 JSON = typer.Option(False, "--json", help="Print everything as JSON.")
-
-
-@app.command("network")
-def predict_trained(
-    networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {HELP}."),
-    label_noise: float | None = typer.Option(None, help="Share of wrong training labels, where it is known."),
-    level: float = typer.Option(0.9, help="Nominal coverage of the intervals."),
-    estimator: Path | None = typer.Option(None, help="What `estimate fit TABLE.csv` wrote; default the shipped one."),
-    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
-    json: bool = JSON,
-) -> None:
-    """Accuracy to expect of trained networks on new data, from their training data alone and without a pool."""
-    from gapscope.base.files import to_json
-    from gapscope.cli.network_argument import load_with_initial_state
-    from gapscope.cli.progress import handle_interrupts
-    from gapscope.prediction.accuracy_after_training import estimate_accuracy
-    from gapscope.prediction.accuracy_estimator import AccuracyEstimator
-
-    own = None if estimator is None else AccuracyEstimator.load(estimator)
-    found = {}
-    with handle_interrupts():
-        for path in networks:
-            network, data, initial = load_with_initial_state(path, data_root)
-            found[path] = estimate_accuracy(network, data, initial_state=initial, label_noise=label_noise, level=level,
-                                            estimator=own)  # fmt: skip
-            if not json:
-                typer.echo((f"{path}:\n" if len(networks) > 1 else "") + repr(found[path]))
-    if json:
-        typer.echo(to_json([{"network": str(path), **each.to_dict()} for path, each in found.items()], indent=1))
-    if any(each.abstained_because for each in found.values()):
-        raise typer.Exit(2)
 
 
 @app.command("fit")
@@ -85,12 +46,9 @@ def fit(
     if pool.suffix.lower() == ".csv":
         _fit_table(pool, output or pool.with_suffix(".json"), json)
         return
-    from rich.console import Console
-
     from gapscope.base.errors import InvalidInput
-    from gapscope.base.files import to_json
+    from gapscope.cli.output import print_json, print_table
     from gapscope.cli.progress import steps
-    from gapscope.cli.tables import table_of
     from gapscope.pools import open_pool
     from gapscope.prediction.columns import complete_rows
     from gapscope.prediction.cross_validation import cross_validate
@@ -119,24 +77,23 @@ def fit(
     estimator.save(path)
     others = "all others" if scheme == "leave_one_out" else f"those of the other {N_FOLDS - 1} of {N_FOLDS} folds"
     if json:
-        typer.echo(to_json({"networks": len(table), "predicted_from": others, "quality": quality.to_dict("records"),
-                            "written": str(path)}, indent=1))  # fmt: skip
+        print_json({"networks": len(table), "predicted_from": others, "quality": quality.to_dict("records"),
+                    "written": str(path)})  # fmt: skip
         return
-    console = Console()
     kinds = table["gap_kind"].unique()
-    console.print(f"fitted on {len(table)} networks; gap of {' and '.join(kinds)}", highlight=False)
+    typer.echo(f"fitted on {len(table)} networks; gap of {' and '.join(kinds)}")
     columns = ["model", "rmse", "mae", "pearson", "coverage"]
-    console.print(table_of(shown.filter(items=columns), f"Each network predicted from {others}"))
+    print_table(shown.filter(items=columns), f"Each network predicted from {others}")
     linear = estimator.kernel_ is None
     for name, coefficient in zip(estimator.feature_names_, estimator.coef_, strict=True) if linear else ():
         term = f"log {name}" if name in estimator.log_features else name
-        console.print(f"  {coefficient:+.4g} × {term}", highlight=False)
+        typer.echo(f"  {coefficient:+.4g} × {term}")
     typer.echo(f"written: {path}")
-    typer.echo(f"next: gapscope estimate predict {pool} NETWORK.safetensors")
+    typer.echo(f"next: gapscope gap predict {pool} NETWORK")
 
 
 def _fit_table(path: Path, output: Path, json: bool) -> None:
-    from gapscope.base.files import to_json
+    from gapscope.cli.output import print_json
     from gapscope.leaderboard.network_tables import read_csv_table
     from gapscope.prediction.recalibration import fit_accuracy_estimator
 
@@ -145,7 +102,7 @@ def _fit_table(path: Path, output: Path, json: bool) -> None:
     fitted.save(output)
     shift = fitted.shifts["like_training"]
     if json:
-        typer.echo(to_json({"networks": len(table), "shift": shift, "written": str(output)}, indent=1))
+        print_json({"networks": len(table), "shift": shift, "written": str(output)})
         return
     typer.echo(f"fitted on {len(table)} known networks: every answer moves by {shift:+.3f}")
     typer.echo(f"written: {output}")
@@ -153,9 +110,11 @@ def _fit_table(path: Path, output: Path, json: bool) -> None:
 
 
 def _format_assessment(assessed: Mapping[Any, Any], level: float) -> list[str]:
-    """What is said of one network: its gap and interval, or why there is no answer."""
+    """Gap and interval of one network, or why there is no answer."""
     if assessed["verdict"] != "inside":
-        return ["gap: no answer", f"trust: no, {assessed['reason']}"]
+        reason = str(assessed["reason"])
+        remedy = ["next: name the family of the pool that it belongs to, --family NAME"] if FAMILY in reason else []
+        return ["gap: no answer", f"trust: no, {reason}", *remedy]
     interval = f"{level:.0%} interval {assessed['low']:.3f} to {assessed['high']:.3f}"
     if assessed["reason"]:  # it has no ends
         interval = f"no interval: {assessed['reason']} (--level asks for another)"
@@ -165,21 +124,30 @@ def _format_assessment(assessed: Mapping[Any, Any], level: float) -> list[str]:
     ]
 
 
+def _only_family(pool: Iterable[Record]) -> str | None:
+    """Family of the pool's networks if they have one in common."""
+    families = {record.spec.get("network", {}).get("name") for record in pool if record.status == "finished"}
+    return families.pop() if len(families) == 1 else None
+
+
 @app.command("predict")
 def predict(
     pool: Path = POOL,
     networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {HELP}."),
     estimator: Path | None = typer.Option(None, help="The fitted estimator; default POOL/estimator.json."),
     level: float = typer.Option(0.9, help="Nominal coverage of the interval."),
-    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
+    family: str | None = typer.Option(
+        None, help="Family of networks given as module:function; default that of the pool, if it has one."
+    ),
+    data_root: Path | None = typer.Option(None, help="Folder of the data (else GAPSCOPE_DATA, else the user cache)."),
     json: bool = JSON,
 ) -> None:
     """Measure networks on their training data and say the gap of each, its interval, and whether to trust them."""
     import pandas
 
     from gapscope.base.errors import InvalidInput
-    from gapscope.base.files import to_json
     from gapscope.cli.network_argument import record_from_argument
+    from gapscope.cli.output import print_json
     from gapscope.pools import open_pool
     from gapscope.pools.readings import RunOptions
     from gapscope.prediction.gap_estimator import GapEstimator
@@ -187,19 +155,21 @@ def predict(
 
     path = estimator or pool / "estimator.json"
     if not path.exists():
-        raise InvalidInput(f"{path} must hold a fitted estimator; there is none. Run: gapscope estimate fit {pool}")
+        raise InvalidInput(f"{path} must hold a fitted estimator; there is none. Run: gapscope gap fit {pool}")
     fitted = GapEstimator.load(path)
+    records = open_pool(pool).records()
     options = RunOptions(
         measures=tuple(dict.fromkeys(name.split(".")[0] for name in fitted.feature_names_)),
-        measure_samples=max((record.measured_samples or 0 for record in open_pool(pool)), default=0) or None,
+        measure_samples=max((record.measured_samples or 0 for record in records), default=0) or None,
         data_root=None if data_root is None else str(data_root),
     )
-    table = records_to_pandas([record_from_argument(network, options) for network in networks])
+    family = family or _only_family(records) or ""
+    table = records_to_pandas([record_from_argument(network, options, family) for network in networks])
     lacking = {name: float("nan") for name in fitted.feature_names_ if name not in table}
     answers = fitted.assess(pandas.DataFrame(table.assign(**lacking)), level=level).to_dict("records")
     if json:
         rows = [{"network": str(path), **row} for path, row in zip(networks, answers, strict=True)]
-        typer.echo(to_json({"level": level, "answers": rows}, indent=1))
+        print_json({"level": level, "answers": rows})
     else:
         for path, row in zip(networks, answers, strict=True):
             if len(networks) > 1:

@@ -1,0 +1,45 @@
+"""`gapscope estimate NETWORK`: the accuracy of trained networks on new data, from their training data alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from gapscope.cli.network_argument import HELP
+
+
+def estimate(
+    networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {HELP}."),
+    label_noise: float | None = typer.Option(None, help="Fraction of wrong training labels; default estimated."),
+    level: float = typer.Option(0.9, help="Nominal coverage of the intervals."),
+    estimator: Path | None = typer.Option(None, help="What `gap fit TABLE.csv` wrote; default the shipped one."),
+    data_root: Path | None = typer.Option(None, help="Folder of the data (else GAPSCOPE_DATA, else the user cache)."),
+    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+) -> None:
+    """Estimate the accuracy of trained networks on new data, from their training data alone and without a pool."""
+    from gapscope.base.errors import InvalidInput
+    from gapscope.cli.network_argument import load_with_initial_state
+    from gapscope.cli.output import print_json
+    from gapscope.cli.progress import handle_interrupts
+    from gapscope.prediction.accuracy_after_training import estimate_accuracy
+    from gapscope.prediction.accuracy_estimator import AccuracyEstimator
+
+    if str(networks[0]) in ("fit", "predict") and not networks[0].exists():
+        raise InvalidInput(
+            f"gapscope estimate {networks[0]} is now gapscope gap {networks[0]}; estimate takes networks."
+        )
+    own = None if estimator is None else AccuracyEstimator.load(estimator)
+    estimates = {}
+    with handle_interrupts():
+        for path in networks:
+            network, data, initial = load_with_initial_state(path, data_root)
+            estimates[path] = estimate_accuracy(
+                network, data, initial_state=initial, label_noise=label_noise, level=level, estimator=own
+            )
+            if not json:
+                typer.echo((f"{path}:\n" if len(networks) > 1 else "") + repr(estimates[path]))
+    if json:
+        print_json([{"network": str(path), **each.to_dict()} for path, each in estimates.items()])
+    if any(each.abstained_because for each in estimates.values()):
+        raise typer.Exit(2)

@@ -1,0 +1,33 @@
+"""What commands print: JSON that every reader understands, and tables that are never cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import pandas
+
+# wider than any table: what is piped has no screen to fit
+_PIPED = 1000
+
+
+def print_json(value: Any) -> None:
+    """Print a result or plain values as JSON; numbers that are missing or infinite are null."""
+    from gapscope.base.files import to_json
+    from gapscope.results.result import Result
+
+    typer.echo(to_json(value.to_dict() if isinstance(value, Result) else value, indent=1, null=True))
+
+
+def print_table(content: pandas.DataFrame, title: str) -> None:
+    """Print a table, fitted to the terminal, or with all its columns if it is piped."""
+    from rich.console import Console
+
+    from gapscope.cli.tables import table_of
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PIPED)
+    console.print(table_of(content, title))
