@@ -55,7 +55,9 @@ def _frame(value: Any) -> Any:
             f"Columns must hold numbers; {', '.join(repr(name) for name in wordy[:5])} do not. Encode them first, one "
             "column per value: pandas.get_dummies(frame, dtype=float)."
         )
-    return value.to_numpy()
+    # columns of pandas' own types with missing values come as objects
+    array = value.to_numpy()
+    return array if array.dtype.kind in "biuf" else value.to_numpy(dtype=float, na_value=float("nan"))
 
 
 def is_column(value: Any) -> bool:

@@ -91,7 +91,8 @@ def _check_values(inputs: Tensor) -> None:
         bad = int((~torch.isfinite(inputs)).reshape(len(inputs), -1).any(1).sum())
         if bad:
             raise InvalidInput(
-                f"inputs must be finite; {bad} of {len(inputs)} samples hold NaN or infinity. Drop them."
+                f"inputs must be finite; {bad} of {len(inputs)} samples hold NaN or infinity. Drop them, or impute: "
+                "x = sklearn.impute.SimpleImputer().fit_transform(x)."
             )
     elif not inputs.is_floating_point() and inputs.dtype not in (torch.int64, torch.int32, torch.bool):
         raise InvalidInput(

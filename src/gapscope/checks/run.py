@@ -15,6 +15,7 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.checks.context import MAX_SAMPLES, Context
 from gapscope.checks.registry import Check, NotChecked, Outcome, get_checks, list_checks
 from gapscope.checks.result import CheckResult
+from gapscope.inspection.estimators import unwrap_estimator
 from gapscope.inspection.validation import ready
 from gapscope.results.progress import progress
 
@@ -78,6 +79,8 @@ def check(
     """
     if time_budget is not None:
         check_range("time_budget", time_budget, 0)
+    test = None if test is None else unwrap_estimator(network, test)[1]
+    network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
     if samples.targets is None:
         raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")

@@ -59,7 +59,7 @@ def check(
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
     """Find what limits a network, from its training data, and say what to do about each finding."""
-    from gapscope.base.files import to_json
+    from gapscope.cli.output import print_json
     from gapscope.checks.registry import get_checks
     from gapscope.checks.run import check as run_checks
     from gapscope.cli.progress import handle_interrupts
@@ -78,6 +78,6 @@ def check(
         results[0][1].write_html(html)
         typer.echo(f"written: {html}", err=True)
     if json:
-        typer.echo(to_json([{"network": name, **result.to_dict()} for name, result in results], indent=1))
+        print_json([{"network": name, **result.to_dict()} for name, result in results])
     if any(result.failed(_codes(fail_on)) for _, result in results):
         raise typer.Exit(1)

@@ -38,6 +38,11 @@ def check_module(network: Any) -> None:
             f"network must be a torch.nn.Module; got a mapping of {len(network)} entries, as a state dictionary is. "
             "Build the network and pass it after network.load_state_dict(...)."
         )
+    if type(network).__module__.startswith("sklearn."):
+        raise InvalidInput(
+            f"network must be a torch.nn.Module; got scikit-learn's {type(network).__name__}, which has no gradients. "
+            "Pass None where a function takes it (forecast_accuracy, find_label_issues), or a network of torch."
+        )
     if not isinstance(network, nn.Module):
         raise InvalidInput(
             f"network must be a torch.nn.Module; got {type(network).__name__}. Wrap it in a module whose forward calls "

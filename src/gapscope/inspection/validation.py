@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.checks import check_finite, check_hookable, check_materialized, check_module
+from gapscope.inspection.estimators import unwrap_estimator
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, is_causal, unwrap_compiled
 from gapscope.inspection.outputs import eager_mode, inspection_mode, prepare_inputs, raw_outputs
 
@@ -203,6 +204,7 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     Raises:
         InvalidInput: The network is no module, has no usable weights or does not run on the data, or a need is not met.
     """
+    network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
     _check_needs(samples, needs)
     prepared = _adapt(network, _in_network_precision(network, samples))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, as_samples
+from gapscope.inspection.estimators import unwrap_estimator
 from gapscope.inspection.validation import ready
 from gapscope.labels.duplicates import conflicting_duplicates
 from gapscope.labels.kernel_views import kernel_views
@@ -248,6 +249,7 @@ def estimate_label_noise(
     True
     """
     options = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
+    source, data = unwrap_estimator(source, data)
     noise = _assess(source, data, features, labels, seed, options).noise
     if reason := noise.unreliable_because:
         raise NotMeasurable(reason)
@@ -300,6 +302,7 @@ def find_label_issues(
     if precision is not None:
         check_range("precision", precision, 0, 1, low_open=True)
     options = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
+    source, data = unwrap_estimator(source, data)
     if source is None or isinstance(source, nn.Module):
         samples = _collect(source, data, features, labels)
         if not samples.is_classification:

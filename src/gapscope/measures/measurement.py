@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.distributed import processes_joined
+from gapscope.inspection.estimators import unwrap_estimator
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, equals_trained_weights, ready
@@ -80,7 +81,7 @@ def check_options(options: Mapping[str, Any], chosen: Sequence[Measure], unmeasu
 
 
 def measure(
-    network: nn.Module,
+    network: nn.Module | Any,
     data: Any,
     measures: Sequence[str] | str | None = None,
     *,
@@ -135,6 +136,7 @@ def measure(
     >>> readings["parameter_count"].value
     8.0
     """
+    network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
     found = ready(network, samples)
     if initial_state is not None and equals_trained_weights(found.bare, initial_state):

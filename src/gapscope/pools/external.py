@@ -13,11 +13,13 @@ from gapscope.base.environment import environment
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import to_json
 from gapscope.base.samples import Samples, as_samples
-from gapscope.inspection.losses import evaluate
-from gapscope.inspection.outputs import eager_mode
+from gapscope.inspection.estimators import unwrap_estimator
+from gapscope.inspection.losses import class_logits, evaluate
+from gapscope.inspection.outputs import eager_mode, inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.measures.measurement import Budget, measure
 from gapscope.results.records import Record
+from gapscope.statistics.class_scores import are_unequal, class_scores
 
 
 def _scores(network: nn.Module, samples: Samples, split: str) -> dict[str, float]:
@@ -27,7 +29,14 @@ def _scores(network: nn.Module, samples: Samples, split: str) -> dict[str, float
         found = ready(network, samples)
         if found.refused:
             raise InvalidInput(f"The {split} data do not fit the network: {found.refused}.")
-        return {f"{split}_{name}": value for name, value in evaluate(found.network, found.samples).items()}
+        scores = evaluate(found.network, found.samples)
+        labels = found.samples.targets
+        if found.samples.is_classification and labels is not None and are_unequal(labels):
+            with inspection_mode(found.network):
+                outputs = class_logits(network_outputs(found.network, found.samples.inputs))
+            unequal = class_scores(outputs.softmax(1), labels)
+            scores |= {"balanced_accuracy": unequal.balanced_accuracy, "auc": unequal.auc}
+        return {f"{split}_{name}": value for name, value in scores.items()}
 
 
 def record_network(
@@ -78,6 +87,8 @@ def record_network(
     (0.0, 'finished', ['parameter_norm'])
     """
     start = time.perf_counter()
+    test = None if test is None else unwrap_estimator(network, test)[1]
+    network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
     settings = dict(settings or {})
     own_scores = _scores(network, samples, "train")

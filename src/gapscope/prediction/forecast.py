@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
+from gapscope.inspection.estimators import unwrap_estimator
 from gapscope.inspection.validation import ready
 from gapscope.prediction.forecast_result import AccuracyForecast, LearningCurvePoint
 from gapscope.prediction.loo_rows import (
@@ -26,6 +27,7 @@ from gapscope.prediction.loo_rows import (
 from gapscope.prediction.untrained import with_new_head
 from gapscope.results.progress import progress
 from gapscope.statistics.baselines import LooRow, loo_baselines, rbf_ridge, sample_features
+from gapscope.statistics.class_scores import ClassScores, are_unequal, class_scores
 
 MIN_SAMPLES, MAX_UNUSED_CLASSES = 12, 1000
 SUBSET_FRACTIONS, N_SUBSETS, ONE_SUBSET_ABOVE = (0.25, 0.5), 3, 5000
@@ -160,6 +162,7 @@ def forecast_accuracy(
     1.0
     """
     check_range("max_exact", max_exact, 1)
+    network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
     check_forecast_data(samples)
     assert samples.targets is not None
@@ -217,4 +220,11 @@ def forecast_accuracy(
         duplicates=repeated,
         contradicting_duplicates=contradicting,
         notes=tuple(notes),
+        unequal_classes=_unequal_classes(combined, targets),
     )
+
+
+def _unequal_classes(rows: Sequence[LooRow], targets: Tensor) -> ClassScores | None:
+    if targets.is_floating_point() or not are_unequal(targets):
+        return None
+    return ClassScores.mean([class_scores(row.predictions, targets) for row in rows])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.results.result import Result
 from gapscope.statistics.baselines import LooRow
+from gapscope.statistics.class_scores import ClassScores
 
 if TYPE_CHECKING:
     import pandas
@@ -59,6 +60,8 @@ class AccuracyForecast(Result):
         duplicates: Number of samples that repeat an earlier one.
         contradicting_duplicates: Number of those with another label.
         notes: Sentences about the data and about rows that are missing.
+        unequal_classes: Balanced accuracy and area under the ROC curve, means of the combined rows, if the largest
+            class has twice the samples of the smallest or more; None otherwise.
     """
 
     task: str
@@ -73,6 +76,7 @@ class AccuracyForecast(Result):
     duplicates: int = 0
     contradicting_duplicates: int = 0
     notes: tuple[str, ...] = ()
+    unequal_classes: ClassScores | None = None
 
     def row(self, method: str) -> LooRow | None:
         """Return the row of a method ("nearest neighbours" without its number); None if there is none."""
@@ -104,6 +108,7 @@ class AccuracyForecast(Result):
             "duplicates": self.duplicates,
             "contradicting_duplicates": self.contradicting_duplicates,
             "notes": list(self.notes),
+            "unequal_classes": None if self.unequal_classes is None else asdict(self.unequal_classes),
         }
 
     @property
@@ -153,6 +158,12 @@ class AccuracyForecast(Result):
                 lines.append(f"The network's NTK is worse than the RBF kernel of the inputs: {points}.")
             else:
                 lines.append(f"The network's NTK adds nothing significant to the RBF kernel of the inputs: {points}.")
+        unequal = self.unequal_classes
+        if unequal is not None and not self.abstained_because:
+            lines.append(
+                f"Classes are unequal (the largest has {self._show(unequal.largest)} of the samples): balanced "
+                f"accuracy {self._show(unequal.balanced_accuracy)}, area under the ROC curve {unequal.auc:.3f}."
+            )
         if self.curve and not self.abstained_because:
             lines.append(f"Twice the data: about {self._show(self.curve[-1].score)}.")
         return (*lines, *self.notes)

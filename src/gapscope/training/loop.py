@@ -15,6 +15,7 @@ from gapscope.base.errors import NotWritten
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import as_samples
 from gapscope.base.specs import TrainingSpec
+from gapscope.inspection.checks import check_module
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import device_of
 from gapscope.inspection.validation import ready
@@ -82,6 +83,7 @@ class Training:
         on_batch: OnBatch | None = None,
     ) -> None:
         # loaders that shuffle and random transforms draw from the global state: the same seed reads the same samples
+        check_module(network)
         with reproducible(device_of(network), derive_seed(seed, "data")):
             samples, held_out = as_samples(data), None if test is None else as_samples(test)
         prepared = ready(network, samples, needs=("targets", "outputs"))
