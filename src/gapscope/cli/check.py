@@ -59,9 +59,9 @@ def check(
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
     """Find what limits a network, from its training data, and say what to do about each finding."""
-    from gapscope.cli.output import print_json
     from gapscope.checks.registry import get_checks
     from gapscope.checks.run import check as run_checks
+    from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts
 
     get_checks(_codes(fail_on))
