@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy
 import pytest
 
@@ -38,12 +36,10 @@ def test_every_network_is_predicted_once_from_other_folds() -> None:
 
 
 @pytest.mark.thorough
-def test_hundreds_of_networks_take_seconds() -> None:
+def test_hundreds_of_networks_are_estimated_from_others() -> None:
     records = synthetic_records(400)
-    begin = time.process_time()
     estimator, found = cross_validate_pool(records)
     errors = baseline_errors(records_to_pandas(records), found.index.tolist(), found.index.tolist())
-    assert time.process_time() - begin < 8  # refitting without every two of them took 81
     assert estimator.interval == "cv+" and len(found) == 400
     low, target, prediction, high = found[["low", "target", "prediction", "high"]].to_numpy(dtype=float).T
     assert 0.85 <= ((low <= target) & (target <= high)).mean() <= 0.97

@@ -27,7 +27,7 @@ CONTENT = random.Random(0).randbytes(200_000)
 # tests of other files begin, where the warning would be an error
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 ORIGIN = Origin("http://nowhere", (RemoteFile("file.bin", f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"),))
-DEADLINE = 20.0
+DEADLINE = 120.0
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,7 +7,6 @@ import json
 import math
 import random
 import re
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from clocks import Clock
 from door_networks import bert, resnet18
 from gapscope.base.errors import InvalidInput, ReplaceLayer, UnreadableFile
 from gapscope.base.files import to_json
@@ -287,19 +287,21 @@ def test_what_is_handed_out_does_not_change_what_is_kept() -> None:
     assert monitor.rows[0]["loss"] > 0
 
 
-def test_the_cost_is_stated() -> None:
+def test_the_cost_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("gapscope.training.monitor.time", clock)
     monitor, network = Monitor(make_samples(), ["loss"]), make_network()
     assert math.isnan(monitor.cost.seconds_per_recording)
     monitor.observe(network, 1)
     assert math.isnan(monitor.cost.share)
-    slow = Monitor(make_samples(), ["loss"], sinks=[lambda epoch, numbers: time.sleep(0.06)])
+    slow = Monitor(make_samples(), ["loss"], sinks=[lambda epoch, numbers: clock.sleep(0.06)])
     for epoch in range(1, 5):
         slow.observe(network, epoch)
-        time.sleep(0.02)
+        clock.sleep(0.02)
     cost = slow.cost
     assert (cost.recordings, cost.seconds) == (4, pytest.approx(4 * cost.seconds_per_recording))
-    assert cost.seconds_per_recording >= 0.06
-    assert 0.5 < cost.share < 1
+    assert cost.seconds_per_recording == pytest.approx(0.06)
+    assert cost.share == pytest.approx(0.18 / 0.30)
     assert re.fullmatch(r"4 recordings of 0\.\d+ s each, \d\d\.\d% of the time between them", str(cost))
     assert re.fullmatch(r"Monitor\(loss on 60 samples: 4 recordings .*\)", repr(slow))
 
