@@ -301,7 +301,7 @@ def test_the_cost_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     cost = slow.cost
     assert (cost.recordings, cost.seconds) == (4, pytest.approx(4 * cost.seconds_per_recording))
     assert cost.seconds_per_recording == pytest.approx(0.06)
-    assert cost.share == pytest.approx(0.18 / 0.30)
+    assert cost.share == pytest.approx(0.18 / 0.24)
     assert re.fullmatch(r"4 recordings of 0\.\d+ s each, \d\d\.\d% of the time between them", str(cost))
     assert re.fullmatch(r"Monitor\(loss on 60 samples: 4 recordings .*\)", repr(slow))
 
