@@ -17,7 +17,7 @@ from torch.nn.attention import _cur_sdpa_kernel_backends
 import gapscope as gs
 from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_batch_stats
 from gapscope.inspection.outputs import inspection_mode
-from gapscope.inspection.threads import FairLock, SharedContext
+from gapscope.inspection.threads import DrawWatch, FairLock, SharedContext
 
 WAIT = 60.0  # generous: a thread that hangs fails the test, a slow machine does not
 
@@ -212,3 +212,30 @@ def test_a_fair_lock_is_reentrant_and_goes_to_the_next_in_line() -> None:
     assert order == ["main", "a", "b", "c"]
     with lock:
         assert lock._depth == 1
+
+
+ATTENTION = nn.MultiheadAttention(2, 1, dropout=0.5)
+DRAWS: dict[str, tuple[Callable[[], Any], bool]] = {
+    "rand": (lambda: torch.rand(2), True),
+    "rand of a generator": (lambda: torch.rand(2, generator=torch.Generator()), False),
+    "in place": (lambda: torch.empty(2).normal_(), True),
+    "in place of a generator": (lambda: torch.empty(2).normal_(generator=torch.Generator()), False),
+    "normalize": (lambda: nn.functional.normalize(torch.ones(2, 2)), False),
+    "dropout layer": (lambda: nn.Dropout(0.5)(torch.ones(2)), True),
+    "dropout layer, evaluation": (lambda: nn.Dropout(0.5).eval()(torch.ones(2)), False),
+    "attention": (lambda: nn.functional.scaled_dot_product_attention(*[torch.ones(1, 2, 2)] * 3), False),
+    "attention with dropout": (
+        lambda: nn.functional.scaled_dot_product_attention(*[torch.ones(1, 2, 2)] * 3, dropout_p=0.5), True
+    ),
+    "attention layer": (lambda: ATTENTION.train()(*[torch.ones(1, 2, 2)] * 3), True),
+    "attention layer, evaluation": (lambda: ATTENTION.eval()(*[torch.ones(1, 2, 2)] * 3), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_watch_sees_exactly_the_draws_from_the_global_stream(name: str) -> None:
+    call, draws = DRAWS[name]
+    before = torch.get_rng_state()
+    with DrawWatch() as watch:
+        call()
+    assert watch.has_drawn == draws == (not torch.equal(before, torch.get_rng_state()))

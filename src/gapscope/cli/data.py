@@ -60,10 +60,9 @@ def list_data(
 ) -> None:
     """List the data sets: task, training + test samples of the whole set, licence, and where it was found."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    from gapscope.cli.output import print_json
+    from gapscope.cli.output import print_json, print_rich
     from gapscope.data import data_root as root_of
     from gapscope.data import find_dataset
     from gapscope.data.catalogue import SOURCES
@@ -83,7 +82,7 @@ def list_data(
         folder = row.pop("where")
         table.add_row(*row.values(), Path(folder).name if folder else "not here")
     typer.echo(f"data root: {root_of(data_root)}; what is not here comes with `gapscope data fetch NAME`")
-    Console().print(table)
+    print_rich(table)
 
 
 @app.command("fetch")

@@ -101,9 +101,7 @@ def demo(
     """Train 40 networks on handwritten digits, measure each, estimate the gap of those held out, write a report."""
     import time
 
-    from rich.console import Console
-
-    from gapscope.cli.output import print_json
+    from gapscope.cli.output import print_json, print_rich
     from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.cli.tables import table_of
     from gapscope.pools import Grid, Pool
@@ -126,7 +124,7 @@ def demo(
         print_json({"report": str(page.resolve()), "networks": len(records), "held_out": found})
         return
     title = "Accuracy to expect on right labels, for networks the estimator has not seen (90 % intervals)"
-    Console().print(table_of(_closing_table(held_out, assessed), title))
+    print_rich(table_of(_closing_table(held_out, assessed), title))
     for line in _summary(records, held_out, assessed):
         typer.echo(line)
     typer.echo(f"report: {page.resolve()} ({time.perf_counter() - start:.0f} s)")

@@ -82,11 +82,10 @@ def doctor(
     import platform
 
     import torch
-    from rich.console import Console
     from rich.table import Table
 
     from gapscope.base.version import version
-    from gapscope.cli.output import print_json
+    from gapscope.cli.output import print_json, print_rich
 
     problem = torchvision_problem(torchvision_build(), torch.__version__)
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
@@ -108,7 +107,7 @@ def doctor(
         table = Table("what", "found", "verdict")
         for row in rows:
             table.add_row(*row)
-        Console().print(table)
+        print_rich(table)
     missing = [name for name in CORE if installed_version(name) is None]
     if problem or missing:
         typer.secho(problem or f"missing: {', '.join(missing)}", fg=typer.colors.RED, err=True)

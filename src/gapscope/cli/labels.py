@@ -20,6 +20,7 @@ def labels(
 ) -> None:
     """Rank samples by how likely their label is wrong, with an untrained network or without one."""
     from gapscope.cli.network_argument import call_factory, is_factory
+    from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts
     from gapscope.cli.tables import read_labelled_csv
     from gapscope.labels.label_issues import find_label_issues
@@ -36,4 +37,7 @@ def labels(
     if csv is not None:
         issues.to_csv(csv)
         typer.echo(f"written: {csv}", err=True)
-    typer.echo(issues.to_json(indent=1) if json else repr(issues))
+    if json:
+        print_json(issues)
+    else:
+        typer.echo(repr(issues))

@@ -15,13 +15,12 @@ app = typer.Typer(help="What can be named: measures, penalties, networks, with t
 
 def _show(rows: list[dict[str, Any]], json: bool) -> None:
     """Print the rows as JSON or as a table, their first column whole and the last one folded."""
-    if json:
-        from gapscope.cli.output import print_json
+    from gapscope.cli.output import print_json, print_rich
 
+    if json:
         print_json(rows)
         return
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
@@ -29,7 +28,7 @@ def _show(rows: list[dict[str, Any]], json: bool) -> None:
         table.add_column(name, overflow="fold", no_wrap=number == 0)
     for row in rows:
         table.add_row(*(value if isinstance(value, str) else ", ".join(value) for value in row.values()))
-    Console().print(table)
+    print_rich(table)
 
 
 def _settings(parameters: Mapping[str, inspect.Parameter]) -> list[str]:

@@ -64,11 +64,9 @@ def compare(
 
     With --evidence only measures vote that have evidence there, as `gapscope leaderboard` says.
     """
-    from rich.console import Console
-
     from gapscope.base.samples import as_samples
     from gapscope.cli.network_argument import load_network_argument
-    from gapscope.cli.output import print_json
+    from gapscope.cli.output import print_json, print_rich
     from gapscope.cli.tables import table_of
     from gapscope.leaderboard.comparison_run import compare as compare_networks
 
@@ -89,7 +87,7 @@ def compare(
     summary = found.summary()
     # as many columns as there are networks or measures, whichever are fewer, so that they fit
     shown = summary.T.rename_axis("").reset_index() if len(summary) < len(summary.columns) else summary.reset_index()
-    Console().print(table_of(shown, f"{len(chosen)} training samples"))
+    print_rich(table_of(shown, f"{len(chosen)} training samples"))
 
 
 def _judged(known: Path) -> Leaderboard:

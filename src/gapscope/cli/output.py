@@ -22,12 +22,17 @@ def print_json(value: Any) -> None:
 
 
 def print_table(content: pandas.DataFrame, title: str) -> None:
-    """Print a table, fitted to the terminal, or with all its columns if it is piped."""
-    from rich.console import Console
-
+    """Print a data frame as a table, as `print_rich`."""
     from gapscope.cli.tables import table_of
+
+    print_rich(table_of(content, title))
+
+
+def print_rich(table: Any) -> None:
+    """Print a table of rich, fitted to the terminal, or with all its columns if it is piped."""
+    from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=_PIPED)
-    console.print(table_of(content, title))
+    console.print(table)

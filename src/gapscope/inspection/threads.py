@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -38,11 +37,12 @@ class FairLock:
         self._waiting: deque[threading.Event] = deque()
 
     def __enter__(self) -> None:
-        turn = threading.Event()
+        thread = threading.get_ident()
         with self._guard:
-            if self._owner in (0, threading.get_ident()):
-                self._owner, self._depth = threading.get_ident(), self._depth + 1
+            if self._owner in (0, thread):
+                self._owner, self._depth = thread, self._depth + 1
                 return
+            turn = threading.Event()
             self._waiting.append(turn)
         try:
             turn.wait()
@@ -53,7 +53,7 @@ class FairLock:
                 else:
                     self._pass_on()
             raise
-        self._owner, self._depth = threading.get_ident(), 1
+        self._owner, self._depth = thread, 1
 
     def __exit__(self, *error: object) -> None:
         with self._guard:
@@ -117,12 +117,36 @@ class SharedContext:
                     self._stack.close()
 
 
-_RANDOM = ("rand", "normal", "dropout", "bernoulli", "multinomial", "poisson", "exponential", "uniform", "geometric",
-           "cauchy", "rrelu", "gumbel", "fractional", "attention")  # fmt: skip
+_DRAWING = frozenset({
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli",
+    "multinomial", "poisson", "binomial", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_",
+    "cauchy_", "log_normal_", "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d",
+})  # fmt: skip
+# position and default of the argument that switches the draws of a function on: training, or the probability
+_SWITCHED = {
+    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
+                     "feature_dropout", "dropout_"), ("training", 2, True)),
+    "rrelu": ("training", 3, False),
+    "scaled_dot_product_attention": ("dropout_p", 4, 0.0),
+    "multi_head_attention_forward": ("training", 13, True),
+}  # fmt: skip
+
+
+def _draws(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of a torch function draws from the global stream."""
+    name = getattr(func, "__name__", "")
+    if name in _DRAWING:
+        return kwargs.get("generator") is None
+    if name not in _SWITCHED:
+        return False
+    keyword, position, default = _SWITCHED[name]
+    return bool(kwargs.get(keyword, args[position] if len(args) > position else default))
 
 
 class DrawWatch(TorchFunctionMode):
     """Notices whether torch functions of this thread draw from the global stream while it is entered.
+
+    The calls are read, not the stream: that may move because another thread draws.
 
     Attributes:
         has_drawn: Whether one did.
@@ -135,11 +159,6 @@ class DrawWatch(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function, and compare the stream before and after it if its name is that of a random one."""
-        name = getattr(func, "__name__", "")
-        if self.has_drawn or not any(part in name for part in _RANDOM):
-            return func(*args, **(kwargs or {}))
-        before = torch.default_generator.get_state()
-        result = func(*args, **(kwargs or {}))
-        self.has_drawn = not torch.equal(before, torch.default_generator.get_state())
-        return result
+        """Call the function."""
+        self.has_drawn = self.has_drawn or _draws(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))

@@ -117,6 +117,9 @@ class Pool:
         except OSError:
             return 0
 
+    def __repr__(self) -> str:
+        return f"Pool({str(self.folder)!r}, {len(self)} networks)"
+
     def index(self) -> IndexedRecords:
         """What all records say, from the index of the pool; files that are new or have changed are read.
 

@@ -90,6 +90,12 @@ class AccuracyEstimate(Result):
             lines.append("initial weights were drawn anew; pass initial_state=, the state dictionary before training")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        sentences = "".join(f"<p>{escape(line.strip())}</p>" for line in repr(self).splitlines())
+        return f"<div>{sentences}{self.to_pandas().to_html(index=False, float_format='{:.3f}'.format)}</div>"
+
     def _noise(self) -> str:
         if self.noise_interval is None or self.label_noise is None:
             return ""

@@ -73,6 +73,8 @@ class Canaries:
     def __init__(
         self, labels: Int[Tensor, " n"], *, n_classes: int | None = None, number: int | None = None, seed: int = 0
     ) -> None:
+        if not isinstance(labels, Tensor):
+            raise InvalidInput(f"labels must be a tensor; got {type(labels).__name__}. Use torch.as_tensor(labels).")
         if labels.is_floating_point() or labels.ndim != 1:
             raise InvalidInput(
                 f"Canaries must be given class labels, int64 [n]; got {labels.dtype} {list(labels.shape)}. A "
