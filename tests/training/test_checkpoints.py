@@ -53,6 +53,21 @@ def test_weights_of_another_network_are_refused(tmp_path: Path, other: nn.Module
     assert all(torch.equal(before[name], tensor) for name, tensor in other.state_dict().items())
 
 
+def test_a_header_of_any_length_is_no_pickle(tmp_path: Path) -> None:
+    """A file of safetensors begins with the length of its header, which may spell PK or the mark of a pickle."""
+    for length in range(0x80, 0x80 + 8):
+        tensors = {"x" * (length - 60): torch.ones(3)}
+        save_tensors(tmp_path / "w.safetensors", tensors)
+        assert load_tensors(tmp_path / "w.safetensors")[0].keys() == tensors.keys()
+    path = tmp_path / "w.safetensors"
+    for start in (b"\x80\x02", b"PK"):
+        size = int.from_bytes(start, "little")
+        entry = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+        header = (entry + " " * (size - len(entry) - 1) + "}").encode()
+        path.write_bytes(size.to_bytes(8, "little") + header + b"\0\0\0\0")
+        assert path.read_bytes()[:2] == start and load_tensors(path)[0]["a"].tolist() == [0.0]
+
+
 @pytest.mark.parametrize("content", [b"", b"garbage garbage garbage", b"\x80\x04\x95"])
 def test_foreign_files_are_refused_and_never_unpickled(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "w.safetensors"

@@ -226,7 +226,7 @@ def _rows(scores: Mapping[str, _Scores], samples: Samples, level: float) -> list
     by_expected = _ranks({name: None if value is None else -value for name, value in expected.items()})
     order = sorted(scores, key=(by_expected or by_sensitivity).__getitem__)
     ties = _ties(scores, order[0], samples, level)
-    empty = dict.fromkeys(RankedNetwork.__dataclass_fields__)
+    empty: dict[str, Any] = dict.fromkeys(RankedNetwork.__dataclass_fields__)
     rows: list[RankedNetwork] = []
     for name in order:
         item = scores[name]

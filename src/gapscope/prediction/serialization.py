@@ -73,7 +73,10 @@ def estimator_from_dict(content: Any, path: str, kind: type[GapEstimator]) -> Ga
             "Upgrade gapscope, or fit the estimator again."
         )
     try:
-        estimator = kind(**{RENAMED.get(name, name): value for name, value in content["parameters"].items()})
+        parameters: dict[str, Any] = {
+            str(RENAMED.get(name, name)): value for name, value in content["parameters"].items()
+        }
+        estimator = kind(**parameters)
         estimator.check_parameters()
         _restore(estimator, content["fitted"])
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

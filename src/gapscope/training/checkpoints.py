@@ -71,16 +71,6 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         UnreadableFile: There is no such file, or it cannot be read.
     """
     check_file(path)
-    start = b""
-    if path.is_file():
-        with path.open("rb") as file:
-            start = file.read(2)
-    if start == b"PK" or start[:1] == b"\x80":  # a zip archive of torch.save, or a bare pickle
-        raise UnreadableFile(
-            f"{path} must be weights that a pool wrote; it is a file of torch.save, which gapscope never unpickles. "
-            "Write a function that builds the network and loads it: pass my_models:build, or gapscope pool add POOL "
-            f"--load my_models:load {path.name}."
-        )
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {}).get("facts", "{}"))
@@ -91,6 +81,13 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "Check the path."
         ) from None
     except (SafetensorError, ValueError, RecursionError, TypeError, AttributeError) as error:
+        # no safetensors file: a zip archive of torch.save, or a bare pickle
+        if path.read_bytes()[:2] in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"):
+            raise UnreadableFile(
+                f"{path} must be weights that a pool wrote; it is a file of torch.save, which gapscope never "
+                "unpickles. Write a function that builds the network and loads it: pass my_models:build, or gapscope "
+                f"pool add POOL --load my_models:load {path.name}."
+            ) from None
         raise DamagedFile(
             f"{path} must be a whole safetensors file; reading it failed: {error}. Name another file, or train "
             "the network anew."
