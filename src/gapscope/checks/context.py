@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ class Context:
 
     Attributes:
         prepared: The network and its data, validated; at most 2,000 samples of them.
+        everything: All samples.
+        positions: Indices in `everything` of the samples that are checked, [n].
         initial_state: State dictionary before training, or None.
         monitor: The monitor of the training run, or None.
         history: One mapping per epoch, as `gapscope.train` returns it.
@@ -45,6 +47,8 @@ class Context:
     """
 
     prepared: Ready
+    everything: Samples
+    positions: Tensor
     initial_state: Mapping[str, Tensor] | None = None
     monitor: Any = None
     history: Sequence[Mapping[str, Any]] = ()
@@ -89,11 +93,11 @@ class Context:
 
     @cached_property
     def is_untrained(self) -> bool:
-        """Whether the network fits its training labels no better than the most frequent class, or is its own start."""
+        """Whether the network is its own start; if neither that nor a history is known, whether it fits nothing."""
         if self.initial_state is not None:
             state = self.prepared.bare.state_dict()
             return all(torch.equal(state[name], tensor) for name, tensor in self.initial_state.items() if name in state)
-        return self.is_classifier and self.train_accuracy < self.most_frequent + UNTRAINED_BELOW
+        return not self.history and self.is_classifier and self.train_accuracy < self.most_frequent + UNTRAINED_BELOW
 
     @cached_property
     def initial_network(self) -> nn.Module | None:
@@ -108,13 +112,21 @@ class Context:
 
     @cached_property
     def duplicates(self) -> list[tuple[int, int]]:
-        """Pairs of duplicates and near-duplicates."""
-        return duplicate_pairs(self.samples)
+        """Pairs of duplicates and near-duplicates among all samples."""
+        return duplicate_pairs(self.everything)
 
     @cached_property
     def label_issues(self) -> LabelIssues | None:
         """Ranked label issues without a network; None with the reason in `failures["labels"]`."""
-        return self._try("labels", lambda: find_label_issues(None, self.samples, seed=self.seed))
+
+        def compute() -> LabelIssues:
+            issues = find_label_issues(None, self.samples, seed=self.seed)
+            at = self.positions.tolist()
+            conflicts = tuple((at[i], at[j]) for i, j in issues.conflicts)
+            indices = self.positions[issues.indices.cpu()]
+            return replace(issues, indices=indices, conflicts=conflicts, samples=self.everything)
+
+        return self._try("labels", compute)
 
     @cached_property
     def forecast(self) -> AccuracyForecast | None:

@@ -11,10 +11,9 @@ RATIO, FEW = 5.0, 5
 @register_check("GS104", title="class imbalance", seconds=0.01)
 def imbalance(context: Context) -> Outcome:
     """Report classes of which the largest has five times the samples of the smallest, or one has fewer than five."""
-    if not context.is_classifier or context.samples.targets is None:
+    if not context.is_classifier or context.everything.targets is None or context.samples.targets is None:
         return NotChecked("balance needs class labels")
-    labels = context.samples.targets.cpu()
-    counts = labels.bincount()
+    labels, counts = context.samples.targets.cpu(), context.everything.targets.cpu().bincount()
     present = counts[counts > 0]
     ratio = float(present.max()) / float(present.min())
     if ratio < RATIO and int(present.min()) >= FEW:
@@ -22,7 +21,7 @@ def imbalance(context: Context) -> Outcome:
     rarest = int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
     name = context.samples.class_names[rarest] if context.samples.class_names else str(rarest)
     correct = (context.logits.argmax(1) == labels).double()
-    balanced = torch.stack([correct[labels == c].mean() for c in torch.nonzero(counts).flatten()]).mean()
+    balanced = torch.stack([correct[labels == c].mean() for c in labels.unique()]).mean()
     return Finding(
         f"class {name} has {int(present.min())} samples, the largest {int(present.max())}; training accuracy "
         f"{context.train_accuracy:.0%}, balanced {float(balanced):.0%}".replace("%", " %"),

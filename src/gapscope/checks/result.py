@@ -22,7 +22,7 @@ LIMITS = {
     "1": "The data limit this network more than its training does.",
     "2": "The network limits itself before training starts.",
     "3": "The training run limits this network most.",
-    "4": "The training of this network leaves room.",
+    "4": "The trained network is less accurate than these data allow.",
 }
 
 
@@ -39,7 +39,7 @@ class CheckResult(Result):
         task: "classifier" or "regressor".
         seconds: Time that it took.
         label_issues: Ranked label issues, if GS102 ran.
-        samples: The samples that were checked, for thumbnails.
+        samples: All samples, for thumbnails.
     """
 
     findings: tuple[Finding, ...]
@@ -53,7 +53,7 @@ class CheckResult(Result):
     samples: Samples | None = None
 
     @classmethod
-    def from_outcomes(cls, outcomes: Sequence[Outcome], context: Context, seconds: float, *, total: int) -> CheckResult:
+    def from_outcomes(cls, outcomes: Sequence[Outcome], context: Context, seconds: float) -> CheckResult:
         """Sort outcomes by kind and cost."""
         findings = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
         by_code = sorted(outcomes, key=lambda outcome: outcome.code)
@@ -62,11 +62,11 @@ class CheckResult(Result):
             fine=tuple(outcome for outcome in by_code if isinstance(outcome, Fine)),
             not_checked=tuple(outcome for outcome in by_code if isinstance(outcome, NotChecked)),
             n_samples=len(context.samples),
-            total=total,
+            total=len(context.everything),
             task="classifier" if context.is_classifier else "regressor",
             seconds=seconds,
             label_issues=context.__dict__.get("label_issues"),
-            samples=context.samples,
+            samples=context.everything,
         )
 
     @property

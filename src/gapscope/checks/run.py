@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
-from gapscope.base.samples import Samples, as_samples
+from gapscope.base.samples import as_samples
 from gapscope.checks.context import MAX_SAMPLES, Context
 from gapscope.checks.registry import Check, NotChecked, Outcome, get_checks, list_checks
 from gapscope.checks.result import CheckResult
@@ -20,10 +20,9 @@ from gapscope.inspection.validation import ready
 from gapscope.results.progress import progress
 
 
-def _subsample(samples: Samples) -> Samples:
-    """At most 2,000 samples, spread evenly."""
-    n = len(samples)
-    return samples if n <= MAX_SAMPLES else samples.subset(torch.linspace(0, n - 1, MAX_SAMPLES).long())
+def _positions(n: int) -> Tensor:
+    """Indices of at most 2,000 of n samples, spread evenly."""
+    return torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
 
 
 def _run(check: Check, context: Context) -> Outcome:
@@ -51,7 +50,8 @@ def check(
     """Find what limits a network, from its training data, and say what to do about each finding.
 
     Checks run from the cheapest to the most expensive until the budget is used; what did not run is listed with its
-    reason. Above 2,000 samples an evenly spaced subset is checked. The network is left exactly as it was. Ctrl-C
+    reason. Above 2,000 samples an evenly spaced subset is checked, for
+    duplicates and balance all. Indices are those of the data as passed. The network is left exactly as it was. Ctrl-C
     returns what is finished.
 
     Args:
@@ -84,9 +84,10 @@ def check(
     samples = as_samples(data)
     if samples.targets is None:
         raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
-    prepared = ready(network, _subsample(samples), needs=("outputs",))
+    positions = _positions(len(samples))
+    prepared = ready(network, samples.subset(positions), needs=("outputs",))
     held_out = None if test is None else as_samples(test)
-    context = Context(prepared, initial_state, monitor, tuple(history), held_out, batch_size, seed)
+    context = Context(prepared, samples, positions, initial_state, monitor, tuple(history), held_out, batch_size, seed)
     chosen = list(list_checks().values()) if only is None else get_checks(list(only))
     skipped = {item.code for item in get_checks(list(ignore))}
     chosen = sorted((item for item in chosen if item.code not in skipped), key=lambda item: item.seconds)
@@ -105,4 +106,4 @@ def check(
         except KeyboardInterrupt:
             done = {outcome.code for outcome in outcomes}
             outcomes += [NotChecked("interrupted", c.code, c.title) for c in chosen if c.code not in done]
-    return CheckResult.from_outcomes(outcomes, context, time.perf_counter() - start, total=len(samples))
+    return CheckResult.from_outcomes(outcomes, context, time.perf_counter() - start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,15 @@ def call_factory(source: Path, what: str = "network") -> tuple[Any, Any]:
     """
     from gapscope.base.errors import InvalidInput
 
-    made = import_function(source)()
+    function = import_function(source)
+    try:
+        made = function()
+    except Exception as error:
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        raise InvalidInput(
+            f"{source} must return ({what}, training data); it raised {type(error).__name__}: {error} "
+            f"({line.filename}, line {line.lineno}). Call it in Python to see the traceback."
+        ) from error
     if not isinstance(made, tuple) or len(made) != 2:
         raise InvalidInput(f"{source} must return ({what}, training data); it returned {type(made).__name__}.")
     return made

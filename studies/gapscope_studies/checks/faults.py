@@ -1,0 +1,187 @@
+"""Data sets, network families, and faults that are planted in them."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+
+IMAGES = ("digits", "mnist", "fashion_mnist", "cifar10")
+TABLES = ("concrete", "california_housing")
+FAMILIES = ("fully connected", "batch norm", "residual")
+N, N_TEST, MAX_SIDE = 250, 1000, 16
+Data = tuple[Tensor, Tensor]
+
+
+class Residual(nn.Module):
+    """x + branch(x)."""
+
+    def __init__(self, branch: nn.Module) -> None:
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum."""
+        return x + self.branch(x)
+
+
+class Wiggly(nn.Module):
+    """A network plus a high-frequency function of its inputs: a planted sensitivity."""
+
+    def __init__(self, network: nn.Module, x: Tensor, generator: torch.Generator) -> None:
+        super().__init__()
+        self.network = network
+        with torch.no_grad():
+            logits = network(x)
+        self.directions = nn.Parameter(
+            torch.randn(x[0].numel(), logits.shape[1], generator=generator), requires_grad=False
+        )
+        self.frequency = 30.0 / float((x.flatten(1) @ self.directions).std())
+        self.amplitude = 2.0 * float(logits.std())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits plus sine waves."""
+        return self.network(x) + self.amplitude * torch.sin(self.frequency * (x.flatten(1) @ self.directions))
+
+
+def draw(name: str, seed: int, n: int = N) -> tuple[Data, Data]:
+    """Training and test samples, no sample in both; images at most 16 x 16; tables with terciles as classes."""
+    loaded = gs.load_dataset(name)
+    x = torch.cat([loaded.train.inputs, loaded.test.inputs])
+    assert loaded.train.targets is not None and loaded.test.targets is not None
+    y = torch.cat([loaded.train.targets, loaded.test.targets]).flatten()
+    rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[: n + N_TEST]
+    if name in TABLES:
+        y = torch.bucketize(y, torch.quantile(y.double(), torch.tensor([1 / 3, 2 / 3], dtype=torch.double)).to(y))
+    x, y = x[rows].clone(), y[rows].long()
+    if x.ndim == 4 and x.shape[-1] > MAX_SIDE:
+        x = nn.functional.avg_pool2d(x, 2)
+    return (x[:n], y[:n]), (x[n:], y[n:])
+
+
+def build(family: str, data: Data, seed: int) -> nn.Module:
+    """An untrained network; tables have fully connected layers in every family."""
+    x, classes = data[0], int(data[1].max()) + 1
+    shape = tuple(x.shape[1:])
+    torch.manual_seed(seed)
+    if family == "fully connected" or (x.ndim == 2 and family == "batch norm"):
+        return gs.build_network(
+            "fully_connected", input_shape=shape, n_outputs=classes, width=64, batch_norm=family == "batch norm"
+        )
+    if family == "batch norm":
+        return gs.build_network(
+            "small_cnn", input_shape=shape, n_outputs=classes, depth=2, width_multiplier=0.25, batch_norm=True
+        )
+    if x.ndim == 2:
+        layers = [("first", nn.Linear(shape[0], 64)), ("relu", nn.ReLU())]
+        layers += [
+            (f"block{i}", Residual(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)))) for i in range(2)
+        ]
+        return nn.Sequential(OrderedDict([*layers, ("output", nn.Linear(64, classes))]))
+    width = 12
+    layers = [("first", nn.Conv2d(shape[0], width, 3, stride=2, padding=1)), ("relu", nn.ReLU())]
+    layers += [
+        (
+            f"block{i}",
+            Residual(
+                nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1))
+            ),
+        )
+        for i in range(2)
+    ]
+    with torch.no_grad():
+        features = nn.Sequential(OrderedDict(layers))(x[:1]).numel()
+    return nn.Sequential(OrderedDict([*layers, ("flatten", nn.Flatten()), ("output", nn.Linear(features, classes))]))
+
+
+def duplicates(data: Data, generator: torch.Generator, *, exact: bool) -> Data:
+    """5 to 20 % of the samples again, exactly or with noise of 1 % of the spread."""
+    x, y = data
+    k = int(len(x) * (0.05 + 0.15 * float(torch.rand((), generator=generator))))
+    rows = torch.randperm(len(x), generator=generator)[:k]
+    copies = x[rows]
+    if not exact:
+        copies = copies + 0.01 * x.std() * torch.randn(copies.shape, generator=generator)
+    return torch.cat([x, copies]), torch.cat([y, y[rows]])
+
+
+def flipped(data: Data, generator: torch.Generator) -> Data:
+    """Labels of which 10, 20 or 30 % are replaced by another class."""
+    rate = (0.1, 0.2, 0.3)[int(torch.randint(3, (), generator=generator))]
+    x, y = data
+    return x, gs.data.inject_label_noise(y, rate, int(y.max()) + 1, generator)
+
+
+def imbalanced(data: Data, generator: torch.Generator) -> Data:
+    """One class with a tenth of its samples."""
+    x, y = data
+    rare = int(torch.randint(int(y.max()) + 1, (), generator=generator))
+    members = torch.nonzero(y == rare).flatten()
+    keep = torch.ones(len(y), dtype=torch.bool)
+    keep[members[max(1, len(members) // 10) :]] = False
+    return x[keep], y[keep]
+
+
+def unscaled(data: Data, generator: torch.Generator) -> Data:
+    """One column times 1,000; images: pixels of 0 to 255 in place of standardized ones."""
+    x, y = data
+    x = x.clone()
+    if x.ndim == 2:
+        x[:, int(torch.randint(x.shape[1], (), generator=generator))] *= 1000
+        return x, y
+    return (x - x.min()) / (x.max() - x.min()) * 255, y
+
+
+def badly_initialized(network: nn.Module, generator: torch.Generator) -> nn.Module:
+    """Weights ten times or a tenth as large; with batch norm the last layer alone, 100 times or 1/1,000."""
+    network = copy.deepcopy(network)
+    large = bool(torch.rand((), generator=generator) < 0.5)
+    normalized = any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in network.modules())
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if normalized:
+                if name.startswith("output"):
+                    parameter.mul_(100 if large else 1e-3)
+            else:
+                parameter.mul_(10 if large else 0.1)
+    return network
+
+
+def bottleneck(network: nn.Module, x: Tensor, generator: torch.Generator) -> nn.Module:
+    """The network behind a random projection of the inputs to one dimension."""
+    d = x[0].numel()
+    down, up = nn.Linear(d, 1, bias=False), nn.Linear(1, d, bias=False)
+    with torch.no_grad():
+        down.weight.copy_(torch.randn(1, d, generator=generator) / d**0.5)
+        up.weight.copy_(torch.randn(d, 1, generator=generator))
+    return nn.Sequential(nn.Flatten(), down, up, nn.Unflatten(1, x.shape[1:]), copy.deepcopy(network))
+
+
+def with_dead_units(network: nn.Module, generator: torch.Generator) -> nn.Module:
+    """The network with 30 % of the units before its ReLU layers switched off."""
+    network = copy.deepcopy(network)
+    before: nn.Module | None = None
+    for module in network.modules():
+        if isinstance(module, nn.ReLU) and before is not None:
+            bias = before.bias
+            assert isinstance(bias, Tensor)
+            with torch.no_grad():
+                bias[torch.rand(len(bias), generator=generator) < 0.3] = -1e4
+        if isinstance(module, nn.Linear | nn.Conv2d | nn.BatchNorm1d | nn.BatchNorm2d):
+            before = module
+    return network
+
+
+def with_stale_statistics(network: nn.Module) -> nn.Module:
+    """The network with running statistics of batch norm half way to their initial values."""
+    network = copy.deepcopy(network)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            assert module.running_mean is not None and module.running_var is not None
+            module.running_mean.mul_(0.5)
+            module.running_var.mul_(0.5).add_(0.5)
+    return network

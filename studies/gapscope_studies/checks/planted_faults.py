@@ -1,0 +1,244 @@
+"""How many planted faults each check finds, and how often it reports one where there is none.
+
+    python -m gapscope_studies.checks.planted_faults results/checks/planted_faults.json --scale small
+
+Thresholds are chosen on the scale "development" (seeds 0 and 1) and fixed before the draws with seeds from
+1,000. Every unit of work is a line of a work file, so
+that a run that was stopped resumes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import gapscope as gs
+from gapscope.base.environment import environment
+from gapscope.base.files import to_json
+from gapscope_studies.checks import faults
+from gapscope_studies.checks.faults import FAMILIES, IMAGES, TABLES, Data, build, draw
+from gapscope_studies.checks.summary import summarize
+
+FIRST_SEED = 1000
+SCALES = {
+    "smoke": {"datasets": ("digits",), "families": ("fully connected", "batch norm"), "seeds": 1, "n": 120},
+    "development": {"datasets": IMAGES + TABLES, "families": FAMILIES, "seeds": 2, "n": faults.N},
+    "small": {"datasets": IMAGES + TABLES, "families": FAMILIES, "seeds": 6, "n": faults.N},
+}
+DATA_CODES = ["GS101", "GS102", "GS104", "GS105"]
+TRAINED = gs.TrainingSpec(epochs=30, learning_rate=0.05, momentum=0.9)
+SHORT = gs.TrainingSpec(epochs=10, learning_rate=0.001)
+
+
+def _codes(result: Any) -> dict[str, str]:
+    return (
+        dict.fromkeys(result.codes, "finding")
+        | {outcome.code: "fine" for outcome in result.fine}
+        | {outcome.code: "not checked" for outcome in result.not_checked}
+    )
+
+
+def _accuracy(network: nn.Module, data: Data) -> float:
+    with torch.no_grad():
+        return float((network.eval()(data[0]).argmax(1) == data[1]).double().mean())
+
+
+def _exact_duplicates(data: Data) -> bool:
+    rows = {row.numpy().tobytes() for row in data[0].flatten(1)}
+    return len(data[0]) - len(rows) >= 0.02 * len(data[0])
+
+
+def _logistic_disagreement(data: Data) -> bool:
+    """Whether five folds of logistic regression give 10 % of the labels a probability below 0.1."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import KFold, cross_val_predict
+
+    x, y = data[0].flatten(1).double().numpy(), data[1].numpy()
+    model = LogisticRegression(max_iter=200, C=0.1)
+    folds = KFold(5, shuffle=True, random_state=0)
+    predicted = np.asarray(cross_val_predict(model, x, y, cv=folds, method="predict_proba"))
+    return float((predicted[np.arange(len(y)), y] < 0.1).mean()) >= 0.1
+
+
+def _falling(history: Sequence[Mapping[str, Any]]) -> bool:
+    losses = [row["train_loss"] for row in history]
+    k = max(2, len(losses) // 5)
+    before, after = sum(losses[-2 * k : -k]) / k, sum(losses[-k:]) / k
+    return before - after > 0.1 * before
+
+
+def _case(code: str, kind: str, is_fault: bool, result: Any, baseline: bool | None = None) -> dict[str, Any]:
+    return {"code": code, "kind": kind, "fault": is_fault, "outcome": _codes(result)[code], "baseline": baseline}
+
+
+def data_cases(family: str, train: Data, seed: int) -> Iterator[dict[str, Any]]:
+    """Faults of the data, seen by an untrained network."""
+    generator = torch.Generator().manual_seed(seed)
+    network = build(family, train, seed)
+
+    def found(data: Data, code: str, is_fault: bool, baseline: bool | None = None) -> dict[str, Any]:
+        return _case(code, "planted", is_fault, gs.check(network, data, only=[code]), baseline)
+
+    exact = seed % 2 == 0
+    data = faults.duplicates(train, generator, exact=exact)
+    yield found(train, "GS101", False, _exact_duplicates(train))
+    yield found(data, "GS101", True, _exact_duplicates(data))
+    data = faults.flipped(train, generator)
+    yield found(train, "GS102", False, _logistic_disagreement(train))
+    yield found(data, "GS102", True, _logistic_disagreement(data))
+    for code, plant in (("GS104", faults.imbalanced), ("GS105", faults.unscaled)):
+        yield found(train, code, False)
+        yield found(plant(train, generator), code, True)
+
+
+def untrained_cases(family: str, train: Data, seed: int) -> Iterator[dict[str, Any]]:
+    """Faults of the network before training."""
+    generator = torch.Generator().manual_seed(seed)
+    network = build(family, train, seed)
+    clean = gs.check(network, train, only=["GS201", "GS202", "GS204"], time_budget=None)
+    for code in ("GS201", "GS202", "GS204"):
+        yield _case(code, "planted", False, clean)
+    bad = faults.badly_initialized(network, generator)
+    yield _case("GS201", "planted", True, gs.check(bad, train, only=["GS201"]))
+    if family != "batch norm":  # batch norm removes the offset, so that nothing would be planted
+        offset = (train[0] + 100 * train[0].std(), train[1])
+        yield _case("GS202", "planted", True, gs.check(network, offset, only=["GS202"]))
+    narrow = faults.bottleneck(network, train[0], generator)
+    yield _case("GS204", "planted", True, gs.check(narrow, train, only=["GS204"], time_budget=None))
+
+
+def trained_cases(family: str, train: Data, more: Data, test: Data, seed: int) -> Iterator[dict[str, Any]]:
+    """Faults of the training run and of the trained network."""
+    generator = torch.Generator().manual_seed(seed)
+    accuracies: dict[str, float] = {}
+    for kind, spec in (("trained", TRAINED), ("short", SHORT), ("noisy", TRAINED)):
+        data = faults.flipped(train, generator) if kind == "noisy" else train
+        network = build(family, train, seed)
+        initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        monitor = None if kind == "short" else gs.Monitor(data, ["loss"], every=3, n_samples=100, alarm="joint")
+        history = gs.train(network, data, spec, seed=seed, on_epoch=monitor).history
+        accuracies[kind] = accuracy = _accuracy(network, test)
+        result = gs.check(
+            network, data, initial_state=initial, monitor=monitor, history=history, batch_size=50, time_budget=None
+        )
+        yield from _after_training(kind, network, data, (test, accuracy), result, history)
+        if kind == "trained":
+            yield from _planted_after_training(network, data, initial, result, generator)
+            forecast = gs.check(network, data, only=["GS103"])
+            bigger = build(family, more, seed)
+            gs.train(bigger, more, spec, seed=seed)
+            gain = _accuracy(bigger, test) - accuracy
+            if gain >= 0.04 or gain <= 0.015:
+                yield _case("GS103", "trained on twice the data", gain >= 0.04, forecast)
+
+
+def _after_training(
+    kind: str,
+    network: nn.Module,
+    data: Data,
+    judged: tuple[Data, float],
+    result: Any,
+    history: Sequence[Mapping[str, Any]],
+) -> Iterator[dict[str, Any]]:
+    test, accuracy = judged
+    if kind != "noisy":
+        yield _case("GS302", kind, kind == "short", result, _falling(history))
+    if kind != "short":
+        yield _case("GS301", kind, kind == "noisy", result)
+    fitted = _accuracy(network, data)
+    hold_out = _accuracy(network, (test[0][: len(data[0]) // 10], test[1][: len(data[0]) // 10]))
+    if kind != "noisy":  # test samples have clean labels
+        gap = fitted - accuracy
+        if gap >= 0.15 or gap <= 0.05:
+            yield _case("GS402", kind, gap >= 0.15, result, fitted - hold_out >= max(0.03, 0.1 * hold_out))
+        best = max(row.score for row in gs.forecast_accuracy(None, data).rows)
+        if accuracy <= best - 0.05 or accuracy >= best - 0.01:
+            fault = accuracy <= best - 0.05
+            yield _case("GS401", kind, fault, result, hold_out <= best - 0.05)
+
+
+def _planted_after_training(
+    network: nn.Module, data: Data, initial: dict[str, Any], clean: Any, generator: torch.Generator
+) -> Iterator[dict[str, Any]]:
+    options = {"initial_state": initial, "batch_size": 50, "time_budget": None}
+    yield _case("GS403", "planted", False, clean)
+    dead = faults.with_dead_units(network, generator)
+    yield _case("GS403", "planted", True, gs.check(dead, data, only=["GS403"], **options))
+    yield _case("GS404", "planted", False, clean)
+    wiggly = faults.Wiggly(network, data[0], generator)
+    yield _case("GS404", "planted", True, gs.check(wiggly, data, only=["GS404"], history=({"epoch": 1},)))
+    if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in network.modules()):
+        yield _case("GS203", "planted", False, clean)
+        stale = faults.with_stale_statistics(network)
+        yield _case("GS203", "planted", True, gs.check(stale, data, only=["GS203"], **options))
+
+
+def units(scale: str) -> Iterator[tuple[int, str, str]]:
+    """Seed, data set and family of every unit of work, one seed of everything first."""
+    settings = SCALES[scale]
+    for seed in range(settings["seeds"]):
+        for data in settings["datasets"]:
+            for family in settings["families"]:
+                yield (0 if scale == "development" else FIRST_SEED) + seed, data, family
+
+
+def run_unit(seed: int, name: str, family: str, n: int) -> list[dict[str, Any]]:
+    """All cases of one unit."""
+    more, test = draw(name, seed, 2 * n)
+    train = (more[0][:n], more[1][:n])
+    where = {"data": name, "family": family, "seed": seed}
+    parts = (
+        data_cases(family, train, seed),
+        untrained_cases(family, train, seed),
+        trained_cases(family, train, more, test, seed),
+    )
+    return [where | case for part in parts for case in part]
+
+
+def main() -> None:
+    """Run what is missing, and write the summary."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--scale", choices=sorted(SCALES), default="small")
+    parser.add_argument("--work", type=Path, default=Path("study-work/checks"))
+    parser.add_argument("--max-minutes", type=float, default=60.0)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    given.work.mkdir(parents=True, exist_ok=True)
+    work = given.work / f"{given.scale}.jsonl"
+    lines = [json.loads(line) for line in work.read_text().splitlines()] if work.exists() else []
+    done = {tuple(line["unit"]) for line in lines}
+    spent = sum(line["cpu_seconds"] for line in lines)
+    for unit in units(given.scale):
+        if unit in done or spent > 60 * given.max_minutes:
+            continue
+        start = time.process_time()
+        line = {"unit": unit, "cases": run_unit(*unit, n=SCALES[given.scale]["n"])}
+        line["cpu_seconds"] = time.process_time() - start
+        spent += line["cpu_seconds"]
+        with work.open("a") as file:
+            file.write(to_json(line) + "\n")
+        lines.append(line)
+    content = {
+        "environment": environment(),
+        "scale": given.scale,
+        "samples": SCALES[given.scale]["n"],
+        "seeds": sorted({line["unit"][0] for line in lines}),
+        "cpu_seconds": spent,
+        "thresholds": "as released; fixed before these draws",
+        "codes": summarize([case for line in lines for case in line["cases"]]),
+    }
+    given.path.parent.mkdir(parents=True, exist_ok=True)
+    given.path.write_text(to_json(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

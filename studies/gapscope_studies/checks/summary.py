@@ -1,0 +1,59 @@
+"""Hit rates and false-alarm rates with Wilson intervals, per code, data set and family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+BAR_HITS, BAR_FALSE_ALARMS, MIN_CASES = 0.8, 0.1, 60
+
+
+def wilson(successes: int, n: int, z: float = 1.96) -> list[float] | None:
+    """Rate and its 95 % Wilson interval; None without cases.
+
+    >>> [round(value, 3) for value in wilson(8, 10)]
+    [0.8, 0.49, 0.943]
+    """
+    if n == 0:
+        return None
+    rate = successes / n
+    middle = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * (rate * (1 - rate) / n + z * z / (4 * n * n)) ** 0.5 / (1 + z * z / n)
+    return [rate, max(0.0, middle - half), min(1.0, middle + half)]
+
+
+def _rates(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    faulty = [case for case in cases if case["fault"]]
+    clean = [case for case in cases if not case["fault"]]
+    return {
+        "faults": len(faulty),
+        "clean": len(clean),
+        "hits": wilson(sum(case["outcome"] == "finding" for case in faulty), len(faulty)),
+        "false alarms": wilson(sum(case["outcome"] == "finding" for case in clean), len(clean)),
+        "not checked": sum(case["outcome"] == "not checked" for case in cases),
+    }
+
+
+def _baseline(cases: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    known = [
+        case | {"outcome": "finding" if case["baseline"] else "fine"} for case in cases if case["baseline"] is not None
+    ]
+    return _rates(known) if known else None
+
+
+def summarize(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per code: rates, whether the bar is met, the baseline, and rates per data set and family."""
+    cases, rows = list(cases), []
+    for code in sorted({case["code"] for case in cases}):
+        own = [case for case in cases if case["code"] == code]
+        rates = _rates(own)
+        hits, alarms = rates["hits"], rates["false alarms"]
+        enough = rates["faults"] >= MIN_CASES and rates["clean"] >= MIN_CASES
+        passed = hits is not None and alarms is not None and hits[0] >= BAR_HITS and alarms[0] <= BAR_FALSE_ALARMS
+        row: dict[str, Any] = {"code": code, **rates, "enough cases": enough, "meets the bar": passed}
+        row["baseline"] = _baseline(own)
+        for key in ("data", "family", "kind"):
+            names = sorted({case[key] for case in own})
+            row[f"by {key}"] = {name: _rates([case for case in own if case[key] == name]) for name in names}
+        rows.append(row)
+    return rows

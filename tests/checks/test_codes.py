@@ -1,0 +1,216 @@
+"""Each check: one planted fault that it finds, and one clean case in which it is silent."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from cases import CLASSES, Encoder
+from torch import nn
+
+import gapscope as gs
+from gapscope.checks import list_checks
+from gapscope_studies.checks import faults
+
+
+@dataclass
+class Case:
+    """A network, its data, and options of `check`."""
+
+    network: nn.Module
+    data: Any
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def blobs(n: int = 240, spread: float = 0.4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Four separable classes in eight dimensions, every column with a spread of about 1."""
+    g = generator()
+    y = torch.arange(n) % 4
+    centers = torch.randn(4, 8, generator=g)
+    x = centers[y] + spread * torch.randn(n, 8, generator=g)
+    return (x - x.mean(0)) / x.std(0), y
+
+
+def mlp(batch_norm: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    return gs.build_network("fully_connected", input_shape=(8,), n_outputs=4, width=32, batch_norm=batch_norm)
+
+
+def trained(network: nn.Module, data: Any, epochs: int = 15, learning_rate: float = 0.1) -> dict[str, Any]:
+    """Train the network in place; options of `check` that this yields."""
+    initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    result = gs.train(network, data, gs.TrainingSpec(epochs=epochs, learning_rate=learning_rate, momentum=0.9))
+    return {"initial_state": initial, "history": result.history, "batch_size": 50}
+
+
+def on_data(plant: Callable[[Any], Any]) -> Callable[[bool], Case]:
+    return lambda faulty: Case(mlp(), plant(blobs()) if faulty else blobs())
+
+
+def more_data(faulty: bool) -> Case:
+    if not faulty:
+        return Case(mlp(), blobs())
+    digits = gs.load_dataset("digits").train
+    rows = torch.randperm(len(digits), generator=generator())[:80]
+    assert digits.targets is not None
+    network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=16)
+    return Case(network, (digits.inputs[rows], digits.targets[rows]))
+
+
+def signal(faulty: bool) -> Case:
+    network = mlp()
+    return Case(faults.badly_initialized(network, generator()) if faulty else network, blobs())
+
+
+def indistinguishable(faulty: bool) -> Case:
+    x, y = blobs()
+    return Case(mlp(), (x + 1000 if faulty else x, y))
+
+
+def statistics(faulty: bool) -> Case:
+    network, data = mlp(batch_norm=True), blobs()
+    options = trained(network, data)
+    return Case(faults.with_stale_statistics(network) if faulty else network, data, options)
+
+
+def gain(faulty: bool) -> Case:
+    network, data = mlp(), blobs()
+    return Case(faults.bottleneck(network, data[0], generator()) if faulty else network, data)
+
+
+def memorization(faulty: bool) -> Case:
+    alarm = SimpleNamespace(raised=faulty, raised_at=7 if faulty else None, peak=5 if faulty else None)
+    return Case(mlp(), blobs(), {"monitor": SimpleNamespace(alarm=alarm)})
+
+
+def convergence(faulty: bool) -> Case:
+    network, data = mlp(), blobs()
+    return Case(network, data, trained(network, data, *((1, 1e-3) if faulty else ())))
+
+
+def configuration(faulty: bool) -> Case:
+    case = convergence(faulty)
+    case.options["test"] = blobs(400)
+    return case
+
+
+def overfitting(faulty: bool) -> Case:
+    x, y = blobs()
+    network = mlp()
+    labels = gs.data.inject_label_noise(y, 0.5, 4, generator()) if faulty else y
+    options = trained(network, (x, labels), 200)
+    return Case(network, (x, labels), options | {"test": blobs(400)})
+
+
+def dead_units(faulty: bool) -> Case:
+    network, data = mlp(), blobs()
+    options = trained(network, data)
+    return Case(faults.with_dead_units(network, generator()) if faulty else network, data, options)
+
+
+def sensitivity(faulty: bool) -> Case:
+    network, data = mlp(), blobs()
+    trained(network, data)
+    return Case(faults.Wiggly(network, data[0], generator()) if faulty else network, data)
+
+
+CASES: dict[str, Callable[[bool], Case]] = {
+    "GS101": on_data(lambda data: faults.duplicates(data, generator(), exact=False)),
+    "GS102": on_data(lambda data: (data[0], gs.data.inject_label_noise(data[1], 0.2, 4, generator()))),
+    "GS103": more_data,
+    "GS104": on_data(lambda data: faults.imbalanced(data, generator())),
+    "GS105": on_data(lambda data: faults.unscaled(data, generator())),
+    "GS201": signal,
+    "GS202": indistinguishable,
+    "GS203": statistics,
+    "GS204": gain,
+    "GS301": memorization,
+    "GS302": convergence,
+    "GS401": configuration,
+    "GS402": overfitting,
+    "GS403": dead_units,
+    "GS404": sensitivity,
+}
+
+
+def test_every_check_has_a_case() -> None:
+    assert set(CASES) == set(list_checks())
+
+
+@pytest.mark.parametrize("faulty", [True, False])
+@pytest.mark.parametrize("code", CASES)
+def test_a_planted_fault_is_found_and_a_clean_case_is_fine(code: str, faulty: bool) -> None:
+    case = CASES[code](faulty)
+    result = gs.check(case.network, case.data, only=[code], time_budget=None, **case.options)
+    assert result.codes == ((code,) if faulty else ()), repr(result)
+    assert [outcome.code for outcome in result.fine] == ([] if faulty else [code]), repr(result)
+
+
+def test_duplicates_are_the_planted_ones() -> None:
+    x, y = blobs()
+    result = gs.check(mlp(), (torch.cat([x, x[10:30]]), torch.cat([y, y[10:30]])), only=["GS101"])
+    assert result.indices("GS101") == list(range(240, 260))
+
+
+def test_most_flagged_labels_are_wrong() -> None:
+    x, y = blobs()
+    labels = gs.data.inject_label_noise(y, 0.2, 4, generator())
+    result = gs.check(mlp(), (x, labels), only=["GS102"])
+    flagged = torch.tensor(result.indices("GS102"))
+    assert float((labels != y)[flagged].double().mean()) > 0.8
+
+
+def test_indices_of_a_subset_are_those_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapscope.checks.run.MAX_SAMPLES", 200)
+    x, y = blobs(600)
+    labels = gs.data.inject_label_noise(y, 0.2, 4, generator())
+    result = gs.check(mlp(), (x, labels), only=["GS102"])
+    flagged = torch.tensor(result.indices("GS102"))
+    assert (result.n_samples, result.total) == (200, 600) and int(flagged.max()) > 200
+    assert float((labels != y)[flagged].double().mean()) > 0.8
+    assert result.label_issues is not None and torch.equal(
+        labels[flagged], result.label_issues.given_labels[: len(flagged)]
+    )
+
+
+@pytest.mark.thorough
+def test_all_four_faults_of_one_network_are_named() -> None:
+    digits = gs.load_dataset("digits").train
+    assert digits.targets is not None
+    g = generator()
+    x, y = digits.inputs[:500].flatten(1), gs.data.inject_label_noise(digits.targets[:500], 0.15, 10, g)
+    x, y = torch.cat([x, x[:60]]), torch.cat([y, y[:60]])
+    x[:, 20] *= 1000
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    with torch.no_grad():
+        network[0].bias[:20] = -1e6
+    options = trained(network, (x, y), 5, 1e-4)
+    assert {"GS101", "GS102", "GS105", "GS403"} <= set(gs.check(network, (x, y), **options).codes)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["resnet18", "encoder"])
+def test_residual_networks_and_transformers_are_checked(name: str) -> None:
+    g = generator()
+    torch.manual_seed(0)
+    if name == "encoder":
+        network: nn.Module = Encoder()
+        x = torch.randint(11, (90, 6), generator=g)
+    else:
+        network = gs.build_network("resnet18", input_shape=(3, 16, 16), n_outputs=CLASSES, width_multiplier=0.125)
+        x = torch.randn(90, 3, 16, 16, generator=g)
+    before = copy.deepcopy(network.state_dict())
+    result = gs.check(network, (x, torch.arange(90) % CLASSES), time_budget=None, batch_size=30)
+    assert "GS101" in {outcome.code for outcome in result.fine}
+    assert len(result.findings) + len(result.fine) + len(result.not_checked) == len(list_checks())
+    assert all(torch.equal(before[key], value) for key, value in network.state_dict().items())
