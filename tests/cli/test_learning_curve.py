@@ -61,7 +61,7 @@ def test_a_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.syspath_prepend(str(tmp_path))
     shown = CliRunner().invoke(app, ["learning-curve", "own_recipe:mine"])
     assert shown.exit_code == 0, shown.output
-    assert "expected accuracy of this recipe with all 60 samples" in shown.output
+    assert "Predicted accuracy with all 60 samples" in shown.output
     assert (tmp_path / "gapscope-learning-curve" / "own_recipe.mine" / "twin.json").exists()
 
 

@@ -1,4 +1,4 @@
-"""What a twin found, as sentences, table and JSON."""
+"""Result of `learning_curve`, as sentences, table and JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SubsetRun:
-    """One training of a twin.
+    """One training run on a subset.
 
     Attributes:
         name: Which one it is.
@@ -30,11 +30,11 @@ class SubsetRun:
 
 @dataclass(frozen=True, repr=False)
 class LearningCurve(Result):
-    """What `twin` found; printing it gives sentences and the trainings.
+    """Result of `learning_curve`; printing it gives sentences and the training runs.
 
     Attributes:
         task: "classification" (scores are accuracies) or "regression" (explained shares of the variance, R2).
-        score: Expected score of the recipe trained on all samples, on new samples like them.
+        score: Predicted score with all samples, on new samples like them.
         low: Lower end of the 90 % interval.
         high: Upper end.
         standard_error: Standard error of the score.
@@ -63,11 +63,11 @@ class LearningCurve(Result):
         return pandas.DataFrame([vars(item) for item in self.trainings])
 
     def __repr__(self) -> str:
-        what = "accuracy" if self.task == "classification" else "explained share of the variance"
+        what = "accuracy" if self.task == "classification" else "R^2"
         lines = [
-            f"expected {what} of this recipe with all {self.samples} samples: {self.score:.3f} "
-            f"({self.low:.3f} to {self.high:.3f}, 90 % interval)",
-            f"from {self.design}, at the cost of {self.cost:.2f} trainings",
+            f"Predicted {what} with all {self.samples:,} samples: {self.score:.3f} ({self.low:.3f} to {self.high:.3f}, "
+            "90 % interval)",
+            f"  design {self.design}; cost {self.cost:.2f} full-training equivalents",
             *([self.note] if self.note else []),
         ]
         return "\n".join([*lines, "", self.to_pandas().to_string(index=False, float_format="{:.3f}".format)])

@@ -1,4 +1,4 @@
-"""The accuracy that a recipe reaches with all samples, from its training on parts of them."""
+"""Learning curves: the accuracy with all samples, extrapolated from training runs on subsets."""
 
 from __future__ import annotations
 
@@ -96,9 +96,7 @@ def _together(recipe: Any, samples: Samples, spread: float, seed: int, root: str
     if stack == "never":
         return None
     if not isinstance(recipe, RunSpec):
-        raise InvalidInput(
-            "A recipe must be a Spec for its trainings to be stacked; got a function. Use stack='never'."
-        )
+        raise InvalidInput("Only training runs of a RunSpec can be stacked; got a function. Use stack='never'.")
     return lambda splits: train_and_score_stacked(recipe, samples, splits, spread, seed, root, stack)
 
 
@@ -119,7 +117,7 @@ def _check_cache_folder(folder: Path, facts: dict[str, Any]) -> None:
     other = [name for name, value in facts.items() if known.get(name) != value]
     if other:
         raise InvalidInput(
-            f"{folder} must hold trainings of the same twin; its {' and '.join(other)} differ from what is asked now. "
+            f"{folder} must hold runs of the same learning curve; its {' and '.join(other)} differ from this call's. "
             "Choose another folder."
         )
     write_atomically(path, to_json(facts) + "\n")
@@ -137,11 +135,11 @@ def _checked(data: Any, groups: Any) -> tuple[Samples, np.ndarray]:
     if samples.targets is None:
         raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
     if samples.is_dense:
-        raise InvalidInput("A twin needs one label or row of targets a sample; got a label a position.")
+        raise InvalidInput("A learning curve needs one label or row of targets per sample; got one label per position.")
     numbers = group_numbers(groups, len(samples))
     if len(samples) < FEWEST_SAMPLES or numbers.max() + 1 < FEWEST_GROUPS:
         raise InvalidInput(
-            f"A twin needs {FEWEST_SAMPLES} samples in {FEWEST_GROUPS} groups or more; got {len(samples)} samples in "
+            f"A learning curve needs {FEWEST_SAMPLES} samples in {FEWEST_GROUPS} groups; got {len(samples)} samples in "
             f"{numbers.max() + 1} groups. Use `gs.forecast_accuracy`, or gather more."
         )
     return samples, numbers
@@ -278,7 +276,7 @@ def learning_curve(
         check_range("max_interval_width", max_interval_width, 0, low_open=True)
     if data is None:
         if not isinstance(train_fn, RunSpec):
-            raise InvalidInput("A recipe that is a function needs data; got none. Pass data=(x, y).")
+            raise InvalidInput("Got a training function without data; only a RunSpec brings its own. Pass data=(x, y).")
         data = prepared(train_fn, data_root)[0].train
     samples, numbers = _checked(data, groups)
     check_choice("stack", stack, get_args(Choice))
@@ -291,7 +289,7 @@ def learning_curve(
         kept = Path(temporary if cache_dir is None else cache_dir) / "trainings"
         if design == AUTO and len(samples) > LARGE:
             design = HOLD_OUT.name
-        with progress("twin", DESIGNS.get(design, LADDER[0]).cost * len(samples)) as steps:
+        with progress("learning curve", DESIGNS.get(design, LADDER[0]).cost * len(samples)) as steps:
             trainings = _SubsetRuns(job, numbers, kept, workers, steps, together)
             if design == HOLD_OUT.name:
                 found = _held_out(trainings, seed)

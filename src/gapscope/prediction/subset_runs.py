@@ -51,7 +51,9 @@ def _trained_by_spec(
             raise error
         result = training.result
         if result is not None and result.status == "diverged":
-            raise InvalidInput(f"A recipe must train; it diverged: {result.stop_reason}. Use a smaller learning rate.")
+            raise InvalidInput(
+                f"Training diverged ({result.stop_reason}); every subset run must finish. Lower the learning rate."
+            )
     return [training.run.network for training in trainings]
 
 
@@ -77,7 +79,7 @@ def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, roo
         network = recipe(_original_structure(samples), samples.targets)
     if not isinstance(network, nn.Module):
         raise InvalidInput(
-            f"A recipe must return the trained network, a torch.nn.Module; it returned {type(network).__name__}. "
+            f"train_fn must return the trained network, a torch.nn.Module; it returned {type(network).__name__}. "
             "Let it end with `return network`."
         )
     return network
@@ -99,7 +101,7 @@ def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.nda
     """
     found = ready(network, samples)
     if found.refused:
-        raise InvalidInput(f"A twin needs one label or row of targets a sample: {found.refused}.")
+        raise InvalidInput(f"A learning curve needs one label or row of targets per sample: {found.refused}.")
     samples = found.samples
     with inspection_mode(found.network):
         outputs = network_outputs(found.network, samples.inputs)
