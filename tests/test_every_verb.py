@@ -350,7 +350,7 @@ def test_every_function_takes_every_form_of_data(subject: str, function: str, fo
 
 
 FAULTS: dict[str, tuple[Callable[[Subject], Any], str]] = {
-    "one-hot integers": (lambda s: (s.x, nn.functional.one_hot(s.y, 3)), r"argmax\(1\)|labels? (of|a) position"),
+    "one-hot integers": (lambda s: (s.x, nn.functional.one_hot(s.y, 3)), r"argmax\(1\)|labels? (of|per) position"),
     "float labels": (lambda s: (s.x, s.y.float()), r"y\.long\(\)|[Rr]egression targets|class labels"),
     "a label too large": (lambda s: (s.x, s.y + 7), r"smaller than the (network's )?number of (classes|outputs), 3"),
     "a label of 10^9": (lambda s: (s.x, torch.where(s.y == 0, 10**9, s.y)), r"1000000000"),

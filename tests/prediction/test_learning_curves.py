@@ -63,7 +63,7 @@ def test_folds_of_a_spec_in_a_stack_are_those_one_by_one(tmp_path: Path) -> None
     stacked = gs.learning_curve(spec, cache_dir=tmp_path, stack="always", **settings)
     assert stacked.trainings == alone.trainings and stacked.score == alone.score
     assert len(list((tmp_path / "trainings").glob("fold*.json"))) == 5
-    with pytest.raises(InvalidInput, match="must be a Spec for its trainings to be stacked"):
+    with pytest.raises(InvalidInput, match="RunSpec can be stacked"):
         gs.learning_curve(least_squares, two_blobs(100), stack="auto")
 
 
@@ -212,8 +212,8 @@ def test_random_states_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("recipe", "data", "options", "message"),
     [
-        (least_squares, None, {}, "needs data; got none"),
-        (least_squares, two_blobs(20), {}, "40 samples in 12 groups or more; got 20 samples in 20 groups"),
+        (least_squares, None, {}, "without data"),
+        (least_squares, two_blobs(20), {}, "40 samples in 12 groups; got 20 samples in 20 groups"),
         (least_squares, two_blobs(60), {"groups": [0, 1] * 30}, "got 60 samples in 2 groups"),
         (least_squares, two_blobs(60)[0], {}, "data must hold targets"),
         (least_squares, two_blobs(60), {"design": "halfs"}, "half and quarter"),
@@ -235,6 +235,6 @@ def test_messages(recipe: Any, data: Any, options: dict[str, Any], message: str)
 def test_it_prints_in_a_few_lines_and_keeps_itself_as_json() -> None:
     found = gs.learning_curve(least_squares, two_blobs(100))
     lines = repr(found).splitlines()
-    assert len(lines) <= 8 and "90 % interval" in lines[0] and "0.75 trainings" in lines[1]
+    assert len(lines) <= 8 and "90 % interval" in lines[0] and "cost 0.75 " in lines[1]
     assert list(found.to_pandas()["name"]) == ["quarter", "half"]
     assert '"design": "half and quarter"' in found.to_json()
