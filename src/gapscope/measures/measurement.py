@@ -216,8 +216,9 @@ class _MeasurementRun:
         share = self.plan.shares[item.name]
         options = self.options.get(item.name, {})
         try:
-            if self.found.refused and {"targets", "labels"} & set(item.needs):
-                raise InvalidInput(f"{item.name} {self.found.inapplicable_reason(item)}.")
+            if because := self.found.inapplicable_reason(item):
+                labels = " Pass y.long() if they are labels." if "regression" in because else ""
+                raise InvalidInput(f"{item.name} {because}.{labels}")
             found = evaluate_on_subset(
                 item,
                 self.found,
