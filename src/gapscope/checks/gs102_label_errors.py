@@ -2,6 +2,7 @@
 
 from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
+from gapscope.labels.results import TIGHT_FROM
 
 FROM = 0.02
 
@@ -18,6 +19,11 @@ def label_errors(context: Context) -> Outcome:
     if noise is None:
         return NotChecked(issues.note)
     interval = f"90 % interval {noise.low:.0%} to {noise.high:.0%}".replace("%", " %").replace("  %", " %")
+    if noise.is_upper_bound and noise.high >= FROM:
+        return NotChecked(
+            f"at most {noise.high:.0%} of labels are wrong; clean labels are predicted at {noise.clean_accuracy:.0%}, "
+            f"{TIGHT_FROM:.0%} is needed to tell errors from hard samples. Pass more samples".replace("%", " %")
+        )
     if noise.low <= 0 or noise.rate < FROM:
         return Fine(f"at most {noise.high:.0%} of labels".replace("%", " %"))
     flagged = issues.flagged

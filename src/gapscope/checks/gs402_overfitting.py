@@ -4,12 +4,12 @@ from gapscope.checks.context import Context
 from gapscope.checks.gs401_configuration import test_accuracy
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 
-FROM = 0.1
+FROM = 0.07
 
 
 @register_check("GS402", title="overfitting", seconds=3.0)
 def overfitting(context: Context) -> Outcome:
-    """Report a gap of ten points or more between training accuracy and the upper end of the accuracy on new data."""
+    """Report a gap of seven points or more between training accuracy and the upper end of the accuracy on new data."""
     if not context.is_classifier:
         return NotChecked("needs class labels")
     if context.is_untrained:

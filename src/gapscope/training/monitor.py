@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -26,7 +26,9 @@ from gapscope.results.readings import Readings
 from gapscope.results.result import Result
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.alarms.registry import make_alarm
+from gapscope.training.monitor_cost import Cost, would_exceed
 from gapscope.training.recordings import Recordings
+from gapscope.training.run_checks import RunChecks, RunFinding
 from gapscope.training.sinks import GuardedSink, Sink, warn_or_print
 
 if TYPE_CHECKING:
@@ -34,31 +36,9 @@ if TYPE_CHECKING:
 
 # The kernel of Szolnoky et al. 2022 is n x n, and far cheaper to factorise than the one of all outputs.
 DEFAULT_OPTIONS = {"ntk_logdet": {"outputs": "traced"}}
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a monitor has cost so far, in wall time.
-
-    Attributes:
-        recordings: Number of recordings.
-        seconds: All recordings together, sinks included.
-        share: Fraction of the time between the first and the last recording that was spent recording, the last one
-            included; NaN before the second recording.
-    """
-
-    recordings: int
-    seconds: float
-    share: float
-
-    @property
-    def seconds_per_recording(self) -> float:
-        """Mean over the recordings; NaN before the first."""
-        return self.seconds / self.recordings if self.recordings else math.nan
-
-    def __str__(self) -> str:
-        share = "" if math.isnan(self.share) else f", {self.share:.1%} of the time between them"
-        return f"{self.recordings} recordings of {self.seconds_per_recording:.3g} s each{share}"
+DEFAULT_MEASURES = ("ntk_trace", "ntk_logdet")
+# With checks, a monitor takes at most this fraction of the training time by default.
+CHECKS_FRACTION = 0.1
 
 
 class _FixedMode(nn.Module):
@@ -131,7 +111,7 @@ class Monitor(Result):
     Args:
         data: Training data: a pair (x, y), inputs alone, Samples, a Dataset or a DataLoader. Of a Dataset only the
             chosen samples are read; all random transforms are applied once.
-        measures: Names of registered measures; those of Szolnoky et al. 2022 by default.
+        measures: Names of registered measures; by default those of Szolnoky et al. 2022, or with `checks` the loss.
         every: Record at epochs that are multiples of it, in every kind of loop.
         n_samples: Samples in the monitored part, chosen once.
         mode: "eval", or "train" to measure with dropout masks on, drawn anew for each recording; all samples are then
@@ -140,6 +120,10 @@ class Monitor(Result):
         options: Measure name -> keyword options of that measure; None takes the n x n kernel, summed over outputs, for
             "ntk_logdet".
         alarm: Watches the same samples for overfitting: an alarm, or the name of one (`gapscope.training.alarms`).
+        checks: "GS301" (memorization of label errors; with class labels and without `alarm` it uses the alarm "joint")
+            and "GS302" (training is stuck): reported once, when they appear, in the log and in `findings`.
+        max_time_fraction: Largest fraction of the training time that recordings may take; those that would take more
+            are skipped, except for the first. None is 0.1 with `checks`, and no limit without.
         sinks: Called after each recording with the epoch and the numbers; see `gapscope.integrations`.
         seed: Seed of the choice of samples and of measures that draw noise.
 
@@ -158,19 +142,25 @@ class Monitor(Result):
     def __init__(
         self,
         data: Any,
-        measures: Sequence[str] = ("ntk_trace", "ntk_logdet"),
+        measures: Sequence[str] | None = None,
         *,
         every: int = 1,
         n_samples: int = 128,
         mode: Literal["eval", "train"] = "eval",
         options: Mapping[str, Mapping[str, Any]] | None = None,
         alarm: Alarm | str | None = None,
+        checks: Sequence[str] = (),
+        max_time_fraction: float | None = None,
         sinks: Sequence[Sink] = (),
         seed: int = 0,
     ) -> None:
         check_range("every", every, 1)
         check_range("n_samples", n_samples, 1)
         check_choice("mode", mode, ("eval", "train"))
+        if max_time_fraction is not None:
+            check_range("max_time_fraction", max_time_fraction, 0, 1)
+        if "GS301" in checks and alarm is None:
+            alarm = make_alarm("joint")
         alarm = make_alarm(alarm) if isinstance(alarm, str) else alarm
         if not isinstance(alarm, Alarm | None):
             raise InvalidInput(f"alarm must be an alarm or the name of one, such as 'joint'; got {alarm!r}.")
@@ -178,6 +168,12 @@ class Monitor(Result):
         if alarm is not None:
             _check_alarm(alarm, self.samples)
             alarm.watching(positions)
+        if measures is None:
+            measures = ("loss",) if checks else DEFAULT_MEASURES
+        self.checks = RunChecks(checks, self.samples) if checks else None
+        self.max_time_fraction = CHECKS_FRACTION if checks and max_time_fraction is None else max_time_fraction
+        self.skipped = 0
+        self._begun: float | None = None
         chosen = select_measures(measures, self.samples, has_initial=False)
         self.measures = tuple(item.name for item in chosen)
         self.every, self.mode, self.alarm, self.seed = every, mode, alarm, seed
@@ -210,6 +206,7 @@ class Monitor(Result):
         Args:
             network: The network, untrained.
         """
+        self._begun = time.perf_counter()
         if self.alarm is not None and not self.epochs:
             with torch.inference_mode(False):
                 found = ready(network, self.samples)
@@ -217,7 +214,8 @@ class Monitor(Result):
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values (JSON keeps them) with which a resumed training goes on as if it were unbroken."""
-        return {
+        checks = {} if self.checks is None else {"checks": self.checks.state_dict()}
+        return checks | {
             "epochs": list(self.epochs),
             "rows": [dict(row) for row in self.rows],
             "readings": [readings.to_dict() for readings in self.readings],
@@ -241,10 +239,12 @@ class Monitor(Result):
             )
         if self.alarm is not None:
             self.alarm.load_state_dict(kept)
+        if self.checks is not None and "checks" in state:
+            self.checks.load_state_dict(state["checks"])
         self.epochs = [int(epoch) for epoch in state["epochs"]]
         self.rows = [{name: float(value) for name, value in row.items()} for row in state["rows"]]
         self.readings = [Readings.from_json(to_json(readings)) for readings in state["readings"]]
-        self._spans = []
+        self._spans, self._begun = [], None
 
     def observe(self, network: nn.Module, epoch: int) -> dict[str, float]:
         """Take the readings if `every` divides the epoch, keep them, hand them to the sinks, and return the numbers.
@@ -265,6 +265,9 @@ class Monitor(Result):
         if self.epochs and epoch < self.epochs[-1]:
             self._start_anew(epoch)
         start = time.perf_counter()
+        if would_exceed(self.max_time_fraction, self._spans, self._begun, start):
+            self.skipped += 1
+            return {}
         try:
             # frameworks validate in inference mode, where copies of a network would be of no use to autograd
             with torch.inference_mode(False):
@@ -274,6 +277,8 @@ class Monitor(Result):
                 numbers = readings.values()
                 if self.alarm is not None:
                     numbers |= self.alarm.observe(network, replace(prepared.samples, form=None), epoch)
+                if self.checks is not None:
+                    self.checks.observe(network, epoch, self.alarm)
         except Exception as error:  # a measure must not end a training, whatever it raises
             if not self.rows:
                 raise
@@ -287,6 +292,11 @@ class Monitor(Result):
         self._spans.append((start, time.perf_counter()))
         return dict(numbers)
 
+    @property
+    def findings(self) -> tuple[RunFinding, ...]:
+        """Findings of `checks` so far."""
+        return () if self.checks is None else tuple(self.checks.findings)
+
     def _start_anew(self, epoch: int) -> None:
         warn_or_print(
             f"Epoch {epoch} comes after epoch {self.epochs[-1]}: the monitor takes it for another training and starts "
@@ -294,6 +304,9 @@ class Monitor(Result):
         )
         for kept in (self.epochs, self.readings, self.rows, self._spans):
             kept.clear()
+        self.skipped, self._begun = 0, None
+        if self.checks is not None:
+            self.checks.reset()
         if self.alarm is not None:
             self.alarm.reset()
 
@@ -371,4 +384,11 @@ class Monitor(Result):
 
     def __repr__(self) -> str:
         said = f"Monitor({', '.join(self.measures)} on {len(self.samples)} samples: {self.cost})"
-        return said if self.alarm is None else f"{said}\n{self.alarm!r}"
+        lines = [said] if self.alarm is None else [said, repr(self.alarm)]
+        if self.skipped:
+            lines.append(
+                f"{self.skipped} recordings were skipped to take at most {self.max_time_fraction:.0%} of the time"
+            )
+        if self.checks is not None:
+            lines += [str(finding) for finding in self.findings] or [f"{', '.join(self.checks.codes)}: nothing so far"]
+        return "\n".join(lines)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ FIRST_SEED = 1000
 SCALES = {
     "smoke": {"datasets": ("digits",), "families": ("fully connected", "batch norm"), "seeds": 1, "n": 120},
     "development": {"datasets": IMAGES + TABLES, "families": FAMILIES, "seeds": 2, "n": faults.N},
-    "small": {"datasets": IMAGES + TABLES, "families": FAMILIES, "seeds": 6, "n": faults.N},
+    "small": {"datasets": IMAGES + TABLES, "families": FAMILIES, "seeds": 10, "n": faults.N},
 }
 DATA_CODES = ["GS101", "GS102", "GS104", "GS105"]
 TRAINED = gs.TrainingSpec(epochs=30, learning_rate=0.05, momentum=0.9)
@@ -64,7 +65,9 @@ def _logistic_disagreement(data: Data) -> bool:
     x, y = data[0].flatten(1).double().numpy(), data[1].numpy()
     model = LogisticRegression(max_iter=200, C=0.1)
     folds = KFold(5, shuffle=True, random_state=0)
-    predicted = np.asarray(cross_val_predict(model, x, y, cv=folds, method="predict_proba"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # 200 iterations are enough for a baseline
+        predicted = np.asarray(cross_val_predict(model, x, y, cv=folds, method="predict_proba"))
     return float((predicted[np.arange(len(y)), y] < 0.1).mean()) >= 0.1
 
 
@@ -195,8 +198,9 @@ def run_unit(seed: int, name: str, family: str, n: int) -> list[dict[str, Any]]:
     more, test = draw(name, seed, 2 * n)
     train = (more[0][:n], more[1][:n])
     where = {"data": name, "family": family, "seed": seed}
+    many = draw(name, seed, 3 * n + 50)[0]
     parts = (
-        data_cases(family, train, seed),
+        data_cases(family, many, seed),
         untrained_cases(family, train, seed),
         trained_cases(family, train, more, test, seed),
     )

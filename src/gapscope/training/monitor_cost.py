@@ -1,0 +1,48 @@
+"""What a monitor costs, and the limit of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a monitor has cost so far, in wall time.
+
+    Attributes:
+        recordings: Number of recordings.
+        seconds: All recordings together, sinks included.
+        share: Fraction of the time between the first and the last recording that was spent recording, the last one
+            included; NaN before the second recording.
+    """
+
+    recordings: int
+    seconds: float
+    share: float
+
+    @property
+    def seconds_per_recording(self) -> float:
+        """Mean over the recordings; NaN before the first."""
+        return self.seconds / self.recordings if self.recordings else math.nan
+
+    def __str__(self) -> str:
+        share = "" if math.isnan(self.share) else f", {self.share:.1%} of the time between them"
+        return f"{self.recordings} recordings of {self.seconds_per_recording:.3g} s each{share}"
+
+
+def would_exceed(fraction: float | None, spans: Sequence[tuple[float, float]], begun: float | None, now: float) -> bool:
+    """Return whether one more recording, as long as the last, would exceed the fraction of the time since the start.
+
+    Args:
+        fraction: Largest fraction of the time; None for no limit.
+        spans: Start and end of the recordings so far; the first recording never exceeds the limit.
+        begun: Start of the training; None if it is not known (then the start of the first recording).
+        now: The time now.
+    """
+    if fraction is None or not spans:
+        return False
+    seconds = [end - start for start, end in spans]
+    elapsed = now - (spans[0][0] if begun is None else begun)
+    return sum(seconds) + seconds[-1] > fraction * (elapsed + seconds[-1])

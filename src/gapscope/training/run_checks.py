@@ -1,0 +1,131 @@
+"""Checks of a training run while it goes on: GS301 (memorization of label errors) and GS302 (training is stuck)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
+from gapscope.inspection.losses import evaluate
+from gapscope.statistics.baselines import kernel_row, rbf_spectrum, sample_features
+from gapscope.training.alarms.base import Alarm
+
+RUN_CHECKS = ("GS301", "GS302")
+# Stuck: over so many recordings the loss fell by less than this fraction, below the kernel machine by this margin.
+PATIENCE, FALL, MARGIN = 5, 0.02, 0.05
+_logger = logging.getLogger("gapscope")
+
+
+@dataclass(frozen=True)
+class RunFinding:
+    """A finding about a training run.
+
+    Attributes:
+        code: "GS301" or "GS302".
+        epoch: Epoch of the recording at which it appeared.
+        evidence: What was measured, in figures.
+        action: What to do, one imperative sentence.
+    """
+
+    code: str
+    epoch: int
+    evidence: str
+    action: str
+
+    def __str__(self) -> str:
+        return f"{self.code} at epoch {self.epoch}: {self.evidence}\n       -> {self.action}"
+
+
+class RunChecks:
+    """Checks of a training run; each code is reported once, when it appears.
+
+    Args:
+        codes: "GS301", "GS302", or both.
+        samples: The monitored samples.
+
+    Raises:
+        InvalidInput: A code is not one of a training run.
+    """
+
+    def __init__(self, codes: Sequence[str], samples: Samples) -> None:
+        unknown = [code for code in codes if code not in RUN_CHECKS]
+        if unknown:
+            raise InvalidInput(
+                f"checks of a monitor must be among {', '.join(RUN_CHECKS)}; got {', '.join(map(repr, unknown))}. "
+                "gapscope.check runs the others."
+            )
+        self.codes, self.samples = tuple(codes), samples
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the training seen so far."""
+        self.findings: list[RunFinding] = []
+        self._losses: list[float] = []
+        self._kernel: float | None = None
+
+    def observe(self, network: nn.Module, epoch: int, alarm: Alarm | None) -> None:
+        """Evaluate the network on the monitored samples, and report what is new.
+
+        Args:
+            network: The network, from one tensor to outputs.
+            epoch: Finished epochs.
+            alarm: The monitor's alarm.
+        """
+        if "GS301" in self.codes and alarm is not None and alarm.raised:
+            best = "" if alarm.peak is None else f"; the best epoch so far is {alarm.peak}"
+            self._report(
+                "GS301",
+                epoch,
+                f"the overfitting alarm was raised at epoch {alarm.raised_at}{best}",
+                "stop there, or train with gapscope.GradientSimilarityPenalty",
+            )
+        if "GS302" in self.codes and self.samples.is_classification:
+            scores = evaluate(network, Samples(self.samples.inputs, self.samples.targets))
+            self._convergence(epoch, scores["loss"], scores["accuracy"])
+
+    def _convergence(self, epoch: int, loss: float, accuracy: float) -> None:
+        if not math.isfinite(loss):
+            self._report("GS302", epoch, "the training loss is not finite", "lower the learning rate")
+            return
+        self._losses.append(loss)
+        if len(self._losses) <= PATIENCE:
+            return
+        before = min(self._losses[:-PATIENCE])
+        if min(self._losses[-PATIENCE:]) < (1 - FALL) * before:
+            return
+        if self._kernel is None:
+            assert self.samples.targets is not None
+            spectrum = rbf_spectrum(sample_features(self.samples))
+            self._kernel = kernel_row("RBF ridge", "inputs", spectrum, self.samples.targets.cpu()).score
+        if accuracy < self._kernel - MARGIN:
+            self._report(
+                "GS302",
+                epoch,
+                f"the training loss has not fallen by {FALL:.0%} for {PATIENCE} recordings; training accuracy "
+                f"{accuracy:.0%}, an RBF kernel predicts held-out samples at {self._kernel:.0%}".replace("%", " %"),
+                "change the learning rate, or use a wider network",
+            )
+
+    def _report(self, code: str, epoch: int, evidence: str, action: str) -> None:
+        if all(finding.code != code for finding in self.findings):
+            self.findings.append(RunFinding(code, epoch, evidence, action))
+            _logger.warning("%s", self.findings[-1])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return JSON-serializable values that a resumed training needs."""
+        return {"findings": [asdict(finding) for finding in self.findings], "losses": list(self._losses)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the state that `state_dict` returned.
+
+        Args:
+            state: The state.
+        """
+        self.findings = [RunFinding(**finding) for finding in state["findings"]]
+        self._losses = [float(loss) for loss in state["losses"]]

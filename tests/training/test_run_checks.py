@@ -1,0 +1,105 @@
+"""Checks of a running training: each fault is reported once; recordings stay below a fraction of the time."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import gapscope as gs
+from clocks import Clock
+from gapscope.base.errors import InvalidInput
+from gapscope.training.monitor import Monitor
+
+
+def blobs() -> tuple[torch.Tensor, torch.Tensor]:
+    y = torch.arange(120) % 3
+    return 3 * nn.functional.one_hot(y, 3).float() + 0.3 * torch.randn(120, 3), y
+
+
+def test_a_training_that_is_stuck_is_reported_once() -> None:
+    x, y = blobs()
+    monitor, network = Monitor((x, y), checks=["GS302"], max_time_fraction=1.0), nn.Linear(3, 3)
+    for parameter in network.parameters():
+        nn.init.zeros_(parameter)
+    for epoch in range(1, 13):
+        monitor.observe(network, epoch)
+    (finding,) = monitor.findings
+    assert (finding.code, finding.epoch) == ("GS302", 6)
+    assert "GS302 at epoch 6" in repr(monitor) and finding.action in repr(monitor)
+
+
+def test_a_loss_that_is_not_finite_is_reported() -> None:
+    x, y = blobs()
+    monitor, network = Monitor((x, y), checks=["GS302"], max_time_fraction=1.0), nn.Linear(3, 3)
+    monitor.observe(network, 1)
+    assert monitor.findings == ()
+    nn.init.constant_(network.weight, math.inf)
+    monitor.observe(network, 2)
+    assert [finding.epoch for finding in monitor.findings] == [2] or math.isnan(monitor.rows[1]["loss"])
+
+
+def test_a_training_that_succeeds_is_not_reported() -> None:
+    data, network = blobs(), nn.Linear(3, 3)
+    monitor = Monitor(data, checks=["GS301", "GS302"], max_time_fraction=1.0)
+    gs.train(network, data, gs.TrainingSpec(epochs=20), on_epoch=monitor)
+    assert monitor.findings == () and monitor.alarm is not None and len(monitor.epochs) == 20
+
+
+def test_an_alarm_that_is_raised_is_reported_with_the_best_epoch() -> None:
+    monitor, network = Monitor(blobs(), checks=["GS301"], max_time_fraction=1.0), nn.Linear(3, 3)
+    monitor.observe(network, 1)
+    assert monitor.alarm is not None and monitor.findings == ()
+    monitor.alarm.raised_at, monitor.alarm.peak = 2, 1
+    monitor.observe(network, 2)
+    monitor.observe(network, 3)
+    (finding,) = monitor.findings
+    assert (finding.code, finding.epoch) == ("GS301", 2) and "best epoch so far is 1" in finding.evidence
+
+
+def test_findings_survive_a_checkpoint() -> None:
+    x, y = blobs()
+    first, second = (Monitor((x, y), checks=["GS302"], max_time_fraction=1.0) for _ in range(2))
+    network = nn.Linear(3, 3)
+    for parameter in network.parameters():
+        nn.init.zeros_(parameter)
+    for epoch in range(1, 9):
+        first.observe(network, epoch)
+    second.load_state_dict(first.state_dict())
+    assert first.findings and second.findings == first.findings
+
+
+@pytest.mark.parametrize(("fraction", "recordings"), [(0.1, 11), (0.25, 29), (1.0, 101)])
+def test_recordings_take_at_most_a_fraction_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, fraction: float, recordings: int
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("gapscope.training.monitor.time", clock)
+    monitor = Monitor(
+        blobs(),
+        ["loss"],
+        max_time_fraction=fraction,
+        sinks=[lambda epoch, numbers: clock.sleep(1.0)],
+    )
+    network, begun = nn.Linear(3, 3), clock.now
+    monitor.begin(network)
+    clock.sleep(10.0)
+    for epoch in range(1, 102):
+        monitor.observe(network, epoch)
+        clock.sleep(1.0)
+    seconds = clock.now - begun
+    assert monitor.cost.seconds <= fraction * seconds
+    assert monitor.cost.seconds == len(monitor.epochs) == 101 - monitor.skipped
+    assert abs(len(monitor.epochs) - recordings) <= 0.25 * recordings
+
+
+def test_without_checks_every_recording_is_made() -> None:
+    assert Monitor(blobs(), ["loss"]).max_time_fraction is None
+    assert Monitor(blobs(), checks=["GS302"]).max_time_fraction == 0.1
+
+
+def test_only_codes_of_a_training_run_are_taken() -> None:
+    with pytest.raises(InvalidInput, match="'GS101'"):
+        Monitor(blobs(), checks=["GS101"])
