@@ -28,7 +28,8 @@ def sensitivity(context: Context) -> Outcome:
         return NotChecked("the network is untrained")
     generator = torch.Generator().manual_seed(context.seed)
     columns = x if x.ndim == 2 else x.movedim(1, -1).flatten(0, -2)
-    spread = robust_spread(columns.flatten(1)).reshape(1, -1, *[1] * (x.ndim - 2))
+    # a few outliers of a table's column would make noise of its standard deviation large for all other samples
+    spread = (robust_spread(x) if x.ndim == 2 else columns.std(0)).reshape(1, -1, *[1] * (x.ndim - 2))
     noise = torch.randn(x.shape, generator=generator).to(x) * spread * NOISE
     with inspection_mode(context.network):
         outputs = class_logits(network_outputs(context.network, x + noise)).cpu()

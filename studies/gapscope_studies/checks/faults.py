@@ -57,6 +57,10 @@ def draw(name: str, seed: int, n: int = N) -> tuple[Data, Data]:
     rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[: n + N_TEST]
     if name in TABLES:
         y = torch.bucketize(y, torch.quantile(y.double(), torch.tensor([1 / 3, 2 / 3], dtype=torch.double)).to(y))
+    first: dict[bytes, int] = {}
+    for row in rows.tolist():
+        first.setdefault(x[row].numpy().tobytes(), row)
+    rows = torch.tensor(list(first.values()))  # without exact repeats, which concrete has
     x, y = x[rows].clone(), y[rows].long()
     if x.ndim == 4 and x.shape[-1] > MAX_SIDE:
         x = nn.functional.avg_pool2d(x, 2)

@@ -27,6 +27,7 @@ from gapscope.base.files import to_json
 from gapscope_studies.checks import faults
 from gapscope_studies.checks.faults import FAMILIES, IMAGES, TABLES, Data, build, draw
 from gapscope_studies.checks.summary import summarize
+from gapscope_studies.kit.provenance import commit
 
 FIRST_SEED = 1000
 SCALES = {
@@ -213,6 +214,7 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--scale", choices=sorted(SCALES), default="small")
     parser.add_argument("--work", type=Path, default=Path("study-work/checks"))
+    parser.add_argument("--commit", default="", help="commit of the thresholds, if the work file was made by it")
     parser.add_argument("--max-minutes", type=float, default=60.0)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -237,7 +239,8 @@ def main() -> None:
         "samples": SCALES[given.scale]["n"],
         "seeds": sorted({line["unit"][0] for line in lines}),
         "cpu_seconds": spent,
-        "thresholds": "as released; fixed before these draws",
+        "thresholds": "chosen on seeds 0 and 1, fixed in this commit before the seeds above were drawn",
+        "commit": given.commit or commit(),
         "codes": summarize([case for line in lines for case in line["cases"]]),
     }
     given.path.parent.mkdir(parents=True, exist_ok=True)
