@@ -40,15 +40,15 @@ class ByKeyword(nn.Module):
         return {"logits": self.inner(values * times)}
 
 
-class Product(nn.Module):
-    """The same network on one tensor."""
+class SideBySide(nn.Module):
+    """The same network on one tensor that holds both inputs side by side."""
 
     def __init__(self, network: ByKeyword) -> None:
         super().__init__()
         self.inner = network.inner
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x)
+        return self.inner(x[:, :5] * x[:, 5:])
 
 
 class Tokens(nn.Module):
@@ -105,7 +105,7 @@ def _keyword() -> Subject:
     values = torch.randn(N, 5, generator=generator)
     times = (torch.rand(N, 5, generator=generator) < 0.8).float()
     y = (values * times)[:, :3].argmax(1)
-    return Subject(network, {"values": values, "times": times}, Product(network), values * times, y)
+    return Subject(network, {"values": values, "times": times}, SideBySide(network), torch.cat([values, times], 1), y)
 
 
 def _cnn() -> Subject:
@@ -135,7 +135,7 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
     "keyword": _keyword,
     "lora": _lora,
 }
-OF_SEVERAL_INPUTS = ("bert", "keyword", "lora")
+OF_TOKENS = ("bert", "lora")
 HAS_BATCH_NORM = ("batch norm", "resnet18", "keyword")
 
 
@@ -314,9 +314,9 @@ def check_equal(subject: str, function: str, form: str) -> None:
 
 
 def applies(subject: str, function: str) -> bool:
-    # these also look at the inputs themselves, which are others for the wrapper
+    # these also look at the inputs themselves, which are others for the wrapper of tokens
     if function in ("estimate_label_noise", "rank_networks"):
-        return subject not in OF_SEVERAL_INPUTS
+        return subject not in OF_TOKENS
     return function not in OF_BATCH_NORM or subject in HAS_BATCH_NORM
 
 
