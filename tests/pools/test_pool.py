@@ -150,10 +150,10 @@ from gapscope.base.errors import NotWritten
 from gapscope.pools.readings import RunOptions
 from gapscope.pools.run import run
 from gapscope.pools import Pool
-from gapscope.base.specs import Spec
+from gapscope.base.specs import RunSpec
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
-spec = Spec.from_dict({BASE!r})
+spec = RunSpec.from_dict({BASE!r})
 try:
     run(spec, Pool({str(folder)!r}).run_folder(spec.id), RunOptions(measures=()))
 except NotWritten as error:
