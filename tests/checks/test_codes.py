@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CLASSES, Encoder
 from torch import nn
 
 import gapscope as gs
+from cases import CLASSES, Encoder
 from gapscope.checks import list_checks
 from gapscope_studies.checks import faults
 

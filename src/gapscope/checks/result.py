@@ -115,7 +115,7 @@ class CheckResult(Result):
             "seconds": self.seconds,
             "findings": [
                 {"code": f.code, "title": f.title, "evidence": f.evidence, "action": f.action, "cost": f.cost,
-                 "indices": self.indices(f.code), "page": DOCS.format(code=f.code)}
+                 "indices": self.indices(f.code), "page": DOCS.format(code=f.code.lower())}
                 for f in self.findings
             ],
             "fine": [{"code": f.code, "title": f.title, "evidence": f.evidence} for f in self.fine],

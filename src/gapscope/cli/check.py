@@ -12,7 +12,7 @@ import typer
 def _targets(target: Path, data_root: Path | None, max_networks: int) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
     """Name, network, data and options of every network that the target names."""
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.network_argument import is_factory, load_with_initial_state
+    from gapscope.cli.network_argument import call_factory, is_factory
     from gapscope.cli.tables import varied_settings
 
     root = None if data_root is None else str(data_root)
@@ -31,12 +31,24 @@ def _targets(target: Path, data_root: Path | None, max_networks: int) -> Iterato
                 f"{target} must be a pool with stored weights; it has none. Name a network's file instead."
             )
         for path in weights:
-            network, data, initial = load_with_initial_state(path, data_root)
-            yield path.parent.name, network, data, {"initial_state": initial}
+            yield path.parent.name, *_stored(path, data_root)
+    elif is_factory(target):
+        yield str(target), *call_factory(target), {}
     else:
-        network, data, initial = load_with_initial_state(target, data_root)
-        name = str(target) if is_factory(target) else target.parent.name
-        yield name, network, data, {"initial_state": initial}
+        yield target.parent.name, *_stored(target, data_root)
+
+
+def _stored(weights: Path, data_root: Path | None) -> tuple[Any, Any, dict[str, Any]]:
+    """Network, data and options of weights that a pool wrote; history and batch size are those of its record."""
+    from gapscope.cli.network_argument import load_with_initial_state
+    from gapscope.results.records import Record
+
+    network, data, initial = load_with_initial_state(weights, data_root)
+    options: dict[str, Any] = {"initial_state": initial}
+    if (weights.parent / "record.json").exists():
+        record = Record.read(weights.parent)
+        options |= {"history": record.history, "batch_size": record.spec["training"]["batch_size"]}
+    return network, data, options
 
 
 def _codes(text: str) -> list[str]:
@@ -65,7 +77,7 @@ def check(
     from gapscope.cli.progress import handle_interrupts
 
     get_checks(_codes(fail_on))
-    results = []
+    results, several = [], target.is_dir() or target.suffix.lower() == ".toml"
     with handle_interrupts():
         for name, network, data, options in _targets(target, data_root, max_networks):
             result = run_checks(
@@ -73,7 +85,7 @@ def check(
             )
             results.append((name, result))
             if not json:
-                typer.echo((f"{name}\n" if results[1:] or target.is_dir() else "") + repr(result))
+                typer.echo((f"{name}\n" if several else "") + repr(result) + ("\n" if several else ""))
     if html is not None and results:
         results[0][1].write_html(html)
         typer.echo(f"written: {html}", err=True)

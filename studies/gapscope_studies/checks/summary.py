@@ -34,11 +34,11 @@ def _rates(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _baseline(cases: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def _baseline(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     known = [
         case | {"outcome": "finding" if case["baseline"] else "fine"} for case in cases if case["baseline"] is not None
     ]
-    return _rates(known) if known else None
+    return _rates(known)
 
 
 def summarize(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

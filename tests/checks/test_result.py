@@ -1,0 +1,151 @@
+"""The result of `gapscope.check` in every form, its budget, and that the network is left as it was."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+from gapscope.checks import CheckResult, Finding, list_checks, register_check
+from gapscope.checks.registry import _CHECKS
+
+
+def images() -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(240) % 3
+    x = torch.randn(3, 1, 8, 8, generator=g)[y] + 0.3 * torch.randn(240, 1, 8, 8, generator=g)
+    y = gs.data.inject_label_noise(y, 0.2, 3, g)
+    return torch.cat([x, x[:12]]), torch.cat([y, y[:12]])
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(144, 3)
+    )
+
+
+@pytest.fixture(scope="module")
+def result() -> CheckResult:
+    return gs.check(network(), images(), time_budget=None)
+
+
+def test_every_check_is_one_row(result: CheckResult) -> None:
+    table = result.to_pandas()
+    assert sorted(table["code"]) == sorted(list_checks())
+    assert set(table["outcome"]) == {"finding", "fine", "not checked"}
+    assert list(table[table["outcome"] == "finding"]["code"]) == list(result.codes)
+
+
+def test_findings_are_ordered_by_cost(result: CheckResult) -> None:
+    costs = [finding.cost for finding in result.findings]
+    assert {"GS101", "GS102"} <= set(result.codes) and costs == sorted(costs, reverse=True)
+    assert result.failed(["GS101", "GS104"]) == ("GS101",)
+
+
+def test_samples_and_label_issues_are_handed_out(result: CheckResult) -> None:
+    assert {*result.indices("GS101")} >= set(range(240, 252)) and result.indices("GS104") == []
+    assert result.label_issues is not None
+    assert result.indices("GS102") == result.label_issues.flagged.tolist()
+
+
+def test_json_holds_findings_and_no_data(result: CheckResult) -> None:
+    content = json.loads(result.to_json())
+    assert [row["code"] for row in content["findings"]] == list(result.codes)
+    assert content["samples"] == 252 and content["headline"] == result.headline and "inputs" not in content
+
+
+def test_text_names_code_evidence_action_and_reason(result: CheckResult) -> None:
+    text = repr(result)
+    for finding in result.findings:
+        assert finding.code in text and finding.evidence in text and finding.action in text
+    assert all(outcome.reason in text for outcome in result.not_checked)
+
+
+def test_pages_have_pictures_and_escape_what_they_show(result: CheckResult, tmp_path: Path) -> None:
+    fragment = result._repr_html_()
+    assert fragment.count("<img") >= 12 and "data:image/png;base64," in fragment and 'title="sample 240"' in fragment
+    path = tmp_path / "check.html"
+    result.write_html(path)
+    page = path.read_text(encoding="utf-8")
+    assert fragment in page and page.startswith("<!doctype html>") and "<script" not in page
+
+
+def test_names_of_classes_are_escaped() -> None:
+    x = torch.randn(60, 2)
+    labels = np.array(["<b>rare</b>"] * 3 + ["common"] * 57)
+    page = gs.check(nn.Linear(2, 2), (x, labels), only=["GS104"])._repr_html_()
+    assert "&lt;b&gt;rare" in page and "<b>rare" not in page
+
+
+def test_the_link_of_a_finding_is_a_page() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    nav = (docs.parent / "mkdocs.yml").read_text()
+    for code in list_checks():
+        assert (docs / "checks" / f"{code.lower()}.md").exists(), code
+        assert f"checks/{code.lower()}.md" in nav
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_network_modes_gradients_and_random_states_are_left_as_they_were(training: bool) -> None:
+    x, y = images()
+    checked = network().train(training)
+    checked[1].eval()
+    checked(x)[:, 0].sum().backward()
+    initial = {name: tensor.clone() for name, tensor in checked.state_dict().items()}
+    gradients = [parameter.grad.clone() for parameter in checked.parameters() if parameter.grad is not None]
+    modes = [module.training for module in checked.modules()]
+    states = (torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate())
+    gs.check(checked, (x, y), initial_state=initial, batch_size=20, time_budget=None)
+    assert all(torch.equal(initial[name], tensor) for name, tensor in checked.state_dict().items())
+    assert [module.training for module in checked.modules()] == modes
+    left = [parameter.grad for parameter in checked.parameters() if parameter.grad is not None]
+    assert all(torch.equal(a, b) for a, b in zip(left, gradients, strict=True))
+    assert torch.equal(states[0], torch.get_rng_state()) and states[1] == np.random.get_state()[1].tolist()
+    assert states[2] == random.getstate()
+
+
+def test_a_used_budget_leaves_the_rest_unchecked() -> None:
+    result = gs.check(network(), images(), time_budget=0)
+    assert len(result.findings) + len(result.fine) <= 1
+    assert any("time_budget=None" in outcome.reason for outcome in result.not_checked)
+
+
+def test_an_interrupted_check_keeps_what_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*given: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gapscope.checks.context.find_label_issues", interrupt)
+    result = gs.check(network(), images())
+    assert "GS102" in {outcome.code for outcome in result.not_checked if outcome.reason == "interrupted"}
+    assert "GS101" in result.codes and len(list_checks()) == len(result.to_pandas())
+
+
+def test_unknown_codes_and_missing_targets_are_named() -> None:
+    with pytest.raises(InvalidInput, match="GS777"):
+        gs.check(network(), images(), only=["GS777"])
+    with pytest.raises(InvalidInput, match="targets"):
+        gs.check(network(), images()[0])
+    with pytest.raises(InvalidInput, match="time_budget"):
+        gs.check(network(), images(), time_budget=-1)
+
+
+def test_a_check_of_ones_own_runs_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    list_checks()
+    monkeypatch.setattr("gapscope.checks.registry._CHECKS", dict(_CHECKS))
+
+    @register_check("GS901", title="always")
+    def always(context: object) -> Finding:
+        """Report something."""
+        return Finding("1 of 1", "nothing", cost=0.5)
+
+    assert gs.check(network(), images(), only=["GS901"]).codes == ("GS901",)
+    with pytest.raises(InvalidInput, match="GS101"):
+        register_check("GS101", title="taken")(always)

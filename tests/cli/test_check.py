@@ -1,0 +1,165 @@
+"""`gapscope check` of a function, a grid, a pool and saved weights; exit codes, JSON, page, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commands import gapscope
+
+MODELS = """
+import torch
+import gapscope as gs
+
+def data():
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 3
+    x = torch.randn(3, 6, generator=g)[y] + 0.3 * torch.randn(120, 6, generator=g)
+    return torch.cat([x, x[:20]]), torch.cat([y, y[:20]])
+
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Linear(6, 3), data()
+
+def unlabelled():
+    return torch.nn.Linear(6, 3), data()[0]
+
+def regression():
+    return torch.nn.Linear(6, 1), (data()[0], data()[0].sum(1, keepdim=True))
+
+def wrong_shape():
+    return torch.nn.Linear(5, 3), data()
+
+def raises():
+    return {}["missing key"]
+
+def interrupted():
+    class Network(torch.nn.Linear):
+        calls = 0
+        def forward(self, x):
+            Network.calls += 1
+            if Network.calls > 3:
+                raise KeyboardInterrupt
+            return super().forward(x)
+    torch.manual_seed(0)
+    return Network(6, 3), data()
+"""
+GRID = """
+measures = ["loss"]
+
+[base.data]
+name = "digits"
+train_size = 60
+
+[base.network]
+options = { n_hidden = 1, width = 8 }
+
+[base.training]
+epochs = 2
+
+[axes]
+"data.label_noise" = [0.0, 0.4]
+"""
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"checked_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+def test_findings_of_a_function_with_their_action(models: str) -> None:
+    done = gapscope("check", f"{models}:build", "--only", "GS101,GS105")
+    assert done.returncode == 0, done.stderr
+    assert "GS101" in done.stdout and "20 of 140" in done.stdout and "fine         GS105" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--fail-on", "GS101"], 1),
+        (["--fail-on", "gs101,GS105"], 1),
+        (["--fail-on", "GS105"], 0),
+        (["--fail-on", "GS101", "--ignore", "GS101"], 0),
+        ([], 0),
+    ],
+)
+def test_the_exit_status_is_that_of_the_named_codes(models: str, options: list[str], code: int) -> None:
+    assert gapscope("check", f"{models}:build", "--only", "GS101,GS105", *options).returncode == code
+
+
+def test_an_unknown_code_is_named(models: str) -> None:
+    done = gapscope("check", f"{models}:build", "--fail-on", "GS999")
+    assert done.returncode == 1 and "GS999" in done.stderr and "GS101" in done.stderr
+
+
+def test_json_alone_is_on_standard_output(models: str) -> None:
+    done = gapscope("check", f"{models}:build", "--json", "--only", "GS101,GS203", "--html", "page.html")
+    (found,) = json.loads(done.stdout)
+    (finding,) = found["findings"]
+    assert (found["network"], found["samples"], finding["code"]) == (f"{models}:build", 140, "GS101")
+    assert finding["indices"] == list(range(120, 140)) and finding["page"] == "checks/gs101.md"
+    assert [row["code"] for row in found["not_checked"]] == ["GS203"]
+    page = Path("page.html").read_text()
+    assert "GS101" in page and "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_every_network_of_a_grid_is_named_and_checked(tmp_path: Path) -> None:
+    grid = tmp_path / "grid.toml"
+    grid.write_text(GRID)
+    untrained = json.loads(gapscope("check", grid, "--json", "--only", "GS104,GS201").stdout)
+    assert len(untrained) == 2 and all(row["samples"] == 60 for row in untrained)
+    shown = gapscope("check", grid, "--only", "GS104").stdout
+    assert "label_noise=0\n" in shown and "label_noise=0.4\n" in shown
+
+
+@pytest.mark.thorough
+def test_pool_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("grid.toml").write_text(GRID)
+    assert gapscope("pool", "run", "grid.toml", "pool").returncode == 0
+    stored = json.loads(gapscope("check", "pool", "--json").stdout)
+    names = {path.name for path in Path("pool/runs").iterdir()}
+    assert {row["network"] for row in stored} == names
+    # the record's history says that the network was trained, however little it has learned
+    ran = {finding["code"] for finding in [*stored[0]["findings"], *stored[0]["fine"]]}
+    assert {"GS201", "GS302", "GS403"} <= ran
+    (one,) = json.loads(gapscope("check", next(Path("pool/runs").glob("*/weights.safetensors")), "--json").stdout)
+    assert one["network"] in names
+    assert len(json.loads(gapscope("check", "pool", "--json", "--max-networks", "1").stdout)) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "facts"),
+    [
+        ("unlabelled", ["targets"]),
+        ("wrong_shape", ["[140, 6]"]),
+        ("raises", ["KeyError", "missing key", "line"]),
+        ("nothing", ["nothing"]),
+    ],
+)
+def test_bad_input_is_one_message(models: str, function: str, facts: list[str]) -> None:
+    done = gapscope("check", f"{models}:{function}")
+    assert done.returncode == 1 and done.stderr.startswith("error: ")
+    assert all(fact in done.stderr for fact in facts), done.stderr
+
+
+def test_a_regression_is_checked_where_that_has_a_meaning(models: str) -> None:
+    done = gapscope("check", f"{models}:regression")
+    assert done.returncode == 0 and "regressor" in done.stdout and "GS101" in done.stdout
+
+
+def test_an_empty_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
+    assert str(tmp_path) in gapscope("check", tmp_path).stderr
+    assert "none.safetensors" in gapscope("check", tmp_path / "none.safetensors").stderr
+
+
+def test_an_interrupted_check_keeps_what_is_finished(models: str) -> None:
+    done = gapscope("check", f"{models}:interrupted", "--json")
+    (found,) = json.loads(done.stdout)
+    assert "GS101" in {row["code"] for row in found["findings"]}
+    assert "interrupted" in {row["reason"] for row in found["not_checked"]}
