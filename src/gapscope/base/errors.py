@@ -76,7 +76,7 @@ class SlowGradients(UserWarning):
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the known name nearest to `given`, or an empty string.
 
-    >>> nearest("widht", ["width", "depth"])
+    >>> did_you_mean("widht", ["width", "depth"])
     " Did you mean 'width'?"
     """
     matches = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)

@@ -51,7 +51,7 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
     Raises:
         InvalidInput: The value has another type.
 
-    >>> typed("rate", 1, float), typed("rate", None, float | None), typed("sizes", [1, 2], tuple[int, ...])
+    >>> coerce("rate", 1, float), coerce("rate", None, float | None), coerce("sizes", [1, 2], tuple[int, ...])
     (1.0, None, (1, 2))
     """
     origin = typing.get_origin(annotation)

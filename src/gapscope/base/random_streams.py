@@ -10,7 +10,8 @@ from gapscope.base.randomness import derive_seed
 def make_generator(seed: int, purpose: str) -> torch.Generator:
     """Return a generator that depends on the seed and on what it is for, so that no draw moves another.
 
-    >>> stream(0, "blur").initial_seed() == stream(0, "blur").initial_seed() != stream(0, "labels").initial_seed()
+    >>> blur, again, labels = (make_generator(0, name).initial_seed() for name in ("blur", "blur", "labels"))
+    >>> blur == again != labels
     True
     """
     return torch.Generator().manual_seed(derive_seed(seed, purpose))
@@ -34,7 +35,7 @@ def resolve_generator(
     Returns:
         The generator.
 
-    >>> given_or_repeatable(None, "blur").initial_seed() == given_or_repeatable(None, "blur").initial_seed()
+    >>> resolve_generator(None, "blur").initial_seed() == resolve_generator(None, "blur").initial_seed()
     True
     """
     if generator is not None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def derive_seed(seed: int, purpose: str) -> int:
     """Return the 63-bit seed of the stream called `purpose`; other purposes and seeds give unrelated streams.
 
-    >>> stream_seed(0, "order") == stream_seed(0, "order") != stream_seed(0, "dropout")
+    >>> derive_seed(0, "order") == derive_seed(0, "order") != derive_seed(0, "dropout")
     True
     """
     digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()

@@ -292,9 +292,9 @@ class RunSpec(_BaseSpec):
         training: Optimisation and penalties.
         seed: Seed of initial weights, order of samples and dropout masks.
 
-    >>> Spec(seed=1).id == Spec(seed=1).id != Spec(seed=2).id
+    >>> RunSpec(seed=1).id == RunSpec(seed=1).id != RunSpec(seed=2).id
     True
-    >>> Spec().replace({"data.label_noise": 0.3}).data.label_noise
+    >>> RunSpec().replace({"data.label_noise": 0.3}).data.label_noise
     0.3
     """
 

@@ -176,7 +176,7 @@ def replace_batch_norm(
 
     >>> network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).eval()
     >>> x = torch.randn(4, 2)
-    >>> torch.equal(replace(network, "population")(x), network(x))
+    >>> torch.equal(replace_batch_norm(network, "population")(x), network(x))
     True
     """
     check_choice("kind", kind, KINDS)

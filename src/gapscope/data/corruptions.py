@@ -38,7 +38,7 @@ def inject_label_noise(
     Raises:
         InvalidInput: rate or n_classes is out of range, or a label is not below n_classes.
 
-    >>> noisy = label_noise(torch.zeros(10, dtype=torch.int64), 0.3, 5)
+    >>> noisy = inject_label_noise(torch.zeros(10, dtype=torch.int64), 0.3, 5)
     >>> int((noisy != 0).sum())
     3
     """
@@ -71,7 +71,7 @@ def add_target_noise(
     Raises:
         InvalidInput: std is negative.
 
-    >>> target_noise(torch.ones(2, 1), 0.0).tolist()
+    >>> add_target_noise(torch.ones(2, 1), 0.0).tolist()
     [[1.0], [1.0]]
     """
     check_range("std of target_noise", std, 0)

@@ -53,7 +53,7 @@ def find_dataset(name: str, *, root: str | Path | None = None) -> str:
     Raises:
         InvalidInput: There is no such data set.
 
-    >>> found("digits")
+    >>> find_dataset("digits")
     'built in'
     """
     layout = _source(name).layout
@@ -81,7 +81,7 @@ def load_dataset(name: str, *, root: str | Path | None = None, **options: Any) -
         DataNotFound: The files are not on this machine; the message says what to run.
         UnreadableFile: A file is truncated or of another format.
 
-    >>> load("digits").input_shape
+    >>> load_dataset("digits").input_shape
     (1, 8, 8)
     """
     check_dataset_options(name, options)

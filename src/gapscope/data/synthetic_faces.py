@@ -189,7 +189,7 @@ def render_faces(
     Raises:
         InvalidInput: n is smaller than 1.
 
-    >>> images, keypoints = draw_faces(2)
+    >>> images, keypoints = render_faces(2)
     >>> images.shape, keypoints.shape
     (torch.Size([2, 1, 96, 96]), torch.Size([2, 30]))
     """

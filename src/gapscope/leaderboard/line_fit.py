@@ -98,7 +98,8 @@ def cross_validated_line(
     Returns:
         The scores.
 
-    >>> found = held_out_line(numpy.arange(6.0), 2 * numpy.arange(6.0), numpy.arange(6), numpy.empty((0, 6), dtype=int))
+    >>> numbers, none = numpy.arange(6), numpy.empty((0, 6), dtype=int)
+    >>> found = cross_validated_line(numbers.astype(float), 2.0 * numbers, numbers, none)
     >>> round(found.r_squared, 6), round(found.mae, 6)
     (1.0, 0.0)
     """

@@ -44,7 +44,7 @@ def explain_by_settings(table: pandas.DataFrame, measure: str, hyperparameters: 
 
     >>> import pandas
     >>> table = pandas.DataFrame({"width": [1, 1, 2, 2], "rate": [1, 2, 1, 2], "count": [5, 5, 9, 9]})
-    >>> fixed_by_settings(table, "count", ["width", "rate"])
+    >>> explain_by_settings(table, "count", ["width", "rate"])
     'it is fixed by the hyper-parameters: it never changes with rate alone'
     """
     values, recipe = table[measure].to_numpy(dtype=float), configuration_ids(table, hyperparameters)
@@ -303,7 +303,7 @@ def rank_measures(
     >>> noise = rng.normal(size=60)
     >>> table = table.assign(gap=table["hp.width"] / 20 + noise, **{"m.norm": noise + rng.normal(size=60) / 2,
     ...                      "m.copy": table["hp.width"]})
-    >>> found = leaderboard(table, n_permutations=200)
+    >>> found = rank_measures(table, n_permutations=200)
     >>> {row.measure: row.verdict for row in found if row.role == "measure"}
     {'m.norm': 'evidence', 'm.copy': 'no evidence'}
     """

@@ -142,7 +142,7 @@ def build_network(
     Raises:
         InvalidInput: Name, option, value or shape cannot be used; the message says what to do.
 
-    >>> network = build("fully_connected", input_shape=(2,), n_outputs=1, width=50, activation="tanh")
+    >>> network = build_network("fully_connected", input_shape=(2,), n_outputs=1, width=50, activation="tanh")
     >>> list(network(torch.zeros(4, 2)).shape)
     [4, 1]
     """

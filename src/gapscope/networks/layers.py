@@ -25,7 +25,7 @@ Layers = dict[str, nn.Module]
 def scale_channels(channels: int, width_multiplier: float) -> int:
     """Return `channels` times the multiplier, rounded, and at least 1.
 
-    >>> scaled(64, 0.25), scaled(6, 0.01)
+    >>> scale_channels(64, 0.25), scale_channels(6, 0.01)
     (16, 1)
     """
     return max(1, round(channels * width_multiplier))

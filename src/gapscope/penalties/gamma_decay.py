@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.batch_norm.gamma_decay.decay import Covariance, Metric, gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import quadratic
-from gapscope.inspection.hooks import module_named
+from gapscope.inspection.hooks import named_modules
 from gapscope.inspection.outputs import checked_outputs
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
@@ -117,7 +117,7 @@ class GammaDecayPenalty(Penalty):
         self._calls += 1
         total = outputs.new_zeros(())
         for name, rate in self._rates.items():
-            weight: Any = module_named(network, name).weight
+            weight: Any = named_modules(network)[name].weight
             total = total + quadratic(weight, rate.to(weight))
         return self.strength * self.missing * total
 
@@ -126,7 +126,7 @@ class GammaDecayPenalty(Penalty):
             network, data, batch_size=self.batch_size, metric=self.metric, covariance=self.covariance,
             draws=self.draws, replacement=True, generator=self._generator,
         )  # fmt: skip
-        scaled = {name: layer for name, layer in decay.items() if module_named(network, name).weight is not None}
+        scaled = {name: layer for name, layer in decay.items() if named_modules(network)[name].weight is not None}
         if not scaled:
             raise NotMeasurable("GammaDecayPenalty needs normalisation layers with gamma; these have affine=False.")
         for name, layer in scaled.items():

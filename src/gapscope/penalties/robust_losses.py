@@ -97,7 +97,7 @@ class EarlyLearningRegularization(RobustLoss):
 
     >>> loss = EarlyLearningRegularization(strength=0.0)
     >>> x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([1])
-    >>> torch.allclose(loss(x, y, torch.tensor([0])), loss_of(x, y))
+    >>> torch.allclose(loss(x, y, torch.tensor([0])), default_loss(x, y))
     True
     """
 

@@ -25,7 +25,7 @@ class L2Penalty(Penalty):
 
     >>> network = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.constant_(network.weight, 3.0)
-    >>> WeightPenalty(0.5)(network, torch.zeros(1, 2)).item()
+    >>> L2Penalty(0.5)(network, torch.zeros(1, 2)).item()
     9.0
     """
 

@@ -82,7 +82,7 @@ def record_network(
 
     >>> import torch
     >>> x, y = torch.eye(4), torch.tensor([0, 1, 0, 1])
-    >>> found = record(nn.Linear(4, 2), (x, y), test=(x, y), name="mine", measures=["parameter_norm"])
+    >>> found = record_network(nn.Linear(4, 2), (x, y), test=(x, y), name="mine", measures=["parameter_norm"])
     >>> found.gap, found.status, list(found.readings.values())
     (0.0, 'finished', ['parameter_norm'])
     """

@@ -83,7 +83,7 @@ def run_cached(
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     remembered({"third": partial(pow, 2, 3)}, folder, workers=1)
+    ...     run_cached({"third": partial(pow, 2, 3)}, folder, workers=1)
     {'third': 8}
     """
     check_range("workers", workers, 1)

@@ -50,11 +50,11 @@ def default_readings(names: Sequence[str]) -> list[str]:
     Returns:
         Those of them; empty where there is neither a left-out accuracy, nor a sensitivity, nor a margin.
 
-    >>> preferred_readings(["ntk_trace", *FROM_THE_KERNEL])
+    >>> default_readings(["ntk_trace", *FROM_THE_KERNEL])
     ['kernel_leave_one_out.initial.accuracy', 'gradient_neighbours.agreement', 'accuracy']
-    >>> preferred_readings(["accuracy", "margin_signature.h1.median", "ntk_trace", "unit_sparsity.zeta"])
+    >>> default_readings(["accuracy", "margin_signature.h1.median", "ntk_trace", "unit_sparsity.zeta"])
     ['ntk_trace', 'margin_signature.h1.median', 'accuracy']
-    >>> preferred_readings(["accuracy", "unit_sparsity.zeta"])
+    >>> default_readings(["accuracy", "unit_sparsity.zeta"])
     []
     """
     if all(name in names for name in FROM_THE_KERNEL):

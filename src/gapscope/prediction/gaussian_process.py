@@ -103,7 +103,7 @@ def fit_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
         The kernel around these networks.
 
     >>> x = numpy.linspace(0, 1, 30)[:, None]
-    >>> kernel = chosen_kernel(x, numpy.sin(3 * x[:, 0]))
+    >>> kernel = fit_kernel(x, numpy.sin(3 * x[:, 0]))
     >>> weights = kernel.weights(numpy.sin(3 * x[:, 0]), numpy.arange(30))
     >>> round(float(weights[0] + kernel(numpy.array([[0.51]]))[0] @ weights[1:]), 3), round(float(numpy.sin(1.53)), 3)
     (0.999, 0.999)

@@ -60,7 +60,7 @@ def random_partition(groups: np.ndarray, shares: Sequence[float], random: np.ran
         Indices of the samples of each part. Without groups a part is off its share by less than one sample, with them
         by less than the group that lies on the cut.
 
-    >>> [part.size for part in shuffled_parts(np.arange(8), (0.5, 0.5), np.random.default_rng(0))]
+    >>> [part.size for part in random_partition(np.arange(8), (0.5, 0.5), np.random.default_rng(0))]
     [4, 4]
     """
     sizes = np.bincount(groups)

@@ -135,7 +135,7 @@ def extrapolate(large: SizedScore, small: SizedScore | None, samples: int) -> Ex
     Returns:
         Score and standard error.
 
-    >>> expectation(SizedScore(300, 0.70, 0.0), SizedScore(150, 0.60, 0.0), 600).value
+    >>> extrapolate(SizedScore(300, 0.70, 0.0), SizedScore(150, 0.60, 0.0), 600).value
     0.75
     """
     if small is None:

@@ -21,7 +21,7 @@ def format_number(value: Any, digits: int = 3) -> str:
     Returns:
         The text.
 
-    >>> [number(value) for value in (0.12345, -1234567, 4810, 2.5e-7, float("nan"), float("inf"), None)]
+    >>> [format_number(value) for value in (0.12345, -1234567, 4810, 2.5e-7, float("nan"), float("inf"), None)]
     ['0.123', '−1.23×10⁶', '4,810', '2.5×10⁻⁷', '–', '∞', '–']
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -50,7 +50,7 @@ def format_fixed(value: Any, decimals: int = 3) -> str:
     Returns:
         The text.
 
-    >>> fixed(0.5), fixed(-0.02, 2), fixed(float("nan"))
+    >>> format_fixed(0.5), format_fixed(-0.02, 2), format_fixed(float("nan"))
     ('0.500', '−0.02', '–')
     """
     if value is None or not math.isfinite(value):
@@ -117,7 +117,7 @@ def pluralize(n: int, noun: str) -> str:
     Returns:
         The text.
 
-    >>> counted(1, "network"), counted(1200, "network")
+    >>> pluralize(1, "network"), pluralize(1200, "network")
     ('1 network', '1,200 networks')
     """
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
@@ -135,7 +135,8 @@ def expected_test_accuracy(train_accuracy: float, gap: float, low: float, high: 
     Returns:
         Percent with its interval, within 0 and 100; a dash where there is no estimate.
 
-    >>> expected(0.99, 0.28, 0.235, 0.326), expected(0.99, float("nan"), float("nan"), float("nan"))
+    >>> nan = float("nan")
+    >>> expected_test_accuracy(0.99, 0.28, 0.235, 0.326), expected_test_accuracy(0.99, nan, nan, nan)
     ('71 % (66 to 76)', '–')
     """
     if not math.isfinite(gap):

@@ -25,7 +25,7 @@ def to_builtin(value: Any) -> Any:
     Returns:
         The plain value; non-finite numbers stay as they are (`to_json` writes them as strings).
 
-    >>> plain({"a": (Estimate(1.0, 0.5), 2)})
+    >>> to_builtin({"a": (Estimate(1.0, 0.5), 2)})
     {'a': [{'value': 1.0, 'standard_error': 0.5}, 2]}
     """
     if isinstance(value, Estimate):
@@ -74,7 +74,7 @@ class RowResult(tuple[Row, ...], Result):
     ... class Size:
     ...     name: str
     ...     parameters: int
-    >>> Rows([Size("a", 3)]).to_json()
+    >>> RowResult([Size("a", 3)]).to_json()
     '{"rows": [{"name": "a", "parameters": 3}]}'
     """
 

@@ -18,7 +18,7 @@ def configuration_ids(table: pandas.DataFrame, hyperparameters: Sequence[str]) -
     """Return the number of each network's recipe: those that agree in all hyper-parameters have the same.
 
     >>> import pandas
-    >>> recipes(pandas.DataFrame({"width": [1, 2, 1], "seed": [0, 0, 1]}), ["width"]).tolist()
+    >>> configuration_ids(pandas.DataFrame({"width": [1, 2, 1], "seed": [0, 0, 1]}), ["width"]).tolist()
     [0, 1, 0]
     """
     if not hyperparameters:
@@ -36,7 +36,7 @@ def members(clusters: Int[Array, " n"]) -> list[Int[Array, " m"]]:
 def sample_configurations(clusters: Int[Array, " n"], most: int, seed: int = 0) -> Int[Array, " m"]:
     """Return the rows of recipes drawn at random, each whole, as many as fit; of at most `most` rows all.
 
-    >>> drawn_recipes(numpy.array([0, 0, 1, 1, 2, 2]), 5).tolist()
+    >>> sample_configurations(numpy.array([0, 0, 1, 1, 2, 2]), 5).tolist()
     [0, 1, 4, 5]
     """
     if len(clusters) <= most:

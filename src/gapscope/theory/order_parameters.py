@@ -156,7 +156,7 @@ def order_parameter_averages(gamma: Numbers, overlap: Numbers, student: Student)
     Returns:
         The three averages, exact.
 
-    >>> [float(value) for value in averages(np.array(0.0), np.array(1.0), "linear")]
+    >>> [float(value) for value in order_parameter_averages(np.array(0.0), np.array(1.0), "linear")]
     [1.0, 1.0, 1.0]
     """
     share = activity(student)

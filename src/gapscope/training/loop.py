@@ -66,7 +66,7 @@ class Training:
         seed: Its seed.
         history: One row an epoch that is done.
         result: How it went; None until it has ended.
-        manner: See `TrainingResult`.
+        execution: See `TrainingResult`.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Training:
         self._kept = None if folder is None else CheckpointWriter(folder)
         self.history: list[dict[str, Any]] = []
         self.result: TrainingResult | None = None
-        self.manner = ""
+        self.execution = ""
 
     def begin(self) -> None:
         """Take up what an interrupted training left, or let a monitor look at the untrained network."""
@@ -152,7 +152,7 @@ class Training:
 
     def _end(self, status: Status, stopped: str) -> None:
         self.write()
-        self.result = TrainingResult(status=status, stop_reason=stopped, history=self.history, execution=self.manner)
+        self.result = TrainingResult(status=status, stop_reason=stopped, history=self.history, execution=self.execution)
 
 
 @contextmanager

@@ -176,7 +176,7 @@ def _why_sequential(turns: Sequence[_TrainingSlot], choice: Choice) -> str:
 
 
 def _finish_alone(turn: _TrainingSlot, reason: str) -> None:
-    turn.training.manner = f"alone: {reason}" if reason else ""
+    turn.training.execution = f"alone: {reason}" if reason else ""
     while turn.is_pending:
         turn.execute(turn.training.train_epoch)
 
@@ -192,7 +192,7 @@ def _epoch_together(turns: Sequence[_TrainingSlot]) -> str:
             return f"the stack failed ({type(error).__name__})"
     share = (time.perf_counter() - start) / len(turns)
     for item, row in zip(turns, rows, strict=True):
-        item.training.manner = f"in a stack of {len(turns)}"
+        item.training.execution = f"in a stack of {len(turns)}"
         item.execute(item.training.end_epoch, row, time.perf_counter() - share)
     return ""
 
@@ -273,7 +273,7 @@ def train_many(
     same seed; sums are in another order, so that weights differ in their last digits, and after many steps in more.
     Architecture, numbers of samples, batch size and optimiser of a stack are alike; samples, labels, seeds, learning
     rates, momentum, schedules, losses, strengths of the weight penalty, clipping and numbers of epochs may differ.
-    Which networks are trained in turn, and why, stands in each result's `manner`: those that are like no other, that
+    Which networks are trained in turn, and why, stands in each result's `execution`: those that are like no other, that
     have hooks or penalties which watch layers, and those whose forward pass draws random numbers by other means than
     dropout layers. A few steps in both ways, which are taken back, say whether a stack gives the same losses.
 
@@ -299,8 +299,8 @@ def train_many(
 
     >>> x = torch.randn(32, 3, generator=torch.Generator().manual_seed(0))
     >>> networks = [nn.Linear(3, 2) for _ in range(3)]
-    >>> results = train_together(networks, (x, (x[:, 0] > 0).long()), TrainingSpec(epochs=2), stack="always")
-    >>> [result.manner for result in results]
+    >>> results = train_many(networks, (x, (x[:, 0] > 0).long()), TrainingSpec(epochs=2), stack="always")
+    >>> [result.execution for result in results]
     ['in a stack of 3', 'in a stack of 3', 'in a stack of 3']
     """
     check_choice("stack", stack, get_args(Choice))

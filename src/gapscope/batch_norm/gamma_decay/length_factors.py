@@ -10,7 +10,7 @@ from torch import Tensor
 from gapscope.base.errors import NotMeasurable
 from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData
 from gapscope.batch_norm.norm_layers import preceding_layers
-from gapscope.inspection.hooks import forward_hooks, module_named
+from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.moments import ChannelMoments
 
 
@@ -38,7 +38,7 @@ def euclidean_length_factors(subject: EvaluationData) -> dict[str, Tensor]:
                 f"metric='euclid' needs the weights before layer '{name}', whose input is not the output of one linear "
                 "or convolutional layer. Leave it out of layers, or use metric='empirical'."
             )
-    modules = {name: module_named(network, source) for name, source in feeders.items()}
+    modules = {name: named_modules(network)[source] for name, source in feeders.items()}
     moments = {name: ChannelMoments() for name in modules}
 
     def take_in(name: str, module: Any, inputs: tuple[Tensor, ...]) -> None:

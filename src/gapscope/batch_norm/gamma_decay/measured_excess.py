@@ -20,7 +20,7 @@ from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay
 from gapscope.batch_norm.layers.ghost import normalize_parts
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
-from gapscope.inspection.hooks import forward_hooks, module_named
+from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import inspection_mode, samples_per_pass
 from gapscope.results.estimate import Estimate
@@ -209,7 +209,7 @@ def batch_norm_excess(
     rows = []
     with inspection_mode(network):
         chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network)
-        in_layers = {name: module_named(network, name) for name in in_order}
+        in_layers = {name: named_modules(network)[name] for name in in_order}
         comparison = _Comparison(EvaluationData(network, in_layers, samples, loss, chunk_size), decays[batch_sizes[0]])
         wanted = [*in_order, ALL_LAYERS] if len(in_order) > 1 else in_order
         with progress("batch statistics", len(wanted) * len(decays)) as bar:

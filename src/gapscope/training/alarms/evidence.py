@@ -89,7 +89,7 @@ class EvidenceAlarm(Alarm):
     Raises:
         InvalidInput: An argument is out of range.
 
-    >>> alarm = Evidence(patience=2)
+    >>> alarm = EvidenceAlarm(patience=2)
     >>> for epoch, criterion in enumerate([-3.0, 0.1, -0.1, 0.1, 0.2], start=1):
     ...     numbers = alarm.update(criterion, epoch)
     >>> alarm.raised_at, alarm.peak

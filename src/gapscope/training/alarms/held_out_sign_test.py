@@ -59,7 +59,7 @@ class HeldOutSignTest(Alarm):
     Raises:
         InvalidInput: An argument is out of range.
 
-    >>> alarm = LateJoiners(looks=2)
+    >>> alarm = HeldOutSignTest(looks=2)
     >>> right = torch.zeros(20)
     >>> wrong = torch.tensor([1.0] * 5 + [0.0] * 15)
     >>> for epoch, errors in enumerate([right, wrong], start=1):
