@@ -60,7 +60,7 @@ def _peers(item: Measure, known: dict[tuple[str, str], bool]) -> str:
     """Each peer with what running it showed."""
     said = {True: "agrees", False: "differs", None: "not run"}
     by_name = {(name, _plain(peer)): agrees for (name, peer), agrees in known.items()}
-    return ", ".join(f"{peer} ({said[by_name.get((item.name, _plain(peer)))]})" for peer in item.peers)
+    return ", ".join(f"{peer} ({said[by_name.get((item.name, _plain(peer)))]})" for peer in item.cross_checks)
 
 
 def _plain(peer: str) -> str:
@@ -73,9 +73,9 @@ def _not_run() -> list[str]:
 
 
 def _row(item: Measure, known: dict[tuple[str, str], bool]) -> str:
-    name = f"**`{item.name}`**" if item.by_default else f"`{item.name}`"
+    name = f"**`{item.name}`**" if item.default else f"`{item.name}`"
     directions = "; ".join(dict.fromkeys(number.direction for number in item.numbers.values()))
-    unchanged = ", ".join(SHORT[change] for change in item.unchanged_by)
+    unchanged = ", ".join(SHORT[change] for change in item.invariances)
     cells = [
         name, _cell(item.title), directions, _cell(", ".join(item.needs)), item.cost_class, _cell(item.oracle),
         _cell(unchanged), _cell(_peers(item, known)), _cell(item.reference),
