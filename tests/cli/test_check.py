@@ -102,7 +102,7 @@ def test_json_alone_is_on_standard_output(models: str) -> None:
     (found,) = json.loads(done.stdout)
     (finding,) = found["findings"]
     assert (found["network"], found["samples"], finding["code"]) == (f"{models}:build", 140, "GS101")
-    assert finding["indices"] == list(range(120, 140)) and finding["page"] == "checks/gs101.md"
+    assert finding["indices"] == list(range(120, 140)) and finding["page"] == "docs/checks/gs101.md"
     assert [row["code"] for row in found["not_checked"]] == ["GS203"]
     page = Path("page.html").read_text()
     assert "GS101" in page and "http" not in page.replace("http://www.w3.org", "")
@@ -114,7 +114,7 @@ def test_every_network_of_a_grid_is_named_and_checked(tmp_path: Path) -> None:
     untrained = json.loads(gapscope("check", grid, "--json", "--only", "GS104,GS201").stdout)
     assert len(untrained) == 2 and all(row["samples"] == 60 for row in untrained)
     shown = gapscope("check", grid, "--only", "GS104").stdout
-    assert "label_noise=0\n" in shown and "label_noise=0.4\n" in shown
+    assert "label_noise=0.0\n" in shown and "label_noise=0.4\n" in shown
 
 
 @pytest.mark.thorough

@@ -193,3 +193,14 @@ def test_a_resumed_fit_goes_on_with_the_state_of_the_penalty(tmp_path: Path) -> 
     assert any(not torch.equal(fresh[name], value) for name, value in unbroken.state_dict().items())
     with pytest.raises(InvalidInput, match="needs the penalties of the checkpoint, 1; got 0"):
         PenaltyCallback().load_state_dict(PenaltyCallback(resumed).state_dict())
+
+
+def test_checks_of_the_monitor_are_raised_and_survive_a_checkpoint(tmp_path: Path) -> None:
+    monitor = Monitor(make_data(), checks=["GS301", "GS302"], max_time_fraction=1.0)
+    assert monitor.checks is not None
+    monitor.checks._report("GS302", 1, "stuck", "stop")
+    fit(tmp_path, MonitorCallback(monitor))
+    assert monitor.epochs == [1, 2, 3, 4] and "GS302 at epoch 1" in repr(monitor)
+    resumed = Monitor(make_data(), checks=["GS301", "GS302"])
+    MonitorCallback(resumed).load_state_dict(MonitorCallback(monitor).state_dict())
+    assert resumed.findings == monitor.findings

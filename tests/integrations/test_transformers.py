@@ -230,3 +230,9 @@ def test_a_resumed_training_goes_on_with_the_state_of_its_penalties(tmp_path: Pa
     assert {path.name for path in checkpoint.glob("gapscope_penalty*")} == {
         "gapscope_penalty_0_0.safetensors", "gapscope_penalty_1_0.safetensors",
     }  # fmt: skip
+
+
+def test_checks_of_the_monitor_run_with_the_trainer(tmp_path: Path) -> None:
+    monitor = Monitor(Sentences(), checks=["GS301", "GS302"], n_samples=12, max_time_fraction=1.0)
+    fit(tmp_path, MonitorCallback(monitor))
+    assert monitor.epochs == [1, 2, 3] and monitor.checks is not None and len(monitor.checks._losses) == 3

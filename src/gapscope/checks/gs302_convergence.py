@@ -18,6 +18,9 @@ def convergence(context: Context) -> Outcome:
     """Report a training accuracy below the leave-one-out accuracy of an RBF kernel, or a loss that is still falling."""
     if not context.is_classifier:
         return NotChecked("needs class labels")
+    raised = next((f for f in getattr(context.monitor, "findings", ()) if f.code == "GS302"), None)
+    if raised is not None:
+        return Finding(f"at epoch {raised.epoch}: {raised.evidence}", raised.action, cost=0.1)
     if context.is_untrained:
         return NotChecked("the network is untrained")
     forecast = context.forecast

@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from gapscope.checks.context import Context
     from gapscope.labels.results import LabelIssues
 
-DOCS = "checks/{code}.md"
+DOCS = "docs/checks/{code}.md"
 LIMITS = {
     "1": "The data limit this network more than its training does.",
     "2": "The network limits itself before training starts.",
     "3": "The training run limits this network most.",
     "4": "The trained network is less accurate than these data allow.",
 }
+
+
+def _page(code: str) -> str:
+    """Page of a check in the documentation."""
+    return DOCS.format(code=code.lower())
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,7 +120,7 @@ class CheckResult(Result):
             "seconds": self.seconds,
             "findings": [
                 {"code": f.code, "title": f.title, "evidence": f.evidence, "action": f.action, "cost": f.cost,
-                 "indices": self.indices(f.code), "page": DOCS.format(code=f.code.lower())}
+                 "indices": self.indices(f.code), "page": _page(f.code)}
                 for f in self.findings
             ],
             "fine": [{"code": f.code, "title": f.title, "evidence": f.evidence} for f in self.fine],
@@ -135,7 +140,10 @@ class CheckResult(Result):
         information = {code for code, check in list_checks().items() if check.information}
         for finding in self.findings:
             note = " (information)" if finding.code in information else ""
-            lines += [f"{finding.code}  {finding.title}{note}: {finding.evidence}", f"       -> {finding.action}"]
+            lines += [
+                f"{finding.code}  {finding.title}{note}: {finding.evidence}",
+                f"       -> {finding.action} ({_page(finding.code)})",
+            ]
         if self.findings:
             lines.append("")
         if self.fine:

@@ -31,14 +31,14 @@ def _targets(target: Path, data_root: Path | None, max_networks: int) -> Iterato
                 f"{target} must be a pool with stored weights; it has none. Name a network's file instead."
             )
         for path in weights:
-            yield path.parent.name, *_stored(path, data_root)
+            yield path.parent.name, *stored_network(path, data_root)
     elif is_factory(target):
         yield str(target), *call_factory(target), {}
     else:
-        yield target.parent.name, *_stored(target, data_root)
+        yield target.parent.name, *stored_network(target, data_root)
 
 
-def _stored(weights: Path, data_root: Path | None) -> tuple[Any, Any, dict[str, Any]]:
+def stored_network(weights: Path, data_root: Path | None) -> tuple[Any, Any, dict[str, Any]]:
     """Network, data and options of weights that a pool wrote; history and batch size are those of its record."""
     from gapscope.cli.network_argument import load_with_initial_state
     from gapscope.results.records import Record

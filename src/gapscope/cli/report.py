@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gapscope.results.records import Record
 
 FEWEST = 12
+CHECK_SECONDS = 30.0
 
 
 def _estimates(records: Sequence[Record]) -> dict[str, Any]:
@@ -49,6 +50,25 @@ def _suspects(records: Sequence[Record], data_root: Path | None) -> dict[str, An
     return {"suspects": found, "images": problem.train.inputs}
 
 
+def _check(records: Sequence[Record], pool: Path, data_root: Path | None) -> dict[str, Any]:
+    """Checks of the most accurate network with stored weights; nothing if there is none, or its data are missing."""
+    from gapscope.base.errors import GapscopeError
+    from gapscope.checks.run import check
+    from gapscope.cli.check import stored_network
+
+    stored = [(record, pool / "runs" / record.id / "weights.safetensors") for record in records]
+    stored = [(record, path) for record, path in stored if record.status == "finished" and path.exists()]
+    if not stored:
+        return {}
+    record, path = max(stored, key=lambda item: item[0].scores.get("test_accuracy", -item[0].scores["train_loss"]))
+    try:
+        network, data, options = stored_network(path, data_root)
+        return {"check": (record.id, check(network, data, time_budget=CHECK_SECONDS, **options))}
+    except GapscopeError as error:
+        typer.echo(f"note: the network was not checked: {error}", err=True)
+        return {}
+
+
 def report(
     pool: Path = typer.Argument(..., help="Folder of a pool."),
     output: Path | None = typer.Option(None, help="Where to write the page; default POOL/report.html."),
@@ -56,6 +76,7 @@ def report(
     suspects: bool = typer.Option(
         False, help="Also show the training samples whose labels are most suspicious, before training."
     ),
+    checks: bool = typer.Option(True, help="Open with the checks of the most accurate network, and what to do next."),
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON instead of writing the page."),
 ) -> None:
@@ -76,6 +97,8 @@ def report(
     if json:
         print_json({"title": name, **summary(view, estimates.get("held_out"))})
         return
+    if checks:
+        estimates |= _check(view.all_records, pool, data_root)
     if suspects:
         estimates |= _suspects(view.records, data_root)
     path = write_report(view, output or pool / "report.html", title=name, **estimates)

@@ -20,6 +20,7 @@ from gapscope.report.held_out import held_out_section
 from gapscope.report.label_issues import suspects_section
 from gapscope.report.measures import cards, guide, leaderboard_verdicts, ranked_measures, split_ranking
 from gapscope.report.networks import networks
+from gapscope.report.next_steps import next_steps
 from gapscope.report.overview import overview
 from gapscope.report.pool_view import PoolView, make_view
 from gapscope.report.verdict import verdict
@@ -28,6 +29,7 @@ from gapscope.results.records import Record
 if TYPE_CHECKING:
     import pandas
 
+    from gapscope.checks import CheckResult
     from gapscope.labels.results import LabelIssues
     from gapscope.pools import Pool
     from gapscope.prediction.gap_estimator import GapEstimator
@@ -64,6 +66,7 @@ def write_report(
     held_out: pandas.DataFrame | None = None,
     level: float = 0.9,
     logarithm: Collection[str] | None = None,
+    check: tuple[str, CheckResult] | None = None,
     suspects: LabelIssues | None = None,
     images: Any = None,
     classes: Sequence[str] | None = None,
@@ -87,6 +90,7 @@ def write_report(
         level: Nominal coverage of the intervals in `held_out`.
         logarithm: Readings to draw on a logarithmic axis; None chooses positive ones that span a factor of 10 or more
             and whose logarithm is less skewed.
+        check: Run id of one network and what `gapscope.check` returned for it, to open the page with what to do next.
         suspects: What `gs.find_label_issues` returned for the pool's training data, to show the most suspicious
             samples.
         images: These training data by position, to show them as pictures; see `gapscope.report.label_issues`.
@@ -121,6 +125,7 @@ def write_report(
                 version=version(),
                 gap_words=view.gap_words,
                 overview=overview(view),
+                next_steps=None if check is None else next_steps(check[1], view.descriptions.get(check[0], check[0])),
                 held_out=None if held_out is None else held_out_section(view, held_out, estimator, level),
                 verdict=verdict(
                     view,

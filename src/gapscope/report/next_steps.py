@@ -1,0 +1,28 @@
+"""Section: what the checks of one network found, and what to do next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gapscope.checks import CheckResult
+
+
+def next_steps(result: CheckResult, network: str) -> dict[str, Any]:
+    """Headline, findings with their actions, and the codes that are fine or were not checked.
+
+    Args:
+        result: The result of `gapscope.check`.
+        network: Description of the network that was checked.
+
+    Returns:
+        What the template shows.
+    """
+    return {
+        "network": network,
+        "headline": result.headline,
+        "findings": [
+            {"code": f.code, "title": f.title, "evidence": f.evidence, "action": f.action} for f in result.findings
+        ],
+        "fine": [outcome.code for outcome in result.fine],
+        "not_checked": [{"code": outcome.code, "reason": outcome.reason} for outcome in result.not_checked],
+    }
