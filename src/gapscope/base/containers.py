@@ -270,7 +270,8 @@ def _batched(items: list[Any]) -> Iterable[Any]:
     is_batch = labels is not None and getattr(labels, "ndim", 0) > 0
     if is_batch:
         return items
-    return DataLoader(items, batch_size=256)  # pyright: ignore[reportArgumentType]
+    loader: DataLoader[Any] = DataLoader(items, batch_size=256)  # pyright: ignore[reportArgumentType]
+    return loader
 
 
 def _hugging_face(data: Any) -> CollatedData:

@@ -21,7 +21,7 @@ INITIALIZATIONS = ("torch", "standard_normal", "xavier_uniform", "he_uniform", "
 PRECISIONS = ("float32", "mixed")
 NORMALIZATIONS = ("batch", "ghost", "population", "mean_only", "variance_only", "none")
 
-AnySpec = TypeVar("AnySpec", bound="_CheckedSpec")
+AnySpec = TypeVar("AnySpec", bound="_BaseSpec")
 
 
 @functools.cache

@@ -127,7 +127,8 @@ def as_batch(network: nn.Module, x: Any, y: Tensor | None) -> Batch:
             f"A batch must be a tensor, a mapping of tensors or a tuple of tensors; got {type(x).__name__}. Pass the "
             "batch as the network takes it."
         )
-    named = inputs.items() if is_mapping(inputs) else enumerate(inputs)
-    parts = {key: _usable(part) for key, part in named}
-    packed, layout = pack_inputs(parts if is_mapping(inputs) else tuple(parts.values()))
+    if is_mapping(inputs):
+        packed, layout = pack_inputs({str(key): _usable(part) for key, part in inputs.items()})
+    else:
+        packed, layout = pack_inputs([_usable(part) for part in inputs])
     return Batch(BatchNetwork(network, layout, others), packed, _shifted(network, y))
