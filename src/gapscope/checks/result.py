@@ -148,8 +148,10 @@ class CheckResult(Result):
             lines.append("")
         if self.fine:
             lines.append(f"fine         {' '.join(outcome.code for outcome in self.fine)}")
+        by_reason: dict[str, list[str]] = {}
         for outcome in self.not_checked:
-            lines.append(f"not checked  {outcome.code}: {outcome.reason}")
+            by_reason.setdefault(outcome.reason, []).append(outcome.code)
+        lines += [f"not checked  {' '.join(codes)}: {reason}" for reason, codes in by_reason.items()]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
