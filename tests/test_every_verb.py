@@ -276,6 +276,11 @@ def _numpy(subject: Subject) -> Any:
     return (parts if isinstance(subject.inputs, dict) else parts["x"]), subject.y.numpy()
 
 
+def _batches_of_few_classes(subject: Subject) -> list[Tensor]:
+    """Batches that lack classes: each would number its own classes otherwise; their order is that of the samples."""
+    return [torch.arange(start, start + 3) for start in range(0, N, 3)]
+
+
 BATCHES = (slice(0, 25), slice(25, 50), slice(50, N))
 FORMS: dict[str, Callable[[Subject], Any]] = {
     "pair": lambda s: _pair(s, s.y),
@@ -291,6 +296,10 @@ FORMS: dict[str, Callable[[Subject], Any]] = {
     "list of samples": lambda s: [_rows(s, i) for i in range(N)],
     "list of batches": lambda s: [_rows(s, part) for part in BATCHES],
     "string labels": lambda s: _pair(s, numpy.array(_names(s.y))),
+    "list of samples, string labels": lambda s: [_rows(s, i) | {"labels": f"class {s.y[i]}"} for i in range(N)],
+    "list of batches, string labels": lambda s: [
+        _rows(s, part) | {"labels": numpy.array(_names(s.y[part]))} for part in _batches_of_few_classes(s)
+    ],
     "tuple": _by_position,
     "samples": lambda s: gs.Samples(s.inputs, s.y) if isinstance(s.inputs, Tensor) else pytest.skip("-"),
 }

@@ -71,3 +71,20 @@ def test_sparse_matrices_of_scipy_name_the_way_to_dense_ones() -> None:
         as_samples((scipy.csr_matrix(numpy.eye(3)), numpy.arange(3)))
     with pytest.raises(InvalidInput, match=r"csr_matrix\. Use x\.toarray\(\)"):
         as_samples(scipy.csr_matrix(numpy.eye(3)))
+
+
+def test_string_labels_of_batches_are_numbered_by_the_names_of_all() -> None:
+    batches = [
+        {"x": torch.zeros(2, 3), "labels": numpy.array(["b", "c"])},
+        {"x": torch.zeros(2, 3), "labels": numpy.array(["a", "c"])},
+    ]
+    samples = as_samples(batches)
+    assert samples.targets is not None and samples.targets.tolist() == [1, 2, 0, 2]
+    assert samples.class_names == ("a", "b", "c") and sum("numbered" in note for note in samples.notes) == 1
+    rows = [{"x": torch.zeros(3), "label": name} for name in "bcac"]
+    loader = DataLoader([(torch.zeros(3), name) for name in "bcac"], batch_size=2)  # type: ignore[arg-type]
+    for data in (rows, loader):
+        found = as_samples(data).targets
+        assert found is not None and found.tolist() == [1, 2, 0, 2]
+    with pytest.raises(InvalidInput, match="some are strings"):
+        as_samples([batches[0], {"x": torch.zeros(2, 3), "labels": torch.tensor([0, 1])}])

@@ -146,10 +146,32 @@ def _stacked(value: Any) -> Any:
     return value
 
 
+def _word_array(value: Any) -> Any:
+    """A list of strings, as loaders collate string labels, as an array; anything else as it is."""
+    if not is_list_or_tuple(value) or not value or not all(isinstance(label, str) for label in value):
+        return value
+    import numpy
+
+    return numpy.array(value)
+
+
+def _same_classes(parts: list[CollatedData]) -> tuple[str, ...]:
+    """Number the classes of all batches alike, by the sorted names of all; return the names."""
+    names = tuple(sorted({name for part in parts for name in part.class_names}))
+    for part in parts if names else []:
+        if part.targets is None or not part.class_names:
+            raise InvalidInput("All batches must have labels of one kind; some are strings, others are not.")
+        codes = torch.tensor([names.index(name) for name in part.class_names])
+        part.targets = codes[part.targets]
+    return names
+
+
 def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
     notes: list[str] = []
     data = {str(name): _stacked(value) for name, value in data.items()}
     label_name, names = next((name for name in LABEL_NAMES if name in data), None), ()
+    if label_name is not None:
+        data[label_name] = _word_array(data[label_name])
     if label_name is not None and is_column(data[label_name]):
         data[label_name], names = label_column(data[label_name])
         notes += _naming_note(names)
@@ -166,6 +188,7 @@ def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
 
 def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     x, *rest = batch
+    rest = [_word_array(rest[0]), *rest[1:]] if rest else rest
     _check_not_sparse(x)
     if not _are_inputs(x) or (rest and not is_column(rest[0])):
         raise InvalidInput(f"data must be {FORMS}; got {type(batch).__name__} of {_kinds(batch)}.")
@@ -258,10 +281,11 @@ def _joined(batches: Iterable[Any]) -> CollatedData:
         _check_masked(named)
     columns = {name: _joined_columns([batch[name] for batch in named], name, 0) for name in named[0]}
     inputs = columns["x"] if isinstance(first, Tensor) else columns if isinstance(first, dict) else (*columns.values(),)
-    targets = None
+    targets, names = None, _same_classes(parts)
+    notes = [note for note in parts[0].notes if note not in _naming_note(parts[0].class_names)] + _naming_note(names)
     if parts[0].targets is not None:
         targets = _joined_columns([part.targets for part in parts if part.targets is not None], "y", -100)
-    return CollatedData(inputs, targets, parts[0].notes)
+    return CollatedData(inputs, targets, notes, names)
 
 
 def _batched(items: list[Any]) -> Iterable[Any]:
@@ -270,8 +294,7 @@ def _batched(items: list[Any]) -> Iterable[Any]:
     is_batch = labels is not None and getattr(labels, "ndim", 0) > 0
     if is_batch:
         return items
-    loader: DataLoader[Any] = DataLoader(items, batch_size=256)  # pyright: ignore[reportArgumentType]
-    return loader
+    return DataLoader(items, batch_size=256)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
 
 
 def _hugging_face(data: Any) -> CollatedData:
