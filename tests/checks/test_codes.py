@@ -14,6 +14,7 @@ from torch import nn
 
 import gapscope as gs
 from cases import CLASSES, Encoder
+from door_networks import bert_classifier
 from gapscope.checks import list_checks
 from gapscope_studies.checks import faults
 
@@ -199,18 +200,25 @@ def test_all_four_faults_of_one_network_are_named() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["resnet18", "encoder"])
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft and transformers
+@pytest.mark.parametrize("name", ["resnet18", "encoder", "bert with lora"])
 def test_residual_networks_and_transformers_are_checked(name: str) -> None:
     g = generator()
     torch.manual_seed(0)
     if name == "encoder":
         network: nn.Module = Encoder()
         x = torch.randint(11, (90, 6), generator=g)
+    elif name == "bert with lora":
+        peft = pytest.importorskip("peft")
+        network = peft.get_peft_model(bert_classifier(), peft.LoraConfig(target_modules=["query", "value"], r=2))
+        x = torch.randint(1, 20, (90, 7), generator=g)
     else:
         network = gs.build_network("resnet18", input_shape=(3, 16, 16), n_outputs=CLASSES, width_multiplier=0.125)
         x = torch.randn(90, 3, 16, 16, generator=g)
     before = copy.deepcopy(network.state_dict())
-    result = gs.check(network, (x, torch.arange(90) % CLASSES), time_budget=None, batch_size=30)
+    y = torch.arange(90) % 2
+    data = {"input_ids": x, "labels": y} if name == "bert with lora" else (x, y)
+    result = gs.check(network, data, time_budget=None, batch_size=30)
     assert "GS101" in {outcome.code for outcome in result.fine}
     assert len(result.findings) + len(result.fine) + len(result.not_checked) == len(list_checks())
     assert all(torch.equal(before[key], value) for key, value in network.state_dict().items())
