@@ -95,7 +95,7 @@ def memorization(faulty: bool) -> Case:
 
 def convergence(faulty: bool) -> Case:
     network, data = mlp(), blobs()
-    return Case(network, data, trained(network, data, *((1, 1e-3) if faulty else ())))
+    return Case(network, data, trained(network, data, 1, 1e-3) if faulty else trained(network, data))
 
 
 def configuration(faulty: bool) -> Case:
@@ -194,7 +194,7 @@ def test_all_four_faults_of_one_network_are_named() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     with torch.no_grad():
-        network[0].bias[:20] = -1e6
+        network.get_submodule("0").get_parameter("bias")[:20] = -1e6
     options = trained(network, (x, y), 5, 1e-4)
     assert {"GS101", "GS102", "GS105", "GS403"} <= set(gs.check(network, (x, y), **options).codes)
 

@@ -53,6 +53,7 @@ def test_findings_are_ordered_by_cost(result: CheckResult) -> None:
 def test_samples_and_label_issues_are_handed_out(result: CheckResult) -> None:
     assert {*result.indices("GS101")} >= set(range(240, 252)) and result.indices("GS104") == []
     assert result.label_issues is not None
+    assert result.label_issues.flagged is not None
     assert result.indices("GS102") == result.label_issues.flagged.tolist()
 
 
@@ -97,18 +98,18 @@ def test_the_link_of_a_finding_is_a_page() -> None:
 def test_network_modes_gradients_and_random_states_are_left_as_they_were(training: bool) -> None:
     x, y = images()
     checked = network().train(training)
-    checked[1].eval()
+    checked.get_submodule("1").eval()
     checked(x)[:, 0].sum().backward()
     initial = {name: tensor.clone() for name, tensor in checked.state_dict().items()}
     gradients = [parameter.grad.clone() for parameter in checked.parameters() if parameter.grad is not None]
     modes = [module.training for module in checked.modules()]
-    states = (torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate())
+    states = (torch.get_rng_state(), str(np.random.get_state()), random.getstate())
     gs.check(checked, (x, y), initial_state=initial, batch_size=20, time_budget=None)
     assert all(torch.equal(initial[name], tensor) for name, tensor in checked.state_dict().items())
     assert [module.training for module in checked.modules()] == modes
     left = [parameter.grad for parameter in checked.parameters() if parameter.grad is not None]
     assert all(torch.equal(a, b) for a, b in zip(left, gradients, strict=True))
-    assert torch.equal(states[0], torch.get_rng_state()) and states[1] == np.random.get_state()[1].tolist()
+    assert torch.equal(states[0], torch.get_rng_state()) and states[1] == str(np.random.get_state())
     assert states[2] == random.getstate()
 
 
