@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,15 @@ def test_json_holds_findings_and_no_data(result: CheckResult) -> None:
     content = json.loads(result.to_json())
     assert [row["code"] for row in content["findings"]] == list(result.codes)
     assert content["samples"] == 252 and content["headline"] == result.headline and "inputs" not in content
+
+
+def test_findings_that_are_information_only_are_not_certain() -> None:
+    x = torch.randn(60, 2)
+    imbalanced = gs.check(nn.Linear(2, 2), (x, torch.arange(60) // 55), only=["GS104"])
+    uncertain = replace(imbalanced, findings=(replace(imbalanced.findings[0], code="GS103"),))
+    assert "Not certain" not in imbalanced.headline and "(information)" not in repr(imbalanced)
+    assert uncertain.headline.startswith("Not certain") and "(information)" in repr(uncertain)
+    assert "(information)" in uncertain._repr_html_() and uncertain.to_dict()["findings"][0]["information"]
 
 
 def test_text_names_code_evidence_action_and_reason(result: CheckResult) -> None:

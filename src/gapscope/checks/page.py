@@ -30,11 +30,17 @@ def _pictures(result: CheckResult, finding: Finding) -> str:
     return "".join(f'<img src="{uri}" alt="sample {i}" title="sample {i}">' for i, uri in uris if uri)
 
 
+def _note(finding: Finding) -> str:
+    from gapscope.checks.result import is_information
+
+    return " (information)" if is_information(finding.code) else ""
+
+
 def render_body(result: CheckResult) -> str:
     """Return headline, findings and the rest, without the page around them."""
     largest = max((finding.cost for finding in result.findings), default=1.0) or 1.0
     cards = "".join(
-        f"<section><h2><code>{escape(f.code)}</code> {escape(f.title)}</h2><p>{escape(f.evidence)}</p>"
+        f"<section><h2><code>{escape(f.code)}</code> {escape(f.title)}{_note(f)}</h2><p>{escape(f.evidence)}</p>"
         f'<div class="bar" style="width:{100 * max(f.cost, 0) / largest:.0f}%" title="expected cost"></div>'
         f'<p class="do">{escape(f.action)}</p>{_pictures(result, f)}</section>'
         for f in result.findings

@@ -31,6 +31,11 @@ def _page(code: str) -> str:
     return DOCS.format(code=code.lower())
 
 
+def is_information(code: str) -> bool:
+    """Return whether a check is information only: its evaluation did not support it."""
+    return code in list_checks() and list_checks()[code].information
+
+
 @dataclass(frozen=True, repr=False)
 class CheckResult(Result):
     """Findings of `gapscope.check`.
@@ -90,11 +95,15 @@ class CheckResult(Result):
 
     @property
     def headline(self) -> str:
-        """What limits the network, in one sentence."""
+        """What limits the network, in one sentence; not certain if all findings are information only."""
         checked = len(self.findings) + len(self.fine)
         if not self.findings:
             return f"Nothing was found that limits this {self.task} ({checked} checks)."
-        return LIMITS[self.findings[0].code[2]]
+        supported = [finding for finding in self.findings if not is_information(finding.code)]
+        if supported:
+            return LIMITS[supported[0].code[2]]
+        limit = LIMITS[self.findings[0].code[2]]
+        return f"Not certain: {limit[0].lower()}{limit[1:]}"
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per check: code, title, outcome, evidence or reason, and what to do."""
@@ -120,7 +129,7 @@ class CheckResult(Result):
             "seconds": self.seconds,
             "findings": [
                 {"code": f.code, "title": f.title, "evidence": f.evidence, "action": f.action, "cost": f.cost,
-                 "indices": self.indices(f.code), "page": _page(f.code)}
+                 "information": is_information(f.code), "indices": self.indices(f.code), "page": _page(f.code)}
                 for f in self.findings
             ],
             "fine": [{"code": f.code, "title": f.title, "evidence": f.evidence} for f in self.fine],
@@ -137,9 +146,8 @@ class CheckResult(Result):
             self.headline,
             "",
         ]
-        information = {code for code, check in list_checks().items() if check.information}
         for finding in self.findings:
-            note = " (information)" if finding.code in information else ""
+            note = " (information)" if is_information(finding.code) else ""
             lines += [
                 f"{finding.code}  {finding.title}{note}: {finding.evidence}",
                 f"       -> {finding.action} ({_page(finding.code)})",
