@@ -84,7 +84,8 @@ def table(entry: Mapping[str, Any]) -> str:
         for _, steps, form in columns:
             value: Any = row
             for step in steps if isinstance(steps, list) else [steps]:
-                value = value.get(step) if isinstance(value, Mapping) else value[step]
+                if value is not None:
+                    value = value.get(step) if isinstance(value, Mapping) else value[step]
             cells.append(show(value, form))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gapscope_studies.checks import faults
-from gapscope_studies.checks.planted_faults import FIRST_SEED, run_unit, units
+from gapscope_studies.checks.planted_faults import FIRST_SEEDS, run_unit, units
 from gapscope_studies.checks.summary import summarize, wilson
 
 
@@ -27,13 +27,13 @@ def test_a_fault_that_is_not_answered_is_not_found() -> None:
     cases = [case("finding", True)] * 50 + [case("not checked", True)] * 10 + [case("fine", False, True)] * 60
     (row,) = summarize(cases)
     assert row["hits"][0] == pytest.approx(50 / 60) and row["false alarms"][0] == 0 and row["not checked"] == 10
-    assert row["enough cases"] and row["meets the bar"]
+    assert row["hits of answered"][0] == 1 and row["enough cases"] and row["meets the bar"]
     assert row["baseline"]["hits"] is None and row["baseline"]["false alarms"][0] == 1
 
 
 def test_thresholds_and_judgement_have_different_seeds() -> None:
-    development, judged = ({seed for seed, *_ in units(scale)} for scale in ("development", "small"))
-    assert not development & judged and min(judged) == FIRST_SEED and len(list(units("small"))) == 180
+    smoke, development, judged = ({seed for seed, *_ in units(scale)} for scale in FIRST_SEEDS)
+    assert not judged & (smoke | development) and len(judged) == 10 and len(list(units("small"))) == 180
 
 
 def test_training_and_test_samples_are_apart_and_without_repeats() -> None:

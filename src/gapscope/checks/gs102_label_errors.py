@@ -7,7 +7,7 @@ from gapscope.labels.results import TIGHT_FROM
 FROM = 0.02
 
 
-@register_check("GS102", title="label errors", seconds=0.5)
+@register_check("GS102", title="label errors", seconds=0.5, information=True)
 def label_errors(context: Context) -> Outcome:
     """Report a rate of label noise whose 90 % interval excludes 0."""
     if not context.is_classifier:

@@ -9,7 +9,7 @@ from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, registe
 STALE = 0.1
 
 
-@register_check("GS203", title="batch norm", seconds=3.0, information=True)
+@register_check("GS203", title="stale batch norm statistics", seconds=3.0)
 def batch_norm(context: Context) -> Outcome:
     """Report running statistics that are stale: they change the loss by a tenth or more."""
     if not any(isinstance(module, BATCH_NORMS) for module in context.prepared.bare.modules()):

@@ -4,7 +4,7 @@ from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 
 
-@register_check("GS301", title="memorization of label errors", seconds=0.01)
+@register_check("GS301", title="memorization of label errors", seconds=0.01, information=True)
 def memorization(context: Context) -> Outcome:
     """Report an overfitting alarm that was raised during the monitored run."""
     alarm = getattr(context.monitor, "alarm", None)

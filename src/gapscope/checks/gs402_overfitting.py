@@ -7,7 +7,7 @@ from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, registe
 FROM = 0.07
 
 
-@register_check("GS402", title="overfitting", seconds=3.0)
+@register_check("GS402", title="overfitting", seconds=3.0, information=True)
 def overfitting(context: Context) -> Outcome:
     """Report a gap of seven points or more between training accuracy and the upper end of the accuracy on new data."""
     if not context.is_classifier:

@@ -18,7 +18,7 @@ def robust_spread(columns: Tensor) -> Tensor:
     return torch.where(quartiles > 0, quartiles / 1.349, columns.std(0))
 
 
-@register_check("GS404", title="predictions change under small noise", seconds=0.1, information=True)
+@register_check("GS404", title="predictions change under small noise", seconds=0.1)
 def sensitivity(context: Context) -> Outcome:
     """Report a tenth or more of the predictions that change under Gaussian noise of 5 % of the inputs' spread."""
     x = context.samples.inputs

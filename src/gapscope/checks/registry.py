@@ -78,7 +78,7 @@ class Check:
         title: What it looks for.
         function: From the context to an outcome.
         seconds: Rough time for 500 samples and a small network; checks run in this order.
-        information: Whether it is information only: its evaluation did not support it, so it never fails a build.
+        information: Whether it is information only: its evaluation on planted faults did not meet the bar.
     """
 
     code: str

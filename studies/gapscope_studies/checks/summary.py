@@ -25,11 +25,16 @@ def wilson(successes: int, n: int, z: float = 1.96) -> list[float] | None:
 def _rates(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     faulty = [case for case in cases if case["fault"]]
     clean = [case for case in cases if not case["fault"]]
+    answered = [[case for case in part if case["outcome"] != "not checked"] for part in (faulty, clean)]
     return {
         "faults": len(faulty),
         "clean": len(clean),
         "hits": wilson(sum(case["outcome"] == "finding" for case in faulty), len(faulty)),
         "false alarms": wilson(sum(case["outcome"] == "finding" for case in clean), len(clean)),
+        "answered faults": len(answered[0]),
+        "answered clean": len(answered[1]),
+        "hits of answered": wilson(sum(case["outcome"] == "finding" for case in answered[0]), len(answered[0])),
+        "false alarms of answered": wilson(sum(case["outcome"] == "finding" for case in answered[1]), len(answered[1])),
         "not checked": sum(case["outcome"] == "not checked" for case in cases),
     }
 
@@ -47,8 +52,9 @@ def summarize(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     for code in sorted({case["code"] for case in cases}):
         own = [case for case in cases if case["code"] == code]
         rates = _rates(own)
-        hits, alarms = rates["hits"], rates["false alarms"]
-        enough = rates["faults"] >= MIN_CASES and rates["clean"] >= MIN_CASES
+        # a fault without an answer is not found, but a clean case without an answer is no evidence of silence
+        hits, alarms = rates["hits"], rates["false alarms of answered"]
+        enough = rates["faults"] >= MIN_CASES and rates["answered clean"] >= MIN_CASES
         passed = hits is not None and alarms is not None and hits[0] >= BAR_HITS and alarms[0] <= BAR_FALSE_ALARMS
         row: dict[str, Any] = {"code": code, **rates, "enough cases": enough, "meets the bar": passed}
         row["baseline"] = _baseline(own)
