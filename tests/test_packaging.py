@@ -52,7 +52,12 @@ def test_works_where_it_is_installed(wheel: Path, tmp_path: Path) -> None:
 
 def declared() -> set[str]:
     """Names of the packages that pyproject.toml declares as needed, as they are imported."""
-    imported: dict[str, str] = {"lazy-loader": "lazy_loader", "scikit-learn": "sklearn", "pillow": "PIL", "typing-extensions": "typing_extensions"}
+    imported: dict[str, str] = {
+        "lazy-loader": "lazy_loader",
+        "scikit-learn": "sklearn",
+        "pillow": "PIL",
+        "typing-extensions": "typing_extensions",
+    }
     needed: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     names = [line.split(">")[0].split("=")[0].strip() for line in needed]
     return {imported.get(name, name) for name in names}

@@ -44,7 +44,9 @@ def test_who_memorises_is_said() -> None:
     assert "memorise" not in said(record("a", 0.99, 0.95), record("b", 0.8, 0.6))
 
 
-@pytest.mark.parametrize(("off", "words"), [(0.01, "is known to 0.01"), (0.5, "Gaps cannot be estimated from training")])
+@pytest.mark.parametrize(
+    ("off", "words"), [(0.01, "is known to 0.01"), (0.5, "Gaps cannot be estimated from training")]
+)
 def test_whether_the_estimate_is_worth_anything(off: float, words: str) -> None:
     records = [record(str(i), 0.9, 0.5 + 0.02 * i) for i in range(12)]
     predictions = {item.id: item.gap + off * (-1) ** i for i, item in enumerate(records)}
