@@ -100,6 +100,7 @@ def loaded_after(code: str) -> set[str]:
     )
 
 
+PUBLIC, RENAMED = vars(gapscope)["__all__"], vars(gapscope)["_RENAMED"]
 HEAVY = {"torch", "numpy", "scipy", "sklearn", "pandas", "matplotlib", "jinja2", "pooch", "safetensors"}
 
 
@@ -119,20 +120,20 @@ def test_reading_records_never_loads_torch(code: str) -> None:
     assert "torch" not in loaded_after(code)
 
 
-@pytest.mark.parametrize("name", gapscope.__all__)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_loads(name: str) -> None:
     assert getattr(gapscope, name) is not None
 
 
-@pytest.mark.parametrize("name", gapscope._RENAMED)
+@pytest.mark.parametrize("name", RENAMED)
 def test_old_names_warn_and_return_the_new_object(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"is now gapscope.{gapscope._RENAMED[name]}"):
-        assert getattr(gapscope, name) is operator.attrgetter(gapscope._RENAMED[name])(gapscope)
+    with pytest.warns(DeprecationWarning, match=f"is now gapscope.{RENAMED[name]}"):
+        assert getattr(gapscope, name) is operator.attrgetter(RENAMED[name])(gapscope)
 
 
 def test_no_module_has_the_name_of_a_public_function() -> None:
     modules = {path.stem for path in SOURCE.rglob("*.py") if path.parent.name not in ("cli", "measures")}
-    functions = {name for name in gapscope.__all__ if name.islower() and callable(getattr(gapscope, name))}
+    functions = {name for name in PUBLIC if name.islower() and callable(getattr(gapscope, name))}
     assert not modules & functions
 
 

@@ -200,13 +200,20 @@ def _penalized(network: nn.Module, data: Any) -> Numbers:
     return {"value": penalty.forward_with_penalty(network.eval(), x, y)[1].item()}
 
 
+def _ranked(network: nn.Module, data: Any) -> Numbers:
+    table = gs.rank_networks({"a": network}, data, by="output_sensitivity").to_pandas()
+    return numbers(dict(table.iloc[0]))
+
+
 FUNCTIONS: dict[str, Callable[[nn.Module, Any], Numbers]] = {
     "measure": lambda n, d: gs.measure(n, d, ["loss", "accuracy", "ntk_trace"], strict=True).values(),
     "forecast_accuracy": _forecast,
     "estimate_accuracy": _estimated,
     "estimate_label_noise": _label_noise,
     "learning_curve": _curve,
-    "rank_networks": lambda n, d: numbers(gs.rank_networks({"a": n}, d, by="output_sensitivity").to_pandas().iloc[0]),
+    "rank_networks": lambda n, d: numbers(
+        dict(gs.rank_networks({"a": n}, d, by="output_sensitivity").to_pandas().iloc[0])
+    ),
     "train": _trained,
     "train_many": _trained_together,
     "Monitor": lambda n, d: gs.Monitor(d, ["loss", "ntk_trace"], n_samples=N).observe(n, 1),

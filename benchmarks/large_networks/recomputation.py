@@ -60,7 +60,8 @@ def worked(work: str, network: Any, x: Any) -> float:
     """Do one piece of work; the trace, the penalty or the loss."""
     import torch
 
-    from gapscope import GradientSimilarityPenalty, ntk_trace
+    from gapscope import GradientSimilarityPenalty
+    from gapscope.functional import ntk_trace
 
     y = torch.arange(len(x))
     if work == WORKS[0]:

@@ -30,7 +30,7 @@ from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.inspection.memoization import memo_scope
-from gapscope.inspection.validation import eager_mode, prepare
+from gapscope.inspection.validation import eager_mode, ready
 from gapscope.measures.budget import Allocation, Plan, plan_budget
 from gapscope.measures.registry import Measure, get_measure, list_measures
 from gapscope.measures.subsampling import evaluate_on_subset
@@ -89,7 +89,7 @@ def rounds(chosen: Sequence[str], take: Callable[[Sequence[str]], Any], count: i
 
 def planned_taking(network: Any, data: Any, initial: Any, chosen: Sequence[str], budget: float) -> Planned:
     """Plan once for a budget; the names that fit, and what takes some of them as planned."""
-    found, history = prepare(network, as_samples(data)), ()
+    found, history = ready(network, as_samples(data)), ()
 
     def trial(item: Measure, part: Any, given: Any) -> gs.Readings:
         share = Allocation(len(part.samples), given)

@@ -56,7 +56,7 @@ class Timed:
 
 def timed_run(batch: Batch) -> Timed:
     """Done in a worker: one run, and what its time was spent on."""
-    spent, inner = [0.0], run.scores
+    spent, inner = [0.0], run._final_scores
 
     def timed_scores(*given: Any) -> dict[str, float]:
         start = time.monotonic()
@@ -64,12 +64,12 @@ def timed_run(batch: Batch) -> Timed:
         spent[0] += time.monotonic() - start
         return found
 
-    run.scores = timed_scores
+    run._final_scores = timed_scores
     begun, processor = time.monotonic(), time.process_time()
     try:
         ((record, _),) = run_batch(batch)
     finally:
-        run.scores = inner
+        run._final_scores = inner
     if not isinstance(record, Record) or record.status != "finished" or record.unmeasured:
         raise RuntimeError(f"every run must finish and be measured: {record}")
     training = sum(float(row["seconds"]) for row in record.history)

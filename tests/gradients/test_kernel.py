@@ -111,12 +111,12 @@ def test_the_whole_jacobian_is_never_formed() -> None:
 import resource, torch
 from torch import nn
 from gapscope.base.errors import UnsupportedLayer
-from gapscope.gradients.kernel import kernel
+from gapscope.gradients.kernel import ntk_blocks
 network = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 settings = {"traced": False, "max_bytes": 2**26, "chunk_size": None}
-kernel(network, torch.randn(1, 784), None, **settings)
+ntk_blocks(network, torch.randn(1, 784), None, **settings)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-kernel(network, torch.randn(64, 784), None, **settings)
+ntk_blocks(network, torch.randn(64, 784), None, **settings)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -95,7 +95,7 @@ def test_a_pipeline_that_is_not_fitted_says_how() -> None:
 
 
 @pytest.mark.parametrize("kind", ["float", "Float64", "array"])
-def test_missing_values_name_an_imputer_and_its_result_is_taken(kind: str) -> None:
+def test_missing_values_name_an_imputer_and_its_result_is_taken(kind: Any) -> None:
     frame, labels = table()
     frame.iloc[3, 0] = float("nan")
     x: Any = frame.astype(kind) if kind != "array" else frame.to_numpy()

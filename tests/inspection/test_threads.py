@@ -48,7 +48,7 @@ def test_one_network_in_several_threads_has_its_own_numbers_and_stays_as_it_was(
     names = ["worst_case_sharpness", "input_jacobian_norm", "adaptive_sharpness", "unit_sparsity", "ntk_trace"]
     net, data = network(), samples()
     net.train()
-    net[0].eval()
+    next(net.children()).eval()
     expected = gs.measure(net, data, names).values()
     modes, hooks = [m.training for m in net.modules()], [len(m._forward_hooks) for m in net.modules()]
     for found in in_threads(*[lambda: gs.measure(net, data, names).values()] * 3):
@@ -215,6 +215,7 @@ def test_a_fair_lock_is_reentrant_and_goes_to_the_next_in_line() -> None:
 
 
 ATTENTION = nn.MultiheadAttention(2, 1, dropout=0.5)
+QUERY = torch.ones(1, 2, 2)
 DRAWS: dict[str, tuple[Callable[[], Any], bool]] = {
     "rand": (lambda: torch.rand(2), True),
     "rand of a generator": (lambda: torch.rand(2, generator=torch.Generator()), False),
@@ -223,9 +224,9 @@ DRAWS: dict[str, tuple[Callable[[], Any], bool]] = {
     "normalize": (lambda: nn.functional.normalize(torch.ones(2, 2)), False),
     "dropout layer": (lambda: nn.Dropout(0.5)(torch.ones(2)), True),
     "dropout layer, evaluation": (lambda: nn.Dropout(0.5).eval()(torch.ones(2)), False),
-    "attention": (lambda: nn.functional.scaled_dot_product_attention(*[torch.ones(1, 2, 2)] * 3), False),
+    "attention": (lambda: nn.functional.scaled_dot_product_attention(QUERY, QUERY, QUERY), False),
     "attention with dropout": (
-        lambda: nn.functional.scaled_dot_product_attention(*[torch.ones(1, 2, 2)] * 3, dropout_p=0.5), True
+        lambda: nn.functional.scaled_dot_product_attention(QUERY, QUERY, QUERY, dropout_p=0.5), True
     ),
     "attention layer": (lambda: ATTENTION.train()(*[torch.ones(1, 2, 2)] * 3), True),
     "attention layer, evaluation": (lambda: ATTENTION.eval()(*[torch.ones(1, 2, 2)] * 3), False),

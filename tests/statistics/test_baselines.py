@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 import pytest
 import torch
@@ -68,10 +70,12 @@ def test_ridge_rows_are_n_refits(data: tuple[Tensor, Tensor], method: object) ->
 def test_neighbours_are_scikit_learns(data: tuple[Tensor, Tensor], k: int) -> None:
     features, targets = feature_matrix(data[0]), data[0][:, :1] + data[0][:, 1:2]
     row = nearest_neighbours(features, targets, ks=(k,))
-    oracle = cross_val_predict(KNeighborsRegressor(n_neighbors=k), features.numpy(), targets.numpy(), cv=LeaveOneOut())
+    oracle: Any = cross_val_predict(
+        KNeighborsRegressor(n_neighbors=k), features.numpy(), targets.numpy(), cv=LeaveOneOut()
+    )
     numpy.testing.assert_allclose(row.predictions.numpy(), oracle.reshape(-1, 1))
     first = nearest_neighbours(features, data[1], ks=(1,))
-    classes = cross_val_predict(KNeighborsClassifier(1), features.numpy(), data[1].numpy(), cv=LeaveOneOut())
+    classes: Any = cross_val_predict(KNeighborsClassifier(1), features.numpy(), data[1].numpy(), cv=LeaveOneOut())
     assert first.predictions.argmax(1).tolist() == classes.tolist()
 
 

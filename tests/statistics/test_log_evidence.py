@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -21,8 +22,8 @@ def data(n: int, d: int) -> tuple[Tensor, Tensor]:
 
 
 def dense(f: Tensor, b: Tensor, alpha: float, beta: float) -> float:
-    covariance = torch.eye(len(f), dtype=torch.float64) / beta + f @ f.T / alpha
-    return float(multivariate_normal(cov=covariance.numpy()).logpdf(b[:, 0].numpy()))
+    covariance: Any = (torch.eye(len(f), dtype=torch.float64) / beta + f @ f.T / alpha).numpy()
+    return float(multivariate_normal(cov=covariance).logpdf(b[:, 0].numpy()))
 
 
 @pytest.mark.parametrize(("n", "d"), [(12, 4), (6, 9)])

@@ -87,7 +87,7 @@ def same(a: nn.Module, b: nn.Module) -> bool:
 def test_it_falls_while_nothing_is_memorised_then_rises(name: str, make: Any) -> None:
     penalty = make("auto")
     start, least, most = LIMITS[name]
-    assert penalty.automatic is not None and penalty.strength == start
+    assert isinstance(penalty.automatic, AutomaticStrength) and penalty.strength == start
     trained(0.5, [penalty], network(nn.Dropout()))
     shares, allowed, strengths = (np.array(column) for column in list(zip(*penalty.automatic.history, strict=True))[1:])
     assert strengths.min() < start < strengths.max() <= most and strengths.min() >= least
@@ -106,11 +106,11 @@ def test_it_holds_down_what_is_memorised() -> None:
 
 def test_clean_labels_may_be_learnt_that_the_untrained_network_gets_wrong() -> None:
     penalty = gs.GradientSimilarityPenalty("auto")
-    assert penalty.automatic is not None
+    assert isinstance(penalty.automatic, AutomaticStrength)
     trained(0.0, [penalty], network(), epochs=3)
     assert penalty.automatic.history[-1][2] > 0.5  # of kappa + tau, .71
     noisy = gs.GradientSimilarityPenalty("auto")
-    assert noisy.automatic is not None
+    assert isinstance(noisy.automatic, AutomaticStrength)
     trained(0.5, [noisy], network(), epochs=3)
     assert noisy.automatic.history[-1][2] < 0.2
 
@@ -151,7 +151,7 @@ def test_networks_that_people_have(name: str) -> None:
         batch = slice(start, start + 52)
         outputs, value = penalty.forward_with_penalty(net, samples.inputs[batch], samples.targets[batch])
         assert value.item() > 0 and outputs.shape[0] == 52
-    assert penalty.automatic is not None and penalty.automatic._predicted is not None
+    assert isinstance(penalty.automatic, AutomaticStrength) and penalty.automatic._predicted is not None
     with pytest.raises(InvalidInput, match=r"must be that of a network without normalisation layers.*got .*Norm"):
         make_penalty("gradient_similarity", {"strength": "auto"})(net, samples.inputs, samples.targets)
     # weights may be penalised at any strength

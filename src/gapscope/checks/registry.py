@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from gapscope.base.errors import InvalidInput, did_you_mean
 from gapscope.base.importing import import_all
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from gapscope.checks.context import Context
 
 

@@ -126,7 +126,8 @@ def _format_assessment(assessed: Mapping[Any, Any], level: float) -> list[str]:
 
 def _only_family(pool: Iterable[Record]) -> str | None:
     """Family of the pool's networks if they have one in common."""
-    families = {record.spec.get("network", {}).get("name") for record in pool if record.status == "finished"}
+    networks = [record.spec.get("network") for record in pool if record.status == "finished"]
+    families = {network.get("name") for network in networks if isinstance(network, Mapping)}
     return families.pop() if len(families) == 1 else None
 
 
