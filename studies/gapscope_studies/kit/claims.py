@@ -59,7 +59,7 @@ NO_NETWORKS: tuple[ComparisonArm, ...] = ()
 def downsample_curve(curves: Sequence[Sequence[float]], most: int = 40) -> tuple[float, ...]:
     """Mean over runs of a score along training, at no more than `most` epochs spread evenly, the last one included.
 
-    >>> short([[0.0, 0.5, 1.0], [0.0, 0.7]])
+    >>> downsample_curve([[0.0, 0.5, 1.0], [0.0, 0.7]])
     (0.0, 0.6)
     """
     shortest = min((len(curve) for curve in curves), default=0)
