@@ -79,7 +79,7 @@ def _normalization(found: Mapping[str, Any]) -> Iterator[Row]:
         times = {name: row["milliseconds"] / 1e3 for name, row in rows.items()}
         reference = times.pop("BatchNorm2d")
         said = f"BatchNorm2d, {milliseconds(reference)}"
-        yield f"normalisation, {shape}", said, _listed(times, reference), "-"
+        yield f"normalization, {shape}", said, _listed(times, reference), "-"
 
 
 # what a file holds -> how it is read; files of other kinds have tables of their own in the docs

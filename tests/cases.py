@@ -19,7 +19,7 @@ CLASSES = 3
 
 
 class GroupNormResidual(nn.Module):
-    """Two residual blocks with group normalisation, which needs no statistics of a batch."""
+    """Two residual blocks with group normalization, which needs no statistics of a batch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A clock that only goes on when it is told: tests of costs do not depend on how busy the machine is."""
+"""A clock that only continues when it is told: tests of costs do not depend on how busy the machine is."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ FACTOR = 4.0
 
 
 def relu_network() -> tuple[nn.Sequential, Samples, dict[str, torch.Tensor]]:
-    """A small convolutional ReLU network without normalisation, trained a little, its samples and initial weights."""
+    """A small convolutional ReLU network without normalization, trained a little, its samples and initial weights."""
     with torch.random.fork_rng():
         torch.manual_seed(5)
         network = nn.Sequential(

@@ -52,7 +52,7 @@ else:
 
     def checked(function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function with its arguments and its result checked, while calls are left."""
-        # an inner function is made anew at every call of the outer one, and its check with it, which takes 2 ms
+        # an inner function is recreated at every call of the outer one, and its check with it, which takes 2 ms
         if _left <= 0 and "<locals>" in function.__qualname__:
             return function
         return _counted(_typed(function))

@@ -14,7 +14,7 @@ PLANTED = 0.3
 
 
 def crossed(n: int, rng: numpy.random.Generator) -> pandas.DataFrame:
-    """Two widths, three depths, two rates, four sizes: 48 recipes, their seeds one after another."""
+    """Two widths, three depths, two rates, four sizes: 48 training configurations, their seeds one after another."""
     rows = rng.permutation(n)
     return pandas.DataFrame(
         {"hp.width": rows % 2, "hp.depth": rows // 2 % 3, "hp.rate": rows // 6 % 2, "hp.size": rows // 12 % 4}
@@ -22,7 +22,7 @@ def crossed(n: int, rng: numpy.random.Generator) -> pandas.DataFrame:
 
 
 def competition(n: int, rng: numpy.random.Generator) -> pandas.DataFrame:
-    """The hyper-parameters of the competition's networks; beyond 96 some recipes have a second seed."""
+    """The hyperparameters of the competition's networks; beyond 96 some training configurations have a second seed."""
     table = pandas.read_csv(FIXTURE)
     table = table[[name for name in table if str(name).startswith("hp.")]]
     again = rng.permutation(len(table))[: max(0, n - len(table))]
@@ -36,7 +36,7 @@ GRIDS: dict[str, Callable[[int, numpy.random.Generator], pandas.DataFrame]] = {
 
 
 def _effects(table: pandas.DataFrame, rng: numpy.random.Generator, chance: float = 1.0) -> Array:
-    """A product of random positive factors, one a hyper-parameter: interactions of every order."""
+    """A product of random positive factors, one a hyperparameter: interactions of every order."""
     total = numpy.zeros(len(table))
     for name in table:
         codes = numpy.unique(table[name].astype(str), return_inverse=True)[1]
@@ -49,9 +49,9 @@ def _effects(table: pandas.DataFrame, rng: numpy.random.Generator, chance: float
 def simulated(seed: int, n: int, grid: str) -> tuple[pandas.DataFrame, dict[str, list[str]]]:
     """A table as `leaderboard` reads it, and its measures by kind.
 
-    Kinds: "random" (noise), "copy" (hyper-parameters, growing functions, products, and all with noise), "leak" (the
-    gap itself, the test accuracy, means of the gap over networks that share hyper-parameters), "shadow" (what the
-    hyper-parameters make of the gap, with little noise: the hardest) and "planted" (partial correlation .3).
+    Kinds: "random" (noise), "copy" (hyperparameters, growing functions, products, and all with noise), "leak" (the
+    gap itself, the test accuracy, means of the gap over networks that share hyperparameters), "shadow" (what the
+    hyperparameters make of the gap, with little noise: the hardest) and "planted" (partial correlation .3).
     """
     rng = numpy.random.default_rng(seed)
     settings = GRIDS[grid](n, rng)

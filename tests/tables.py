@@ -1,4 +1,4 @@
-"""Tables as plain values, so that tests compare numbers and texts."""
+"""Tables as JSON-serializable values, so that tests compare numbers and texts."""
 
 from __future__ import annotations
 

@@ -9,14 +9,14 @@ Protocol, fixed before any of the judged runs (seeds 100 and up) was trained:
   a tenth of the labels wrong; a GPT-2 on sequences of 12 tokens from a Markov chain. LoRA of rank 8 on all linear
   layers, embeddings and head trained too. 480 sequences, 48 pairs of canaries, batches of 16, Adam, constant learning
   rate .005.
-- Memorising: 20 runs a model of 15 epochs. Counted are the runs that are flagged at all, and those flagged no later
+- Memorizing: 20 runs a model of 15 epochs. Counted are the runs that are flagged at all, and those flagged no later
   than the epoch of the least evaluation loss, on 300 fresh sequences. A run whose evaluation loss is least in the last
   epoch has not turned and counts as in time.
-- Null: 50 runs a model of 6 epochs in which coins are tossed anew after the training data are made, so that the meter
-  knows nothing of which canaries were trained, however well these are learnt. Counted are the flags; level .01.
+- Null: 50 runs a model of 6 epochs in which coins are tossed again after the training data are made, so that the meter
+  knows nothing of which canaries were trained, however well these are learned. Counted are the flags; level .01.
 - Cost: seconds of the meter by seconds of training with it, for 2,000 sequences of 64 tokens and the default 24 pairs.
 
-It goes on where it was stopped: every run is a line of the file beside `--out`.
+It continues where it was stopped: every run is a line of the file beside `--out`.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def fine_tuned(
         return meter, [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
 
 
-def memorising(kind: str, seed: int, epochs: int = 15) -> dict[str, Any]:
+def memorizing(kind: str, seed: int, epochs: int = 15) -> dict[str, Any]:
     meter, losses = fine_tuned(kind, seed, epochs)
     turned = min(range(len(losses)), key=losses.__getitem__) + 1
     gaps = {"first_visit_gap": meter.rows[-1].get("first_visit_gap"), "canary_gap": meter.rows[-1]["canary_gap"]}
@@ -177,12 +177,12 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     transformers.utils.logging.set_verbosity_error()
     if options.smallest:
-        print(json.dumps([[memorising(kind, 0, 2), null(kind, 0, 2)] for kind in KINDS], indent=1))
+        print(json.dumps([[memorizing(kind, 0, 2), null(kind, 0, 2)] for kind in KINDS], indent=1))
         return
     kept = options.out.with_suffix(".runs.jsonl")
     lines = kept.read_text().splitlines() if kept.exists() else []
     runs = dict(json.loads(line) for line in lines)
-    wanted = [(part, kind, seed) for part, seeds in ((memorising, 20), (cost, 3), (null, 50)) for kind in KINDS
+    wanted = [(part, kind, seed) for part, seeds in ((memorizing, 20), (cost, 3), (null, 50)) for kind in KINDS
               for seed in range(100, 100 + seeds)]  # fmt: skip
     for part, kind, seed in wanted:
         name = f"{part.__name__}/{kind}/{seed}"

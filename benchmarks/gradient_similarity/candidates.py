@@ -41,7 +41,7 @@ class Work:
         """A training step."""
         self.step(F.cross_entropy(self.network(self.x), self.y))
 
-    def penalised(self, penalty: Penalty, calls: int = 1) -> None:
+    def penalized(self, penalty: Penalty, calls: int = 1) -> None:
         """Training steps with a penalty that shares the forward pass."""
         for _ in range(calls):
             outputs, value = penalty.forward_with_penalty(self.network, self.x, self.y)
@@ -117,12 +117,12 @@ def penalty(work: Work) -> dict[str, Candidate]:
     lazy = ours(every=4)
     return {
         "plain": work.plain,
-        "gapscope class probe": partial(work.penalised, ours()),
-        "gapscope random signs": partial(work.penalised, ours(probe="rademacher")),
-        "gapscope class probe, every=4 (4 steps)": partial(work.penalised, lazy, 4),
-        "gapscope exact": partial(work.penalised, ours(method="exact")),
-        "batch-sum probe (Hutchinson)": partial(work.penalised, ours(probe="batch_sum")),
-        "loss gradient": partial(work.penalised, LossGradientPenalty(STRENGTH)),
+        "gapscope class probe": partial(work.penalized, ours()),
+        "gapscope random signs": partial(work.penalized, ours(probe="rademacher")),
+        "gapscope class probe, every=4 (4 steps)": partial(work.penalized, lazy, 4),
+        "gapscope exact": partial(work.penalized, ours(method="exact")),
+        "batch-sum probe (Hutchinson)": partial(work.penalized, ours(probe="batch_sum")),
+        "loss gradient": partial(work.penalized, LossGradientPenalty(STRENGTH)),
         "torch.func exact": lambda: work.step_by_torch_func(lambda jacobian: jacobian.square().sum()),
     }
 
@@ -133,8 +133,8 @@ def logdet(work: Work) -> dict[str, Candidate]:
         "plain": work.plain,
         "gapscope value, float32 gradients": lambda: ntk_logdet(work.network, work.x, dtype=None),
         "gapscope value, float64": lambda: ntk_logdet(work.network, work.x),
-        "gapscope step, log det(I + K)": partial(work.penalised, ours()),
-        "gapscope step, log det K": partial(work.penalised, ours(noise=None)),
+        "gapscope step, log det(I + K)": partial(work.penalized, ours()),
+        "gapscope step, log det K": partial(work.penalized, ours(noise=None)),
         "torch.func step, log det(I + K)": lambda: work.step_by_torch_func(_log_determinant),
     }
 

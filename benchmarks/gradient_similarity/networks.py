@@ -15,7 +15,7 @@ BLOCKS = [(16, 1)] * 3 + [(32, 2), (32, 1), (32, 1), (64, 2), (64, 1), (64, 1)]
 
 
 class Block(nn.Module):
-    """Residual block without normalisation; the branch is halved so that the signal keeps its size."""
+    """Residual block without normalization; the branch is halved so that the signal keeps its size."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def _layers(name: str) -> list[nn.Module]:
 
 
 def make(name: str, device: str) -> nn.Sequential:
-    """The network with He initialisation and small random biases, always the same."""
+    """The network with He initialization and small random biases, always the same."""
     torch.manual_seed(0)
     network = nn.Sequential(*_layers(name))
     for module in network.modules():

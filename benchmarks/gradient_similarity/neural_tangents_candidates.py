@@ -1,4 +1,4 @@
-"""neural-tangents 0.6.5 on jax 0.4.30 as a rival, with its three implementations, all compiled."""
+"""neural-tangents 0.6.5 on jax 0.4.30 as a baseline, with its three implementations, all compiled."""
 
 from __future__ import annotations
 

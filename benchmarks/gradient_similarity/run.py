@@ -3,7 +3,7 @@
     python benchmarks/gradient_similarity/run.py --task penalty --network lenet --samples 32 --out lenet.json
 
 All candidates run in one process on one thread, interleaved round by round; medians are reported as ratios to the
-first. On a CPU the clock is CPU time, on CUDA wall time between synchronisations. Numbers that two candidates share
+first. On a CPU the clock is CPU time, on CUDA wall time between synchronizations. Numbers that two candidates share
 are compared, as the largest difference relative to the largest entry. `--memory` runs each candidate in a process of
 its own instead and reports its peak memory above that of the loaded network. neural-tangents takes part where it is
 installed (`pip install 'gapscope[benchmarks]'`) and `--peers` names it.
@@ -38,11 +38,11 @@ def clock(device: str) -> Callable[[], float]:
     if device == "cpu":
         return time.process_time
 
-    def synchronised() -> float:
+    def synchronized() -> float:
         torch.cuda.synchronize()
         return time.perf_counter()
 
-    return synchronised
+    return synchronized
 
 
 def all_candidates(options: argparse.Namespace) -> tuple[str, dict[str, Candidate]]:
@@ -68,7 +68,7 @@ def warmed(found: dict[str, Candidate]) -> dict[str, Any]:
     for name in list(found):
         try:
             results[name] = found[name]()
-        except Exception as error:  # a rival that fails is part of the result
+        except Exception as error:  # a baseline that fails is part of the result
             print(f"{name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
             del found[name]
     return results

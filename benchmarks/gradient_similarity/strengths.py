@@ -2,10 +2,10 @@
 
     python benchmarks/gradient_similarity/strengths.py --out benchmarks/results/penalty_strengths.json
 
-Fashion-MNIST at 14 x 14 (means of 2 x 2 pixels) with 40 % of the labels drawn anew from the other classes, batches of
+Fashion-MNIST at 14 x 14 (means of 2 x 2 pixels) with 40 % of the labels resampled from the other classes, batches of
 64; AdamW with a learning rate of 0.002, or SGD with 0.05 and a momentum of 0.9. The seed draws the images, the wrong
 labels, the initial weights and the batches. The accuracy is that of the last epoch on 2,000 test images with right
-labels; nothing was chosen by it. Runs that the JSON file holds already are kept, so that the same command goes on.
+labels; nothing was chosen by it. Runs that the JSON file holds already are kept, so that the same command continues.
 
 "ranges" says for every network and optimizer, from means over the seeds that all of its runs share: the largest
 strength up to which no accuracy is more than .02 below that without the penalty ("harmless"), the smallest at which the

@@ -52,7 +52,7 @@ def residual(size: int, norm: Normalization) -> nn.Module:
 
 
 class Transformer(nn.Module):
-    """Two encoder layers with dropout over the rows of an image, learnt positions, the mean of all rows."""
+    """Two encoder layers with dropout over the rows of an image, learned positions, the mean of all rows."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -6,7 +6,7 @@
 ResNet-50 and ViT-B/16 at 224 pixels with 1,000 classes, BERT-base with 1,000 classes and GPT-2 with its vocabulary of
 50,257 outputs (64 tokens each), built by transformers from a config; nothing is downloaded. Sensitivity, margins and
 sparsity of the latter two are those of the part behind the embedding of tokens. Each cell, a network and a
-measure, runs in a process of its own, one thread, and is one entry of the file: a run that was stopped goes on,
+measure, runs in a process of its own, one thread, and is one entry of the file: a run that was stopped continues,
 and tries cells again that were too long.
 Seconds are of the processor (and of the clock); memory is the peak of the whole process above that of the loaded
 network. A cell that takes longer than --limit seconds of the clock, or more than --memory GiB, is stopped, and says so.

@@ -80,7 +80,7 @@ def record(spec_id: str, spec: Mapping[str, Any], rng: random.Random) -> tuple[s
 
     Args:
         spec_id: The id.
-        spec: The settings as plain values.
+        spec: The settings as JSON-serializable values.
         rng: Where numbers come from.
     """
     noise, width = spec["data"]["label_noise"], spec["network"]["options"]["width"]
@@ -105,7 +105,7 @@ def record(spec_id: str, spec: Mapping[str, Any], rng: random.Random) -> tuple[s
 
 
 def fill(folder: Path, networks: int) -> None:
-    """Write the pool; what is there already stays, so that a stopped call goes on.
+    """Write the pool; what is there already stays, so that a stopped call continues.
 
     Args:
         folder: The pool's folder.

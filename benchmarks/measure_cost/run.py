@@ -127,7 +127,7 @@ def measured(name: str, n: int, exact: bool, busy: bool) -> dict[str, Any]:
 
 
 def in_a_process(name: str, n: int, exact: bool, busy: bool) -> dict[str, Any]:
-    # started anew, not forked: a fork begins with the peak of its parent
+    # started again, not forked: a fork begins with the peak of its parent
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         return process.submit(measured, name, n, exact, busy).result()
 

@@ -102,7 +102,7 @@ def pgdl_first_place() -> list[dict[str, Any]]:
     for seed in SEEDS:
         margins, _ = CustomComplexityFinal(model, data, augment="mixup", computeOver=N, seed=seed + 1).computeMargins()
         theirs.append(float(np.mean(margins[0])))
-    note = "they mix within batches of 50, where a sample may be its own partner, and summarise by five quantiles"
+    note = "they mix within batches of 50, where a sample may be its own partner, and summarize by five quantiles"
     return [loss, _over_seeds("mixup_margin", ours, theirs, f"mean of their margins: {note}")]
 
 

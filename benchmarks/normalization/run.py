@@ -1,11 +1,11 @@
-"""Normalisation layers beside torch's BatchNorm2d: forward and backward, as ratios.
+"""Normalization layers beside torch's BatchNorm2d: forward and backward, as ratios.
 
     python benchmarks/normalization/run.py --rounds 15 --out layers.json
     python benchmarks/normalization/run.py --smallest
 
 All layers run in one process, interleaved: every round times each layer once on each shape; reported are medians and
 their ratio to BatchNorm2d on the same shape. The clock is CPU time of one thread, on CUDA wall time between
-synchronisations. Gradients by the input, gamma and beta are computed; running statistics are updated.
+synchronizations. Gradients by the input, gamma and beta are computed; running statistics are updated.
 """
 
 from __future__ import annotations

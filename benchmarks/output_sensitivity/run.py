@@ -5,7 +5,7 @@
 Per network: two forward passes (what S must cost at least), S with one draw, and the exact Jacobian norm of raw outputs
 and of probabilities on fewer samples, scaled to the same number. All candidates run in one process, interleaved,
 `--rounds` times; medians are reported. On a CPU the clock is CPU time of one thread, on CUDA wall time between
-synchronisations. Networks are untrained; inputs are uniform on [0, 1].
+synchronizations. Networks are untrained; inputs are uniform on [0, 1].
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def clock(device: str) -> Callable[[], float]:
     if device == "cpu":
         return time.process_time
 
-    def synchronised() -> float:
+    def synchronized() -> float:
         torch.cuda.synchronize()
         return time.perf_counter()
 
-    return synchronised
+    return synchronized
 
 
 def candidates(network: nn.Module, x: Tensor, few: Tensor, chunk_size: int) -> dict[str, Callable[[], Any]]:
@@ -95,7 +95,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read the options, compare, print a line a network and write the JSON file where one is named."""
+    """Read the options, compare, print a line per network and write the JSON file where one is named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
     parser.add_argument("--samples", type=int, default=2000)

@@ -79,7 +79,7 @@ def timed_run(batch: Batch) -> Timed:
 
 
 def jobs(runs: int, epochs: int, folder: Path) -> list[Batch]:
-    """One batch a run, whose specs differ in their seed."""
+    """One batch per run, whose specs differ in their seed."""
     options = RunOptions(measures=MEASURES)
     base = {
         "data": {"name": "digits", "train_size": 600}, "network": {"name": "fully_connected"},
@@ -90,7 +90,7 @@ def jobs(runs: int, epochs: int, folder: Path) -> list[Batch]:
 
 
 def shares(found: Sequence[Timed], begun: float, ended: float) -> dict[str, float]:
-    """Seconds of all workers together by what they were spent on, and the shares of the time they were held."""
+    """Seconds of all workers together by what they were spent on, and the fractions of the time they were held."""
     workers: dict[int, list[Timed]] = defaultdict(list)
     for item in found:
         workers[item.worker].append(item)

@@ -2,7 +2,7 @@
 
     python benchmarks/regression_alarms/run.py --kept DIR --out benchmarks/results/regression_alarms.json
 
-Every cell is 300 samples of California housing (standardised targets), Gaussian noise on the training targets, a fully
+Every cell is 300 samples of California housing (standardized targets), Gaussian noise on the training targets, a fully
 connected network and a seed. Both alarms watch one training with their defaults; another training leaves a tenth out.
 What is kept is the test error (mean squared, without noise, in units of the targets' variance) where each stops.
 """
@@ -56,7 +56,7 @@ def errors_of(train: gs.Samples, test: gs.Samples, seed: int, on_epoch: Any = No
 
 
 def cell(noise: float, seed: int, root: str | None) -> dict[str, Any]:
-    """Both trainings of one cell."""
+    """Both training runs of one cell."""
     train, test = samples_of(noise, seed, root)
     alarms = {name: make_alarm(name) for name in ALARMS}
     monitors = [gs.Monitor(train, [], alarm=alarm, seed=seed) for alarm in alarms.values()]
@@ -91,7 +91,7 @@ def cell(noise: float, seed: int, root: str | None) -> dict[str, Any]:
 
 
 def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mean errors a noise, and in how many trainings each alarm was raised."""
+    """Mean errors a noise, and in how many training runs each alarm was raised."""
     rows = []
     for noise in NOISES:
         part = [one for one in cells if one["noise"] == noise]

@@ -1,11 +1,11 @@
-"""Seconds a network of finished pools, and what a study of many such networks costs on 1, 8 and 64 cores or GPUs.
+"""Seconds per network of finished pools, and what a study of many such networks costs on 1, 8 and 64 cores or GPUs.
 
     python benchmarks/study_costs/run.py POOL... --out benchmarks/results/study_costs.json
 
 Reads what records and histories say of their own time by the clock: training with its scores (`history.jsonl`),
 measuring (the readings), and the rest (loading, building, writing). Means over the networks of one architecture, data
 set, number of samples and of epochs. A study of n networks on g workers takes n * seconds / g / share hours, where
-share is the part of the time that workers are busy; nothing but seconds a network is measured here.
+share is the part of the time that workers are busy; nothing but seconds per network is measured here.
 """
 
 from __future__ import annotations

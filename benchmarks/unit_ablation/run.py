@@ -3,9 +3,9 @@
     python benchmarks/unit_ablation/run.py --tail deep --samples 32 --density 0.25 --out vgg16_deep.json
 
 All candidates run in one process, interleaved, `--rounds` times; medians are reported as ratios to gapscope's. On a CPU
-the clock is CPU time of one thread, on CUDA wall time between synchronisations. The naive loop is timed for a few n and
+the clock is CPU time of one thread, on CUDA wall time between synchronizations. The naive loop is timed for a few n and
 the cached loop for some more, both scaled to all 2 (M + 1) steps; accuracies are compared at all n that were run. The
-network is untrained; the share of pooled units that are not zero (what skipping lives on) is set by the bias of the
+network is untrained; the fraction of pooled units that are not zero (what skipping lives on) is set by the bias of the
 last convolution, so that trained networks of the same density take the same time.
 """
 
@@ -65,11 +65,11 @@ def clock(device: str) -> Callable[[], float]:
     if device == "cpu":
         return time.process_time
 
-    def synchronised() -> float:
+    def synchronized() -> float:
         torch.cuda.synchronize()
         return time.perf_counter()
 
-    return synchronised
+    return synchronized
 
 
 def timed(now: Callable[[], float], function: Callable[[], Tensor]) -> tuple[float, Tensor]:

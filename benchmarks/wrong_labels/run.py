@@ -4,7 +4,7 @@
 
 Every cell is one data set, one kind of noise, one rate and one seed, with samples, network and wrong labels of its own.
 Four methods see the same labels: gapscope's (the kernel of the untrained network), gapscope's from one training of 20
-epochs in which 5 % of the samples are canaries (these are not judged), cleanlab's (five trainings, out-of-sample
+epochs in which 5 % of the samples are canaries (these are not judged), cleanlab's (five training runs, out-of-sample
 probabilities, its self-confidence ranking and its estimate of the number of errors), and the loss of one network after
 ten epochs. The area under the ROC curve (AUROC), precision where 90 % of the wrong labels are found, the
 error of the rate, and CPU seconds of one thread are kept a cell; finished cells are not run again. Needs cleanlab.
@@ -61,7 +61,7 @@ SETS = {
 
 
 def pair_wise(labels: Tensor, rate: float, n_classes: int, generator: torch.Generator) -> Tensor:
-    """A share of the labels becomes the next class."""
+    """A fraction of the labels becomes the next class."""
     chosen = torch.randperm(len(labels), generator=generator)[: round(rate * len(labels))]
     noisy = labels.clone()
     noisy[chosen] = (labels[chosen] + 1) % n_classes
@@ -146,7 +146,7 @@ def one_training(
 
 
 def five_folds(chosen: Set, samples: gs.Samples, classes: int, seed: int) -> tuple[np.ndarray, float, dict[str, float]]:
-    """cleanlab, on out-of-sample probabilities of five trainings."""
+    """cleanlab, on out-of-sample probabilities of five training runs."""
     from cleanlab.count import num_label_issues  # pyright: ignore[reportMissingImports]
     from cleanlab.rank import get_self_confidence_for_each_label  # pyright: ignore[reportMissingImports]
 

@@ -15,7 +15,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def built(name: str, *, input_shape: Any = (3, 32, 32), **options: Any) -> nn.Module:
-    """A network of gapscope's, He-initialised, its batch-norm statistics taken from noise."""
+    """A network of gapscope's, He-initialized, its batch-norm statistics taken from noise."""
     network = build_network(
         name,
         input_shape=input_shape,
@@ -118,8 +118,8 @@ class Untraceable(nn.Module):
         return self.head(self.body(x) if x.sum() < 1e6 else self.body(-x))
 
 
-def initialised(make: Callable[[], Network]) -> Network:
-    """Build with torch's default initialisation from a fixed seed, in evaluation mode."""
+def initialized(make: Callable[[], Network]) -> Network:
+    """Build with torch's default initialization from a fixed seed, in evaluation mode."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return make().eval()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ablation.some_networks import Functional, Untraceable, initialised, noise
+from ablation.some_networks import Functional, Untraceable, initialized, noise
 from gapscope.ablation.graph import TracedGraph, ancestors, crossing, descendants, extract_subgraph, trace
 
 
@@ -14,7 +14,7 @@ def traced(network: nn.Module) -> TracedGraph:
 
 
 def test_tracing_leaves_nothing_behind() -> None:
-    network = initialised(Functional)
+    network = initialized(Functional)
     network(noise(2, 1, 8, 8))
     seen, keys = network.seen, list(vars(network))
     traced(network)
@@ -22,7 +22,7 @@ def test_tracing_leaves_nothing_behind() -> None:
 
 
 def test_what_cannot_be_traced_gives_none() -> None:
-    assert trace(initialised(Untraceable)) is None
+    assert trace(initialized(Untraceable)) is None
 
     class Two(nn.Module):
         def forward(self, x: Tensor) -> dict[str, Tensor]:
@@ -32,7 +32,7 @@ def test_what_cannot_be_traced_gives_none() -> None:
 
 
 def test_labels_and_names() -> None:
-    network = initialised(Functional)
+    network = initialized(Functional)
     found = traced(network)
     labels = [found.label(node) for node in found.graph.nodes]
     assert {"first", "second", "head", "relu", "relu_1"} <= set(labels)
@@ -66,7 +66,7 @@ def test_crossing_holds_what_passes_a_cut() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.outer(self.inner(x) + 2 * x + 3 * self.constant).view(x.shape[0], -1)
 
-    network = initialised(Skips)
+    network = initialized(Skips)
     found = traced(network)
     site = found.find("inner")
     assert site is not None

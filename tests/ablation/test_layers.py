@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialised, noise
+from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
 from gapscope.ablation.graph import trace
 from gapscope.ablation.layers import default_module, default_site, producing_layer, unit_axis_behind
 from gapscope.base.errors import NotMeasurable
@@ -41,8 +41,8 @@ def test_without_convolutions_it_is_the_last_hidden_layer() -> None:
 
 
 def test_functional_activations_are_found() -> None:
-    assert default_label(initialised(Functional)) == "relu_1"
-    assert default_label(initialised(BareRelu)) == "relu"
+    assert default_label(initialized(Functional)) == "relu_1"
+    assert default_label(initialized(BareRelu)) == "relu"
 
 
 def test_behind_a_residual_sum_past_a_gate() -> None:
@@ -60,7 +60,7 @@ def test_a_last_convolution_is_the_head() -> None:
 
 
 def test_it_must_be_plain_which_activation_is_meant() -> None:
-    for network in (initialised(BareRelu), nn.Sequential(nn.Flatten(), nn.Linear(64, 2))):
+    for network in (initialized(BareRelu), nn.Sequential(nn.Flatten(), nn.Linear(64, 2))):
         with pytest.raises(NotMeasurable, match=r"could not be found by itself.*pass layers="):
             default_module(network, noise(2, 1, 8, 8))
     with pytest.raises(NotMeasurable, match="needs a hidden layer"):
@@ -69,16 +69,16 @@ def test_it_must_be_plain_which_activation_is_meant() -> None:
         default_label(nn.Sequential(nn.Flatten()))
     with pytest.raises(NotMeasurable, match=r"No activation follows the last hidden layer '0'.*layers='0'"):
         default_label(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)))
-    assert default_label(initialised(Attention)) == "relu"
+    assert default_label(initialized(Attention)) == "relu"
 
 
 def test_networks_that_cannot_be_traced_have_a_default_too() -> None:
-    assert trace(initialised(Untraceable)) is None
-    assert default_module(initialised(Untraceable), noise(2, 6)) == "body.1"
+    assert trace(initialized(Untraceable)) is None
+    assert default_module(initialized(Untraceable), noise(2, 6)) == "body.1"
 
 
 def test_units_stand_last_behind_linear_layers() -> None:
-    traced = trace(initialised(Attention))
+    traced = trace(initialized(Attention))
     assert traced is not None
     for layer, dimensions, axis in (("relu", 4, 1), ("gelu", 3, -1), ("head", 2, 1), ("norm", 3, None)):
         site = traced.find(layer)
@@ -95,7 +95,7 @@ def test_the_layer_that_makes_the_units() -> None:
             hidden = F.relu(self.wide(x))
             return self.head(hidden * self.side(hidden).sum(1, keepdim=True))
 
-    network = initialised(Net)
+    network = initialized(Net)
     traced = trace(network)
     assert traced is not None
     site = traced.find("mul")

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ablation.some_networks import built, initialised, noise
+from ablation.some_networks import built, initialized, noise
 from gapscope.ablation.margins import boundary_distances, default_layers, moment_features, quartile_features
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples
 
 
 def two_layers() -> nn.Sequential:
-    return initialised(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))).double()
+    return initialized(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))).double()
 
 
 def test_distances_and_variations_are_those_of_the_definition() -> None:
@@ -30,8 +30,8 @@ def test_distances_and_variations_are_those_of_the_definition() -> None:
 
 def test_an_activation_in_place_does_not_change_what_a_layer_returned() -> None:
     samples = Samples(noise(7, 4), torch.arange(7) % 3)
-    plain = initialised(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)))
-    in_place = initialised(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 3)))
+    plain = initialized(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)))
+    in_place = initialized(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 3)))
     for first, second in zip(
         boundary_distances(plain, samples, ["input", "0"], epsilon=0.0, chunk_size=7),
         boundary_distances(in_place, samples, ["input", "0"], epsilon=0.0, chunk_size=7),
@@ -66,7 +66,7 @@ def test_layers_that_do_not_reach_the_outputs() -> None:
 
     samples = Samples(noise(5, 4), torch.arange(5) % 3)
     with pytest.raises(NotMeasurable, match=r"margin at layer 'side' needs outputs that depend on that layer"):
-        boundary_distances(initialised(Detached), samples, ["input", "side"], epsilon=0.0, chunk_size=5)
+        boundary_distances(initialized(Detached), samples, ["input", "side"], epsilon=0.0, chunk_size=5)
     tokens = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 3))
     words = Samples(torch.tensor([[0, 1], [2, 4]]), torch.tensor([0, 1]))
     for layers in (["input", "0"], ["input"]):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ablation.some_networks import Untraceable, initialised, noise
+from ablation.some_networks import Untraceable, initialized, noise
 from gapscope.ablation.replay import ReadRecorder, passed_calls, patch_forwards, replay_forwards
 from gapscope.ablation.split import HookedSplit, ReplayedSplit, SplitNetwork, split_at
 from gapscope.base.errors import NotMeasurable
@@ -110,7 +110,7 @@ class Repeats(nn.Module):
 
 @torch.no_grad()
 def test_a_layer_that_is_called_again_is_computed_only_behind_the_cut() -> None:
-    network, x = initialised(Repeats), noise(3, 6)
+    network, x = initialized(Repeats), noise(3, 6)
     split = split_at(network, x, "cut", None)
     assert isinstance(split, ReplayedSplit)
     ours, expected = outputs_of_changed_values(network, split, "cut", x)
@@ -129,7 +129,7 @@ def test_a_layer_that_is_called_again_is_computed_only_behind_the_cut() -> None:
 
 @torch.no_grad()
 def test_a_forward_of_the_module_itself_stays() -> None:
-    network, x = initialised(Untraceable), noise(3, 6)
+    network, x = initialized(Untraceable), noise(3, 6)
     own = network.head.forward
     network.head.forward = twice = lambda input: 2 * own(input)
     split = split_at(network, x, "body", None)
@@ -198,7 +198,7 @@ def arrays() -> nn.Module:
 @pytest.mark.parametrize("network", [Remembers, opaque, arrays])
 @torch.no_grad()
 def test_what_cannot_be_handed_back_is_computed(network: Callable[[], nn.Module]) -> None:
-    built, x = initialised(network), noise(3, 6)
+    built, x = initialized(network), noise(3, 6)
     split = split_at(built, x, "cut", None)
     assert type(split) is HookedSplit
     ours, expected = outputs_of_changed_values(built, split, "cut", x)
@@ -216,7 +216,7 @@ class Chooses(nn.Module):
 
 @torch.no_grad()
 def test_other_modules_for_other_samples_are_refused() -> None:
-    split = split_at(initialised(Chooses), noise(3, 6), "cut", None)
+    split = split_at(initialized(Chooses), noise(3, 6), "cut", None)
     assert isinstance(split, ReplayedSplit)
     with pytest.raises(NotMeasurable, match="the same modules before layer 'cut' for all samples"):
         split.activations(noise(3, 6) + 100)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialised, noise
+from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
 from gapscope.ablation.graph import trace
 from gapscope.ablation.split import HookedSplit, TracedSplit, split_at
 from gapscope.ablation.summed_tail import SeparableTail, choose_tail
@@ -20,9 +20,9 @@ from gapscope.base.errors import InvalidInput, NotMeasurable
         (built("resnet18", width_multiplier=0.03), "stage2_block1.branch.conv1_relu", (3, 32, 32)),
         (built("resnet20", width_multiplier=0.3), "stage2_block1", (3, 32, 32)),
         (built("mobilenet", width_multiplier=0.03), "block5_depthwise_norm", (3, 32, 32)),
-        (initialised(Functional), "first", (1, 8, 8)),
+        (initialized(Functional), "first", (1, 8, 8)),
         (nn.Sequential(nn.Conv2d(1, 4, 3), Block(4), nn.Flatten(), nn.LazyLinear(3)).eval(), "1.first", (1, 6, 6)),
-        (initialised(Attention), "gelu", (1, 8, 8)),
+        (initialized(Attention), "gelu", (1, 8, 8)),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -42,7 +42,7 @@ def test_the_cut_network_gives_what_replacing_the_output_gives(network: Any, lay
 
 @torch.no_grad()
 def test_activations_in_place_behind_the_cut() -> None:
-    network = initialised(
+    network = initialized(
         lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.SiLU(inplace=True), nn.Flatten(), nn.Linear(64, 3))
     )
     x = noise(3, 1, 6, 6)
@@ -57,7 +57,7 @@ def test_activations_in_place_behind_the_cut() -> None:
 
 @torch.no_grad()
 def test_functional_layers_can_be_cut() -> None:
-    network, x = initialised(BareRelu), noise(3, 1, 8, 8)
+    network, x = initialized(BareRelu), noise(3, 1, 8, 8)
     split = split_at(network, x, None, None)
     assert split.label == "relu" and torch.equal(
         split.activations(x).values, network.norm(network.convolution(x)).relu()
@@ -67,7 +67,7 @@ def test_functional_layers_can_be_cut() -> None:
 
 @torch.no_grad()
 def test_a_network_that_cannot_be_traced_runs_whole() -> None:
-    network, x = initialised(Untraceable), noise(3, 6)
+    network, x = initialized(Untraceable), noise(3, 6)
     split = split_at(network, x, "body", None)
     assert isinstance(split, HookedSplit)
     source = split.all_activations(x, 2)
@@ -86,12 +86,12 @@ def test_a_trace_that_computes_something_else_is_not_used() -> None:
             hidden = self.inner(x)
             return self.head(2 * hidden if isinstance(x, Tensor) else hidden)
 
-    network, x = initialised(Lies), noise(3, 3)
+    network, x = initialized(Lies), noise(3, 3)
     assert trace(network) is not None and isinstance(split_at(network, x, "inner", None), HookedSplit)
 
 
 def test_layers_that_cannot_be_cut() -> None:
-    network, x = initialised(Functional), noise(2, 1, 8, 8)
+    network, x = initialized(Functional), noise(2, 1, 8, 8)
     with torch.no_grad():
         with pytest.raises(InvalidInput, match=r"got 'secund'. Did you mean 'second'"):
             split_at(network, x, "secund", None)
@@ -99,7 +99,7 @@ def test_layers_that_cannot_be_cut() -> None:
             split_at(network, x, "relu", None)
         with pytest.raises(InvalidInput, match=r"other than the first; layer 'first' returns \[2, 4, 8, 8\], got 4"):
             split_at(network, x, "first", 4)
-        attention, images = initialised(Attention), noise(2, 1, 8, 8)
+        attention, images = initialized(Attention), noise(2, 1, 8, 8)
         with pytest.raises(NotMeasurable, match="must return one tensor; got tuple"):
             split_at(attention, images, "attention", None)
         with pytest.raises(NotMeasurable, match=r"returns \[2, 4, 8\], and it is not plain.*unit_axis=-1"):
@@ -116,13 +116,13 @@ def test_layers_that_cannot_be_cut() -> None:
                 return self.head(self.inner(x))
 
         with pytest.raises(NotMeasurable, match="The outputs must depend on layer 'side'; they do not"):
-            split_at(initialised(Side), noise(2, 3), "side", None)
+            split_at(initialized(Side), noise(2, 3), "side", None)
         with pytest.raises(NotMeasurable, match="must take part in the forward pass"):
             split_at(attention, images, "attention.out_proj", None)
 
 
 def test_masks_follow_the_axis_of_units() -> None:
-    network, images = initialised(Attention), noise(2, 1, 8, 8)
+    network, images = initialized(Attention), noise(2, 1, 8, 8)
     with torch.no_grad():
         split = split_at(network, images, "gelu", None)
         values = split.activations(images).values

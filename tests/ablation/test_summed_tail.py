@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ablation.naive import naive_predictions
-from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialised, noise
+from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
 from gapscope.ablation.masked_tail import MaskedTail
 from gapscope.ablation.split import SplitNetwork, split_at
 from gapscope.ablation.summed_tail import SeparableTail, choose_tail, linear_cut, separates_units
@@ -45,18 +45,18 @@ CASES = {
         True,
     ),
     "dropout": (built("fully_connected", input_shape=(9,), width=9, dropout=0.5), "fc1_relu", (9,), 1, True),
-    "functional": (initialised(Functional), "second", (1, 8, 8), 1, True),
-    "functional, first": (initialised(Functional), "first", (1, 8, 8), 1, False),
+    "functional": (initialized(Functional), "second", (1, 8, 8), 1, True),
+    "functional, first": (initialized(Functional), "first", (1, 8, 8), 1, False),
     "gated block": (
-        initialised(lambda: nn.Sequential(nn.Conv2d(1, 6, 3), Block(6), nn.Flatten(), nn.Linear(96, 4))),
+        initialized(lambda: nn.Sequential(nn.Conv2d(1, 6, 3), Block(6), nn.Flatten(), nn.Linear(96, 4))),
         "1.first",
         (1, 6, 6),
         1,
         False,
     ),
-    "attention behind": (initialised(Attention), "relu", (1, 8, 8), 1, False),
-    "tokens": (initialised(Attention), "gelu", (1, 8, 8), 2, False),
-    "untraceable": (initialised(Untraceable), "body", (6,), 1, False),
+    "attention behind": (initialized(Attention), "relu", (1, 8, 8), 1, False),
+    "tokens": (initialized(Attention), "gelu", (1, 8, 8), 2, False),
+    "untraceable": (initialized(Untraceable), "body", (6,), 1, False),
     "logits": (built("fully_connected", input_shape=(9,), width=9), "output", (9,), 1, False),
 }
 
@@ -106,7 +106,7 @@ def test_the_chunk_size_has_no_effect(case: str) -> None:
 @torch.no_grad()
 def test_rows_that_tie_are_those_of_the_masked_forward_pass() -> None:
     # rows of the head come in equal pairs: every prediction is a tie, up to rounding that depends on the batch
-    network = initialised(lambda: nn.Sequential(nn.Linear(4, 30), nn.ReLU(), nn.Linear(30, 6)))
+    network = initialized(lambda: nn.Sequential(nn.Linear(4, 30), nn.ReLU(), nn.Linear(30, 6)))
     head: Any = network[2]
     head.weight[3:] = head.weight[:3]
     head.bias[3:] = head.bias[:3]
@@ -125,7 +125,7 @@ def test_rows_that_tie_are_those_of_the_masked_forward_pass() -> None:
 @torch.no_grad()
 def test_near_ties_are_settled_by_the_masked_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     # the second class repeats the first but for 1e-6 of its size: sums in another order cannot be trusted with that
-    network = initialised(lambda: nn.Sequential(nn.Linear(4, 300), nn.ReLU(), nn.Linear(300, 2)))
+    network = initialized(lambda: nn.Sequential(nn.Linear(4, 300), nn.ReLU(), nn.Linear(300, 2)))
     head: Any = network[2]
     head.weight[1] = head.weight[0] * (1 + 1e-6 * noise(300))
     head.bias[1] = head.bias[0]
@@ -143,7 +143,7 @@ def test_near_ties_are_settled_by_the_masked_forward_pass(monkeypatch: pytest.Mo
 
 @torch.no_grad()
 def test_zero_units_cost_nothing() -> None:
-    network = initialised(
+    network = initialized(
         lambda: nn.Sequential(nn.Linear(4, 40), nn.ReLU(), nn.Linear(40, 20), nn.ReLU(), nn.Linear(20, 3))
     )
     network.get_parameter("0.bias").sub_(1)
@@ -162,7 +162,7 @@ def test_zero_units_cost_nothing() -> None:
 
 @torch.no_grad()
 def test_a_dead_layer_has_one_prediction() -> None:
-    network, x = initialised(lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))), noise(6, 4)
+    network, x = initialized(lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))), noise(6, 4)
     network.get_parameter("0.bias").fill_(-100)
     split = split_at(network, x, "1", None)
     source, ranking = split.activations(x), torch.arange(5)
@@ -196,7 +196,7 @@ def test_a_linear_layer_that_something_passes_by_is_no_cut() -> None:
             hidden = self.inner(x).relu()
             return self.head(hidden + self.branch(hidden))
 
-    network, x = initialised(Around), noise(6, 5)
+    network, x = initialized(Around), noise(6, 5)
     split = split_at(network, x, "inner", None)
     cut = linear_cut(split)  # type: ignore[arg-type]
     assert cut is not None and cut.linear is network.head
@@ -211,7 +211,7 @@ def test_one_class_is_predicted_always() -> None:
 
 
 def test_functional_activation_as_default_layer() -> None:
-    network, x = initialised(BareRelu), noise(5, 1, 8, 8)
+    network, x = initialized(BareRelu), noise(5, 1, 8, 8)
     with torch.no_grad():
         split = split_at(network, x, None, None)
         source = split.activations(x)

@@ -1,4 +1,4 @@
-"""Files exist whole or not at all; JSON stays standard."""
+"""Files exist atomically; JSON stays standard."""
 
 from __future__ import annotations
 

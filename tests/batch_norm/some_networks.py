@@ -1,4 +1,4 @@
-"""Networks and data that the tests of normalisation share."""
+"""Networks and data that the tests of normalization share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def images(n: int = 40, seed: int = 0, dtype: torch.dtype = torch.float64) -> Sa
 
 
 class Residual(nn.Module):
-    """A residual network whose second normalisation is fed by a convolution and whose last one by a sum."""
+    """A residual network whose second normalization is fed by a convolution and whose last one by a sum."""
 
     def __init__(self) -> None:
         super().__init__()

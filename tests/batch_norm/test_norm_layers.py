@@ -1,4 +1,4 @@
-"""Which layers normalise, in which order, and what feeds them."""
+"""Which layers normalize, in which order, and what feeds them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order,
 
 
 class NormWithActivation(nn.BatchNorm1d):
-    """As in some model collections: a subclass that does more than normalise."""
+    """As in some model collections: a subclass that does more than normalize."""
 
 
 def test_kinds_that_count() -> None:
@@ -30,7 +30,7 @@ def test_kinds_that_count() -> None:
 def test_errors_name_what_is_there() -> None:
     with pytest.raises(InvalidInput, match=r"got '01'\. Did you mean '1'|got '01'"):
         batch_norm_layers(plain(), ["01"])
-    with pytest.raises(NotMeasurable, match=r"must hold normalisation layers \(BatchNorm1d.*it holds none"):
+    with pytest.raises(NotMeasurable, match=r"must hold normalization layers \(BatchNorm1d.*it holds none"):
         batch_norm_layers(nn.Linear(2, 2))
     with pytest.raises(InvalidInput, match="Layer '0' must keep running statistics"):
         batch_norm_layers(nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False)))

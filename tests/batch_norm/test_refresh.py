@@ -117,7 +117,7 @@ def test_batch_norm_layers_can_be_named() -> None:
     refresh_population(network, images(), layers=["4"])
     changed = [name for name, value in statistics(network).items() if not torch.equal(value, before[name])]
     assert changed == ["4.running_mean", "4.running_var"]
-    with pytest.raises(NotMeasurable, match=r"must hold normalisation layers \(PopulationNorm1d"):
+    with pytest.raises(NotMeasurable, match=r"must hold normalization layers \(PopulationNorm1d"):
         refresh_population(network, images())
 
 

@@ -1,4 +1,4 @@
-"""Swapping kinds of normalisation: the evaluation function is kept, or it is said why not."""
+"""Swapping kinds of normalization: the evaluation function is kept, or it is said why not."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_zero_gamma_is_no_obstacle(kind: str) -> None:
         torch.testing.assert_close(swapped(x), network(x))
 
 
-def test_the_length_takes_the_place_of_gamma_in_weight_normalised_mean_only() -> None:
+def test_the_length_takes_the_place_of_gamma_in_weight_normalized_mean_only() -> None:
     network: Any = warmed_up(plain())
     x = images(9).inputs
     swapped: Any = replace_batch_norm(network, "mean_only", weight_norm=True, inputs=x)
@@ -117,7 +117,7 @@ def test_a_layer_without_a_feeder_is_refused_or_left() -> None:
     [
         (nn.BatchNorm1d(3, track_running_stats=False), "population", "it keeps no running statistics"),
         (nn.BatchNorm1d(3, affine=False), "mean_only", "it has no gamma and beta, into which 'mean_only'"),
-        (nn.SyncBatchNorm(3), "population", "a SyncBatchNorm may do more than normalise"),
+        (nn.SyncBatchNorm(3), "population", "a SyncBatchNorm may do more than normalize"),
     ],
 )
 def test_where_it_cannot(layer: nn.Module, kind: str, reason: str) -> None:
@@ -134,7 +134,7 @@ def test_affine_false_is_fine_where_the_state_is_the_same() -> None:
 
 
 class Shared(nn.Module):
-    """A convolution whose output is normalised, and used as it is too."""
+    """A convolution whose output is normalized, and used as it is too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,10 +161,10 @@ def test_errors() -> None:
     with pytest.raises(InvalidInput, match=r"GhostBatchNorm2d has no option 'ghostsize'. Did you mean 'ghost_size'"):
         replace_batch_norm(network, "ghost", ghostsize=3)
     with pytest.raises(
-        InvalidInput, match="layers must name batch-normalisation layers of the network: '1', '4', '8'; got '3'"
+        InvalidInput, match="layers must name batch-normalization layers of the network: '1', '4', '8'; got '3'"
     ):
         replace_batch_norm(network, "ghost", layers=["3"])
-    with pytest.raises(NotMeasurable, match="must hold batch-normalisation layers; it holds none"):
+    with pytest.raises(NotMeasurable, match="must hold batch-normalization layers; it holds none"):
         replace_batch_norm(nn.Linear(2, 2), "ghost")
 
 

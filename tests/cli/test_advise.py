@@ -66,7 +66,7 @@ def test_prints_json(networks: dict[bool, Path]) -> None:
 @pytest.mark.parametrize(
     ("batch_norm", "options", "message"),
     [
-        (False, (), "The network must hold normalisation layers"),
+        (False, (), "The network must hold normalization layers"),
         (True, ("--dropout-before", "fc"), "must name layers of the network; got 'fc'. Did you mean"),
     ],
 )

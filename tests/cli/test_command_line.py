@@ -95,7 +95,7 @@ def test_a_stopped_run_says_that_it_goes_on(tmp_path: Path, number: signal.Signa
         stopper.join()
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert done.returncode == 130 and "run the same command again to go on" in done.stderr
+    assert done.returncode == 130 and "run the same command again to continue" in done.stderr
 
 
 @pytest.mark.slow
@@ -116,7 +116,7 @@ def test_a_stopped_process_with_workers_says_that_it_goes_on(tmp_path: Path, num
         told = process.communicate(timeout=300)[1]
     finally:
         process.kill()
-    assert process.returncode == 130 and "run the same command again to go on" in told and "Traceback" not in told
+    assert process.returncode == 130 and "run the same command again to continue" in told and "Traceback" not in told
 
 
 def test_a_report_is_written(pool: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_network_is_answered_at_once(factory: str) -> None:
     assert "expect " in done.output and "on new data like the training data" in done.output
     told = CliRunner().invoke(app, ["estimate", "--json", f"{factory}:digits", "--label-noise", "0"])
     answer = json.loads(told.stdout)[0]
-    assert answer["like_training"] == answer["clean"] and answer["initial"] == "drawn anew"
+    assert answer["like_training"] == answer["clean"] and answer["initial"] == "resampled"
 
 
 def test_a_refusal_says_why_and_ends_with_2(factory: str) -> None:

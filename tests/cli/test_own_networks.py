@@ -173,7 +173,7 @@ def another():
 
 @pytest.fixture
 def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Files of torch.save, as own trainings leave them, and `my_loader` that reads them."""
+    """Files of torch.save, as own training runs leave them, and `my_loader` that reads them."""
     import sys
 
     (tmp_path / "my_loader.py").write_text(LOADER)

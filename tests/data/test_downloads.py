@@ -96,7 +96,7 @@ def test_a_later_call_goes_on_where_the_last_one_gave_up(mnist: Server, official
         fetch(mnist, tmp_path)
     assert str(caught.value) == (
         f"The download of {mnist.url}/{name} broke off after 50,000 bytes (ProtocolError); what arrived is kept. "
-        "Run the same command again to go on, or name another server with --base-url."
+        "Run the same command again to continue, or name another server with --base-url."
     )
     assert [path.name for path in tmp_path.iterdir()] == [f"{name}.part"]
     mnist.requests.clear()
@@ -190,7 +190,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(mnist: Server, tmp_path: P
 @pytest.mark.parametrize(
     ("breaks", "ranges", "most"),
     [
-        ([50_000, 60_000] * 50, False, 8),  # it begins anew each time, and breaks off in turn
+        ([50_000, 60_000] * 50, False, 8),  # it begins again each time, and breaks off in turn
         ([1] * 200, True, 4),  # a byte a request
         ([20_000] * 200, True, 8),  # slow, but honest: it arrives
     ],

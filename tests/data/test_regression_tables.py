@@ -50,7 +50,7 @@ def test_sizes_and_published_statistics(
     assert float(targets.max()) == pytest.approx(high, rel=1e-6)
 
 
-def test_inputs_are_standardised_on_the_training_rows_alone(data_root: Path) -> None:
+def test_inputs_are_standardized_on_the_training_rows_alone(data_root: Path) -> None:
     problem = load_table(CONCRETE, data_root)
     train = problem.train.inputs.double()
     assert train.mean(0).abs().max() < 1e-6

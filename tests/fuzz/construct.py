@@ -34,7 +34,7 @@ class Construct:
         refused: Whether it mixes samples, draws random numbers or hides its parameters, so that measures must refuse a
             network with it.
         constant_mix: Whether no gradient flows through what is mixed or drawn, so that the batch as it was run has
-            gradients of single samples, which is what the penalty takes.
+            gradients of individual samples, which is what the penalty takes.
     """
 
     build: Callable[[Sizes], nn.Module]

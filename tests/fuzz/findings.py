@@ -41,7 +41,7 @@ FINDINGS = {
         )
     ),
     "W2 checked while the gradient was zero": Finding(
-        (("linear", "zero-initialised branch before a weight used twice"),)
+        (("linear", "zero-initialized branch before a weight used twice"),)
     ),
     "W2 checked while the gradient was tiny": Finding(
         (("linear", "tiny layer scale before a weight used twice"),), dtype=torch.float32
@@ -71,7 +71,7 @@ FINDINGS = {
     "W8 tolerance of half precision": Finding(
         (("layer also used by its weight",),), head="mean of the places", dtype=torch.bfloat16, seed=1
     ),
-    "W14 not a number where it must be refused": Finding((("linear", "standardised over the batch"),)),
+    "W14 not a number where it must be refused": Finding((("linear", "standardized over the batch"),)),
     "C1 scalar parameters": Finding((("linear", "scalar scale"), ("linear", "scalar temperature of a softmax"))),
     "C1 scalar parameter at the output": Finding((("linear",),), head="cosines with a scalar scale"),
     "C2 no called layer owns parameters": Finding(
@@ -86,7 +86,7 @@ FINDINGS = {
     "C3 sizes that coincide": Finding(
         (
             ("linear", "recurrent layers with their first state given"),
-            ("linear", "attention with learnt keys and a mask of places"),
+            ("linear", "attention with learned keys and a mask of places"),
             ("linear", "positions returned by a module"),
             ("linear", "packed sequences"),
         )

@@ -22,7 +22,7 @@ def _seeded(seed: int, dtype: torch.dtype) -> Iterator[None]:
     before = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        # bfloat16 has no initialisation of its own in every layer
+        # bfloat16 has no initialization of its own in every layer
         torch.set_default_dtype(torch.float32 if dtype == torch.bfloat16 else dtype)
         try:
             yield
@@ -69,7 +69,7 @@ class Sentence:
         head: Name of its read-out.
         alias: Whether its first part has a second name.
         dtype: Precision in which it is measured.
-        chunk_size: Samples a chunk for measures that take their batch in chunks; None for their own choice.
+        chunk_size: Samples per chunk for measures that take their batch in chunks; None for their own choice.
     """
 
     seed: int

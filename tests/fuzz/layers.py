@@ -178,7 +178,7 @@ def _cross_attention(s: Sizes) -> nn.Module:
     return Wrapped(lambda net, x: net.layer(x, net.keys(x), x.tanh())[0], layer=layer, keys=linear(s))
 
 
-@construct("attention with learnt keys and a mask of places", "C3")
+@construct("attention with learned keys and a mask of places", "C3")
 def _attention_extra_keys(s: Sizes) -> nn.Module:
     layer = _attention_layer(s, batch_first=True, add_bias_kv=True)
     return Wrapped(lambda net, x: net.layer(x, x, x, attn_mask=causal(x), need_weights=False)[0], layer=layer)

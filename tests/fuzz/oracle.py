@@ -186,7 +186,7 @@ def _measured(case: Sentence, network: nn.Module, right: Truth) -> Questions:
     }
 
 
-def _penalised(case: Sentence, network: nn.Module, right: Truth) -> Questions:
+def _penalized(case: Sentence, network: nn.Module, right: Truth) -> Questions:
     """The same for the penalty: its value, its gradient and the outputs that it shares with the loss, in one row."""
     x = case.inputs()
     if right.trace is None or right.logdet is None or right.probed is None:
@@ -222,7 +222,7 @@ def _rounding(case: Sentence, network: nn.Module, name: str, right: Tensor) -> f
     if case.dtype == torch.float64:
         return 0.0
     plain = truth(case, network, case.dtype)
-    rounded = (_measured(case, network, plain) | _penalised(case, network, plain))[name][1]
+    rounded = (_measured(case, network, plain) | _penalized(case, network, plain))[name][1]
     network(case.inputs())
     return _difference(rounded, right)
 
@@ -317,7 +317,7 @@ def _mixed(case: Sentence) -> list[str]:
     if not case.second_order:
         return found
     penalty = penalty_of_the_batch_as_run(case, training=False)
-    # It may refuse as well, where one of the other constructs sends a parameter one backward pass a sample.
+    # It may refuse as well, where one of the other constructs sends a parameter one backward pass per sample.
     return found + [problem for problem in penalty if "do not add up to the gradient of the batch" not in problem]
 
 
@@ -336,7 +336,7 @@ def problems(case: Sentence, *, moved: bool = True) -> list[str]:
             found += _answered(case, network, time, _some(_measured(case, network, right), share, drawn))
         found += [f"trace left{time}: {name}" for name in changed]
         with leaves_no_trace(network) as changed:
-            found += _answered(case, network, time, _some(_penalised(case, network, right), share, drawn))
+            found += _answered(case, network, time, _some(_penalized(case, network, right), share, drawn))
         found += [f"trace left by the penalty{time}: {name}" for name in changed]
         if found or not moved:
             break

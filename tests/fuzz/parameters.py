@@ -100,7 +100,7 @@ def _tiny_scale(s: Sizes) -> nn.Module:
     return Wrapped(forward, layer=nn.Linear(s.features, s.features), scale=scale)
 
 
-@construct("zero-initialised branch before a weight used twice", "W2")
+@construct("zero-initialized branch before a weight used twice", "W2")
 def _zero_branch(s: Sizes) -> nn.Module:
     def forward(net: Any, x: Tensor) -> Tensor:
         return x + net.out(F.linear(net.layer(x).tanh(), net.layer.weight.T))
@@ -110,7 +110,7 @@ def _zero_branch(s: Sizes) -> nn.Module:
     return Wrapped(forward, layer=nn.Linear(s.features, s.features), out=out)
 
 
-@construct("learnt positions")
+@construct("learned positions")
 def _positions(s: Sizes) -> nn.Module:
     table = nn.Parameter(torch.randn(s.places, s.features))
     return Wrapped(lambda net, x: net.layer(x + net.table), layer=linear(s), table=table)

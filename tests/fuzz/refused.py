@@ -28,8 +28,8 @@ def _always_dropout(s: Sizes) -> nn.Module:
     return Wrapped(lambda net, x: F.dropout(net.layer(x), 0.5, training=True), layer=linear(s))
 
 
-@construct("standardised over the batch", "W14", refused=True)
-def _batch_standardised(s: Sizes) -> nn.Module:
+@construct("standardized over the batch", "W14", refused=True)
+def _batch_standardized(s: Sizes) -> nn.Module:
     def forward(net: Any, x: Tensor) -> Tensor:
         h = net.layer(x)
         return (h - h.mean(0)) / (h.std(0) + 1)

@@ -76,7 +76,7 @@ def _no_check(patch: Patch) -> None:
 def _vmap_of_derivatives(
     repeated: per_sample._ReplayableCall, gradients: Sequence[Tensor], *, create_graph: bool
 ) -> list[Tensor]:
-    """The derivatives themselves vectorised, not the forward pass alone: torch loses the second one of layer_norm."""
+    """The derivatives themselves vectorized, not the forward pass alone: torch loses the second one of layer_norm."""
 
     def of_one(leaves: Sequence[Any], parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
         pull: Any = vjp(lambda *sources: repeated.own_outputs(leaves, sources), *repeated.sources)[1]

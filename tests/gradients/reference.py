@@ -170,7 +170,7 @@ class OwnLayerNorm(nn.Module):
 
 
 class ChannelNorm(nn.LayerNorm):
-    """As in ConvNeXt: a subclass that normalises over channels."""
+    """As in ConvNeXt: a subclass that normalizes over channels."""
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input.movedim(1, -1)).movedim(-1, 1)

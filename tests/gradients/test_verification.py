@@ -38,7 +38,7 @@ def tied(net: Any, x: Tensor) -> Tensor:
     return net.head(F.linear(torch.tanh(net.layer(x)), net.layer.weight.T))
 
 
-def test_a_zero_initialised_head_hides_nothing() -> None:
+def test_a_zero_initialized_head_hides_nothing() -> None:
     network = Wrapped(tied, layer=nn.Linear(4, 6), head=nn.Linear(4, 3)).double()
     x = torch.randn(5, 4, dtype=torch.float64)
     nn.init.zeros_(network.get_parameter("head.weight"))
@@ -117,7 +117,7 @@ def test_what_no_faster_way_follows_is_right_and_said_once() -> None:
     x = torch.randn(4, 3, dtype=torch.float64)
     penalty = GradientSimilarityPenalty(1.0, method="exact", reduction="sum")
     with pytest.warns(
-        SlowGradients, match=r"by mixer are computed one backward pass a sample.*requires_grad_\(False\)"
+        SlowGradients, match=r"by mixer are computed one backward pass per sample.*requires_grad_\(False\)"
     ):
         outputs, value = penalty.forward_with_penalty(network, x)
     parameters = list(network.parameters())
@@ -128,7 +128,7 @@ def test_what_no_faster_way_follows_is_right_and_said_once() -> None:
     penalty(network, x)
 
 
-def test_mixing_behind_a_zero_initialised_head_is_refused() -> None:
+def test_mixing_behind_a_zero_initialized_head_is_refused() -> None:
     network = Wrapped(
         lambda net, x: net.head(torch.tanh(net.layer(x)).flip(0)), layer=nn.Linear(3, 4), head=nn.Linear(4, 2)
     )
@@ -137,7 +137,7 @@ def test_mixing_behind_a_zero_initialised_head_is_refused() -> None:
         verify(*record_forward(network, torch.randn(4, 3)))
 
 
-def test_standardisation_over_the_batch_is_refused() -> None:
+def test_standardization_over_the_batch_is_refused() -> None:
     """A batch of one has no standard deviation: what is not a number must not pass."""
 
     def forward(net: Any, x: Tensor) -> Tensor:

@@ -17,12 +17,12 @@ X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(20) % 2
 
 
-def _penalised(network: Any, x: Tensor) -> Any:
+def _penalized(network: Any, x: Tensor) -> Any:
     return gs.GradientSimilarityPenalty(0.1).forward_with_penalty(network, x)
 
 
 VERBS: dict[str, Callable[[Any, Tensor], Any]] = {
-    "penalty": _penalised,
+    "penalty": _penalized,
     "ntk_trace": gs.functional.ntk_trace,
     "input_jacobian_norm": gs.functional.input_jacobian_norm,
     "output_sensitivity": gs.functional.output_sensitivity,

@@ -1,4 +1,4 @@
-"""How many samples a pass may take."""
+"""How many samples per pass may take."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_large_inputs_pay_one_sample_and_scarce_memory_makes_small_chunks(monkey
     assert network.seen == [1, 512, 88]
     monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 2**22)
     network.seen.clear()
-    scarce = network_outputs(network, x)  # 8,000 bytes a sample: 131 of them, so 128
+    scarce = network_outputs(network, x)  # 8,000 bytes per sample: 131 of them, so 128
     assert network.seen == [1, 128, 128, 128, 128, 88]
     torch.testing.assert_close(plenty, scarce)
     network.seen.clear()

@@ -175,7 +175,7 @@ def test_outputs_with_positions_have_a_loss_and_an_accuracy(channels_first: bool
     assert readings["loss"].value == pytest.approx(F.cross_entropy(logits, y).item(), rel=1e-5)
     right = (logits.argmax(1) == y)[y != -100].double().mean().item()
     assert readings["accuracy"].value == pytest.approx(right)
-    assert readings.unmeasured["unit_sparsity"].startswith("needs one label a sample")
+    assert readings.unmeasured["unit_sparsity"].startswith("needs one label per sample")
     # 3 * 4 * 5 outputs, each with its 3 x 3 patch and a bias
     patches = F.unfold(x, 3, padding=1).square().sum()
     assert readings["ntk_trace"].value == pytest.approx(3 * (patches.item() + 20 * 20), rel=1e-5)

@@ -33,7 +33,7 @@ def make_data() -> TensorDataset:
 
 
 class Module(pl.LightningModule):
-    """A network with batch normalisation and dropout, as a LightningModule and as its part `net`."""
+    """A network with batch normalization and dropout, as a LightningModule and as its part `net`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ def test_wrong_labels_are_told_after_a_fit_and_after_a_resumed_one(tmp_path: Pat
     assert float((again.indices[: int(wrong.sum())] < 12).double().mean()) > 0.8
 
 
-class Penalised(Module):
+class Penalized(Module):
     """The module with a penalty in its training step."""
 
     def __init__(self, penalty: GradientSimilarityPenalty) -> None:
@@ -182,7 +182,7 @@ def test_a_resumed_fit_goes_on_with_the_state_of_the_penalty(tmp_path: Path) -> 
             max_epochs=epochs, accelerator="cpu", callbacks=[PenaltyCallback(penalty)], default_root_dir=tmp_path,
             logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
         )  # fmt: skip
-        trainer.fit(Penalised(penalty), DataLoader(make_data(), batch_size=16), ckpt_path=resume)
+        trainer.fit(Penalized(penalty), DataLoader(make_data(), batch_size=16), ckpt_path=resume)
         return trainer, penalty
 
     fitted(1)[0].save_checkpoint(tmp_path / "one.ckpt")

@@ -102,13 +102,13 @@ def test_margins_and_rivals_by_hand() -> None:
     alarm = CanaryAlarm(canaries, restore=False)
     alarm.watching(torch.arange(4))
     false = torch.isin(torch.arange(4), canaries.positions)
-    looks = [[2.0, 1.0, 0.0], [0.0, 5.0, 6.0], [1.0, 0.0, 3.0]]  # margins of class 0: 1, -6, -2; rivals 1, 2, 2
+    looks = [[2.0, 1.0, 0.0], [0.0, 5.0, 6.0], [1.0, 0.0, 3.0]]  # margins of class 0: 1, -6, -2; baselines 1, 2, 2
     for epoch, row in enumerate(looks, start=1):
         alarm.update(torch.tensor([row] * 4, dtype=torch.float64), labels, false, epoch)
     seen = alarm.watched_labels()
     assert torch.allclose(seen.margins, torch.full((4,), -7 / 3, dtype=torch.float64))
     assert seen.rivals.tolist() == [2] * 4 and torch.equal(seen.is_canary, false)
-    canaries.restore()  # what is learnt from here on says nothing of wrong labels
+    canaries.restore()  # what is learned from here on says nothing of wrong labels
     alarm.update(torch.zeros(4, 3, dtype=torch.float64), labels, false, 4)
     assert torch.equal(alarm.margins, seen.margins)
 

@@ -1,4 +1,4 @@
-"""The bound of the share of wrong labels, where it is known in closed form."""
+"""The bound of the fraction of wrong labels, where it is known in closed form."""
 
 from __future__ import annotations
 

@@ -10,5 +10,5 @@ import pytest
 
 @pytest.fixture(scope="session")
 def pgdl() -> pandas.DataFrame:
-    """CIFAR-10 networks of the PGDL competition, task 1: gap, hyper-parameters (hp.*), measures (m.*)."""
+    """CIFAR-10 networks of the PGDL competition, task 1: gap, hyperparameters (hp.*), measures (m.*)."""
     return pandas.read_csv(Path(__file__).parents[1] / "fixtures" / "pgdl_task1_v4.csv")

@@ -108,7 +108,7 @@ def test_measures_with_evidence_vote_in_the_direction_that_they_have_there() -> 
     assert found.order()[0] == max(losses, key=lambda name: losses[name])
     row = judged.row("loss").partial
     said = f"loss: r {row.value:.2f} [{row.low:.2f}, {row.high:.2f}], p {row.p:.3f}. Beside them the size: r"
-    assert found.verdict[0].startswith("Evidence at equal hyper-parameters in 42 networks whose gap is known: " + said)
+    assert found.verdict[0].startswith("Evidence at equal hyperparameters in 42 networks whose gap is known: " + said)
     assert "; a random measure: r" in found.verdict[0]
     assert gs.Comparison.from_json(found.to_json()).verdict == found.verdict
 

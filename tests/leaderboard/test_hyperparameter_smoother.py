@@ -1,4 +1,4 @@
-"""Residuals given hyper-parameters against fits that really leave recipes out."""
+"""Residuals given hyperparameters against fits that really leave training configurations out."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ def test_history_has_the_reference_scores(board: gs.Leaderboard) -> None:
 
 def test_only_the_best_measure_says_more_than_the_hyperparameters(board: gs.Leaderboard) -> None:
     assert [row.measure for row in board.trusted] == ["m.rbf"]
-    assert board.verdict[0].startswith("1 of 3 measures say more of the gap than the hyper-parameters do: rbf.")
+    assert board.verdict[0].startswith("1 of 3 measures say more of the gap than the hyperparameters do: rbf.")
     assert "wcv, smoothness_gap" in board.verdict[1]
-    assert board.row("vc_dim").why.startswith("it is fixed by the hyper-parameters: it never changes with hp.dropout_p")
+    assert board.row("vc_dim").why.startswith("it is fixed by the hyperparameters: it never changes with hp.dropout_p")
     assert board.row(RANDOM).verdict == "no evidence" and board.row(RANDOM).role == "random"
 
 
@@ -122,11 +122,11 @@ def test_verdicts_in_words() -> None:
     assert judged(partial=strong, kendall=weak, **facts)[0] == "evidence"
     assert "smaller gap at equal" in judged(partial=Score(value=-0.4, p=0.01), kendall=weak, **facts)[1]
     for given, why in (
-        ({"recipes": 5}, "5 recipes are too few; 12 at least"),
+        ({"recipes": 5}, "5 training configurations are too few; 12 at least"),
         ({"fixed": "it is fixed"}, "it is fixed"),
         ({"kendall": Score(value=-0.97, p=0.01)}, "it orders networks as the gap itself does (tau -0.97)"),
-        ({"hyperparameters": 0}, "the table names no hyper-parameters"),
-        ({"partial": weak, "kendall": strong}, "no more than hyper-parameters tell already"),
+        ({"hyperparameters": 0}, "the table names no hyperparameters"),
+        ({"partial": weak, "kendall": strong}, "no more than hyperparameters tell already"),
         ({"partial": weak}, "it does not go with the gap"),
     ):
         changed: dict[str, Any] = {"partial": strong, "kendall": weak} | facts | given
@@ -161,7 +161,7 @@ def test_of_many_networks_whole_recipes_are_judged(pgdl: pandas.DataFrame) -> No
     thrice["gap"] += numpy.random.default_rng(0).normal(size=len(thrice)) / 1000
     found = gs.rank_measures(thrice, measures=["m.rbf"], n_permutations=20, n_bootstrap=20, most_networks=100)
     assert found.networks == 99 and found.recipes == 33 and found.drawn_from == 288
-    assert found.facts.startswith("99 networks drawn from 288, 33 recipes")
+    assert found.facts.startswith("99 networks drawn from 288, 33 training configurations")
     assert gs.Leaderboard.from_json(found.to_json()).drawn_from == 288
     with pytest.raises(InvalidInput, match="most_networks"):
         gs.rank_measures(thrice, most_networks=2)

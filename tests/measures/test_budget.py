@@ -124,7 +124,10 @@ def test_what_a_pass_costs_whatever_its_size_does_not_count_for_every_sample(clo
     assert planning._cost(item, found, {}, take, 1.0).a_sample < 5e-4  # .02 / 160 + 1e-5, and .002 of ten samples
     assert tried == [10, 10, 40, 40, 160, 160]
     tried.clear()
-    assert planning._cost(item, found, {}, take, 0.1).a_sample > 2e-3 and tried == [10, 10]  # more would be too dear
+    assert planning._cost(item, found, {}, take, 0.1).a_sample > 2e-3 and tried == [
+        10,
+        10,
+    ]  # more would be too expensive
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def take(item: Measure, network: nn.Module, samples: Samples, **given: Any) -> R
 
 @cache
 def expected(name: str, dtype: torch.dtype = torch.float32) -> Readings:
-    """What one call gave, once for all tests: each of them takes the measure anew in its own way beside it."""
+    """What one call gave, once for all tests: each of them takes the measure again in its own way beside it."""
     return take(MEASURES[name], copy.deepcopy(NETWORK).to(dtype), some_samples(dtype))
 
 

@@ -76,7 +76,7 @@ def test_says_before_training_what_the_data_allow() -> None:
     assert 0.85 < found.accuracy < 1  # fully connected networks trained on 300 of these digits reach .90 to .95
     shuffled = samples.targets[torch.randperm(300, generator=torch.Generator().manual_seed(1))]
     nothing = kernel_leave_one_out(network, samples.inputs, shuffled)
-    assert nothing.accuracy < 0.2 and nothing.explained < 0.05  # labels without meaning are not learnt
+    assert nothing.accuracy < 0.2 and nothing.explained < 0.05  # labels without meaning are not learned
 
 
 def test_landmarks_are_near_the_exact_answer() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ablation.some_networks import built, initialised, noise
+from ablation.some_networks import built, initialized, noise
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.measures.margin_signature import FEATURES, TAPS, margin_signature
 from gapscope.measures.measurement import measure
@@ -20,7 +20,7 @@ def labels_of(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def test_on_a_linear_network_margins_are_exact_distances() -> None:
-    network = initialised(lambda: nn.Linear(5, 4)).double()
+    network = initialized(lambda: nn.Linear(5, 4)).double()
     x = noise(40, 5, dtype=torch.float64)
     y = labels_of(network, x)
     found = margin_signature(network, x, y, normalize="none", epsilon=0.0)
@@ -35,23 +35,23 @@ def test_on_a_linear_network_margins_are_exact_distances() -> None:
         assert new[label].item() == pytest.approx(new[second].item(), abs=1e-13)
 
 
-def test_features_are_those_of_the_normalised_margins() -> None:
-    network = initialised(lambda: nn.Linear(3, 2)).double()
+def test_features_are_those_of_the_normalized_margins() -> None:
+    network = initialized(lambda: nn.Linear(3, 2)).double()
     x = noise(50, 3, dtype=torch.float64)
     y = torch.arange(50) % 2
     outputs, weight = network(x).detach(), network.weight.detach()
     distances = (outputs[:, 0] - outputs[:, 1]) * (1 - 2 * y) / (weight[0] - weight[1]).norm()
-    normalised = (distances[distances > 0] / x.var(0, correction=0).sum().sqrt()).numpy()
+    normalized = (distances[distances > 0] / x.var(0, correction=0).sum().sqrt()).numpy()
     found = margin_signature(network, x, y, epsilon=0.0, log=False)
-    low, mid, high = numpy.quantile(normalised, [0.25, 0.5, 0.75])
+    low, mid, high = numpy.quantile(normalized, [0.25, 0.5, 0.75])
     reach = 1.5 * (high - low)
-    inside = normalised[(normalised >= low - reach) & (normalised <= high + reach)]
+    inside = normalized[(normalized >= low - reach) & (normalized <= high + reach)]
     expected = [inside.min(), low, mid, high, inside.max()]
     assert found.signature[0].tolist() == pytest.approx(expected, rel=1e-12)
     assert margin_signature(network, x, y, epsilon=0.0).signature[0].tolist() == pytest.approx(numpy.log(expected))
     moments = margin_signature(network, x, y, epsilon=0.0, features="moments", log=False).signature[0]
-    assert moments[1].item() == pytest.approx(math.sqrt((normalised**2).mean()), rel=1e-12)
-    assert found.n_samples == 50 and found.margins.shape == (1, len(normalised))
+    assert moments[1].item() == pytest.approx(math.sqrt((normalized**2).mean()), rel=1e-12)
+    assert found.n_samples == 50 and found.margins.shape == (1, len(normalized))
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-6])
@@ -68,9 +68,9 @@ def test_rescaling_homogeneous_layers_changes_nothing(epsilon: float) -> None:
     tolerance = 1e-11 if epsilon == 0 else 1e-3
     assert torch.allclose(first.signature, second.signature, atol=tolerance)
     assert second.total_variation[2].item() == pytest.approx(49 * first.total_variation[2].item())
-    unnormalised = margin_signature(rescaled, x, y, layers=layers, epsilon=epsilon, normalize="none")
+    unnormalized = margin_signature(rescaled, x, y, layers=layers, epsilon=epsilon, normalize="none")
     plain = margin_signature(network, x, y, layers=layers, epsilon=epsilon, normalize="none")
-    assert not torch.allclose(unnormalised.signature, plain.signature, atol=1)
+    assert not torch.allclose(unnormalized.signature, plain.signature, atol=1)
 
 
 def test_moving_by_the_margin_meets_the_boundary_behind_the_last_hidden_layer() -> None:
@@ -88,7 +88,7 @@ def test_moving_by_the_margin_meets_the_boundary_behind_the_last_hidden_layer() 
 
 
 def test_readings_have_four_places_whatever_the_network() -> None:
-    small, x = initialised(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))), noise(20, 4)
+    small, x = initialized(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))), noise(20, 4)
     readings = measure(small, (x, labels_of(small, x)), measures=("margin_signature",))
     names = [f"margin_signature.{tap}.{feature}" for tap in TAPS for feature in FEATURES["quartiles"]]
     assert [reading.name for reading in readings] == names
@@ -102,7 +102,7 @@ def test_readings_have_four_places_whatever_the_network() -> None:
                 other.scalars()
         else:
             assert other.scalars()["h3.median"] == other.signature[2, 2].item()
-    five = initialised(lambda: nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))))
+    five = initialized(lambda: nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))))
     y = labels_of(five, x)
     with pytest.raises(NotMeasurable, match="at most 3 hidden layers"):
         margin_signature(five, x, y, layers=["0", "1", "2", "3"]).scalars()
@@ -117,7 +117,7 @@ def test_tables() -> None:
 
 
 def test_what_has_no_margin() -> None:
-    network, x = initialised(lambda: nn.Linear(3, 2)), noise(6, 3)
+    network, x = initialized(lambda: nn.Linear(3, 2)), noise(6, 3)
     y = labels_of(network, x)
     with pytest.raises(NotMeasurable, match=r"classified correctly; none is\. Train the network"):
         margin_signature(network, x, 1 - y)
@@ -128,7 +128,7 @@ def test_what_has_no_margin() -> None:
 
 
 def test_wrong_input() -> None:
-    network, x = initialised(lambda: nn.Linear(3, 2)), noise(6, 3)
+    network, x = initialized(lambda: nn.Linear(3, 2)), noise(6, 3)
     y = labels_of(network, x)
     with pytest.raises(InvalidInput, match=r"layer must name a module.*got 'inptu'"):
         margin_signature(network, x, y, layers="inptu")

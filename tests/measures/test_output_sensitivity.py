@@ -259,7 +259,7 @@ def test_constants_and_order_of_the_outputs_do_not_matter(n, d, k, draws, seed):
         assert values[0] == pytest.approx(values[1], rel=1e-9, abs=1e-20)
 
 
-def test_batch_normalisation_and_dropout_are_measured_in_evaluation_mode():
+def test_batch_normalization_and_dropout_are_measured_in_evaluation_mode():
     torch.manual_seed(0)
     network = nn.Sequential(
         nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(), nn.Flatten(), nn.Linear(12, 2)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from reparametrized import CHANGES, relu_network
 
-from gapscope.measures.registry import REPARAMETRISATIONS, Measure, list_measures
+from gapscope.measures.registry import REPARAMETRIZATIONS, Measure, list_measures
 from gapscope.results.readings import Readings
 from measures_small import HISTORY, SMALL, options_of
-from reparametrised import CHANGES, relu_network
 
 NETWORK, SAMPLES, INITIAL = relu_network()
 MEASURES = list_measures()
-# random vectors and noise are not reparametrised with the weights: enough of them, and how far the rest may be off
+# random vectors and noise are not reparametrized with the weights: enough of them, and how far the rest may be off
 DRAWS: dict[str, dict[str, Any]] = {
     "hessian_trace": {"probes": 24},
     "hessian_density": {"probes": 8, "steps": 6},
@@ -39,8 +39,8 @@ def plain() -> dict[str, Readings]:
     return {name: take(item, NETWORK) for name, item in MEASURES.items()}
 
 
-def test_each_reparametrisation_keeps_the_predictions() -> None:
-    assert list(CHANGES) == list(REPARAMETRISATIONS)
+def test_each_reparametrization_keeps_the_predictions() -> None:
+    assert list(CHANGES) == list(REPARAMETRIZATIONS)
     for change in CHANGES.values():
         other = change(NETWORK)
         assert not all(torch.equal(a, b) for a, b in zip(NETWORK.parameters(), other.parameters(), strict=True))

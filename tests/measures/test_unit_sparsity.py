@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from ablation.naive import naive_predictions
-from ablation.some_networks import BareRelu, Untraceable, initialised, noise
+from ablation.some_networks import BareRelu, Untraceable, initialized, noise
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
@@ -202,11 +202,11 @@ def test_attributes(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
 
 
 def test_functional_and_untraceable_networks() -> None:
-    network, x = initialised(BareRelu), noise(10, 1, 8, 8)
+    network, x = initialized(BareRelu), noise(10, 1, 8, 8)
     y = network(x).argmax(1)
     found = unit_sparsity(network, x, y)
     assert found.layer == "relu" and torch.equal(found.curves[:, 0], torch.ones(len(found.classes)).double())
-    odd, x = initialised(Untraceable), noise(12, 6)
+    odd, x = initialized(Untraceable), noise(12, 6)
     y = odd(x).argmax(1)
     assert unit_sparsity(odd, x, y).layer == "body.1"
     found = unit_sparsity(odd, x, y, layers="body")

@@ -116,7 +116,7 @@ def test_other_layers_are_reset_as_pytorch_does() -> None:
     assert _normal_pvalue(network[3].weight[1:], 1.0) > 1e-3
 
 
-def test_normalisation_layers_do_not_shift_the_draws_of_the_others() -> None:
+def test_normalization_layers_do_not_shift_the_draws_of_the_others() -> None:
     plain: Any = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     normed: Any = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     initialize(plain, "he_normal", _seeded())
@@ -148,7 +148,7 @@ def test_unknown_kind_is_named_with_the_nearest() -> None:
 
 
 def test_parametrized_weights_are_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"needs plain weights; '0' is parametrized\. Initialise the network before"):
+    with pytest.raises(InvalidInput, match=r"needs plain weights; '0' is parametrized\. Initialize the network before"):
         initialize(nn.Sequential(weight_norm(nn.Linear(2, 2))))
 
 

@@ -66,6 +66,6 @@ def test_a_small_step_down_the_gradient_lowers_the_penalty(kind: str, name: str)
         for parameter in moved:
             parameter -= step * parameter.grad  # type: ignore[operator]
     after = _made(kind)(network, samples.inputs, samples.targets)
-    # gamma decay holds zeta constant in the backward pass, and measures it anew afterwards
+    # gamma decay holds zeta constant in the backward pass, and measures it again afterwards
     rate = float((before - after).detach()) / (step * slope)
     assert rate == pytest.approx(1, abs=0.02) or kind == "gamma_decay"

@@ -174,5 +174,5 @@ def test_errors() -> None:
     with pytest.raises(InvalidInput, match=r"smoothing must lie in \[0, 1\)"):
         GammaDecayPenalty(batch_size=16, smoothing=1.0)
     without = nn.Sequential(nn.BatchNorm1d(6, affine=False), nn.Linear(6, 3))
-    with pytest.raises(NotMeasurable, match="needs normalisation layers with gamma"):
+    with pytest.raises(NotMeasurable, match="needs normalization layers with gamma"):
         GammaDecayPenalty(batch_size=16)(without, samples.inputs, samples.targets)

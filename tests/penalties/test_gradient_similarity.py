@@ -239,7 +239,7 @@ def test_a_collapsed_network_is_told_once_what_to_do() -> None:
 @pytest.mark.parametrize("kind", ["trace", "logdet"])
 def test_a_network_that_stays_at_chance_is_told_whatever_its_trace(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapscope.penalties.gradient_similarity._CHECK_INTERVAL", 4)
-    # normalised features keep the trace up although the outputs are the same for all samples
+    # normalized features keep the trace up although the outputs are the same for all samples
     network = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3))
     nn.init.zeros_(network.get_parameter("2.weight"))
     x = torch.randn(6, 4)

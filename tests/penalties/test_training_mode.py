@@ -1,6 +1,6 @@
-"""Penalties where people train: BatchNorm with the statistics of the batch, dropout, learnt positions, both at once.
+"""Penalties where people train: BatchNorm with the statistics of the batch, dropout, learned positions, both at once.
 
-The right answers come from plain autograd in float64. With BatchNorm the network is written anew as a function of its
+The right answers come from plain autograd in float64. With BatchNorm the network is written again as a function of its
 weights and its statistics: the Jacobian is that by the weights alone, and the statistics, which are made of the
 weights, move in the gradient of the penalty. With dropout the rows are taken from the very graph of the shared pass.
 """
@@ -44,7 +44,7 @@ KINDS: list[dict[str, Any]] = [
 Statistics = list[tuple[Tensor, Tensor]]
 
 
-def _batch_normalised() -> nn.Sequential:
+def _batch_normalized() -> nn.Sequential:
     torch.manual_seed(0)
     network = nn.Sequential(
         nn.Conv2d(1, 3, 3),
@@ -132,7 +132,7 @@ def _check(value: Tensor, expected: Tensor, network: nn.Module, rtol: float = 1e
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
 def test_batch_statistics_are_held_fixed(options: dict[str, Any]) -> None:
-    network, (x, _) = _batch_normalised(), _batch()
+    network, (x, _) = _batch_normalized(), _batch()
     twin = copy.deepcopy(network)
     penalty = GradientSimilarityPenalty(1.0, reduction="sum", **options)
     with warnings.catch_warnings():
@@ -143,7 +143,7 @@ def test_batch_statistics_are_held_fixed(options: dict[str, Any]) -> None:
 
 
 def test_the_loss_and_the_running_statistics_are_those_of_plain_training() -> None:
-    network, (x, y) = _batch_normalised(), _batch()
+    network, (x, y) = _batch_normalized(), _batch()
     twin = copy.deepcopy(network)
     for options in KINDS:
         outputs, _ = GradientSimilarityPenalty(1.0, **options).forward_with_penalty(network, x)
@@ -158,7 +158,7 @@ def test_the_loss_and_the_running_statistics_are_those_of_plain_training() -> No
 
 
 def test_the_gradient_is_that_of_the_value() -> None:
-    network, (x, _) = _batch_normalised(), _batch()
+    network, (x, _) = _batch_normalized(), _batch()
     penalty = GradientSimilarityPenalty(1.0, method="exact")
     torch.manual_seed(3)
     steps = [torch.randn_like(parameter) for parameter in network.parameters()]
@@ -176,7 +176,7 @@ def test_the_gradient_is_that_of_the_value() -> None:
 
 @pytest.mark.parametrize("name", ["jacobian", "loss"])
 def test_derivatives_by_the_inputs_hold_the_statistics_too(name: str) -> None:
-    network, (x, y) = _batch_normalised(), _batch()
+    network, (x, y) = _batch_normalized(), _batch()
     penalty = (
         InputJacobianPenalty(1.0, method="exact") if name == "jacobian" else LossGradientPenalty(1.0, wrt="inputs")
     )
@@ -195,7 +195,7 @@ def test_derivatives_by_the_inputs_hold_the_statistics_too(name: str) -> None:
 
 
 def test_kernels_in_training_mode() -> None:
-    network, (x, _) = _batch_normalised(), _batch()
+    network, (x, _) = _batch_normalized(), _batch()
     before = copy.deepcopy(network.state_dict())
     rows = _rows(network, x).detach()
     other = _rows(network, x[:4].flip(0)).detach()
@@ -217,7 +217,7 @@ def test_kernels_in_training_mode() -> None:
 
 
 def test_a_batch_in_training_mode_is_left_whole() -> None:
-    network, (x, _) = _batch_normalised(), _batch()
+    network, (x, _) = _batch_normalized(), _batch()
     for measure in (ntk_trace, empirical_ntk, ntk_logdet):
         with pytest.raises(InvalidInput, match=r'With mode="train" the inputs must be one batch.*got chunk_size=2'):
             measure(network, x, mode="train", chunk_size=2)
@@ -226,7 +226,7 @@ def test_a_batch_in_training_mode_is_left_whole() -> None:
 
 
 def test_statistics_that_cannot_be_held_are_refused() -> None:
-    network, (x, _) = _batch_normalised(), _batch()
+    network, (x, _) = _batch_normalized(), _batch()
     network[1] = nn.BatchNorm2d(3, track_running_stats=False).double()
     GradientSimilarityPenalty(1.0)(network, x)
     with pytest.raises(ReplaceLayer, match=r"'1' uses the statistics of the batch in evaluation mode"):
@@ -238,7 +238,7 @@ def test_statistics_that_cannot_be_held_are_refused() -> None:
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
 def test_automatic_mixed_precision_with_batch_norm(options: dict[str, Any]) -> None:
-    network, (x, y) = _batch_normalised().float(), _batch(16)
+    network, (x, y) = _batch_normalized().float(), _batch(16)
 
     def gradient(enabled: bool) -> Tensor:
         twin = copy.deepcopy(network)
@@ -256,7 +256,7 @@ def _process(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
     x, y = (part.chunk(2)[rank] for part in _batch(12))
-    network: Any = DistributedDataParallel(_batch_normalised())
+    network: Any = DistributedDataParallel(_batch_normalized())
     torch.save(_local_gradient(network, x, y), Path(folder) / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
@@ -271,7 +271,7 @@ def _local_gradient(network: Any, x: Tensor, y: Tensor) -> Tensor:
 def test_two_processes_average_what_each_gives_with_its_own_statistics(tmp_path: Path) -> None:
     together(_process, tmp_path)
     parts = zip(*(part.chunk(2) for part in _batch(12)), strict=True)
-    right = torch.stack([_local_gradient(_batch_normalised(), x, y) for x, y in parts]).mean(0)
+    right = torch.stack([_local_gradient(_batch_normalized(), x, y) for x, y in parts]).mean(0)
     for rank in (0, 1):
         torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), right, rtol=1e-9, atol=1e-10)
 
@@ -288,7 +288,7 @@ def _rows_of_graph(outputs: Tensor, network: nn.Module) -> Tensor:
 
 
 class _Transformer(nn.Module):
-    """Learnt positions, a class token and a layer scale as bare parameters, dropout, a logit scale as in CLIP."""
+    """Learned positions, a class token and a layer scale as bare parameters, dropout, a logit scale as in CLIP."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -346,7 +346,7 @@ def test_batch_norm_and_dropout_and_a_bare_parameter_at_once() -> None:
 
     torch.manual_seed(0)
     network, x = Network().double().train(), torch.randn(5, 4, dtype=torch.float64)
-    with pytest.warns(SlowGradients, match="by power are computed one backward pass a sample"):
+    with pytest.warns(SlowGradients, match="by power are computed one backward pass per sample"):
         first = GradientSimilarityPenalty(1.0, method="exact")(network, x)
     first.backward()
     assert bool(torch.isfinite(_gathered(network)).all())

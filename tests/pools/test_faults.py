@@ -116,7 +116,7 @@ def test_a_divergence_in_the_last_step_is_one(tmp_path: Path, rate: float) -> No
         "std::bad_alloc",
     ],
 )
-def test_lack_of_memory_is_recognised(text: str) -> None:
+def test_lack_of_memory_is_recognized(text: str) -> None:
     assert failure_message(RuntimeError(text)).startswith("out of memory: use a smaller batch")
     assert failure_message(RuntimeError("")) == "RuntimeError: no message"
 
@@ -285,7 +285,7 @@ def test_a_checkpoint_beside_its_record_is_removed_by_the_next_run(pool: Pool, m
         assert len(pool.run(specs(), measures=MEASURES)) == 2, "a pool that may only be read"
     assert finished.exists()
     assert len(pool.run(specs(), measures=MEASURES)) == 2
-    assert not finished.exists() and failed.exists(), "run again, the failed one goes on from its checkpoint"
+    assert not finished.exists() and failed.exists(), "run again, the failed one continues from its checkpoint"
 
 
 def test_a_run_in_a_pool_that_was_moved_makes_no_second_one(pool: Pool) -> None:

@@ -1,4 +1,4 @@
-"""The normalisation of a spec, put into its network and kept in step along the training."""
+"""The normalization of a spec, put into its network and kept in step along the training."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_kinds_of_batch_statistics_start_from_the_same_network(problem: Problem)
 
 
 @pytest.mark.parametrize("kind", ["batch", "mean_only", "variance_only"])
-def test_weight_normalised_networks_start_with_standardised_outputs(problem: Problem, kind: str) -> None:
+def test_weight_normalized_networks_start_with_standardized_outputs(problem: Problem, kind: str) -> None:
     made = spec(kind=kind, weight_norm=True)
     made = made.replace({"network.options.normalization": "none"}) if kind == "batch" else made
     network = network_from_spec(made, problem)

@@ -59,7 +59,7 @@ def test_initial_weights_that_are_not_known_are_drawn_anew_and_always_alike(trai
     state = torch.get_rng_state()
     drawn = estimate_accuracy(network, train)
     assert torch.equal(torch.get_rng_state(), state)
-    assert drawn.initial == "drawn anew" and "initial weights were drawn anew" in repr(drawn)
+    assert drawn.initial == "resampled" and "initial weights were resampled" in repr(drawn)
     assert given.same_noise is not None and drawn.same_noise is not None
     assert drawn.same_noise == estimate_accuracy(network, train).same_noise
     assert abs(drawn.same_noise.value - given.same_noise.value) < 0.05
@@ -94,7 +94,7 @@ def test_features_far_from_their_start_are_refused(trained: Trained) -> None:
     elsewhere = copy.deepcopy(network)
     first = next(module for module in elsewhere.modules() if isinstance(module, nn.Linear))
     lit = (train.inputs.flatten(1) > 0).sum(0).double()  # type: ignore[union-attr]
-    with torch.no_grad():  # it has learnt to see one pixel alone, which hardly any digit lights
+    with torch.no_grad():  # it has learned to see one pixel alone, which hardly any digit lights
         first.weight.zero_()
         first.weight[:, lit.masked_fill(lit == 0, torch.inf).argmin()] = 100.0
     assert any("features are far from their start" in reason

@@ -50,7 +50,7 @@ def test_wide_readings_enter_by_their_logarithm(records: list[Record]) -> None:
     assert suggest_estimator(records, features=names).log_features == names[:3]
 
 
-def test_normalisation_is_part_of_the_family(records: list[Record]) -> None:
+def test_normalization_is_part_of_the_family(records: list[Record]) -> None:
     def with_norm(record: Record, k: int) -> Record:
         network = {**record.spec["network"], "options": {"batch_norm": bool(k % 2)}}
         return replace(record, spec={**record.spec, "network": network})

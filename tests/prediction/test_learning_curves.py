@@ -1,4 +1,4 @@
-"""`gs.learning_curve`: recipes of every form, the interval that was asked for, going on after a stop, messages."""
+"""`gs.learning_curve`: training configurations of every form, the interval that was asked for, going on after a stop, messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def two_blobs(n: int, seed: int = 0, apart: float = 1.5) -> tuple[Tensor, Tensor
 
 
 def least_squares(x: Tensor, y: Tensor) -> nn.Module:
-    """A recipe in closed form: regression of one-hot targets, or of the targets themselves."""
+    """A training configuration in closed form: regression of one-hot targets, or of the targets themselves."""
     targets = y if y.is_floating_point() else nn.functional.one_hot(y, 2).float()
     design = torch.cat([x, torch.ones(len(x), 1)], 1)
     solution = torch.linalg.lstsq(design, targets).solution
@@ -125,7 +125,7 @@ def test_groups_are_never_on_both_sides() -> None:
 
 
 class Counted:
-    """A recipe that counts its trainings and fails at one of them."""
+    """A training configuration that counts its training runs and fails at one of them."""
 
     def __init__(self, fails_at: int = 0) -> None:
         self.calls, self.fails_at = 0, fails_at
@@ -151,7 +151,7 @@ def test_another_twin_is_not_mixed_in(tmp_path: Path) -> None:
     gs.learning_curve(least_squares, two_blobs(100), cache_dir=tmp_path)
     with pytest.raises(InvalidInput, match="its data differ"):
         gs.learning_curve(least_squares, two_blobs(100, seed=1), cache_dir=tmp_path)
-    with pytest.raises(InvalidInput, match="recipe and seed differ"):
+    with pytest.raises(InvalidInput, match="training configuration and seed differ"):
         gs.learning_curve(Counted(), two_blobs(100), cache_dir=tmp_path, seed=1)
 
 

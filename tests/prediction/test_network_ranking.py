@@ -40,11 +40,11 @@ def test_agrees_with_the_closed_form_for_random_networks() -> None:
     assert ranking[0].sensitivity_low < theory < ranking[0].sensitivity_high
 
 
-def test_is_the_mean_of_the_measure_over_initialisations() -> None:
+def test_is_the_mean_of_the_measure_over_initializations() -> None:
     (found,) = ranked_by_s({"a": spec(width=10)}, (X, Y), initializations=2, seed=5)
     values = []
     for i in range(2):
-        generator = torch.Generator().manual_seed(derive_seed(5, f"initialisation {i}"))
+        generator = torch.Generator().manual_seed(derive_seed(5, f"initialization {i}"))
         network = build_network(
             "fully_connected", input_shape=(12,), n_outputs=4, initialization="standard_normal", generator=generator,
             width=10,
@@ -80,7 +80,7 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
     assert 33 <= inside <= 40
 
 
-def test_modules_are_initialised_anew_and_left_alone() -> None:
+def test_modules_are_initialized_anew_and_left_alone() -> None:
     module = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
     before = copy.deepcopy(module.state_dict())
     first, second = (ranked_by_s({"m": module}, X, initializations=3)[0] for _ in range(2))
@@ -90,7 +90,7 @@ def test_modules_are_initialised_anew_and_left_alone() -> None:
     assert ranked_by_s({"m": module}, X, initializations=3)[0] == first
 
 
-def test_warns_of_other_initialisations() -> None:
+def test_warns_of_other_initializations() -> None:
     with pytest.warns(UserWarning, match="standard normal networks only.*got 'he_normal'"):
         ranking = ranked_by_s(
             {"a": spec(n_hidden=2, width=64), "b": spec(n_hidden=2, width=256)},
@@ -162,7 +162,7 @@ def test_by_expected_accuracy_the_order_is_that_of_the_left_out_predictions() ->
     assert found[1].rank_by_expected_accuracy == 2
 
 
-def test_by_expected_accuracy_a_spec_keeps_its_own_initialisation_and_copies_are_tied() -> None:
+def test_by_expected_accuracy_a_spec_keeps_its_own_initialization_and_copies_are_tied() -> None:
     candidates = {
         "torch": spec(width=10),
         "again": spec(width=10),

@@ -51,5 +51,5 @@ def test_parts_are_random_and_repeatable() -> None:
 def test_a_label_a_sample_is_asked_for() -> None:
     with pytest.raises(InvalidInput, match="groups"):
         group_numbers([1, 2, 3], 4)
-    with pytest.raises(InvalidInput, match=r"one label a sample, shape \[n\]; got shape \[2, 2\]"):
+    with pytest.raises(InvalidInput, match=r"one label per sample, shape \[n\]; got shape \[2, 2\]"):
         group_numbers([[1, 2], [3, 4]], 4)

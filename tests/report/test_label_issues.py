@@ -71,9 +71,9 @@ def test_the_page_of_a_training_marks_the_moment_of_the_alarm(tmp_path: Path) ->
     )
     text = path.read_text()
     assert "The alarm was raised at epoch 6" in text and "&lt;One&gt;" in text
-    # epoch 6 of 8 in both figures: memorisation against learning, and the trace
+    # epoch 6 of 8 in both figures: memorization against learning, and the trace
     assert re.findall(r'class="moment raised" x1="([^"]*)"', text) == ["75.00%", "75.00%"]
-    assert "Memorisation against learning" in text and text.count("<img") == MOST_SHOWN
+    assert "Memorization against learning" in text and text.count("<img") == MOST_SHOWN
 
 
 def test_without_an_alarm_and_without_suspects_there_is_still_a_page(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A pool too large to be shown whole: counts are of all networks, figures of whole recipes drawn from them."""
+"""A pool too large to be shown whole: counts are of all networks, figures of whole training configurations drawn from them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_counts_are_of_all_and_figures_of_whole_recipes(pool: Pool, monkeypatch:
     assert drawn["status"] == whole["status"] == {"finished": 60, "failed": 1}
     names = [[(row["id"], row["name"], row["gap"]) for row in found["networks"][:60]] for found in (drawn, whole)]
     assert names[0] == names[1]
-    # which is best, and how many memorise, is known of all
+    # which is best, and how many memorize, is known of all
     assert [s for s in drawn["verdict"] if "best test accuracy" in s or "memorise" in s] == [
         s for s in whole["verdict"] if "best test accuracy" in s or "memorise" in s
     ]
@@ -55,4 +55,4 @@ def test_the_page_says_what_was_drawn(pool: Pool, tmp_path: Path, monkeypatch: p
     assert "drawn at random" not in page
     monkeypatch.setattr(module, "MOST_DRAWN", 30)
     page = write_report(pool, tmp_path / "drawn.html", title="drawn").read_text()
-    assert "of them: whole recipes drawn at random" in page and "out of memory" in page
+    assert "of them: whole training configurations drawn at random" in page and "out of memory" in page

@@ -1,4 +1,4 @@
-"""What the page says as plain values: the same numbers as the records and the correlations, with all digits."""
+"""What the page says as JSON-serializable values: the same numbers as the records and the correlations, with all digits."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def test_the_best_is_named_or_a_tie_is_called_one() -> None:
     assert tied.startswith("These are tied within a point of the best test accuracy") and "a; b." in tied
 
 
-def test_who_memorises_is_said() -> None:
-    assert "1 of 2 memorises its training data: b (" in said(record("a", 0.9, 0.85), record("b", 1.0, 0.6))
+def test_who_memorizes_is_said() -> None:
+    assert "1 of 2 memorizes its training data: b (" in said(record("a", 0.9, 0.85), record("b", 1.0, 0.6))
     assert "memorise" not in said(record("a", 0.99, 0.95), record("b", 0.8, 0.6))
 
 

@@ -1,4 +1,4 @@
-"""Readings as people see them: in words, a row a measure, at most fifteen lines."""
+"""Readings as people see them: in words, a row per measure, at most fifteen lines."""
 
 from __future__ import annotations
 

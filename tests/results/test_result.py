@@ -1,4 +1,4 @@
-"""Every result is a table, plain values and JSON, in the same way."""
+"""Every result is a table, JSON-serializable values and JSON, in the same way."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_every_result_is_a_table_and_json(name: str) -> None:
     assert isinstance(table, pandas.DataFrame) and len(table)
     content = result.to_dict()
     assert content and all(isinstance(key, str) for key in content)
-    # plain values alone: what json writes by itself, but for numbers that are not finite
+    # JSON-serializable values alone: what json writes by itself, but for numbers that are not finite
     assert json.dumps(json.loads(json.dumps(content))) == json.dumps(content)
     assert json.loads(result.to_json()).keys() == content.keys()
     assert result.to_json(indent=1).count("\n") > 2

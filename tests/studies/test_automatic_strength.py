@@ -1,4 +1,4 @@
-"""The judging of automatic strengths on made-up trainings, and a training."""
+"""The judging of automatic strengths on made-up training runs, and a training."""
 
 from __future__ import annotations
 

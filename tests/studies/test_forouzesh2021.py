@@ -212,7 +212,7 @@ def test_draws_that_a_configuration_lacks_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("accuracy", "reason"), [(1.0, ""), (0.13, "did not learn: dropout"), (0.25, "did not learn alike")]
 )
-def test_a_regularisation_is_judged_only_where_it_trains(accuracy: float, reason: str) -> None:
+def test_a_regularization_is_judged_only_where_it_trains(accuracy: float, reason: str) -> None:
     claims = figures.shifts(learnt_table({"dropout": accuracy, "none": 1.0}), "Fig. 2(d)")
     s, loss = claims
     assert reason in s.sentence and s.outcome == ("open" if reason else "not held")

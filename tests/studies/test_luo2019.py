@@ -183,7 +183,7 @@ def world() -> dict[str, Any]:
     return at("smoke").read(study.__file__)["advice"]["advice"]
 
 
-def test_remedies_change_the_network_and_add_to_its_regularisation() -> None:
+def test_remedies_change_the_network_and_add_to_its_regularization() -> None:
     alone = advice._specs(world(), 30)[0]
     runs = [
         advice._apply_remedy(None, alone, 8, *remedy)

@@ -53,7 +53,7 @@ def test_how_well_networks_learnt_is_read_from_their_records(setting: RunSetting
     assert (found.chance, found.done) == (0.1, False)  # one of them trained for a single epoch
     assert compared("stopped", records, 10, stopped=True).done
     guessing = [replace(records[0], scores={"train_accuracy": 0.1}) for _ in range(2)]
-    # one network that learnt does not speak for two at chance
+    # one network that learned does not speak for two at chance
     assert compared("mixed", [*guessing, records[1]], 10).train_accuracy == 0.1
 
 

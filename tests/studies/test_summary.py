@@ -99,7 +99,7 @@ def test_every_finding_of_the_studies_names_a_stored_claim() -> None:
 
 
 def test_every_stored_page_is_what_its_json_says_today() -> None:
-    """Made anew they are the same: no verdict on a page is older than the guard."""
+    """Made again they are the same: no verdict on a page is older than the guard."""
     results = Path(__file__).parents[2] / "results"
     for name in available():
         for scale in SCALES:

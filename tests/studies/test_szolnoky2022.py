@@ -252,17 +252,17 @@ def test_a_lead_of_six_runs_holds_and_of_three_is_open() -> None:
             "MGS": [74.0, 75, 73, 75, 74, 76]}  # fmt: skip
     found = claims_of(learnt(ends, FLAT))
     assert [claim.outcome for claim in found.values()] == ["held", "held", "held"]
-    assert found["MGS ends better than without regularisation"].paper == pytest.approx(74.5 - 23.9)
+    assert found["MGS ends better than without regularization"].paper == pytest.approx(74.5 - 23.9)
     three = claims_of(learnt({name: values[:3] for name, values in ends.items()}, FLAT))
     assert {claim.outcome for claim in three.values()} == {"open"}
     smaller = claims_of(learnt(ends | {"MGS": [40.0, 41, 39, 40, 41, 42]}, FLAT))
-    claim = smaller["MGS ends better than without regularisation"]
+    claim = smaller["MGS ends better than without regularization"]
     assert claim.outcome == "not held" and "the size 0.33 of the paper" in claim.sentence
 
 
 def test_what_rises_at_the_last_epoch_is_not_finished() -> None:
     ends = {"Unregularised": [24.0] * 6, "MGS": [30.0, 31, 29, 30, 31, 32]}
-    claim = claims_of(learnt(ends, RISING))["MGS ends better than without regularisation"]
+    claim = claims_of(learnt(ends, RISING))["MGS ends better than without regularization"]
     assert claim.outcome == "open" and "not finished: MGS still improving" in claim.sentence
 
 
@@ -277,7 +277,7 @@ def test_losses_made_for_wrong_labels_are_rivals_of_ours_not_of_the_paper() -> N
             "MGS": [74.0, 75, 73, 75, 74, 76]}  # fmt: skip
     found = claims_of(learnt(ends, FLAT))
     assert {says: (claim.outcome, claim.ours) for says, claim in found.items()} == {
-        "MGS ends better than without regularisation": ("held", False),
+        "MGS ends better than without regularization": ("held", False),
         "MGS ends best of all methods": ("held", False),
         "MGS ends better than the best epoch of every other method": ("held", False),
         "MGS ends better than GCE": ("not held", True),

@@ -68,7 +68,7 @@ def test_a_pool_at_smoke_scale(part: Callable[[str], dict[str, Any]]) -> None:
     content = part("cifar10")
     rows = content["numbers"]["clean"]["rows"]
     assert {row["role"] for row in rows} == {"measure", "size", "random"}
-    assert all("recipes are too few" in row["why"] for row in rows)
+    assert all("training configurations are too few" in row["why"] for row in rows)
     assert "With wrong labels in some networks" in content["verdict"]
     networks = content["numbers"]["networks"]
     assert {row["hp.wrong_labels"] for row in networks} == {0.0, 0.2}

@@ -130,7 +130,7 @@ def test_stratified_draws_all_cells_alike_and_nothing_twice() -> None:
     assert drawn == stratified(recipes, 12, ["a", "b"], seed=3) != stratified(recipes, 12, ["a", "b"], 4)
 
 
-def test_models_lose_one_regularisation_after_the_other() -> None:
+def test_models_lose_one_regularization_after_the_other() -> None:
     models = grids.models(PAPER)
     ways = {
         name: (

@@ -20,7 +20,7 @@ def test_gamma_gold() -> None:
 
 @pytest.mark.parametrize("student", ["linear", "relu"])
 @pytest.mark.parametrize("batch_size", [16, 32])
-def test_gamma_minimises_the_loss_of_drawn_batches(student: Student, batch_size: int) -> None:
+def test_gamma_minimizes_the_loss_of_drawn_batches(student: Student, batch_size: int) -> None:
     """Least squares of g(t) on g(t / sigma_B) over batches; its standard error is 4e-4 (M = 16) and 2e-4 (M = 32)."""
     teacher = np.random.default_rng(0).standard_normal((200_000, batch_size))
     normed = teacher / np.sqrt(np.mean(teacher**2, axis=1, keepdims=True))
@@ -30,7 +30,7 @@ def test_gamma_minimises_the_loss_of_drawn_batches(student: Student, batch_size:
     assert best == pytest.approx(float(batch_norm_gamma(batch_size)), abs=1e-3)
 
 
-def test_centred_gamma_minimises_the_loss_of_drawn_batches() -> None:
+def test_centred_gamma_minimizes_the_loss_of_drawn_batches() -> None:
     teacher = np.random.default_rng(1).standard_normal((200_000, 16))
     normed = (teacher - teacher.mean(axis=1, keepdims=True)) / teacher.std(axis=1, keepdims=True)
     best = np.sum(teacher * normed) / np.sum(normed**2)

@@ -53,7 +53,7 @@ def test_weight_norm_step_equals_the_printed_rule() -> None:
 
 
 @pytest.mark.parametrize("method", ["weight_norm", "batch_norm"])
-def test_normalised_steps_leave_the_length_alone(method: TrainingMethod) -> None:
+def test_normalized_steps_leave_the_length_alone(method: TrainingMethod) -> None:
     generator = np.random.default_rng(2)
     weights = generator.standard_normal((3, SIZE))
     inputs, targets = generator.standard_normal((3, BATCH, SIZE)), generator.standard_normal((3, BATCH))

@@ -1,7 +1,7 @@
 """Every kind of stored file, damaged in every way, met by every command: a result or one sentence, never a traceback.
 
-`make test` takes a share of the table, `make slow` all of it. What counts is that no other exception gets through, that
-no command waits for ever, and that one damaged file never hides the networks beside it.
+`make test` takes a fraction of the table, `make slow` all of it. What counts is that no other exception gets through,
+that no command waits for ever, and that one damaged file never hides the networks beside it.
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ SERVERS: dict[str, tuple[Behaviour, str]] = {
     "endless file": (endless((), b"x" * 2**16), "sentence"),
     "endless file in chunks": (endless(("Transfer-Encoding: chunked",), b"4\r\nabcd\r\n"), "sentence"),
 }  # fmt: skip
-# These go on until the client's patience ends.
+# These continue until the client's patience ends.
 PATIENCE: dict[str, tuple[Behaviour, str]] = {
     "silent": (silent, "sentence"),
     "silent after the header": (lambda ask: (ask.head("200 OK", LENGTH), silent(ask)), "sentence"),

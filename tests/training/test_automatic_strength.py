@@ -1,4 +1,4 @@
-"""A strength that sets itself: what it measures by hand, how it moves, in trainings, resumed, and its refusals."""
+"""A strength that sets itself: what it measures by hand, how it moves, in training runs, resumed, and its refusals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_strength_rises_fast_falls_slowly_and_stays_within_its_limits() -> N
     assert moved(-0.5) == pytest.approx(0.001 * math.exp(RISE * 0.5 - FALL * 0.5))
     assert moved(*[9.0] * 9) == 0.01 and moved(math.nan) == 0.01
     assert moved(*[-9.0] * 9) == 0.001
-    # a penalty that undoes what was learnt gives way at once, and comes back step by step
+    # a penalty that undoes what was learned gives way at once, and comes back step by step
     assert moved(9.0, collapsed=True) == 0.00025
     assert moved(-9.0) == pytest.approx(0.00025 * math.exp(RISE)) and moved(-9.0, -9.0) == 0.001
 
@@ -84,7 +84,7 @@ def same(a: nn.Module, b: nn.Module) -> bool:
         ("AutomaticDropout", gs.penalties.AutomaticDropout),
     ],
 )
-def test_it_falls_while_nothing_is_memorised_then_rises(name: str, make: Any) -> None:
+def test_it_falls_while_nothing_is_memorized_then_rises(name: str, make: Any) -> None:
     penalty = make("auto")
     start, least, most = LIMITS[name]
     assert isinstance(penalty.automatic, AutomaticStrength) and penalty.strength == start
@@ -97,7 +97,7 @@ def test_it_falls_while_nothing_is_memorised_then_rises(name: str, make: Any) ->
     assert penalty.strength == penalty.automatic.strength
 
 
-def test_it_holds_down_what_is_memorised() -> None:
+def test_it_holds_down_what_is_memorized() -> None:
     held, free = AutomaticStrength(), AutomaticStrength(start=1e-12, least=1e-12, most=1e-12)
     for strength in (held, free):
         trained(0.5, [gs.GradientSimilarityPenalty(strength)], network())
@@ -152,9 +152,9 @@ def test_networks_that_people_have(name: str) -> None:
         outputs, value = penalty.forward_with_penalty(net, samples.inputs[batch], samples.targets[batch])
         assert value.item() > 0 and outputs.shape[0] == 52
     assert isinstance(penalty.automatic, AutomaticStrength) and penalty.automatic._predicted is not None
-    with pytest.raises(InvalidInput, match=r"must be that of a network without normalisation layers.*got .*Norm"):
+    with pytest.raises(InvalidInput, match=r"must be that of a network without normalization layers.*got .*Norm"):
         make_penalty("gradient_similarity", {"strength": "auto"})(net, samples.inputs, samples.targets)
-    # weights may be penalised at any strength
+    # weights may be penalized at any strength
     make_penalty("weight", {"strength": "auto"})(net, samples.inputs, samples.targets)
 
 

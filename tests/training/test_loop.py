@@ -1,4 +1,4 @@
-"""The training loop: optimisers against hand computation, resuming bit for bit, divergence as a value."""
+"""The training loop: optimizers against hand computation, resuming bit for bit, divergence as a value."""
 
 from __future__ import annotations
 
@@ -399,7 +399,7 @@ def test_a_training_whose_files_are_damaged_begins_anew(tmp_path: Path, damage: 
     train(some_network(), some_samples(), TrainingSpec(epochs=2, batch_size=20, momentum=0.9), folder=tmp_path)
     damage(tmp_path)
     network = some_network()
-    with pytest.warns(DamagedFileWarning, match="begins anew"):
+    with pytest.warns(DamagedFileWarning, match="begins again"):
         result = train(network, some_samples(), settings, folder=tmp_path)
     assert [row["epoch"] for row in result.history] == [1, 2, 3]
     assert equal(state(network), state(expected))

@@ -188,7 +188,7 @@ def test_a_first_recording_that_fails_says_so() -> None:
 def test_later_failures_are_said_once_and_leave_nan() -> None:
     monitor = Monitor(make_samples(), ["ntk_trace", "loss"], n_samples=20)
     monitor.observe(make_network(), 1)
-    with pytest.warns(UserWarning, match=r"Epoch 2 could not be recorded \(InvalidInput: .*Training goes on"):
+    with pytest.warns(UserWarning, match=r"Epoch 2 could not be recorded \(InvalidInput: .*Training continues"):
         broken = monitor.observe(nn.Linear(5, 3), 2)
     assert all(map(math.isnan, broken.values()))
     with warnings.catch_warnings():
@@ -259,7 +259,7 @@ class Tracker:
 def test_a_sink_that_fails_is_said_once_and_tried_again() -> None:
     flaky, good = Tracker({1, 3}), Tracker(set())
     monitor, network = Monitor(make_samples(), ["loss"], sinks=[flaky, good]), make_network()
-    said = r"^Tracker could not take the readings of epoch 1 \(ConnectionError: no route to host\)\. Training goes on"
+    said = r"^Tracker could not take the readings of epoch 1 \(ConnectionError: no route to host\)\. Training continues"
     with pytest.warns(UserWarning, match=said) as caught:
         for epoch in range(1, 5):
             monitor.observe(network, epoch)
@@ -363,7 +363,7 @@ def test_a_monitor_that_is_used_again_starts_anew_and_says_so() -> None:
         monitor.observe(make_network(), epoch)
     assert monitor.alarm is not None and "not raised; the best epoch so far" in repr(monitor)
     monitor.alarm.raised_at = 2
-    with pytest.warns(UserWarning, match="Epoch 1 comes after epoch 2: .* starts anew"):
+    with pytest.warns(UserWarning, match="Epoch 1 comes after epoch 2: .* starts again"):
         monitor.observe(make_network(), 1)
     assert monitor.epochs == [1] and len(monitor.rows) == 1 and not monitor.alarm.raised and monitor.alarm.peak == 1
 

@@ -103,7 +103,7 @@ def class_curves(
         layer: Name of the layer, None for the default one.
         unit_axis: Axis of the layer's output that counts units, None to find it.
         attribute: By what the units are ranked.
-        chunk_size: Rows a pass, see `Tail`; None for as many as memory allows.
+        chunk_size: Rows per pass, see `Tail`; None for as many as memory allows.
         generator: For the random ranking.
         progress: Whether a terminal shows a bar.
 

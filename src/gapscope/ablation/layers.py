@@ -69,7 +69,7 @@ def default_site(traced: TracedGraph) -> fx.Node:
     """Return the activation of the last convolution, or of the last hidden layer in a network without convolutions.
 
     The last convolution or linear layer of all is the network's head and no hidden layer. The activation is the first
-    one behind the layer, past normalisation, pooling, dropout and residual sums, before the next layer with weights: in
+    one behind the layer, past normalization, pooling, dropout and residual sums, before the next layer with weights: in
     a residual network the activation after the last sum. A sigmoid that only multiplies something is a gate.
 
     Args:

@@ -20,7 +20,7 @@ from gapscope.inspection.outputs import checked_outputs, prepare_inputs, samples
 def default_layers(network: nn.Module, x: Tensor) -> list[str]:
     """Return "input" and up to three evenly spaced hidden layers, of H the ones at depth H/3, 2H/3 and H.
 
-    A hidden layer is what a convolution or linear layer other than the last returns, behind its normalisation if a
+    A hidden layer is what a convolution or linear layer other than the last returns, behind its normalization if a
     module with "norm" in its name takes it directly; layers that are called twice are passed over.
 
     Args:
@@ -57,7 +57,7 @@ def boundary_distances_with_variances(
         samples: Inputs with class labels.
         layers: Names of modules, and "input".
         epsilon: Keeps the root of the squared gradient norm from 0.
-        chunk_size: Samples a pass; None for as many as memory allows.
+        chunk_size: Samples per pass; None for as many as memory allows.
 
     Returns:
         Distances, and for each layer the variance over samples of each coordinate; float64, on the CPU.
@@ -103,7 +103,7 @@ def boundary_distances(
         samples: Inputs with class labels.
         layers: Names of modules, and "input".
         epsilon: Keeps the root of the squared gradient norm from 0.
-        chunk_size: Samples a pass; None for as many as memory allows.
+        chunk_size: Samples per pass; None for as many as memory allows.
 
     Returns:
         Distances, and for each layer the sum over coordinates of their variance over samples; float64, on the CPU.

@@ -40,20 +40,20 @@ def predict_with_ties(outputs: Float[Tensor, "r k"]) -> Int[Tensor, "2 r"]:
 class TailEvaluator(ABC):
     """What evaluates all ablations of one layer.
 
-    The last bits of a network's outputs depend on how many rows a batch has. Where the largest two outputs agree up to
-    64 units of rounding, the prediction is therefore taken from a batch of all samples with the same number of removed
-    units, as a plain loop would have it.
+    The last bits of a network's outputs depend on how many rows per batch has. Where the largest two outputs agree up
+    to 64 units of rounding, the prediction is therefore taken from a batch of all samples with the same number of
+    removed units, as a plain loop would have it.
 
     Args:
         split: The network cut at the layer.
-        chunk_size: Rows a pass, each a sample with some units masked; None for as many as memory allows.
+        chunk_size: Rows per pass, each a sample with some units masked; None for as many as memory allows.
     """
 
     def __init__(self, split: SplitNetwork, chunk_size: int | None) -> None:
         self.split, self.chunk_size = split, chunk_size
 
     def rows_of(self, one_row: Callable[[], Any], device: torch.device) -> int:
-        """Return how many rows a pass may hold that does `one_row` to each of them."""
+        """Return how many rows per pass may hold that does `one_row` to each of them."""
         return rows_per_pass(self.chunk_size, one_row, device, bytes_at_most=PASS_BYTES)
 
     def predictions(self, source: Activations, ranking: Int[Tensor, " m"]) -> Int[Tensor, "2 s n"]:

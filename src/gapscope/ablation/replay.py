@@ -52,7 +52,7 @@ def passed_calls(network: nn.Module, layer: nn.Module) -> Iterator[list[Call]]:
         The calls in their order, filled by the pass that runs in the body.
     """
     found: list[Call] = []
-    # for every call that goes on, the calls that ended directly within it; the first is what surrounds the network
+    # for every call that continues, the calls that ended directly within it; the first is what surrounds the network
     within: list[list[Call]] = [[]]
 
     def watched(module: nn.Module) -> Callable[..., Any]:

@@ -26,9 +26,9 @@ class Activations:
     """What the cut layer returned for some samples, and what else the rest of the network needs of them.
 
     Attributes:
-        values: The layer's output, one row a sample.
+        values: The layer's output, one row per sample.
         context: Further values that reach the network's outputs past the layer.
-        kinds: For each: "rows" (one row a sample), "unread" (likewise, but nothing looks at more than its shape; it is
+        kinds: For each: "rows" (one row per sample), "unread" (likewise, but nothing looks at more than its shape; it is
             kept for one sample), "count" or "size" (the number of samples, alone or leading a shape), or "constant".
     """
 
@@ -193,7 +193,7 @@ class ReplayedSplit(HookedSplit):
         if modules != self.modules or structure != self.structure:
             raise NotMeasurable(
                 f"A network must call the same modules before layer '{self.label}' for all samples, for ablation "
-                "groups them anew; it does not."
+                "groups them again; it does not."
             )
         kept = [v[:1].clone() if kind == "unread" else v for v, kind in zip(context, self.kinds, strict=True)]
         return Activations(values, tuple(kept), self.kinds)

@@ -77,8 +77,8 @@ def separates_units(split: SplitNetwork, cut: LinearCut, source: Activations) ->
     r"""Whether the linear layer's inputs $h$ treat each unit by itself: $h(m z)_u = m_u h(z)_u + (1 - m_u) h(0)_u$.
 
     Every entry must belong to one unit, the units one after another, and masking units must leave the entries of the
-    others as they are, bit by bit. Pooling, flattening, activations, batch normalisation and residual sums do; layer
-    normalisation does not. Tried with random masks, on the samples' activations and on random ones.
+    others as they are, bit by bit. Pooling, flattening, activations, batch normalization and residual sums do; layer
+    normalization does not. Tried with random masks, on the samples' activations and on random ones.
 
     Args:
         split: The network cut at the ablated layer.
@@ -117,7 +117,7 @@ class SeparableTail(TailEvaluator):
     Args:
         split: The network cut at the ablated layer.
         cut: Its rest, for which `separates_units` holds.
-        chunk_size: Rows a pass, each a sample with some units masked; None for as many as memory allows.
+        chunk_size: Rows per pass, each a sample with some units masked; None for as many as memory allows.
     """
 
     def __init__(self, split: SplitNetwork, cut: LinearCut, chunk_size: int | None) -> None:
@@ -239,7 +239,7 @@ def choose_tail(split: SplitNetwork, x: Tensor, chunk_size: int | None) -> TailE
     Args:
         split: The network cut at the layer.
         x: Inputs; the first two are used to see what the rest of the network allows.
-        chunk_size: Rows a pass, each a sample with some units masked; None for as many as memory allows.
+        chunk_size: Rows per pass, each a sample with some units masked; None for as many as memory allows.
 
     Returns:
         Sums over ranked units where the rest allows it, masks otherwise.

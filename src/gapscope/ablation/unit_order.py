@@ -21,7 +21,7 @@ def mean_absolute_activation(values: Float[Tensor, "s m p"]) -> Float[Tensor, " 
         values: Activations by sample, unit and position.
 
     Returns:
-        One number a unit.
+        One number per unit.
 
     >>> mean_absolute_activation(torch.tensor([[[1.0, -3.0], [0.0, 1.0]]])).tolist()
     [2.0, 0.5]
@@ -39,7 +39,7 @@ def class_selectivity(class_means: Float[Tensor, "c m"]) -> Float[Tensor, " m"]:
         class_means: Mean activation of each unit for each of two or more classes.
 
     Returns:
-        One number a unit; in [0, 1] where activations are not negative.
+        One number per unit; in [0, 1] where activations are not negative.
 
     Raises:
         NotMeasurable: There is one class only.
@@ -64,7 +64,7 @@ def weight_norm(layer: nn.Module | None, label: str) -> Float[Tensor, " m"]:
         label: Name of the ablated layer, for the message.
 
     Returns:
-        One number a unit.
+        One number per unit.
 
     Raises:
         NotMeasurable: That layer is not known.

@@ -1,4 +1,4 @@
-"""Rows of plain values kept column by column: small on disk, quick to read, exact (never torch, numpy on demand)."""
+"""Rows of JSON-serializable values kept column by column: small on disk, quick to read, exact (never torch, numpy on demand)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class _Column:
 
 
 class ColumnStore:
-    """A table of plain values (numbers, texts, true, false, None) with rows that may lack any column.
+    """A table of JSON-serializable values (numbers, texts, true, false, None) with rows that may lack any column.
 
     >>> store = ColumnStore([{"id": "a", "rate": 0.1}, {"id": "b", "depth": 3}])
     >>> store.column("rate"), store.column("depth")

@@ -140,7 +140,7 @@ def _are_inputs(value: Any) -> bool:
 
 
 def _stacked(value: Any) -> Any:
-    """A list of numbers a sample comes out of torch's collation as one tensor a place; put them side by side again."""
+    """A list of numbers per sample comes out of torch's collation as one tensor a place; put them side by side again."""
     if is_list(value) and value and all(isinstance(part, Tensor) and part.ndim == 1 for part in value):
         return torch.stack(value, dim=1)
     return value
@@ -355,6 +355,6 @@ def _length(inputs: Inputs) -> int:
     lengths = {len(part) for part in parts}
     if len(lengths) > 1:
         raise InvalidInput(
-            f"All inputs must have the same length; got {sorted(lengths)}. Pass one row a sample of each."
+            f"All inputs must have the same length; got {sorted(lengths)}. Pass one row per sample of each."
         )
     return lengths.pop()

@@ -22,11 +22,11 @@ class UnreadableFile(GapscopeError, ValueError):
 
 
 class DamagedFile(UnreadableFile):
-    """A file that is truncated or garbled; what it held can be made anew."""
+    """A file that is truncated or corrupted; what it held can be recreated."""
 
 
 class DamagedFileWarning(UserWarning):
-    """A damaged file was passed over, or what it held is made anew."""
+    """A damaged file was passed over, or what it held is recreated."""
 
 
 class NotWritten(GapscopeError, OSError):
@@ -70,7 +70,7 @@ class ReplaceLayer(UnsupportedLayer):
 
 
 class SlowGradients(UserWarning):
-    """Gradients of single samples are right, but computed by one backward pass a sample; said once a network."""
+    """Gradients of individual samples are right, but computed by one backward pass per sample; said once a network."""
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Files that exist whole or not at all, and JSON that every reader understands."""
+"""Files that exist atomically, and JSON that every reader understands."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise UnreadableFile(f"{path} must be a JSON file; there is no such file. Check the path.") from None
     except (ValueError, RecursionError) as error:
-        raise DamagedFile(f"{path} must hold JSON; reading it failed: {error}. Delete it to make it anew.") from None
+        raise DamagedFile(f"{path} must hold JSON; reading it failed: {error}. Delete it to make it again.") from None
     except OSError as error:
         _refuse(path, error)
 

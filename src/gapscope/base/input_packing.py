@@ -13,7 +13,7 @@ from torch import Tensor
 class InputLayout:
     """What one tensor of inputs stands for.
 
-    Measures work on one tensor with a row a sample. Several floating-point inputs of one type lie side by side in it;
+    Measures work on one tensor with a row per sample. Several floating-point inputs of one type lie side by side in it;
     with any others it holds row numbers [n, 1] of the `columns`, which are kept whole. Row i is written as -1 - i: an
     embedding that is called with row numbers by mistake fails instead of reading them as tokens.
 

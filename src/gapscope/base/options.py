@@ -42,7 +42,7 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
 
     Args:
         name: What the value is for, for the message.
-        value: What was given: plain values, as JSON and TOML have them.
+        value: What was given: JSON-serializable values, as JSON and TOML have them.
         annotation: bool, int, float, str, a data class, a mapping, `tuple[T, ...]`, or one of them or None.
 
     Returns:

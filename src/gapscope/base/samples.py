@@ -69,7 +69,7 @@ def _check_inputs(inputs: Any) -> None:
         raise InvalidInput(f"inputs must be a tensor; got {type(inputs).__name__}. Use torch.as_tensor(inputs).")
     if inputs.ndim < 2:
         raise InvalidInput(
-            f"inputs must have shape [n, ...] with one row a sample; got {list(inputs.shape)}. "
+            f"inputs must have shape [n, ...] with one row per sample; got {list(inputs.shape)}. "
             "For a single sample use x[None]."
         )
     if len(inputs) == 0:
@@ -143,7 +143,7 @@ def as_samples(data: Any) -> Samples:
     Taken are a tensor x or a pair (x, y), where x is a tensor, a numpy array, a DataFrame, a tuple of them or a mapping
     (such as a BatchEncoding) of them; a mapping of inputs with `labels`; a torch Dataset or DataLoader that yields any
     of these; a `datasets.Dataset`; Samples. Labels may be any integers, samples with the label -100 are left out, and
-    labels with a number a position (pixels, tokens) keep -100 for positions that do not count. Float targets [n] are
+    labels with a number per position (pixels, tokens) keep -100 for positions that do not count. Float targets [n] are
     regression targets [n, 1], unless all are 0.0 or 1.0: these are two classes.
 
     Args:

@@ -55,7 +55,7 @@ class _BaseSpec:
         return _canonical(self.to_dict(omit_defaults=True))
 
     def to_dict(self, *, omit_defaults: bool = False) -> dict[str, Any]:
-        """Return nested plain values; with `omit_defaults` only what differs from the defaults."""
+        """Return nested JSON-serializable values; with `omit_defaults` only what differs from the defaults."""
         content: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
@@ -67,7 +67,7 @@ class _BaseSpec:
 
     @classmethod
     def from_dict(cls: type[AnySpec], content: Mapping[str, Any]) -> AnySpec:
-        """Build from plain values; an unknown key is refused and the nearest right one named."""
+        """Build from JSON-serializable values; an unknown key is refused and the nearest right one named."""
         return from_mapping(cls, content, cls.__name__)
 
 
@@ -135,7 +135,7 @@ class DataSpec(_BaseSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSpec(_BaseSpec):
-    """Architecture and initialisation.
+    """Architecture and initialization.
 
     Attributes:
         name: Name of the network, as in `gapscope.networks.network_names()`.
@@ -154,18 +154,18 @@ class NetworkSpec(_BaseSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizationSpec(_BaseSpec):
-    """What takes the place of the architecture's batch normalisation; the default leaves the network as it is.
+    """What takes the place of the architecture's batch normalization; the default leaves the network as it is.
 
     Attributes:
-        kind: "batch", "ghost", "population" (statistics of training samples, measured anew before every step),
+        kind: "batch", "ghost", "population" (statistics of training samples, measured again before every step),
             "mean_only", "variance_only" or "none", as in `gapscope.batch_norm.replace`.
-        weight_norm: Whether all linear and convolutional layers are weight-normalised, with directions drawn and
+        weight_norm: Whether all linear and convolutional layers are weight-normalized, with directions drawn and
             lengths set from data (Salimans and Kingma 2016).
         emulated_size: Of "ghost": samples a ghost batch. Of "population": the batch size whose gamma decay is added to
             the loss, 0 for none.
-        only_in: Name of the one layer that is normalised (the others are removed); "" for all.
+        only_in: Name of the one layer that is normalized (the others are removed); "" for all.
         population_samples: Training samples on which the statistics of "population" and its decay are measured.
-        directions_std: Standard deviation of the directions of weight normalisation; it sets how fast they turn.
+        directions_std: Standard deviation of the directions of weight normalization; it sets how fast they turn.
     """
 
     kind: str = "batch"
@@ -222,7 +222,7 @@ class TrainingSpec(_BaseSpec):
         learning_rate: Initial (for "cyclical": largest) learning rate.
         momentum: SGD momentum (0 for Adam).
         nesterov: Whether SGD uses Nesterov momentum.
-        batch_size: Samples a step; the last, smaller batch of an epoch is used too.
+        batch_size: Samples per step; the last, smaller batch of an epoch is used too.
         epochs: Largest number of epochs.
         schedule: "constant", "step" (times `schedule_factor` every `schedule_epochs`), "exponential" (times
             `schedule_factor` an epoch), or "cyclical" (triangular between learning_rate * `schedule_factor` and
@@ -287,9 +287,9 @@ class RunSpec(_BaseSpec):
 
     Attributes:
         data: Data and corruption.
-        network: Architecture and initialisation.
-        normalization: What takes the place of batch normalisation.
-        training: Optimisation and penalties.
+        network: Architecture and initialization.
+        normalization: What takes the place of batch normalization.
+        training: Optimization and penalties.
         seed: Seed of initial weights, order of samples and dropout masks.
 
     >>> RunSpec(seed=1).id == RunSpec(seed=1).id != RunSpec(seed=2).id

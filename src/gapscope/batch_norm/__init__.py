@@ -1,4 +1,4 @@
-"""Batch normalisation taken apart: layers, population statistics, and the gamma decay that batches amount to."""
+"""Batch normalization taken apart: layers, population statistics, and the gamma decay that batches amount to."""
 
 from gapscope.batch_norm.gamma_decay.batch_statistics import BatchStatistics as BatchStatistics
 from gapscope.batch_norm.gamma_decay.batch_statistics import batch_statistics as batch_statistics

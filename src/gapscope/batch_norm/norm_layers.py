@@ -1,4 +1,4 @@
-"""Where a network normalises: its batch-normalising layers, in the order in which they run, and what feeds them."""
+"""Where a network normalizes: its batch-normalizing layers, in the order in which they run, and what feeds them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def batch_norm_layers(
     """
     listed = ", ".join(kind.__name__ for kind in kinds)
     found = {name: module for name, module in named_modules(network).items() if type(module) in kinds}
-    layers = select_layers(found, names, f"normalisation layers ({listed})")
+    layers = select_layers(found, names, f"normalization layers ({listed})")
     for name, layer in layers.items():
         if layer.running_mean is None:
             raise InvalidInput(
@@ -108,12 +108,12 @@ def preceding_layers(network: nn.Module, layers: dict[str, Any], x: Tensor) -> d
 
     Args:
         network: The network, in evaluation mode.
-        layers: Normalisation layers by name.
+        layers: Normalization layers by name.
         x: Inputs; one sample is enough.
 
     Returns:
-        The feeding layers; normalisation layers fed by anything else (a sum, a pooling, an input) are left out, and
-        so are feeding layers whose output goes through two of the normalisation layers.
+        The feeding layers; normalization layers fed by anything else (a sum, a pooling, an input) are left out, and
+        so are feeding layers whose output goes through two of the normalization layers.
     """
     made: list[tuple[Tensor, str]] = []
     fed_by: dict[str, str] = {}

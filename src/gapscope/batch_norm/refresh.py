@@ -133,12 +133,12 @@ def refresh_population(
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> None:
-    r"""Set the mean and variance of population-normalising layers to those of training samples.
+    r"""Set the mean and variance of population-normalizing layers to those of training samples.
 
     The layers are done in the order in which they run, each with all earlier ones already updated, so that afterwards
     every layer's statistics are those of the network as it stands. Dropout is off. Statistics are computed in
     float64, the variance is the biased one, the result does not depend on `chunk_size`. Memory: one chunk and
-    O(channels). Cost: where the samples fit one chunk, one forward pass; else one pass a layer, up to that layer.
+    O(channels). Cost: where the samples fit one chunk, one forward pass; else one pass per layer, up to that layer.
 
     Reference: Luo et al. 2019, section 5 (10 000 samples).
 
@@ -149,7 +149,7 @@ def refresh_population(
         samples: Number of samples: a random subset of the data, or the first ones of a DataLoader.
         layers: Names of layers; BatchNorm and GhostBatchNorm layers can be named too (their running statistics become
             exact). None for every PopulationNorm.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
         generator: Source of the subset; None for the same draws at every call.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Swap the batch normalisation of a built network for another kind, keeping its weights and its function."""
+"""Swap the batch normalization of a built network for another kind, keeping its weights and its function."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "variance_only": (VarianceOnlyBatchNorm1d, VarianceOnlyBatchNorm2d, VarianceOnlyBatchNorm3d),
     "none": (nn.Identity, nn.Identity, nn.Identity),
 }
-"""What `replace` can put in the place of a batch normalisation, in one, two and three dimensions."""
+"""What `replace` can put in the place of a batch normalization, in one, two and three dimensions."""
 
 
 def _incompatibility(layer: Any, kind: str, has_feeder: bool, needs_feeder: bool) -> str:
     """Why a layer cannot be swapped with its function kept; empty where it can."""
     if type(layer) not in BATCH_NORMS:
-        return f"a {type(layer).__name__} may do more than normalise; put a plain BatchNorm there"
+        return f"a {type(layer).__name__} may do more than normalize; put a plain BatchNorm there"
     if layer.running_mean is None:
         return "it keeps no running statistics and so has no evaluation function; use track_running_stats=True"
     if needs_feeder and not has_feeder:
-        return "its input is not the output of one linear or convolutional layer that could be normalised or rescaled"
+        return "its input is not the output of one linear or convolutional layer that could be normalized or rescaled"
     if kind in ("mean_only", "variance_only") and layer.weight is None:
         return f"it has no gamma and beta, into which '{kind}' puts what it leaves out; use affine=True"
     return ""
@@ -147,7 +147,7 @@ def replace_batch_norm(
     inplace: bool = False,
     **options: Any,
 ) -> Network:
-    r"""Return the network with its batch normalisation replaced by another kind; its evaluation function is kept.
+    r"""Return the network with its batch normalization replaced by another kind; its evaluation function is kept.
 
     Written as $y = s h + t$ in evaluation mode ($s = \gamma/\sigma$, $t = \beta - s\mu$ with the running statistics):
     "batch", "population" and "ghost" keep every parameter and statistic; "mean_only" gets gamma = s; "variance_only"
@@ -157,12 +157,12 @@ def replace_batch_norm(
     Args:
         network: A network with BatchNorm1d/2d/3d, PopulationNorm or GhostBatchNorm layers.
         kind: "batch", "population", "ghost", "mean_only", "variance_only" or "none".
-        weight_norm: Whether the linear or convolutional layer before each replaced layer is weight-normalised too.
+        weight_norm: Whether the linear or convolutional layer before each replaced layer is weight-normalized too.
             With "mean_only" its length g then takes the place of gamma (Salimans and Kingma 2016).
         inputs: A few inputs [n, ...]; needed by "none" and by `weight_norm`, which must see which layer comes before.
         layers: Names of layers to replace; None for all.
         strict: Whether a layer whose function cannot be kept is an error; else it stays as it is, with a warning.
-        inplace: Whether the network itself is changed rather than a copy. An optimiser made before must be made anew.
+        inplace: Whether the network itself is changed rather than a copy. An optimizer made before must be recreated.
         **options: Settings of the new layers (`ghost_size`, `detach`, `rms`, `momentum`, `eps`, ...).
 
     Returns:
@@ -183,13 +183,13 @@ def replace_batch_norm(
     needs_feeder = weight_norm or kind == "none"
     if needs_feeder and inputs is None:
         raise InvalidInput(
-            f"replace(network, {kind!r}, weight_norm={weight_norm}) must see which layer feeds each normalisation; "
+            f"replace(network, {kind!r}, weight_norm={weight_norm}) must see which layer feeds each normalization; "
             "pass a few inputs: inputs=x[:2]."
         )
     network = network if inplace else copy.deepcopy(network)
     kinds = (*BATCH_NORMS, nn.SyncBatchNorm)
     found = {name: module for name, module in network.named_modules() if isinstance(module, kinds)}
-    found = select_layers(found, layers, "batch-normalisation layers")
+    found = select_layers(found, layers, "batch-normalization layers")
     feeders: dict[str, str] = {}
     if needs_feeder and inputs is not None:
         before = _outputs(network, inputs)
@@ -229,5 +229,5 @@ def _check_same_function(before: Tensor, after: Tensor, kind: str) -> None:
     if not error <= 1e-3:
         raise ReplaceLayer(
             f"Replacing by '{kind}' must keep the outputs; they changed by {error:.1e} of the largest. The output of a "
-            "layer before a normalisation is probably used elsewhere too: name the layers to replace in `layers`."
+            "layer before a normalization is probably used elsewhere too: name the layers to replace in `layers`."
         )

@@ -23,7 +23,7 @@ class Finding:
         evidence: What was measured, in figures.
         action: What to do, one imperative sentence.
         cost: Expected cost in accuracy, between 0 and 1; findings are ordered by it.
-        indices: Samples behind the finding; empty if it is about no single samples.
+        indices: Samples behind the finding; empty if it is about no individual samples.
         code: Code of the check (filled in by the registry).
         title: Its title.
     """

@@ -47,7 +47,7 @@ def _table(advice: BatchNormAdvice) -> Table:
 @app.command("batch-norm")
 def batch_norm(
     network: Path = typer.Argument(..., help="Weights that a pool wrote (they carry their spec)."),
-    batch_size: int | None = typer.Option(None, help="Batch size whose regularisation is wanted; default: as trained."),
+    batch_size: int | None = typer.Option(None, help="Batch size whose regularization is wanted; default: as trained."),
     new_batch_size: int | None = typer.Option(None, help="Batch size to change to; default: no batch statistics."),
     dropout_before: list[str] = typer.Option(
         [], help="Layer whose inputs dropout drops; again for more. Default: the last."
@@ -59,7 +59,7 @@ def batch_norm(
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """How much a network's batch norm regularises, what a new batch size changes, and what would restore it."""
+    """How much a network's batch norm regularizes, what a new batch size changes, and what would restore it."""
     import torch
     from rich.console import Console
 

@@ -92,7 +92,7 @@ def fetch_data(
     base_url: str | None = typer.Option(None, "--base-url", help="Another server that holds the same files."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Fetch the official files of a data set; a broken download goes on where it stopped."""
+    """Fetch the official files of a data set; a broken download continues where it stopped."""
     from gapscope.cli.output import print_json
     from gapscope.data import fetch
 

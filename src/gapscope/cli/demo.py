@@ -123,7 +123,7 @@ def demo(
         found = [{**row, "gap": gaps[row["id"]]} for row in rows]
         print_json({"report": str(page.resolve()), "networks": len(records), "held_out": found})
         return
-    title = "Accuracy to expect on right labels, for networks the estimator has not seen (90 % intervals)"
+    title = "Accuracy to expect on clean labels, for networks the estimator has not seen (90 % intervals)"
     print_rich(table_of(_closing_table(held_out, assessed), title))
     for line in _summary(records, held_out, assessed):
         typer.echo(line)

@@ -30,7 +30,7 @@ def fit(
     pool: Path = typer.Argument(
         ...,
         metavar="POOL|TABLE.csv",
-        help="Folder of a pool; or a table, a row a network, of the readings that `gapscope estimate NETWORK --json` "
+        help="Folder of a pool; or a table, a row per network, of the readings that `gapscope estimate NETWORK --json` "
         "prints and a column accuracy, reached on new data.",
     ),
     measure: list[str] = typer.Option([], help="Reading to use, such as unit_sparsity.zeta; again for more."),

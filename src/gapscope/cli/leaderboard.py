@@ -1,4 +1,4 @@
-"""`gapscope leaderboard`: which measures say more of the gap than the hyper-parameters do."""
+"""`gapscope leaderboard`: which measures say more of the gap than the hyperparameters do."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import typer
 
 LEGEND = (
-    "partial r: with the gap, given the hyper-parameters, cross-fitted; p of its",
+    "partial r: with the gap, given the hyperparameters, cross-fitted; p of its",
     "permutations, corrected over all rows (max-T). tau: Kendall. granul.: one hyper-",
     "parameter varies. CMI, PGDL: conditional mutual information, symmetric and as",
-    "the competition's code computes it, x 100. R2: of a line, on recipes held out.",
+    "the competition's code computes it, x 100. R2: of a line, on training configurations held out.",
 )
 
 SOURCE = typer.Argument(
@@ -29,14 +29,14 @@ def leaderboard(
     target: str = typer.Option("gap", help="Column of the gap."),
     baseline: str | None = typer.Option(None, help="Column of the size; default parameter_count or m.vc_dim."),
     networks: int = typer.Option(
-        300, help="Networks to judge by; from more, whole recipes are drawn. Time grows with their square."
+        300, help="Maximum number of networks; of more, whole training configurations are sampled. Time grows as n^2."
     ),
     permutations: int = typer.Option(1000, help="Permutations behind the p-values."),
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
     output: Path | None = typer.Option(None, help="Write everything to this JSON file."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Judge measures by networks whose gap is known, by every protocol; verdicts in words first, rivals on top."""
+    """Judge measures by networks whose gap is known, by every protocol; verdicts in words first, baselines on top."""
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import steps
     from gapscope.leaderboard.ranking import rank_measures as judge

@@ -7,7 +7,8 @@ from pathlib import Path
 import typer
 
 app = typer.Typer(
-    help="Train and measure many networks, or add your own; run the same command again to go on.", no_args_is_help=True
+    help="Train and measure many networks, or add your own; run the same command again to continue.",
+    no_args_is_help=True,
 )
 
 GRID = typer.Argument(..., help="TOML file with the grid: tables base, [\\[cases]], axes, and a list measures.")

@@ -33,7 +33,7 @@ def outcome(record: Record) -> str:
 
 @contextmanager
 def handle_interrupts() -> Iterator[None]:
-    """Let the body be stopped by Ctrl-C (or a polite kill) and say that the same command goes on.
+    """Let the body be stopped by Ctrl-C (or a polite kill) and say that the same command continues.
 
     Yields:
         Nothing.
@@ -44,7 +44,7 @@ def handle_interrupts() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("\nstopped; everything finished is kept: run the same command again to go on.", err=True)
+        typer.echo("\nstopped; everything finished is kept: run the same command again to continue.", err=True)
         raise typer.Exit(130) from None
 
 

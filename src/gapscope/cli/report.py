@@ -84,7 +84,7 @@ def report(
 
     From twelve finished networks on, it shows the gap of each as estimated from all others (from a hundred networks
     on: from those of the other nineteen of twenty folds). Of more than a thousand networks, statistics, estimates and
-    figures are of whole recipes drawn at random; counts, best networks and failures are of all.
+    figures are of whole training configurations drawn at random; counts, best networks and failures are of all.
     """
     from gapscope.cli.output import print_json
     from gapscope.pools import open_pool

@@ -16,7 +16,7 @@ import typer
 
 JSON = typer.Option(False, "--json", help="Print everything as JSON.")
 
-app = typer.Typer(help="Reproduce a paper's tables and figures; a stopped study goes on.", no_args_is_help=True)
+app = typer.Typer(help="Reproduce a paper's tables and figures; a stopped study continues.", no_args_is_help=True)
 
 
 def available() -> dict[str, EntryPoint]:
@@ -119,7 +119,7 @@ Which claims of four papers hold when they are run again, with our numbers and t
 in sentences, then how many, then one row a claim. Our own claims are counted apart. Made from the JSON files by
 `gapscope study claims --write`; no word or number of it is typed.
 """
-PAGE_RULES = """A claim **held** or did **not hold** only where every network compared learnt (training accuracy more
+PAGE_RULES = """A claim **held** or did **not hold** only where every network compared learned (training accuracy more
 than five points above chance, and near the others'), its score had stopped improving, six or more independent units
 stand behind it, and the interval holds one answer alone. Else it is **open**, with the reason. What no part tests was
 **not run**; what lacks data or a machine **cannot be run here**. Units that share something say so: "seeds (same

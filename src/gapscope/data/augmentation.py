@@ -1,4 +1,4 @@
-"""Random changes of training images that keep their class, drawn anew for every batch."""
+"""Random changes of training images that keep their class, resampled for every batch."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def read_cifar(
 
     Args:
         path: The file.
-        labels_each: Label bytes a record, 1 or 2.
+        labels_each: Label bytes per record, 1 or 2.
 
     Returns:
         Pixels 0 to 255 and labels, both uint8.

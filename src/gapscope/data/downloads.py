@@ -1,6 +1,6 @@
 """Official files from the network: checked against their checksums, resumed where a download broke off.
 
-Checksums are pooch's; its downloader begins anew after every break, and leaves temporary files where it is killed.
+Checksums are pooch's; its downloader begins again after every break, and leaves temporary files where it is killed.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Origin:
 
 
 class _ConnectionLost(Exception):
-    """The connection failed or ended early; another attempt may go on."""
+    """The connection failed or ended early; another attempt may continue."""
 
 
 class _Download:
-    """One file on its way, kept as `<name>.part` from one attempt to the next (pooch would begin anew)."""
+    """One file on its way, kept as `<name>.part` from one attempt to the next (pooch would begin again)."""
 
     def __init__(self, url: str, part: Path, progress: Progress | None, pause: float) -> None:
         self.url, self.part, self.progress, self.pause = url, part, progress, pause
@@ -85,7 +85,7 @@ class _Download:
                 if fruitless == _FRUITLESS_ATTEMPTS:
                     raise GapscopeError(
                         f"The download of {self.url} broke off after {self._arrived():,} bytes ({error}); what arrived "
-                        "is kept. Run the same command again to go on, or name another server with --base-url."
+                        "is kept. Run the same command again to continue, or name another server with --base-url."
                     ) from None
                 time.sleep(self.pause)
 
@@ -93,7 +93,7 @@ class _Download:
         return self.part.stat().st_size if self.part.exists() else 0
 
     def _answer(self, headers: dict[str, str]) -> Any:
-        """The server's answer; time-outs of sockets start anew with every byte of a header, so that a thread waits."""
+        """The server's answer; time-outs of sockets start again with every byte of a header, so that a thread waits."""
         import requests
 
         answers: list[Any] = []
@@ -247,7 +247,7 @@ def download(
     """Return the paths of the files of an origin, fetching those that are not there or fail their checksum.
 
     A file appears under its name only after its checksum held. What arrived of a broken download is kept beside it as
-    `<name>.part`; after a pause the download goes on from there, and so does a later call. It is given up when three
+    `<name>.part`; after a pause the download continues from there, and so does a later call. It is given up when three
     attempts in a row brought next to nothing, or hardly anything arrives for a minute. Of two calls at once one waits.
 
     Args:

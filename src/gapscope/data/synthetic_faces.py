@@ -216,7 +216,7 @@ def _known(n: int, complete_fraction: float, generator: torch.Generator) -> Tens
 def write_csv(
     path: str | Path, n: int, generator: torch.Generator | None = None, *, complete_fraction: float = 1.0
 ) -> None:
-    """Write n drawn faces in the format of Kaggle's training.csv; the file exists whole or not at all.
+    """Write n drawn faces in the format of Kaggle's training.csv; the file exists atomically.
 
     Args:
         path: The file to write, about 31 kB a face.

@@ -86,7 +86,7 @@ def whole_gradient(
 def per_sample_gradients(
     outputs: Float[Tensor, "n k"], places: Sequence[Tensor], cotangents: Float[Tensor, "c n k"], *, create_graph: bool
 ) -> list[Float[Tensor, "c n ..."]]:
-    """Return the derivatives of every sample's own weighted outputs, from one backward pass a sample and weighting.
+    """Return the derivatives of every sample's own weighted outputs, from one backward pass per sample and weighting.
 
     This is what the rows of the Jacobian are by definition, whatever the network does with its parameters; it is also
     as many times slower than any other way as there are samples.
@@ -94,7 +94,7 @@ def per_sample_gradients(
     Args:
         outputs: The network's outputs.
         places: Parameters, or what stands in for them.
-        cotangents: C weightings of the outputs.
+        cotangents: C cotangents.
         create_graph: Whether the result is to be differentiated.
 
     Returns:

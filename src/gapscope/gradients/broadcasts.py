@@ -1,4 +1,4 @@
-r"""Tensors without samples that a network broadcasts over its batch: learnt positions, class tokens, layer scales.
+r"""Tensors without samples that a network broadcasts over its batch: learned positions, class tokens, layer scales.
 
 A position table t [T, E] that is added to h [n, T, E] has the per-sample Jacobian $\partial f / \partial (h + t)$, row
 n for sample n; scaled by, $(\partial f / \partial (h t))\, h$, summed over the places that share an entry. So one
@@ -138,7 +138,7 @@ class Broadcast:
             create_graph: Whether the result is to be differentiated.
 
         Returns:
-            Contributions with one row a sample.
+            Contributions with one row per sample.
         """
         given = zip(self.joins, gradients, strict=True)
         rows = [self._back(join, join.rows(g), create_graph) for join, g in given if g is not None]

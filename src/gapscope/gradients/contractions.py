@@ -139,7 +139,7 @@ def cheapest_order(first: KernelSide, second: KernelSide, floats: int = TEMPORAR
     pairs = n * c * m * d
     costs = {"explicit": (n * c * t + m * d * s) * o * k / 2 + 0.6 * pairs * o * k}
     if c * t * m * d * s <= floats:
-        # Element-wise work on the [t, s] products is dearer than the multiplications of a matrix product.
+        # Element-wise work on the [t, s] products is more expensive than the multiplications of a matrix product.
         costs["gram"] = n * m * t * s * k + pairs * t * s * (o + 16)
     if c * o * max(k, m * s) <= floats:
         costs["mixed"] = n * c * o * k * (t + m * s) + pairs * o * s

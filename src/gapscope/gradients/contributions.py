@@ -1,4 +1,4 @@
-"""What one use of one parameter adds to the Jacobian [C, N, P]: factors, rows of a table, or plain values."""
+"""What one use of one parameter adds to the Jacobian [C, N, P]: factors, rows of a table, or JSON-serializable values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""BatchNorm in training mode: derivatives of single samples, with the statistics of the batch held fixed.
+r"""BatchNorm in training mode: derivatives of individual samples, with the statistics of the batch held fixed.
 
 $y_n = \gamma\,(h_n - \mu)\,/\,\sigma + \beta$ with the mean $\mu$ and deviation $\sigma$ of the mini-batch lets every
 sample act on every other. While the statistics are held, the derivative is that of the network in which they are
@@ -28,7 +28,7 @@ _without_parameters: Counter[int] = Counter()
 
 
 def uses_batch_statistics(module: nn.Module) -> bool:
-    """Whether a layer is a BatchNorm that normalises by the statistics of its batch."""
+    """Whether a layer is a BatchNorm that normalizes by the statistics of its batch."""
     return isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
 
 
@@ -176,7 +176,7 @@ def allow_frozen_stats(modules: Mapping[str, nn.Module], *, needed: bool = True)
                 if not needed:
                     continue
                 raise ReplaceLayer(
-                    "BatchNorm must not mix the samples of a batch where gradients of single samples are needed; "
+                    "BatchNorm must not mix the samples of a batch where gradients of individual samples are needed; "
                     f"'{name}' uses the statistics of the batch{'' if module.training else ' in evaluation mode'}. "
                     "Put it into evaluation mode with running statistics (module.eval()), or use GroupNorm."
                 )

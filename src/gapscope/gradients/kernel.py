@@ -126,7 +126,7 @@ def ntk_blocks(
         x2: Inputs of the columns; None for those of the rows, of which only half the blocks are computed.
         traced: Whether to sum over equal outputs.
         max_bytes: Bytes for factors and temporaries; None for a quarter of the free memory, at most 1 GiB.
-        chunk_size: Samples a chunk; None for as many as `max_bytes` allows.
+        chunk_size: Samples per chunk; None for as many as `max_bytes` allows.
         substituted: What stands in for the parameters, inside `precisely`.
         one_pass: Whether rows and columns are each run as one batch, whatever memory that takes.
 

@@ -18,7 +18,7 @@ from gapscope.inspection.substitution import ParameterSubstitution
 
 
 class NotSeparable(Exception):
-    """The rows of single samples cannot be told apart in a call; another way is taken to them."""
+    """The rows of individual samples cannot be told apart in a call; another way is taken to them."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def apply_rule(call: Call, gradient: Float[Tensor, "c ..."]) -> list[Contributio
         gradient: Derivatives of the outputs by the call's output.
 
     Returns:
-        Contributions with one row a sample.
+        Contributions with one row per sample.
     """
     assert call.rule is not None
     gradient = samples_first(gradient, None)

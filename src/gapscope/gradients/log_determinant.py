@@ -1,7 +1,7 @@
 r"""Log determinant of the kernel of a recorded batch, with its exact gradient and a fixed inverse in the backward.
 
-$d \log\det K = \mathrm{tr}(K^{-1}\, dK)$: with $M = K^{-1}$ held fixed, each layer's share of the gradient is that of
-$\langle M, K_\ell \rangle$, taken from its factors without differentiating through the factorisation.
+$d \log\det K = \mathrm{tr}(K^{-1}\, dK)$: with $M = K^{-1}$ held fixed, each layer's fraction of the gradient is that
+of $\langle M, K_\ell \rangle$, taken from its factors without differentiating through the factorization.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class _ReplayableCall:
 
 def _vectorized(repeated: _ReplayableCall, gradients: Sequence[Tensor], *, create_graph: bool) -> list[Tensor | None]:
     """All samples at once: each has its own copy of the parameters, whose derivatives are the rows."""
-    # Only the forward pass is vectorised by vmap, and the derivatives are plain autograd's: vmap of a derivative by
+    # Only the forward pass is vectorized by vmap, and the derivatives are plain autograd's: vmap of a derivative by
     # the module's own parameters loses the second derivative of layer_norm.
     n, leaves, sources = repeated.call.n, repeated.leaves, repeated.sources
     if not create_graph:

@@ -104,7 +104,7 @@ def jacobian_square_norms(inputs: Tensor, gradients: Float[Tensor, "c n o t"], l
         layout: How inputs become columns.
 
     Returns:
-        One number a sample.
+        One number per sample.
     """
     c, n, o, t = gradients.shape
     if t == 1:

@@ -69,7 +69,7 @@ def _warn_slow_path(tape: Tape, parameters: Mapping[str, nn.Parameter]) -> None:
     names = list(parameters)
     listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     warnings.warn(
-        f"Gradients of single samples by {listed} are computed one backward pass a sample, which is right but slow: "
+        f"Gradients of individual samples by {listed} are computed one backward pass per sample, which is right but slow: "
         "the network uses these weights in a way that no faster one follows. Use each weight by calling the layer "
         "that owns it, or freeze it with requires_grad_(False) to leave it out.",
         SlowGradients,
@@ -98,7 +98,7 @@ class Tape:
         whole: The call of the network itself, with all trainable parameters; there once it has returned.
         outputs_of: Reads the outputs [n, K] from what the network returned.
         irregular: Parameters (by identity) that are used outside calls of their own module, or in calls whose
-            outputs do not hold one row a sample; their Jacobian is taken from the whole network.
+            outputs do not hold one row per sample; their Jacobian is taken from the whole network.
         separate: Parameters for which that is not right either; their Jacobian is taken by its definition, from one
             backward pass of the whole batch for every sample.
     """
@@ -267,7 +267,7 @@ class Tape:
                 except (GapscopeError, torch.OutOfMemoryError):
                     raise
                 except (NotSeparable, RuntimeError, ValueError, IndexError, TypeError, AssertionError):
-                    # Not a row a sample after all: sizes coincide, or a module cannot run on a single sample.
+                    # Not a row per sample after all: sizes coincide, or a module cannot run on a single sample.
                     separate |= {id(parameter) for parameter in call.parameters.values()}
             for broadcast in broadcasts:
                 parts += broadcast.contributions([next(gradients) for _ in broadcast.joins], create_graph=create_graph)

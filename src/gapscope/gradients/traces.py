@@ -32,7 +32,7 @@ def square_norms(
         create_graph: Whether the result is to be differentiated (once).
 
     Returns:
-        One number a sample, in at least float32.
+        One number per sample, in at least float32.
     """
     verify(tape, outputs, create_graph=create_graph)
     parts = tape.contributions(outputs, cotangents, create_graph=create_graph).values()
@@ -56,8 +56,8 @@ def per_sample_traces(
         network: The network, in the mode in which it is to be looked at.
         x: Inputs.
         probes: One row of results a probe; None for the exact traces, as one row.
-        chunk_size: Samples a pass; None for as many as memory allows, `at_most` at the most.
-        at_most: The most samples a pass where `chunk_size` is None.
+        chunk_size: Samples per pass; None for as many as memory allows, `at_most` at the most.
+        at_most: The most samples per pass where `chunk_size` is None.
 
     Returns:
         Unscaled squared norms.

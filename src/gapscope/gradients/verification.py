@@ -10,8 +10,8 @@ where samples are mixed. If the rows are to be differentiated, the gradient of o
 with that of plain autograd's as well.
 
 The comparison is made in a rehearsal: a second pass in float64, at weights that are perturbed, so that a branch behind
-a zero-initialised layer is seen, and with the samples in another order. A parameter goes from its layers to the whole
-network, run for every sample alone, and from there to one backward pass a sample, which is right by definition.
+a zero-initialized layer is seen, and with the samples in another order. A parameter goes from its layers to the whole
+network, run for every sample alone, and from there to one backward pass per sample, which is right by definition.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Routing:
     uses: int = 0
 
     def escalate(self, wrong: set[int]) -> _Routing:
-        """The next ways for the parameters that are wrong: the whole network, then one backward pass a sample."""
+        """The next ways for the parameters that are wrong: the whole network, then one backward pass per sample."""
         return _Routing(self.whole_network | wrong, self.per_sample | (self.whole_network & wrong))
 
 
@@ -218,7 +218,7 @@ def _unreached(tape: Tape, outputs: Tensor) -> set[int]:
 
 
 def _check_mixing(tape: Tape, ways: _Routing) -> None:
-    """Raise where gradients of single samples are not what they seem, because samples act on each other."""
+    """Raise where gradients of individual samples are not what they seem, because samples act on each other."""
     with preserve_state(tape.network):
         tape.network.eval()
         if is_sample_independent(tape.network, tape.inputs):
@@ -226,7 +226,7 @@ def _check_mixing(tape: Tape, ways: _Routing) -> None:
     names = [name for name, parameter in tape.parameters.items() if id(parameter) in ways.per_sample]
     listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     raise NeverSupported(
-        "Every output must depend on its own sample alone and be repeatable; the gradients of single samples by "
+        "Every output must depend on its own sample alone and be repeatable; the gradients of individual samples by "
         f"{listed} do not add up to the gradient of the batch, and the same samples have other outputs in another "
         "batch. Take out what mixes samples (statistics or a scale of the whole batch), and let random layers such "
         "as dropout follow the evaluation mode."

@@ -107,11 +107,11 @@ def rows_per_pass(
         device: Where its tensors lie.
         two_rows: Does it for two, which tells copies of the weights, held once a pass, from what every row holds;
             called only where few rows seem to fit. None counts all that one row holds as its own.
-        at_most: The most rows a pass.
-        bytes_at_most: The most bytes a pass; None for 128 MiB on CPUs and 1 GiB elsewhere.
+        at_most: The most rows per pass.
+        bytes_at_most: The most bytes per pass; None for 128 MiB on CPUs and 1 GiB elsewhere.
 
     Returns:
-        Rows a pass: `at_most`, or the largest power of two below it that fits.
+        Rows per pass: `at_most`, or the largest power of two below it that fits.
     """
     if chunk_size is not None:
         return chunk_size

@@ -48,11 +48,11 @@ def _look(network: nn.Module, x: Tensor) -> Hashable:
 
 
 def check_no_batch_statistics(modules: Mapping[str, nn.Module]) -> None:
-    """Raise ReplaceLayer where BatchNorm would mix the samples of a batch, so that single samples have no gradient."""
+    """Raise ReplaceLayer where BatchNorm would mix the samples of a batch, so that individual samples have no gradient."""
     for name, module in modules.items():
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
             raise ReplaceLayer(
-                f"BatchNorm must not mix the samples of a batch where gradients of single samples are needed; "
+                f"BatchNorm must not mix the samples of a batch where gradients of individual samples are needed; "
                 f"'{name}' uses the statistics of the batch. Put it into evaluation mode with running statistics "
                 "(module.eval()), or use GroupNorm."
             )

@@ -51,7 +51,7 @@ def _cross_entropy(outputs: Tensor, labels: Tensor, reduction: str) -> Tensor:
 
 
 def _regression_targets(outputs: Tensor, targets: Tensor) -> Tensor:
-    # One number a sample may come as [n] or as [n, 1]: nothing else is reshaped, so that nothing broadcasts.
+    # One number per sample may come as [n] or as [n, 1]: nothing else is reshaped, so that nothing broadcasts.
     one_each = {(len(outputs),), (len(outputs), 1)}
     if {tuple(outputs.shape), tuple(targets.shape)} <= one_each:
         targets = targets.view_as(outputs)
@@ -115,7 +115,7 @@ def evaluate(network: nn.Module, samples: Samples, *, chunk_size: int | None = N
     Args:
         network: The network.
         samples: Inputs with targets.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         Mean loss (see `loss_of`, accumulated in float64) and the fraction of right predictions.

@@ -53,7 +53,7 @@ def memoize(function: Function) -> Function:
         given.apply_defaults()
         key = (function, *(_key(value) for value in given.arguments.values()))
         if key not in kept:
-            # the arguments stay alive with the result, so that no identity is given out anew
+            # the arguments stay alive with the result, so that no identity is given out again
             kept[key] = (dict(given.arguments), function(*args, **kwargs))
         return kept[key][1]
 

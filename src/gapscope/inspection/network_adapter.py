@@ -55,12 +55,12 @@ def call_network(network: nn.Module, form: InputLayout, x: Tensor, others: Mappi
 class NetworkAdapter(nn.Module):
     """A network that takes one tensor and returns raw outputs [n, K].
 
-    Outputs with a number a class and position are flattened to [n, K * P], all positions of the first class first.
+    Outputs with a number per class and position are flattened to [n, K * P], all positions of the first class first.
 
     Args:
         network: The network; it becomes the submodule `network`, and stays as it is.
         form: What a tensor of inputs stands for; None for the network's only argument.
-        squeezed: Whether the network returns [n], one number a sample.
+        squeezed: Whether the network returns [n], one number per sample.
         class_axis: Axis of the classes where outputs have positions; None where they are [n, K].
         two_columns: Whether one output z is returned as the two logits 0 and z, which have its class probabilities.
         next_position: Whether outputs at a position are about the next one: those at the last position are dropped.
@@ -108,7 +108,7 @@ def class_axis(outputs: Float[Tensor, "n ..."], labels: Shaped[Tensor, "n ..."])
     """Return the axis of `outputs` that counts classes, where `labels` [n, ...] hold a class a position.
 
     Args:
-        outputs: Outputs with a number a class and position.
+        outputs: Outputs with a number per class and position.
         labels: Class labels of the positions.
 
     Returns:
@@ -123,5 +123,5 @@ def class_axis(outputs: Float[Tensor, "n ..."], labels: Shaped[Tensor, "n ..."])
         return -1
     raise InvalidInput(
         f"Labels of positions must have the positions of the outputs, {list(outputs.shape[1:])} with one axis for the "
-        f"classes; got labels {list(labels.shape[1:])} a sample. Make both the same size, or pass one label a sample."
+        f"classes; got labels {list(labels.shape[1:])} a sample. Make both the same size, or pass one label per sample."
     )

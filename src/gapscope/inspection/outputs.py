@@ -27,7 +27,7 @@ from gapscope.inspection.distributed import compute_distributed
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.threads import SharedContext, network_lock
 
-# Samples a pass beyond which a forward pass gets no faster, on CPUs and GPUs alike.
+# Samples per pass beyond which a forward pass gets no faster, on CPUs and GPUs alike.
 MAX_SAMPLES_PER_PASS = 512
 # Entries of inputs (or token ids) that are too few to be worth a trial; of a large network hardly any are.
 _FEW_ENTRIES, _FEW_TOKENS = 2**18, 2**8
@@ -244,10 +244,10 @@ def samples_per_pass(
         chunk_size: What the caller asks for.
         one_pass: Does what a pass does to the first sample, or the first two; None for a forward pass without
             gradients.
-        at_most: The most samples a pass.
+        at_most: The most samples per pass.
 
     Returns:
-        Samples a pass: `at_most`, or the largest power of two below it that fits.
+        Samples per pass: `at_most`, or the largest power of two below it that fits.
     """
     if chunk_size is not None:
         return chunk_size
@@ -272,13 +272,13 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = N
     Args:
         network: The network.
         x: Inputs [n, ...].
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         Outputs [n, K] on the network's device.
 
     Raises:
-        InvalidInput: The network does not return one row of K numbers a sample.
+        InvalidInput: The network does not return one row of K numbers per sample.
     """
     x = prepare_inputs(network, x)
     chunk_size = samples_per_pass(network, x, chunk_size)

@@ -51,7 +51,7 @@ class ParameterSubstitution(TorchFunctionMode):
 
     def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]], dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self._pairs = list(pairs)  # keeps the originals alive, so that no identity is given out anew
+        self._pairs = list(pairs)  # keeps the originals alive, so that no identity is given out again
         self._by_identity = {id(original): other for original, other in self._pairs}
         self._originals = {id(other): original for original, other in reversed(self._pairs)}
         self.dtype = dtype

@@ -105,7 +105,7 @@ class Ready:
             if targets.is_floating_point():
                 return "needs class labels; these are regression targets"
             if self.samples.is_dense and not item.supports_dense:
-                return "needs one label a sample; these data have a label a position"
+                return "needs one label per sample; these data have a label per position"
         return ""
 
 
@@ -153,7 +153,7 @@ def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:
     if outputs.ndim == 0 or len(outputs) != len(x):
         raise InvalidInput(
             f"A network must return a tensor of shape [n, K] for n inputs, here [{len(x)}, K]; got "
-            f"{list(outputs.shape)}. Wrap it in a module that returns its raw outputs (logits), one row a sample."
+            f"{list(outputs.shape)}. Wrap it in a module that returns its raw outputs (logits), one row per sample."
         )
     return outputs, outputs is result
 
@@ -279,7 +279,7 @@ def _adapt(network: Any, samples: Samples) -> Ready:
             refused = str(error)
     elif outputs.ndim > 2 and samples.targets is not None:
         positions = list(outputs.shape[1:])
-        refused = f"outputs have positions, {positions} a sample, and targets have none; pass a label a position"
+        refused = f"outputs have positions, {positions} a sample, and targets have none; pass a label per position"
     k, squeezed = outputs[0].numel(), outputs.ndim == 1
     adapted = NetworkAdapter(bare, samples.form, squeezed=squeezed, class_axis=axis, next_position=causal)
     if causal and not refused:

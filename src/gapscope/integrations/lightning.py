@@ -20,8 +20,8 @@ class MonitorCallback(pl.Callback):
 
     The monitored network is the LightningModule itself, called with the inputs alone, or one of its modules. Weights
     are bit-identical with and without the callback (unless `stop`). Lightning's checkpoints hold the monitor and its
-    alarm, so that a resumed training goes on as if unbroken. With several processes the first one records; the weights
-    must be whole on it, so strategies that shard them are not for this.
+    alarm, so that a resumed training continues as if unbroken. With several processes the first one records; the
+    weights must be whole on it, so strategies that shard them are not for this.
 
     Args:
         monitor: What to record, and how often (`every` counts training epochs).
@@ -79,7 +79,7 @@ class PenaltyCallback(pl.Callback):
     """Keeps the state of penalties (random probes, a strength that sets itself) in Lightning's checkpoints.
 
     The penalties themselves belong into the training step; with this a fit that is resumed ends with the weights of
-    the unbroken one. With several processes all take up the state of the first.
+    the unbroken one. With several processes all resume the state of the first.
 
     Args:
         *penalties: The penalties, in the same order whenever the fit is resumed.

@@ -1,4 +1,4 @@
-"""Is a fine-tuning learning by heart? A meter in a Hugging Face Trainer, with adapters (PEFT, LoRA) or without.
+"""Is a fine-tuning memorizing? A meter in a Hugging Face Trainer, with adapters (PEFT, LoRA) or without.
 
 canaries = PairedCanaries.of_tokens(train_dataset)
 trainer = Trainer(model, ..., train_dataset=canaries.dataset)
@@ -111,8 +111,9 @@ class MemorizationMonitor(TrainerCallback):
     - `training_loss`: mean loss of the epoch's steps, as the Trainer computed them.
     - `first_visit_loss`: mean loss of the steps in the second half of the first epoch. These samples had not been seen
       before, so that it is what a validation set would have said of the network half an epoch younger on average.
-    - `first_visit_gap`: first_visit_loss - training_loss, from the second epoch on. Of it what was learnt since for all
-      samples is a part, so that it is an upper bound on what is learnt by heart (as long as the network improves).
+    - `first_visit_gap`: first_visit_loss - training_loss, from the second epoch on. Of it what was learned since for
+    all
+      samples is a part, so that it is an upper bound on what is memorized (as long as the network improves).
     - `canary_gap`: mean loss of the canaries that were not trained less that of those that were; its `canary_p_value`
       is exact, see `gapscope.labels.paired_canaries`.
     - `trained_fisher_trace`: mean over some samples of $|\nabla_\theta \log p(y|x)|^2$ for labels y drawn from the
@@ -120,7 +121,7 @@ class MemorizationMonitor(TrainerCallback):
       sample, in evaluation mode. Left out where the weights are sharded (FSDP).
 
     `flagged_at` is the first epoch at which the p-value is at most `level` divided by the number of looks: over all
-    of them together a network that has learnt nothing from the canaries is flagged with probability `level` at most.
+    of them together a network that has learned nothing from the canaries is flagged with probability `level` at most.
 
     Weights are those of a training without the meter on the same data. With several processes each takes every canary
     through its (wrapped) model; losses of steps are means over processes.
@@ -166,7 +167,7 @@ class MemorizationMonitor(TrainerCallback):
 
     @property
     def overhead_fraction(self) -> float:
-        """Share of the time since training began that the meter took."""
+        """Fraction of the time since training began that the meter took."""
         return self._seconds / (time.perf_counter() - self._began)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

@@ -53,7 +53,7 @@ class MonitorCallback(TrainerCallback):
     `pad_token_id` are left out by the attention mask.
 
     Beside each of the Trainer's checkpoints lies the monitor's state (`gapscope_monitor.json`); a training that is
-    resumed from one goes on with it.
+    resumed from one continues with it.
 
     Args:
         monitor: What to record, and how often (`every` counts training epochs).
@@ -75,7 +75,7 @@ class MonitorCallback(TrainerCallback):
         model: nn.Module | None = None,
         **kwargs: Any,
     ) -> None:
-        """Look at the untrained network, or take up the state that lies beside the checkpoint.
+        """Look at the untrained network, or resume the state that is next to the checkpoint.
 
         Args:
             args: Settings of the trainer.
@@ -167,11 +167,11 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
     """Add a penalty to the loss of a Trainer's training steps; evaluation stays as it is.
 
     The penalty is that of the model's logits by its trainable weights, which with an adapter (PEFT) are those of the
-    adapter. It takes a forward pass of its own a step, so that dropout masks are drawn anew for it. Several penalties
+    adapter. It takes a forward pass of its own a step, so that dropout masks are resampled for it. Several penalties
     add up. With several processes each takes that of its own samples, and the mean of all is what is added. What the
     Trainer logs as `loss` holds the penalty; `trainer.state.log_history` is otherwise unchanged. Beside each of the
     Trainer's checkpoints lies the penalty's state (random probes, a strength that sets itself), a file a process; a
-    training that is resumed goes on with it.
+    training that is resumed continues with it.
 
     Args:
         trainer: The Trainer, before `train()`.

@@ -25,7 +25,7 @@ def confusion_odds(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], n_cl
         n_classes: Number of classes.
 
     Returns:
-        Odds, not normalised, 0 on the diagonal. So canaries are like the errors: alike among all classes where these
+        Odds, not normalized, 0 on the diagonal. So canaries are like the errors: alike among all classes where these
         are, between two classes where they are confused.
     """
     odds = torch.ones(n_classes, n_classes, dtype=torch.float64)

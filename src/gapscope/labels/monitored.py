@@ -1,9 +1,9 @@
-"""What one training says of its labels, from how it learnt them beside canaries that it was given.
+"""What one training says of its labels, from how it learned them beside canaries that it was given.
 
 A sample's margin is the mean over the epochs watched of the logit of its label less the largest other one (Pleiss et
-al. 2020, arXiv:2001.10528, eq. 1): wrong labels are learnt late, against what the others say, so that theirs is small.
+al. 2020, arXiv:2001.10528, eq. 1): wrong labels are learned late, against what the others say, so that theirs is small.
 Canaries are samples that were trained on with a false label; how their margins lie is how those of wrong labels do.
-What the network makes of canaries is also the one thing it says without having learnt it: how often their own label is
+What the network makes of canaries is also the one thing it says without having learned it: how often their own label is
 its best guess beside the false one stands for its accuracy on what it has not seen.
 """
 
@@ -33,7 +33,7 @@ class MonitoredLabels:
     Attributes:
         positions: In the training data.
         given: Labels as they were given, those of the canaries too.
-        rivals: The class that most often had the largest logit beside the trained label.
+        baselines: The class that most often had the largest logit beside the trained label.
         margins: Mean margin of the trained label.
         is_canary: Which samples were trained on with a false label.
         n_classes: Number of classes.
@@ -47,7 +47,7 @@ class MonitoredLabels:
     n_classes: int
 
     def noise(self, generator: torch.Generator) -> LabelNoiseEstimate:
-        """Bound the share of wrong labels among the samples that are no canaries.
+        """Bound the fraction of wrong labels among the samples that are no canaries.
 
         Args:
             generator: Draws what is resampled for the interval.
@@ -90,7 +90,7 @@ class MonitoredLabels:
 
 @runtime_checkable
 class WatchesLabels(Protocol):
-    """An alarm that knows how labels were learnt."""
+    """An alarm that knows how labels were learned."""
 
     def watched_labels(self) -> MonitoredLabels:
         """Return what was seen so far."""

@@ -1,4 +1,4 @@
-"""The share of wrong labels with its interval, from margins of ordinary samples and of canaries."""
+"""The fraction of wrong labels with its interval, from margins of ordinary samples and of canaries."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def estimate_noise_interval(
     quantile: float,
     generator: torch.Generator,
 ) -> LabelNoiseEstimate:
-    """Bound the share of wrong labels, with an interval.
+    """Bound the fraction of wrong labels, with an interval.
 
     Args:
         margins: Of ordinary samples and of canaries.
-        accuracy: Share of given labels that are predicted by what has not seen them.
+        accuracy: Fraction of given labels that are predicted by what has not seen them.
         n_classes: Number of classes.
         samples: Number of samples that the share is of.
         quantile: See `noise_rate_bound`.

@@ -1,4 +1,4 @@
-r"""The share of wrong labels, from samples that were given a wrong label on purpose (canaries).
+r"""The fraction of wrong labels, from samples that were given a wrong label on purpose (canaries).
 
 A sample's margin is the score of its given label less the largest other score. If a share r of the labels is wrong in
 the way the canaries' are, then with F for distributions of margins
@@ -10,7 +10,7 @@ them: $F_{canary} \le (1 - r / (C - 1)) F_{wrong} + \dots$, so that with $\varrh
 
 $$r \le \frac{\varrho}{1 + \varrho / (C - 1)},$$
 
-with equality where the margins of right labels do not reach as far down as those of wrong ones. The minimum is taken
+with equality where the margins of clean labels do not reach as far down as those of wrong ones. The minimum is taken
 over those t that a good part of the canaries lie below; else it would follow the noise of a few.
 """
 
@@ -34,13 +34,13 @@ def margins_of(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float
 def noise_rate_bound(
     margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], n_classes: int | None = None, *, quantile: float = 0.5
 ) -> float:
-    r"""Upper bound of the share of wrong labels; the formula of this file.
+    r"""Upper bound of the fraction of wrong labels; the formula of this file.
 
     Args:
         margins: Of samples with the labels as given.
         canaries: Of the canaries.
         n_classes: Number of classes C; None leaves $\varrho$ itself, a bound that is a little looser.
-        quantile: Share of the canaries that must lie below a t.
+        quantile: Fraction of the canaries that must lie below a t.
 
     Returns:
         The bound, between 0 and 1; estimated, with an error of the order of $1 / sqrt m$ of itself.
@@ -58,7 +58,7 @@ def noise_rate_bound(
 
 
 def clean_accuracy(accuracy: float, rate: float, n_classes: float) -> float:
-    r"""Return the accuracy on right labels, from the accuracy on labels of which a share r is wrong at random.
+    r"""Return the accuracy on clean labels, from the accuracy on labels of which a share r is wrong at random.
 
     $A = (A_{noisy} - r / (C - 1)) / (1 - r C / (C - 1))$.
 

@@ -1,10 +1,10 @@
-r"""Pairs of samples of which a coin put one into the training data: an exact test of learning by heart.
+r"""Pairs of samples of which a coin put one into the training data: an exact test of memorizing.
 
-Both samples of a pair are drawn alike, and a coin says which is trained on. Whoever has not learnt from the trained
+Both samples of a pair are drawn alike, and a coin says which is trained on. Whoever has not learned from the trained
 ones cannot tell them from the others: given the sizes of the differences $d_i$ = loss of the other - loss of the
 trained one, every pattern of their signs is equally likely. So the chance of $T = \sum_i d_i / \sqrt{\sum_i d_i^2}$ as
 large as it is can be counted, and is at most $e^{-T^2/2}$ (Hoeffding 1963, theorem 2), whatever model, data and
-optimiser are.
+optimizer are.
 """
 
 from __future__ import annotations

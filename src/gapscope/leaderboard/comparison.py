@@ -149,7 +149,7 @@ class Comparison(RowResult[ComparedReading]):
         return voting
 
     def order(self) -> list[str]:
-        """Names of the networks, the one that is expected to generalise best first, by the mean of its ranks."""
+        """Names of the networks, the one that is expected to generalize best first, by the mean of its ranks."""
         votes = self.votes()
         return sorted(self.networks, key=lambda name: fmean(vote.ranks[name] for vote in votes) if votes else 0.0)
 
@@ -166,7 +166,7 @@ class Comparison(RowResult[ComparedReading]):
         )
 
     def _about_evidence(self) -> list[str]:
-        """Which measures are known to go with the gap at equal hyper-parameters, and their rivals there."""
+        """Which measures are known to go with the gap at equal hyperparameters, and their baselines there."""
         if self.evidence is None:
             return []
         where, rivals = f"{self.evidence.networks} networks whose gap is known", self.evidence.rivals
@@ -174,11 +174,11 @@ class Comparison(RowResult[ComparedReading]):
             taken = {row.measure for row in self} & set(self.evidence.by_measure)
             return [
                 f"No evidence: none of the {len(taken)} numbers taken here says more of the gap than the "
-                f"hyper-parameters do in {where} ({rivals}). What follows is what the measures say by their direction."
+                f"hyperparameters do in {where} ({rivals}). What follows is what the measures say by their direction."
             ]
         named = "; ".join(f"{name}: {own}" for name, own in list(self.trusted.items())[:4])
         more = f"; and {len(self.trusted) - 4} more" if len(self.trusted) > 4 else ""
-        return [f"Evidence at equal hyper-parameters in {where}: {named}{more}. Beside them {rivals}."]
+        return [f"Evidence at equal hyperparameters in {where}: {named}{more}. Beside them {rivals}."]
 
     def _about_no_evidence(self) -> list[str]:
         if self.evidence is not None or not self.votes():
@@ -229,7 +229,7 @@ class Comparison(RowResult[ComparedReading]):
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """Return rows, verdict, level and reasons as plain values."""
+        """Return rows, verdict, level and reasons as JSON-serializable values."""
         return {
             **super().to_dict(),
             "verdict": list(self.verdict),
@@ -244,7 +244,7 @@ class Comparison(RowResult[ComparedReading]):
         return cls._from(json.loads(text))
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file; it exists whole or not at all."""
+        """Write a JSON file; it exists atomically."""
         write_atomically(Path(path), self.to_json(indent=1) + "\n")
 
     @classmethod
@@ -283,7 +283,7 @@ class Comparison(RowResult[ComparedReading]):
         return pandas.DataFrame([[getattr(row, name) for name in columns] for row in self], columns=columns)
 
     def summary(self) -> pandas.DataFrame:
-        """One row a network, the best first: measures that put it first, its mean rank, size, training fit."""
+        """One row per network, the best first: measures that put it first, its mean rank, size, training fit."""
         import pandas
 
         votes = self.votes()

@@ -164,8 +164,8 @@ def compare(
 
     A direction that a paper states is no evidence. `evidence` takes what `gapscope.leaderboard` says of networks like
     these whose gap is known: then the numbers with evidence there vote, in the direction that they have there, and the
-    verdict opens with their correlations given the hyper-parameters, intervals over recipes and corrected p-values,
-    beside those of the size and of a random measure.
+    verdict opens with their correlations given the hyperparameters, intervals over training configurations and
+    corrected p-values, beside those of the size and of a random measure.
 
     Args:
         networks: Name -> network.
@@ -180,8 +180,8 @@ def compare(
         evidence: A leaderboard of networks whose gap is known; None for none.
 
     Returns:
-        One row for each number and network; printed, one row a network with the verdict in words. `parameter_count` is
-        always among the measures.
+        One row for each number and network; printed, one row per network with the verdict in words. `parameter_count`
+        is always among the measures.
 
     Raises:
         InvalidInput: Fewer than two networks, more groups than samples, or judged_by is no leaderboard.

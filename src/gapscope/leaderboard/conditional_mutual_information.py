@@ -1,4 +1,4 @@
-"""How much a measure says about which of two networks has the larger gap, once hyper-parameters are known."""
+"""How much a measure says about which of two networks has the larger gap, once hyperparameters are known."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ VERSIONS = ("symmetric", "pgdl_exact")
 
 @dataclass(frozen=True)
 class ConditionalMutualInformation:
-    """The normalised conditional mutual information, 0 to 1.
+    """The normalized conditional mutual information, 0 to 1.
 
     Attributes:
-        value: Smallest value over the sets of hyper-parameters conditioned on.
+        value: Smallest value over the sets of hyperparameters conditioned on.
         conditioned_on: The set that gave it.
     """
 
@@ -47,7 +47,7 @@ def _information(counts: Float[Array, "cells a b"]) -> tuple[Float[Array, " cell
 
 
 def _cells(codes: Sequence[Int[Array, " n"]], pairs: tuple[Int[Array, " p"], Int[Array, " p"]]) -> Int[Array, " p"]:
-    """Number of the cell of each pair of networks: the values of the conditioning hyper-parameters in both."""
+    """Number of the cell of each pair of networks: the values of the conditioning hyperparameters in both."""
     cell = numpy.zeros(len(pairs[0]), dtype=int)
     for code in codes:
         size = int(code.max()) + 1
@@ -95,11 +95,11 @@ def conditional_mutual_information(
     $$\mathcal K(\mu) = \min_{S} \frac{I(V_\mu; V_g \mid U_S)}{H(V_g \mid U_S)}$$
 
     over pairs of networks, with $V_\mu$, $V_g$ the signs of the differences, and $U_S$ the values that both networks
-    have in the hyper-parameters of S. 0: the measure says nothing beyond S; 1: it decides every pair. The plug-in
+    have in the hyperparameters of S. 0: the measure says nothing beyond S; 1: it decides every pair. The plug-in
     estimate is exact for the networks given, and biased upwards as an estimate for a population (little data a cell).
 
     "symmetric" takes pairs of different networks with different gaps, an equal measure as a third value of $V_\mu$,
-    weighs each cell by its pairs, and minimises over |S| = 0, 1, 2, where the settings in S do not decide every pair
+    weighs each cell by its pairs, and minimizes over |S| = 0, 1, 2, where the settings in S do not decide every pair
     already: it does not change when the measure is negated.
 
     "pgdl_exact" is the score of the 2020 competition as its code computes it: |S| = 2 only, every cell weighs the
@@ -107,10 +107,10 @@ def conditional_mutual_information(
     perfect measure that is negated does not score 1. The competition reports 100 times this value.
 
     Args:
-        table: One row a network; all readings must be finite.
+        table: One row per network; all readings must be finite.
         measure: Column of the measure.
         target: Column of the gap.
-        hyperparameters: Columns of the hyper-parameters that were varied.
+        hyperparameters: Columns of the hyperparameters that were varied.
         version: "symmetric" or "pgdl_exact".
 
     Returns:
@@ -118,7 +118,7 @@ def conditional_mutual_information(
 
     Raises:
         InvalidInput: A column is missing, a reading is not finite, or "pgdl_exact" has fewer than two
-            hyper-parameters.
+            hyperparameters.
 
     Jiang et al., "Fantastic generalization measures and where to find them", 2020, eq. 8 to 11; Jiang et al., "NeurIPS
     2020 competition: Predicting generalization in deep learning", 2020.

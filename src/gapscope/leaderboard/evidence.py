@@ -19,9 +19,9 @@ class MeasureEvidence:
 
     Attributes:
         role: "measure", "size" or "random".
-        verdict: "evidence" or "no evidence" that it says more of the gap than the hyper-parameters do.
-        r: Correlation with the gap given the hyper-parameters.
-        low: Lower end of its 95 % bootstrap interval over recipes.
+        verdict: "evidence" or "no evidence" that it says more of the gap than the hyperparameters do.
+        r: Correlation with the gap given the hyperparameters.
+        low: Lower end of its 95 % bootstrap interval over training configurations.
         high: Upper end.
         p: Permutation p-value, corrected over all measures.
     """
@@ -40,7 +40,7 @@ class MeasureEvidence:
 
     def __str__(self) -> str:
         if math.isnan(self.r):
-            return "fixed by the hyper-parameters"
+            return "fixed by the hyperparameters"
         return f"r {self.r:.2f} [{self.low:.2f}, {self.high:.2f}], p {self.p:.3f}"
 
 
@@ -100,7 +100,7 @@ class LeaderboardEvidence:
         return "; ".join(f"{words[role]}: {own}" for role, own in sorted(rivals.items(), reverse=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return JSON-serializable values."""
         return asdict(self)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Kendall's tau between networks that differ in one hyper-parameter only."""
+"""Kendall's tau between networks that differ in one hyperparameter only."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class GranulatedKendall:
     """The granulated coefficient and what it is made of.
 
     Attributes:
-        value: Mean over hyper-parameters; NaN where none has a defined group.
-        by_hyperparameter: For each hyper-parameter its `tau` (mean over groups), the number of `groups` averaged, and
+        value: Mean over hyperparameters; NaN where none has a defined group.
+        by_hyperparameter: For each hyperparameter its `tau` (mean over groups), the number of `groups` averaged, and
             how many were `dropped` because the measure or the target is constant in them.
     """
 
@@ -46,25 +46,25 @@ def _groups(table: pandas.DataFrame, varying: str, fixed: Sequence[str]) -> Iter
 def granulated_kendall(
     table: pandas.DataFrame, measure: str, target: str = "gap", *, hyperparameters: Sequence[str]
 ) -> GranulatedKendall:
-    r"""Kendall's tau-b inside groups where one hyper-parameter varies, averaged over groups and hyper-parameters.
+    r"""Kendall's tau-b inside groups where one hyperparameter varies, averaged over groups and hyperparameters.
 
     $$\Psi = \frac1m \sum_{i=1}^m \psi_i, \qquad
     \psi_i = \operatorname{mean}_{\theta_{-i}} \tau_b\big(\{(\mu(\theta), g(\theta)) : \theta_i \text{ varies}\}\big)$$
 
-    A measure that only tells one hyper-parameter scores high on the pooled tau and low here. Exact. A group in which
+    A measure that only tells one hyperparameter scores high on the pooled tau and low here. Exact. A group in which
     the measure or the target is constant has no tau: it is dropped, and counted.
 
     Args:
-        table: One row a network.
+        table: One row per network.
         measure: Column of the measure; a reading that is not finite is left out.
         target: Column of the gap.
-        hyperparameters: Columns of the hyper-parameters that were varied.
+        hyperparameters: Columns of the hyperparameters that were varied.
 
     Returns:
-        The coefficient, and its parts by hyper-parameter.
+        The coefficient, and its parts by hyperparameter.
 
     Raises:
-        InvalidInput: A column is missing, or no hyper-parameter is named.
+        InvalidInput: A column is missing, or no hyperparameter is named.
 
     Jiang et al., "Fantastic generalization measures and where to find them", 2020, eq. 5 and 6.
 

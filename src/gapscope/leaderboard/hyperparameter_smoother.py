@@ -1,16 +1,16 @@
-r"""What hyper-parameters alone say of a column, and the residuals that are left, each without its own recipe.
+r"""What hyperparameters alone say of a column, and the residuals that are left, each without its own training configuration.
 
-The smoother is ridge regression in the space of all interactions of the hyper-parameters: with $k_j$ the centred
-equality kernel of hyper-parameter j (a Gaussian of the ranks where it has more than `MOST_LEVELS` values),
+The smoother is ridge regression in the space of all interactions of the hyperparameters: with $k_j$ the centred
+equality kernel of hyperparameter j (a Gaussian of the ranks where it has more than `MOST_LEVELS` values),
 
 $$K = \prod_j (1 + \theta k_j), \qquad S = K (K + \lambda n I)^{-1}$$
 
 holds main effects with weight $\theta$, interactions of two with $\theta^2$, and so on. $\theta$ and $\lambda$ are
-those of the least error on left-out recipes. How flexible this is decides every verdict that rests on it. In 60
-simulated pools of 150 networks, at 5 % for a single measure, the gap's own function of the hyper-parameters with some
-noise passed for evidence in 35 % with main effects alone, in 8 % with all pairs by least squares, in 13 % with this
-smoother; a planted partial correlation of .3 was found in 98, 87 and 98 %. What the corrected verdicts are worth is
-counted in `results/protocols/never_fooled.json`.
+those of the least error on left-out training configurations. How flexible this is decides every verdict that rests on
+it. In 60 simulated pools of 150 networks, at 5 % for a single measure, the gap's own function of the hyperparameters
+with some noise passed for evidence in 35 % with main effects alone, in 8 % with all pairs by least squares, in 13 %
+with this smoother; a planted partial correlation of .3 was found in 98, 87 and 98 %. What the corrected verdicts are
+worth is counted in `results/protocols/never_fooled.json`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def normal_scores(values: Float[Array, " n"]) -> Float[Array, " n"]:
 
 
 def _kernel(column: Any) -> Float[Array, "n n"]:
-    """Centred kernel of one hyper-parameter with diagonal one; zero where it does not vary."""
+    """Centred kernel of one hyperparameter with diagonal one; zero where it does not vary."""
     values, codes = numpy.unique(as_texts(column), return_inverse=True)
     levels = len(values)
     if levels == 1:
@@ -63,11 +63,11 @@ def _kernel(column: Any) -> Float[Array, "n n"]:
 
 @dataclass(frozen=True)
 class Residuals:
-    """Linear maps of a column to what the hyper-parameters leave of it.
+    """Linear maps of a column to what the hyperparameters leave of it.
 
     Attributes:
         inside: Residuals of the fit to all rows.
-        left_out: Residuals of the fits without each row's own recipe.
+        left_out: Residuals of the fits without each row's own training configuration.
     """
 
     inside: Float[Array, "n n"]
@@ -75,12 +75,12 @@ class Residuals:
 
 
 class HyperparameterSmoother:
-    """Fits of columns by hyper-parameters, with the flexibility that predicts left-out recipes best.
+    """Fits of columns by hyperparameters, with the flexibility that predicts left-out training configurations best.
 
     Args:
-        table: One row a network.
-        hyperparameters: Columns of the hyper-parameters; none fits the mean.
-        clusters: Number of each row's recipe.
+        table: One row per network.
+        hyperparameters: Columns of the hyperparameters; none fits the mean.
+        clusters: Number of each row's training configuration.
     """
 
     def __init__(self, table: pandas.DataFrame, hyperparameters: Sequence[str], clusters: Int[Array, " n"]) -> None:
@@ -101,7 +101,7 @@ class HyperparameterSmoother:
         return found
 
     def _residuals(self, inside: Float[Array, "n n"]) -> Residuals:
-        # y - fit without the recipe's rows c is (I - S)_cc^-1 ((I - S) y)_c, as for any ridge regression
+        # y - fit without the training configuration's rows c is (I - S)_cc^-1 ((I - S) y)_c, as for any ridge regression
         left_out = inside.copy()
         for rows in self._members:
             left_out[rows] = numpy.linalg.solve(inside[numpy.ix_(rows, rows)], inside[rows])

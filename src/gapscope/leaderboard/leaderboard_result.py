@@ -1,4 +1,4 @@
-"""What judging measures yields: a row a measure, a small table, and a verdict in words."""
+"""What judging measures yields: a row per measure, a small table, and a verdict in words."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def _named(rows: Sequence[LeaderboardRow]) -> str:
 
 
 class Leaderboard(RowResult[LeaderboardRow]):
-    """Measures judged by networks whose gap is known; prints the verdicts, then a table with the rivals first.
+    """Measures judged by networks whose gap is known; prints the verdicts, then a table with the baselines first.
 
     Attributes:
         source: What the networks are.
         networks: How many they are.
-        recipes: How many recipes: networks that agree in all hyper-parameters are one.
-        hyperparameters: Columns of the hyper-parameters.
+        training configurations: How many training configurations: networks that agree in all hyperparameters are one.
+        hyperparameters: Columns of the hyperparameters.
         left_out: Measure -> why it has no row.
         dropped: Networks left out for a number that is not finite.
-        drawn_from: Networks that these were drawn from by whole recipes; 0 where they are all.
+        drawn_from: Networks that these were drawn from by whole training configurations; 0 where they are all.
     """
 
     source: str
@@ -90,7 +90,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
 
     @property
     def trusted(self) -> list[LeaderboardRow]:
-        """Measures with evidence beyond the hyper-parameters, the strongest first."""
+        """Measures with evidence beyond the hyperparameters, the strongest first."""
         found = [row for row in self if row.role == "measure" and row.verdict == EVIDENCE]
         return sorted(found, key=lambda row: -abs(row.partial.value))
 
@@ -102,11 +102,11 @@ class Leaderboard(RowResult[LeaderboardRow]):
         sentences: list[str] = []
         if trusted:
             sentences.append(
-                f"{len(trusted)} of {len(measures)} measures say more of the gap than the hyper-parameters do: "
+                f"{len(trusted)} of {len(measures)} measures say more of the gap than the hyperparameters do: "
                 f"{_named(trusted)}."
             )
         else:
-            sentences.append(f"None of {len(measures)} measures says more of the gap than the hyper-parameters do.")
+            sentences.append(f"None of {len(measures)} measures says more of the gap than the hyperparameters do.")
         along = [row for row in measures if row.verdict != EVIDENCE and row.kendall.significant]
         along.sort(key=lambda row: -abs(row.kendall.value))
         if along:
@@ -114,24 +114,24 @@ class Leaderboard(RowResult[LeaderboardRow]):
         return (*sentences, *self._about_unseen_recipes(), *self._about_rivals())
 
     def _about_unseen_recipes(self) -> list[str]:
-        """Which measure predicts best where the hyper-parameters are not known."""
+        """Which measure predicts best where the hyperparameters are not known."""
         able = [row for row in self if row.role == "measure" and row.r_squared.significant and row.r_squared.value > 0]
         if not able:
             return []
         best = max(able, key=lambda row: row.r_squared.value)
         name = best.measure.removeprefix("m.")
-        return [f"Where the hyper-parameters are not known, {name} predicts best: R2 {best.r_squared.value:.2f}."]
+        return [f"Where the hyperparameters are not known, {name} predicts best: R2 {best.r_squared.value:.2f}."]
 
     def _about_rivals(self) -> list[str]:
         size = next((row for row in self if row.role == "size"), None)
         if size is None:
             return ["The table has no size (parameter_count) to compare with."]
         better = [row for row in self.trusted if row.r_squared.value > size.r_squared.value]
-        said = f"Size alone has R2 {size.r_squared.value:.2f} on recipes held out"
+        said = f"Size alone has R2 {size.r_squared.value:.2f} on training configurations held out"
         return [f"{said}; {len(better)} of the {len(self.trusted)} have more." if self.trusted else f"{said}."]
 
     def _ordered(self) -> list[LeaderboardRow]:
-        """The size, the random measure, then by what is beyond the hyper-parameters, evidence before none."""
+        """The size, the random measure, then by what is beyond the hyperparameters, evidence before none."""
 
         def key(row: LeaderboardRow) -> tuple[int, bool, float]:
             strength = 0.0 if math.isnan(row.partial.value) else abs(row.partial.value)
@@ -140,7 +140,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
         return sorted(self, key=key)
 
     def summary(self, longest_name: int = LONGEST_NAME) -> pandas.DataFrame:
-        """Return one row a measure, rivals first: verdict and main scores.
+        """Return one row per measure, baselines first: verdict and main scores.
 
         Args:
             longest_name: Letters at which names are cut.
@@ -168,7 +168,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
         return pandas.DataFrame(rows).set_index("measure")
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a measure; each score as `value`, `_low`, `_high` and, where it is taken, `_p`."""
+        """One row per measure; each score as `value`, `_low`, `_high` and, where it is taken, `_p`."""
         import pandas
 
         rows: list[dict[str, Any]] = []
@@ -186,7 +186,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
         return pandas.DataFrame(rows).dropna(axis="columns", how="all").set_index("measure")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return rows, verdict and what the networks are as plain values."""
+        """Return rows, verdict and what the networks are as JSON-serializable values."""
         names = ("source", "networks", "recipes", "dropped", "drawn_from", "left_out")
         facts = {name: getattr(self, name) for name in names}
         return {
@@ -198,7 +198,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
         }
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file; it exists whole or not at all."""
+        """Write a JSON file; it exists atomically."""
         write_atomically(Path(path), self.to_json(indent=1) + "\n")
 
     @classmethod
@@ -241,19 +241,23 @@ class Leaderboard(RowResult[LeaderboardRow]):
     def facts(self) -> str:
         """What the networks are, in a line."""
         dropped = f", {self.dropped} more left out" if self.dropped else ""
-        recipes = f"{self.recipes} recipes" if self.recipes < self.networks else "a recipe each"
+        recipes = (
+            f"{self.recipes} training configurations"
+            if self.recipes < self.networks
+            else "a training configuration each"
+        )
         drawn = f" drawn from {self.drawn_from:,}" if self.drawn_from else ""
-        return f"{self.networks} networks{drawn}, {recipes}, {len(self.hyperparameters)} hyper-parameters{dropped}"
+        return f"{self.networks} networks{drawn}, {recipes}, {len(self.hyperparameters)} hyperparameters{dropped}"
 
     def table(self, rows: int | None = None, columns: int = 80) -> str:
         """Return the summary as text; names are cut to fit.
 
         Args:
-            rows: Rows to show, rivals first; None shows all.
+            rows: Rows to show, baselines first; None shows all.
             columns: Width in letters, 80 at least.
 
         Returns:
-            A heading and a line a measure.
+            A heading and a line per measure.
         """
         shown = self.summary(LONGEST_NAME + max(0, columns - 80)).head(len(self) if rows is None else rows)
         return shown.to_string(
@@ -291,5 +295,5 @@ class Leaderboard(RowResult[LeaderboardRow]):
             face = colour if row.verdict == EVIDENCE else "white"
             axes.errorbar(score.value, position, xerr=ends, fmt="o", color=colour, markerfacecolor=face)
         axes.set_yticks(range(len(rows)), shortened([row.measure for row in rows]), fontsize=8)
-        axes.set_xlabel("correlation with the gap given the hyper-parameters (filled: evidence)")
+        axes.set_xlabel("correlation with the gap given the hyperparameters (filled: evidence)")
         return axes

@@ -18,7 +18,7 @@ class Score:
 
     Attributes:
         value: The number; NaN where it is not defined.
-        low: Lower end of the 95 % bootstrap interval over recipes.
+        low: Lower end of the 95 % bootstrap interval over training configurations.
         high: Upper end.
         p: Permutation p-value, corrected over all rows; NaN where none is taken.
     """
@@ -41,22 +41,22 @@ class LeaderboardRow:
     Attributes:
         measure: Its column.
         role: "measure", "size" (the baseline) or "random" (drawn numbers, to compare with).
-        verdict: "evidence" or "no evidence" that it says something of the gap beyond the hyper-parameters.
+        verdict: "evidence" or "no evidence" that it says something of the gap beyond the hyperparameters.
         why: The reason, in words.
-        partial: Correlation with the gap given the hyper-parameters, cross-fitted; the verdict rests on its p-value.
+        partial: Correlation with the gap given the hyperparameters, cross-fitted; the verdict rests on its p-value.
         kendall: Kendall's tau-b over all networks.
-        granulated: Mean tau-b where one hyper-parameter varies.
+        granulated: Mean tau-b where one hyperparameter varies.
         granulated_groups: Groups it is a mean of.
         granulated_dropped: Groups without a tau, because measure or gap is constant in them.
         mutual_information: Conditional mutual information, symmetric and with ties, 0 to 1.
         competition: 100 times the score of the 2020 competition, defects included; NaN with fewer than two
-            hyper-parameters.
-        r_squared: R2 of the straight line on recipes that it was not fitted on.
+            hyperparameters.
+        r_squared: R2 of the straight line on training configurations that it was not fitted on.
         mae: Its mean absolute error there, in units of the gap.
         sign_error: Mean sign error over environments, of the measure in the direction of its tau.
         worst_sign_error: That of the worst environment.
-        environments: Environments with enough evidence.
-        explained: Share of the measure's variance that the hyper-parameters explain on left-out recipes.
+        environments: Environments with enough evidence. explained: Fraction of the measure's variance that the
+            hyperparameters explain on left-out training configurations.
     """
 
     measure: str
@@ -86,7 +86,7 @@ class Verdict:
         role: "measure", "size" or "random", as on the leaderboard.
         verdict: "evidence" or "no evidence".
         why: The reason, in words.
-        partial: Correlation with the gap given the hyper-parameters.
+        partial: Correlation with the gap given the hyperparameters.
         kendall: Tau over all networks.
     """
 
@@ -103,26 +103,26 @@ def judged(
     """Return the verdict and its reason.
 
     Args:
-        partial: Correlation given the hyper-parameters.
+        partial: Correlation given the hyperparameters.
         kendall: Tau over all networks.
-        fixed: Why the measure is only a function of hyper-parameters; "" where it is not.
-        hyperparameters: Number of hyper-parameters that vary.
-        recipes: Number of recipes.
+        fixed: Why the measure is only a function of hyperparameters; "" where it is not.
+        hyperparameters: Number of hyperparameters that vary.
+        recipes: Number of training configurations.
 
     Returns:
         "evidence" or "no evidence", and why.
     """
     if recipes < FEWEST_RECIPES:
-        return NO_EVIDENCE, f"{recipes} recipes are too few; {FEWEST_RECIPES} at least"
+        return NO_EVIDENCE, f"{recipes} training configurations are too few; {FEWEST_RECIPES} at least"
     if fixed:
         return NO_EVIDENCE, fixed
     if abs(kendall.value) >= LEAKED:
         return NO_EVIDENCE, f"it orders networks as the gap itself does (tau {kendall.value:.2f}): it knows test labels"
     if not hyperparameters:
-        return NO_EVIDENCE, "the table names no hyper-parameters, so that nothing is known beyond them"
+        return NO_EVIDENCE, "the table names no hyperparameters, so that nothing is known beyond them"
     if partial.significant:
         way = "larger" if partial.value > 0 else "smaller"
-        return EVIDENCE, f"larger goes with a {way} gap at equal hyper-parameters (partial r {partial.value:.2f})"
+        return EVIDENCE, f"larger goes with a {way} gap at equal hyperparameters (partial r {partial.value:.2f})"
     if kendall.significant:
-        return NO_EVIDENCE, f"it goes with the gap (tau {kendall.value:.2f}) no more than hyper-parameters tell already"
+        return NO_EVIDENCE, f"it goes with the gap (tau {kendall.value:.2f}) no more than hyperparameters tell already"
     return NO_EVIDENCE, "it does not go with the gap"

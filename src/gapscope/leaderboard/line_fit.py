@@ -1,4 +1,4 @@
-"""R2 and mean absolute error of the straight line from a measure to the gap, on recipes that the line has not seen."""
+"""R2 and mean absolute error of the straight line from a measure to the gap, on training configurations that the line has not seen."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Array = numpy.ndarray
 
 @dataclass(frozen=True)
 class HeldOutLine:
-    """How well a line predicts the gap of networks whose recipe it was not fitted on.
+    """How well a line predicts the gap of networks whose training configuration it was not fitted on.
 
     Attributes:
-        r_squared: 1 minus the squared errors over those of the mean gap of the other recipes; at most 1, below 0 where
-            the line is worse than that mean.
-        r_squared_low: Lower end of its 95 % interval over resampled recipes.
+        r_squared: 1 minus the squared errors over those of the mean gap of the other training configurations; at most
+            1, below 0 where the line is worse than that mean.
+        r_squared_low: Lower end of its 95 % interval over resampled training configurations.
         r_squared_high: Upper end.
         mae: Mean absolute error, in units of the gap.
         mae_low: Lower end of its interval.
@@ -54,12 +54,12 @@ def _columns(values: Float[Array, " n"]) -> Float[Array, "n 2"]:
 def held_out_errors(
     values: Float[Array, " n"], gaps: Float[Array, " n"], clusters: Int[Array, " n"]
 ) -> Float[Array, " n"]:
-    """Each gap minus its prediction by the line of the other recipes.
+    """Each gap minus its prediction by the line of the other training configurations.
 
     Args:
         values: The measure, finite.
         gaps: The gap, finite.
-        clusters: Number of each row's recipe.
+        clusters: Number of each row's training configuration.
 
     Returns:
         The errors, signed, in units of the gap.
@@ -80,17 +80,17 @@ def cross_validated_line(
     n_bootstrap: int = 2000,
     seed: int = 0,
 ) -> HeldOutLine:
-    r"""Predict each gap by the line of the other recipes.
+    r"""Predict each gap by the line of the other training configurations.
 
     $$R^2 = 1 - \frac{\sum_i (g_i - \hat a_{-c} - \hat b_{-c}\mu_i)^2}{\sum_i (g_i - \bar g_{-c})^2}$$
 
-    with c the recipe of network i: the mean gap, too, is that of the others, so that a measure that says nothing ends
-    a little below 0. Exact, by the closed form of least squares with rows left out.
+    with c the training configuration of network i: the mean gap, too, is that of the others, so that a measure that
+    says nothing ends a little below 0. Exact, by the closed form of least squares with rows left out.
 
     Args:
         values: The measure, finite.
         gaps: The gap, finite.
-        clusters: Number of each row's recipe.
+        clusters: Number of each row's training configuration.
         orders: Permutations of the rows, one a row of numbers.
         n_bootstrap: Resamples behind the intervals.
         seed: Their seed.

@@ -31,9 +31,9 @@ class NetworkTable:
     """Networks with finite gaps and measures, and which column is what.
 
     Attributes:
-        rows: One row a network.
+        rows: One row per network.
         measures: Columns of the measures.
-        hyperparameters: Columns of the hyper-parameters that vary, without seeds.
+        hyperparameters: Columns of the hyperparameters that vary, without seeds.
         baseline: Column of the size, None where there is none.
         left_out: Measure -> why it is not among `measures`.
         dropped: Networks left out because a number of theirs is not finite.
@@ -51,7 +51,7 @@ class NetworkTable:
     drawn_from: int = 0
 
     def drawn(self, most: int | None, seed: int = 0) -> NetworkTable:
-        """Return whole recipes drawn at random, of so many networks in all.
+        """Return whole training configurations drawn at random, of so many networks in all.
 
         Args:
             most: Number of networks; None keeps all.
@@ -102,7 +102,7 @@ def _measures_of(table: pandas.DataFrame, where: str) -> list[str]:
     found = [str(name) for name in table.columns if str(name).startswith(MEASURE)]
     if not found:
         raise InvalidInput(
-            f"{where} must have measures, columns named m.NAME, beside the gap and hyper-parameters hp.NAME; it has "
+            f"{where} must have measures, columns named m.NAME, beside the gap and hyperparameters hp.NAME; it has "
             f"{', '.join(map(str, table.columns))[:200]}. Rename its columns, or pass measures=[...]."
         )
     return found
@@ -142,7 +142,7 @@ def network_table(
         source: A CSV file or data frame with a row per network and columns `gap`, `hp.NAME` and `m.NAME`; a pool, its
             folder, or its table.
         measures: Columns of the measures; None takes all (`m.*`; the readings of a pool).
-        hyperparameters: Columns of the hyper-parameters; None takes all that vary (`hp.*`; the settings of a pool).
+        hyperparameters: Columns of the hyperparameters; None takes all that vary (`hp.*`; the settings of a pool).
         target: Column of the gap.
         baseline: Column of the size; None takes `parameter_count` or `m.vc_dim` where there is one.
 

@@ -56,7 +56,7 @@ def _mean_of_known(values: Float[Array, "g d"]) -> Float[Array, " d"]:
 def _ranks(values: Float[Array, "n d"]) -> Array:
     """Return dense ranks of each column, which compare as its values do; the values where some are NaN.
 
-    All pairs of networks are read from them, and two bytes a number are read several times as fast as eight.
+    All pairs of networks are read from them, and two bytes per number are read several times as fast as eight.
     """
     if numpy.isnan(values).any():
         return values
@@ -70,7 +70,7 @@ def _product(matrix: csr_array, values: Float[Array, "p d"]) -> Float[Array, "c 
 
 @dataclass(frozen=True)
 class _Counts:
-    """Weights of pairs by kind of pair (its two recipes, and the sign of its gap) and draw.
+    """Weights of pairs by kind of pair (its two training configurations, and the sign of its gap) and draw.
 
     Attributes:
         above: Those in which the measure of the first network is larger.
@@ -92,12 +92,12 @@ class _Counts:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Pairs in which only one hyper-parameter (and the seed) may differ, by what they share.
+    """Pairs in which only one hyperparameter (and the seed) may differ, by what they share.
 
     Attributes:
         sums: The map from kinds of pairs to sums over each group.
         count: Number of groups.
-        differ: In which kinds the hyper-parameter differs.
+        differ: In which kinds the hyperparameter differs.
     """
 
     sums: csr_array
@@ -136,13 +136,13 @@ def _indicator(rows: Int[Array, " p"], columns: Int[Array, " p"], shape: tuple[i
 class PairedScores:
     """Sums over pairs of the networks of one table.
 
-    All three scores depend on pairs only through sums over those of the same two recipes and the same sign of the gap,
-    which are far fewer where recipes have several seeds.
+    All three scores depend on pairs only through sums over those of the same two training configurations and the same
+    sign of the gap, which are far fewer where training configurations have several seeds.
 
     Args:
-        table: One row a network.
+        table: One row per network.
         target: Column of the gap.
-        hyperparameters: Columns of the hyper-parameters that were varied.
+        hyperparameters: Columns of the hyperparameters that were varied.
     """
 
     def __init__(self, table: pandas.DataFrame, target: str, hyperparameters: Sequence[str]) -> None:
@@ -161,7 +161,7 @@ class PairedScores:
         self._sums = None if len(kinds) == len(kind) else _indicator(kind, pairs, (len(kinds), len(kind)))
         self._resampled: tuple[Array, Array, Array] | None = None
         self._sign = (kinds % 3 - 1).astype(numpy.float32)[:, None]
-        # recipes of the first and the second network of each kind; what a recipe sets, any of its networks shows
+        # training configurations of the first and the second network of each kind; what a training configuration sets, any of its networks shows
         self._one, self._other = numpy.divmod(kinds // 3, count)
         shown = table.iloc[numpy.unique(recipe, return_index=True)[1]]
         codes = {name: numpy.unique(as_texts(shown[name]), return_inverse=True)[1] for name in hyperparameters}

@@ -1,4 +1,4 @@
-r"""What a measure says of the gap beyond the hyper-parameters: correlation of what they leave of both."""
+r"""What a measure says of the gap beyond the hyperparameters: correlation of what they leave of both."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class PartialAssociation:
     """Correlation of residuals.
 
     Attributes:
-        value: The correlation, -1 to 1; NaN where the hyper-parameters leave nothing of the measure.
-        low: Lower end of its 95 % interval over resampled recipes.
-        high: Upper end.
-        explained: Share of the variance of the measure that the hyper-parameters explain on left-out recipes.
+        value: The correlation, -1 to 1; NaN where the hyperparameters leave nothing of the measure.
+        low: Lower end of its 95 % interval over resampled training configurations.
+        high: Upper end. explained: Fraction of the variance of the measure that the hyperparameters explain on left-out
+            training configurations.
         drawn: The correlation under each permutation, for p-values.
     """
 
@@ -57,20 +57,20 @@ class PartialAssociations:
     r"""Partial associations of the measures of one table.
 
     Measure and gap are turned into normal scores of their ranks; `HyperparameterSmoother` fits each by the
-    hyper-parameters, without the recipe that is predicted (cross-fitting), and the residuals are correlated:
+    hyperparameters, without the training configuration that is predicted (cross-fitting), and the residuals are
+    correlated:
 
-    $$r = \operatorname{corr}\big(\mu - \hat\mu_{-c}(\theta),\; g - \hat g_{-c}(\theta)\big)$$
-
-    Under a permutation the residuals of the measure change places by whole recipes and are smoothed again (Freedman and
-    Lane 1983), so that the parameters spent on the hyper-parameters count. Residuals on both sides make the error of
-    either fit a product of two small ones (Chernozhukov et al. 2018); it is not zero: a measure that is the gap's own
-    smooth function of the hyper-parameters plus a little noise is the hardest case ("shadow" in `results/protocols`).
+    $$r = \operatorname{corr}\big(\mu - \hat\mu_{-c}(\theta),\; g - \hat g_{-c}(\theta)\big)$$ Under a permutation the
+    residuals of the measure change places by whole training configurations and are smoothed again (Freedman and Lane
+    1983), so that the parameters spent on the hyperparameters count. Residuals on both sides make the error of either
+    fit a product of two small ones (Chernozhukov et al. 2018); it is not zero: a measure that is the gap's own smooth
+    function of the hyperparameters plus a little noise is the hardest case ("shadow" in `results/protocols`).
 
     Args:
-        table: One row a network.
+        table: One row per network.
         target: Column of the gap.
-        hyperparameters: Columns of the hyper-parameters that were varied.
-        clusters: Number of each row's recipe.
+        hyperparameters: Columns of the hyperparameters that were varied.
+        clusters: Number of each row's training configuration.
         orders: Permutations of the rows, the same for all measures.
         n_bootstrap: Resamples behind the interval.
         seed: Their seed.
@@ -117,14 +117,14 @@ def partial_association(
     table: pandas.DataFrame, measure: str, target: str = "gap", *, hyperparameters: Sequence[str],
     n_permutations: int = 1000, seed: int = 0,
 ) -> tuple[PartialAssociation, float]:  # fmt: skip
-    """Correlation of one measure with the gap given the hyper-parameters, and its permutation p-value.
+    """Correlation of one measure with the gap given the hyperparameters, and its permutation p-value.
 
     Args:
-        table: One row a network; networks that agree in all hyper-parameters are one recipe.
+        table: One row per network; networks that agree in all hyperparameters are one training configuration.
         measure: Column of the measure.
         target: Column of the gap.
-        hyperparameters: Columns of the hyper-parameters that were varied.
-        n_permutations: Permutations of the recipes.
+        hyperparameters: Columns of the hyperparameters that were varied.
+        n_permutations: Permutations of the training configurations.
         seed: Seed of permutations and resamples.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Measures judged by a table of networks: every protocol side by side, rivals first, and a verdict in words."""
+"""Measures judged by a table of networks: every protocol side by side, baselines first, and a verdict in words."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BOUNDED = {"mutual_information": 0.0}
 
 
 def explain_by_settings(table: pandas.DataFrame, measure: str, hyperparameters: Sequence[str]) -> str:
-    """Return why a measure is a mere function of hyper-parameters, "" where it is not.
+    """Return why a measure is a mere function of hyperparameters, "" where it is not.
 
     What is measured of trained networks never comes out exactly equal where seed or setting is another; what does is
     computed from settings.
@@ -45,13 +45,13 @@ def explain_by_settings(table: pandas.DataFrame, measure: str, hyperparameters: 
     >>> import pandas
     >>> table = pandas.DataFrame({"width": [1, 1, 2, 2], "rate": [1, 2, 1, 2], "count": [5, 5, 9, 9]})
     >>> explain_by_settings(table, "count", ["width", "rate"])
-    'it is fixed by the hyper-parameters: it never changes with rate alone'
+    'it is fixed by the hyperparameters: it never changes with rate alone'
     """
     values, recipe = table[measure].to_numpy(dtype=float), configuration_ids(table, hyperparameters)
     if numpy.ptp(values) == 0:
         return "it is the same in all networks"
     if len(set(recipe)) < len(recipe):
-        return "" if _varies(values, recipe) else "it is fixed by the hyper-parameters: all seeds have the same"
+        return "" if _varies(values, recipe) else "it is fixed by the hyperparameters: all seeds have the same"
     ignored = [
         name
         for name in hyperparameters
@@ -60,7 +60,7 @@ def explain_by_settings(table: pandas.DataFrame, measure: str, hyperparameters: 
         and len(hyperparameters) > 1
         and not _varies(values, others)
     ]
-    return f"it is fixed by the hyper-parameters: it never changes with {' or '.join(ignored)} alone" if ignored else ""
+    return f"it is fixed by the hyperparameters: it never changes with {' or '.join(ignored)} alone" if ignored else ""
 
 
 def _varies(values: Float[Array, " n"], groups: Int[Array, " n"]) -> bool:
@@ -87,7 +87,7 @@ def _interval(name: str, value: float, drawn: Float[Array, " b"]) -> tuple[float
 
 
 class _LeaderboardContext:
-    """What all measures of one table share: recipes, permutations, resamples."""
+    """What all measures of one table share: training configurations, permutations, resamples."""
 
     def __init__(self, table: NetworkTable, target: str, n_permutations: int, n_bootstrap: int, seed: int) -> None:
         self.table, self.target, self.seed, self.n_bootstrap = table, target, seed, n_bootstrap
@@ -211,7 +211,7 @@ def verdicts(
         hyperparameters: As for `leaderboard`.
         target: As for `leaderboard`.
         n_permutations: Permutations behind the p-values.
-        n_bootstrap: Resamples of recipes behind the intervals, 200 at most of them for tau.
+        n_bootstrap: Resamples of training configurations behind the intervals, 200 at most of them for tau.
         seed: Seed of permutations, resamples and the random measure.
         most_networks: As for `leaderboard`.
 
@@ -262,13 +262,13 @@ def rank_measures(
     data_root: str | Path | None = None,
     on_measure: Callable[[str, int, int], None] | None = None,
 ) -> Leaderboard:
-    """Judge measures by networks whose gap is known: which of them says more than the hyper-parameters do?
+    """Judge measures by networks whose gap is known: which of them says more than the hyperparameters do?
 
-    Protocols that rank the same measures differently stand side by side. Networks of one recipe (equal in all
-    hyper-parameters, seeds aside) stay together in every resample and permutation. P-values are corrected over all
-    rows by the largest statistic of each permutation (Westfall and Young 1993, single-step max-T), protocol by
-    protocol. "evidence" rests on the partial association given the hyper-parameters at 5 %; a measure that is fixed by
-    hyper-parameters, or that orders the networks as the gap itself does, gets none whatever its scores. The size and a
+    Protocols that rank the same measures differently stand side by side. Networks of one training configuration (equal
+    in all hyperparameters, seeds aside) stay together in every resample and permutation. P-values are corrected over
+    all rows by the largest statistic of each permutation (Westfall and Young 1993, single-step max-T), protocol by
+    protocol. "evidence" rests on the partial association given the hyperparameters at 5 %; a measure that is fixed by
+    hyperparameters, or that orders the networks as the gap itself does, gets none whatever its scores. The size and a
     random measure always stand beside.
 
     No table can tell a measure that was fitted to these very gaps from a good one: take measures that were not.
@@ -277,20 +277,20 @@ def rank_measures(
         source: A CSV file or data frame with a row per network and columns `gap`, `hp.NAME`, `m.NAME`; a pool, its
             folder or its table; None takes the 96 networks of the 2020 competition from the data root.
         measures: Columns of the measures; None takes all.
-        hyperparameters: Columns of the hyper-parameters; None takes all that vary.
+        hyperparameters: Columns of the hyperparameters; None takes all that vary.
         target: Column of the gap, train minus test accuracy.
         baseline: Column of the size; None takes `parameter_count` or `m.vc_dim` where there is one.
         n_test: Test samples behind each gap, for the sign errors; None weighs all pairs alike.
-        n_permutations: Permutations behind the p-values, 200 at most of them for scores over pairs.
-        n_bootstrap: Resamples of recipes behind the intervals, 200 at most of them for scores over pairs.
-        seed: Seed of permutations, resamples and the random measure.
-        most_networks: From more networks than these, whole recipes are drawn at random; None takes all. Time and memory
-            grow with the square of the number of networks.
+        n_permutations: Permutations behind the p-values, 200 at most of them for scores over pairs. n_bootstrap:
+            Resamples of training configurations behind the intervals, 200 at most of them for scores over pairs.
+        seed: Seed of permutations, resamples and the random measure. most_networks: From more networks than these,
+            whole training configurations are drawn at random; None takes all. Time and memory grow with the square of
+            the number of networks.
         data_root: Where the data lie; None looks in the usual places.
         on_measure: Called after each measure with its name, how many are done and of how many.
 
     Returns:
-        One row a measure; printed, the verdicts come first.
+        One row per measure; printed, the verdicts come first.
 
     Raises:
         InvalidInput: A column is missing, or there are fewer than three networks.

@@ -29,7 +29,7 @@ class RobustSignError:
         maximum: The worst environment: the robust error.
         environments: Number of environments kept.
         dropped: Number of environments left out because too little evidence is in them.
-        by_hyperparameter: The same numbers for each hyper-parameter that was changed.
+        by_hyperparameter: The same numbers for each hyperparameter that was changed.
         by_environment: One row an environment that was kept: the numbers of its two configurations (`first`, `second`,
             in the order of their first rows), the `hyperparameter` that differs, and its `error`.
     """
@@ -77,7 +77,7 @@ def robust_sign_error(
     n_test: int | None = 10_000,
     least_evidence: float = 12.0,
 ) -> RobustSignError:
-    r"""Sign error of a measure in every environment: two configurations that differ in exactly one hyper-parameter.
+    r"""Sign error of a measure in every environment: two configurations that differ in exactly one hyperparameter.
 
     $$e = \frac{\sum w\,\tfrac12\big(1 - \operatorname{sign}(\Delta\mu)\operatorname{sign}(\Delta g)\big)}{\sum w},
     \qquad w = \Big(\max\big(0,\, 1 - 2 e^{-2 n (|\Delta g|/2)^2}\big)^2 - \tfrac12\Big)_+$$
@@ -88,7 +88,7 @@ def robust_sign_error(
     A mean hides that most measures fail completely somewhere; the maximum does not. Exact.
 
     Args:
-        table: One row a network; all readings must be finite. Rows of one configuration differ by their seed.
+        table: One row per network; all readings must be finite. Rows of one configuration differ by their seed.
         measure: Column of the measure; larger should go with a larger gap (negate it otherwise).
         target: Column of the gap, as a difference of accuracies.
         hyperparameters: Columns that make the configuration, without the seed.

@@ -24,7 +24,7 @@ def output_change(
         direction: One real tensor a parameter.
 
     Returns:
-        One row a sample.
+        One row per sample.
     """
     cotangent = torch.zeros_like(outputs, requires_grad=True)
     gradients = whole_gradient(outputs, parameters, cotangent, create_graph=True)

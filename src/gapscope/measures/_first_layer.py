@@ -47,7 +47,7 @@ def first_layer_margin(network: nn.Module, samples: Samples, chunk_size: int | N
     Args:
         network: The network.
         samples: Inputs with class labels.
-        chunk_size: Samples a pass.
+        chunk_size: Samples per pass.
 
     Returns:
         The mean over samples in units of the trimmed standard deviation of the features, and its standard error.

@@ -59,7 +59,7 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
     Args:
         network: The network.
         x: Inputs.
-        chunk_size: Samples a pass; None for as many as memory allows.
+        chunk_size: Samples per pass; None for as many as memory allows.
 
     Returns:
         Outputs and features.

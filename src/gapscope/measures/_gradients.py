@@ -17,7 +17,7 @@ from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import as_real, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._perturbed import loss_and_gradient, trainable
 
-# Gradients of single samples that are held at once.
+# Gradients of individual samples that are held at once.
 _AT_ONCE = 256
 
 
@@ -29,7 +29,7 @@ def mean_gradient(network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int |
         network: The network.
         x: Inputs.
         y: Class labels or regression targets.
-        chunk_size: Samples a pass.
+        chunk_size: Samples per pass.
 
     Returns:
         One real tensor a trainable parameter, in their order.
@@ -51,10 +51,10 @@ def sample_square_norms(
         network: The network.
         x: Inputs.
         y: Class labels or regression targets.
-        chunk_size: Samples a pass.
+        chunk_size: Samples per pass.
 
     Returns:
-        One number a sample, on the CPU.
+        One number per sample, on the CPU.
     """
 
     def norms(x: Tensor, y: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import as_real, checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._perturbed import trainable
 
-# measures of this stream go on with each other's runs
+# measures of this stream continue with each other's runs
 STREAM = "Hessian probes"
 
 
@@ -33,7 +33,7 @@ class Hessian:
         network: The network.
         x: Inputs.
         y: Class labels or regression targets.
-        chunk_size: Samples a pass.
+        chunk_size: Samples per pass.
     """
 
     def __init__(self, network: nn.Module, x: Tensor, y: Tensor, chunk_size: int | None) -> None:
@@ -46,7 +46,7 @@ class Hessian:
     def matvec(self, vectors: Float[Tensor, "k p"]) -> Float[Tensor, "k p"]:
         """Return the products of the Hessian with some vectors, which share all but the last of the backward passes."""
         with measurement_mode(self.network) as network, differentiable_kernels(network.modules()):
-            # made anew, since a vector from a caller's inference mode cannot be differentiated
+            # recreated, since a vector from a caller's inference mode cannot be differentiated
             directions = [self._pieces(vector.clone()) for vector in vectors]
             x, y, parameters = prepare_inputs(network, self.x), prepare_inputs(network, self.y), trainable(network)
             total = torch.zeros_like(vectors)
@@ -82,7 +82,7 @@ def _derivative(
 
 
 class LanczosRun:
-    """One Lanczos run from a vector of random signs, which can go on where it ended.
+    """One Lanczos run from a vector of random signs, which can continue where it ended.
 
     Every new vector is made orthogonal to all before it, twice.
 
@@ -141,7 +141,7 @@ class Krylov:
     def runs(self, count: int, steps: int) -> list[LanczosRun]:
         """Return the first runs, at most 1024, each with so many steps at least, or as many as its space has.
 
-        All that go on do so together: a step of ten runs costs less than half of ten steps of one.
+        All that continue do so together: a step of ten runs costs less than half of ten steps of one.
         """
         for number in range(len(self._runs), count):
             self._runs.append(LanczosRun(self.hessian, self._seeds[number]))
@@ -163,7 +163,7 @@ def krylov(
         x: Inputs.
         y: Class labels or regression targets.
         generator: Source of the random vectors.
-        chunk_size: Samples a pass.
+        chunk_size: Samples per pass.
 
     Returns:
         The spaces, nothing computed yet.

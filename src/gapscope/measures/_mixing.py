@@ -56,10 +56,10 @@ def mixed_logits(
         x: Inputs.
         y: Class labels.
         generator: Source of the pairs.
-        chunk_size: Samples a pass.
+        chunk_size: Samples per pass.
 
     Returns:
-        One row a sample.
+        One row per sample.
     """
     pairs, outputs = same_class_partners(y, generator), []
     with measurement_mode(network) as network, torch.no_grad():

@@ -113,7 +113,7 @@ def output_shifts(
         draws: Number of draws.
         space: What f is: raw outputs or probabilities.
         generator: Source of the noise.
-        chunk_size: Samples a pass; None for as many as memory allows.
+        chunk_size: Samples per pass; None for as many as memory allows.
 
     Yields:
         The shifts of one draw.

@@ -67,7 +67,7 @@ def loss_and_gradient(
     Args:
         network: The network, inside `measuring`.
         samples: Inputs with targets, on the network's device.
-        chunk_size: Samples a pass.
+        chunk_size: Samples per pass.
         leaves: The parameters, or what stands in for them.
 
     Returns:
@@ -120,7 +120,7 @@ def loss_rise(
         y: Targets.
         steps: Steps of ascent.
         move: Makes the new deviations of one step from those of before, the weights and the gradient.
-        chunk_size: Samples a pass.
+        chunk_size: Samples per pass.
 
     Returns:
         The largest loss on the way minus the loss at the weights; at least 0.
@@ -179,7 +179,7 @@ def noise_tolerance(
         drop: Drop of the accuracy.
         draws: Draws of the noise.
         generator: Source of the noise.
-        chunk_size: Samples a pass.
+        chunk_size: Samples per pass.
 
     Returns:
         The standard deviation (not the variance).

@@ -92,7 +92,7 @@ class PoweredNetwork:
         if not abs(twice - 2 * once) <= 1e-6 * abs(twice):
             raise NotMeasurable(
                 "A sum over paths needs activations that are linear for positive numbers (such as ReLU) and no "
-                "normalisation by the sample's own activations; doubling the input multiplies the outputs by "
+                "normalization by the sample's own activations; doubling the input multiplies the outputs by "
                 f"{twice / once if once else float('nan'):.4g} here."
             )
 

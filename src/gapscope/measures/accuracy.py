@@ -14,7 +14,7 @@ from gapscope.results.estimate import Estimate
 
 @register_measure(
     "accuracy",
-    title="share of samples classified as labelled",
+    title="fraction of samples classified as labelled",
     needs=("inputs", "labels"),
     units="fraction of samples",
     direction="none",
@@ -38,7 +38,7 @@ def accuracy(
         network: Classifier that returns logits [n, K].
         x: Inputs.
         y: Class labels.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         A number in [0, 1].

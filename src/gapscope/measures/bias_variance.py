@@ -86,7 +86,7 @@ def bias_variance(
               \underbrace{\textstyle\sum_k \mathrm{Var}_r F_r^k(x)}_{\mathrm{variance}}
 
     Each averaged over samples and summed over outputs (Forouzesh, Salehi and Thiran 2021, eq. 4-6). The runs differ
-    in what training leaves to chance, initialisation and order of the samples, on one fixed training set. Exact for
+    in what training leaves to chance, initialization and order of the samples, on one fixed training set. Exact for
     these runs; `unbiased()` corrects for their number. For a classifier pass probabilities, not raw outputs.
 
     Args:

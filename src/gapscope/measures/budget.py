@@ -21,7 +21,7 @@ DEFAULT_SECONDS = 60.0
 SKIP_TRIAL_BELOW = 0.2
 RESERVE_FRACTION = 0.2
 TRIAL = 10
-# a trial goes on with so many times as many samples, within this part of the budget, while a sample becomes cheaper
+# a trial continues with so many times as many samples, within this part of the budget, while a sample becomes cheaper
 MORE, CHEAPER, PART_OF_LARGER = 4, 0.8, 0.01
 # more outputs than these are never differentiated one by one unless asked for by name
 MANY_OUTPUTS = 4096
@@ -47,7 +47,7 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Plan:
-    """Share of each measure, with those that failed in the trial.
+    """Fraction of each measure, with those that failed in the trial.
 
     Attributes:
         shares: Measure name -> its share.
@@ -90,7 +90,7 @@ def _part(ready: Ready, n: int) -> Ready:
 
 @dataclass(frozen=True)
 class _Cost:
-    """Seconds that are paid once (for what is looked at and remembered), and seconds a sample."""
+    """Seconds that are paid once (for what is looked at and remembered), and seconds per sample."""
 
     once: float
     a_sample: float
@@ -110,7 +110,7 @@ def _time_growing_subsets(run: Callable[[Ready], None], ready: Ready, allowed: f
 
     # a pass of a recurrent network takes as long for ten samples as for a hundred
     def two(n: int) -> tuple[float, float]:
-        # two parts: what is known of a part of samples is not worked out anew
+        # two parts: what is known of a part of samples is not worked out again
         first, again = (_timed(lambda: run(_part(ready, n))) for _ in range(2))
         return max(0.0, first - again), again / n
 
@@ -125,7 +125,7 @@ def _time_growing_subsets(run: Callable[[Ready], None], ready: Ready, allowed: f
 
 
 def _forward_seconds(ready: Ready, allowed: float) -> float:
-    """Seconds a sample of one forward pass."""
+    """Seconds per sample of one forward pass."""
 
     def run(part: Ready) -> None:
         with inspection_mode(ready.network):

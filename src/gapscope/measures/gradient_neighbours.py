@@ -35,18 +35,18 @@ class GradientNeighbours:
 
     @property
     def votes(self) -> Float[Tensor, "n c"]:
-        """Share of the first `voters` neighbours with each label."""
+        """Fraction of the first `voters` neighbours with each label."""
         labels = self.labels[self.neighbours[:, : self.voters]]
         return torch.nn.functional.one_hot(labels, self.classes).double().mean(1)
 
     @property
     def agreement(self) -> float:
-        """Share of samples whose label is the one that most of their voters have."""
+        """Fraction of samples whose label is the one that most of their voters have."""
         return float((self.votes.argmax(1) == self.labels).double().mean())
 
     @property
     def conflict(self) -> float:
-        """Share of samples whose label is not the one that the network finds most probable at their neighbours."""
+        """Fraction of samples whose label is not the one that the network finds most probable at their neighbours."""
         return conflict_fraction(self.probabilities[self.neighbours].mean(1), self.labels)
 
     def scalars(self) -> dict[str, float]:
@@ -55,7 +55,7 @@ class GradientNeighbours:
 
 
 def conflict_fraction(at_neighbours: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
-    """Share of samples whose label is not the most probable one among their neighbours."""
+    """Fraction of samples whose label is not the most probable one among their neighbours."""
     return float((at_neighbours.argmax(1) != labels).double().mean())
 
 
@@ -63,7 +63,7 @@ def conflict_fraction(at_neighbours: Float[Tensor, "n c"], labels: Int[Tensor, "
     "gradient_neighbours",
     title="labels of the samples with the most similar gradients",
     needs=("inputs", "labels"),
-    cost="a traced kernel: n^2 inner products of gradients, n backward passes an output",
+    cost="a traced kernel: n^2 inner products of gradients, n backward passes per output",
     reference="own; kernel of Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.1",
     default=False,
     numbers={
@@ -86,10 +86,10 @@ def gradient_neighbours(
     r"""Compare each sample's label with those of the samples whose model gradients are most similar.
 
     The similarity is $K_{ij} / \sqrt{K_{ii} K_{jj}}$ for the traced kernel of `empirical_ntk`, in evaluation mode.
-    `agreement` is the left-out accuracy of the vote of the nearest `voters`; `conflict` the share of samples whose
+    `agreement` is the left-out accuracy of the vote of the nearest `voters`; `conflict` the fraction of samples whose
     label is not the one that the network itself finds most probable, on average over the `neighbours`: an estimate
-    from above of the share of wrong labels, while the network has learnt what samples have in common and not yet
-    single samples.
+    from above of the fraction of wrong labels, while the network has learned what samples have in common and not yet
+    individual samples.
     Exact up to rounding; memory 2 n^2 float64 beside the kernel.
 
     Args:

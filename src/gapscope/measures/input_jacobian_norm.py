@@ -36,15 +36,15 @@ def squared_products(
 ) -> Float[Tensor, "m n"]:
     r"""Return $\lVert J_i^\top v_{ji} \rVert^2$ for every cotangent j and sample i, J_i = df/dx at sample i.
 
-    One forward and m backward passes a chunk. In evaluation mode samples do not mix, so the derivative of the sum over
-    the chunk gives every sample's own product.
+    One forward and m backward passes per chunk. In evaluation mode samples do not mix, so the derivative of the sum
+    over the chunk gives every sample's own product.
 
     Args:
         network: The network, in evaluation mode.
         x: Inputs that went through `continuous_inputs`.
         cotangents: v, one a sample ([m, n, k]) or the same for all samples ([m, 1, k]).
         space: What f is: raw outputs or probabilities.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The squared norms in float64, on the CPU.
@@ -124,7 +124,7 @@ def input_jacobian_norm(
 
     With `squared=True` the number is the mean *squared* norm, and `method="probe"` estimates it without bias with one
     backward pass a probe, because $E \lVert J_i^\top v \rVert^2 = \lVert J_i \rVert_F^2$ for random signs v, drawn
-    anew for every sample. The root of such an estimate is biased downwards (Jensen), so a probe of the norm itself is
+    again for every sample. The root of such an estimate is biased downwards (Jensen), so a probe of the norm itself is
     refused. The standard error is that of the probes given the samples, from their spread within each sample; with a
     single probe the spread over the samples stands in for it, which is larger.
 
@@ -136,7 +136,7 @@ def input_jacobian_norm(
         method: "exact", or "probe" together with `squared=True`.
         draws: Number of draws of the signs, one backward pass each.
         generator: Source of the probes; None draws the same ones for every network.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The mean norm, or mean squared norm, with a standard error where it was probed.

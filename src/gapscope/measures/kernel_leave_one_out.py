@@ -27,7 +27,7 @@ class KernelLeaveOneOut:
     """Left-out predictions of all samples, and what they amount to.
 
     Attributes:
-        predictions: Left-out prediction of the targets (one column a class, or a regression target), [n, k], float64.
+        predictions: Left-out prediction of the targets (one column per class, or a regression target), [n, k], float64.
         labels: Class labels; None for regression.
         ridge: The chosen ridge, in units of the mean eigenvalue of the kernel.
         squared_error: Mean over samples, sum over targets, of the squared left-out residual (of one-hot labels, or in
@@ -51,7 +51,7 @@ class KernelLeaveOneOut:
 
     @property
     def accuracy(self) -> float:
-        """Share of samples whose largest left-out prediction is their given label; NaN for regression."""
+        """Fraction of samples whose largest left-out prediction is their given label; NaN for regression."""
         if self.labels is None:
             return float("nan")
         return float((self.predictions.argmax(1) == self.labels).double().mean())
@@ -73,7 +73,7 @@ class LooAtBothWeights:
 
     Attributes:
         initial: At the initial weights: independent of the labels, hence an honest left-out prediction.
-        trained: At the given weights: gradients were fitted to the left-out labels, so what was memorised comes back.
+        trained: At the given weights: gradients were fitted to the left-out labels, so what was memorized comes back.
         alignment: Cosine of the two centred kernels: 1 where training left the features as they were.
     """
 
@@ -82,7 +82,7 @@ class LooAtBothWeights:
     alignment: float
 
     def scalars(self) -> dict[str, float]:
-        """Return the numbers of both by name, and the accuracy (or explained share) that the given weights add."""
+        """Return the numbers of both by name, and the accuracy (or R²) that the given weights add."""
         first, second = self.initial.scalars(), self.trained.scalars()
         name = "accuracy" if "accuracy" in first else "explained"
         return {
@@ -160,7 +160,7 @@ def kernel_columns(
 
 
 def _targets(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Regression targets as they are, or one column a class, in float64."""
+    """Regression targets as they are, or one column per class, in float64."""
     if y.is_floating_point():
         return y.double()
     with measurement_mode(network):
@@ -200,8 +200,8 @@ def kernel_leave_one_out(
 
     **At the initial weights** nothing of this knows the labels: the accuracy estimates, before training, what the
     trained network will reach on new samples whose labels are as noisy as these. It judges the data and the features at
-    hand, not learnt features: too low where training learns much better features. **At trained weights** the features
-    were fitted to the labels that are left out; memorised labels come back, and the number is too high.
+    hand, not learned features: too low where training learns much better features. **At trained weights** the features
+    were fitted to the labels that are left out; memorized labels come back, and the number is too high.
 
     Up to `max_exact` samples the kernel machine is computed exactly (memory: n^2 floats of the kernel and 3 n^2 float64
     of the decomposition; at 2,000 about 110 MB). Beyond, the kernel is that of the Nystroem approximation with
@@ -309,17 +309,17 @@ _FACTS = {
     "kernel_leave_one_out",
     title="prediction of each sample from the gradients of all others",
     needs=("inputs", "targets", "initial"),
-    cost="two traced kernels (n^2 inner products of gradients, n backward passes an output each) and their eigenvalues",
+    cost="two traced kernels (n^2 inner products of gradients, n backward passes per output) and their eigenvalues",
     reference="Bachmann, Hofmann and Lucchi 2022 (arXiv:2203.03443)",
     default=False,
     numbers={
         **{f"{weights}.{name}": facts for weights in ("initial", "trained") for name, facts in _FACTS.items()},
-        "memorised": ScalarInfo("accuracy or explained fraction", "lower", "trained minus initial"),
+        "memorised": ScalarInfo("accuracy or R²", "lower", "trained minus initial"),
         "alignment": ScalarInfo("cosine", "none", "over pairs of samples"),
     },
     cost_class="superlinear",
     invariances=("unit permutation", "head shift"),
-    oracle="the regression solved anew without each sample",
+    oracle="the regression solved again without each sample",
 )
 def kernel_leave_one_out_at_both_weights(
     network: nn.Module,

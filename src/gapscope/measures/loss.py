@@ -38,7 +38,7 @@ def loss(
         network: Network that returns raw outputs [n, K].
         x: Inputs.
         y: Class labels [n], or regression targets [n, K].
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The loss, 0 or larger.

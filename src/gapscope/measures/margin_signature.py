@@ -1,4 +1,4 @@
-"""Signature of the normalised margin distribution at the input and at hidden layers."""
+"""Signature of the normalized margin distribution at the input and at hidden layers."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class MarginSignature(Result):
     Attributes:
         layers: Names of the layers, "input" for the network's input.
         features: Names of the five features.
-        signature: The features, one row a layer.
-        margins: The normalised margins from which they come, of the samples that are classified correctly.
+        signature: The features, one row per layer.
+        margins: The normalized margins from which they come, of the samples that are classified correctly.
         total_variation: Sum over a layer's coordinates of their variance over all samples.
         n_samples: Number of all samples.
     """
@@ -83,7 +83,7 @@ class MarginSignature(Result):
         return {f"{tap}.{feature}": why for tap in lacking for feature in self.features}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row a layer, one column a feature."""
+        """Return one row per layer, one column a feature."""
         import pandas
 
         index = pandas.Index(self.layers, name="layer")
@@ -137,7 +137,7 @@ def margin_signature(
     epsilon: float = 1e-6,
     chunk_size: int | None = None,
 ) -> MarginSignature:
-    r"""Five features of the normalised margins at the input and at hidden layers; exact, to first order a distance.
+    r"""Five features of the normalized margins at the input and at hidden layers; exact, to first order a distance.
 
     .. math:: \hat d_l(x, y) = \frac1{\sqrt{\nu_l}} \cdot
               \frac{f_y - f_j}{\sqrt{\epsilon + \lVert \nabla_{x^l} (f_y - f_j) \rVert_2^2}}, \qquad
@@ -161,12 +161,12 @@ def margin_signature(
         x: Inputs, the training data.
         y: Class labels, as they were trained on.
         layers: Names of modules, and "input"; None takes the input and up to three evenly spaced hidden layers, each
-            a convolution's or linear layer's output behind its normalisation and before its activation.
+            a convolution's or linear layer's output behind its normalization and before its activation.
         normalize: "total_variation", or "none" for plain distances.
         features: "quartiles" or "moments".
         log: Whether features are natural logarithms, which predict the gap best in the paper.
         epsilon: Keeps the root from 0; 0 is allowed.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The signature, and the margins from which it comes.

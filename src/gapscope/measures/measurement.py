@@ -100,10 +100,11 @@ def measure(
     measuring and returns what is finished.
 
     With a budget a short trial shows first what each measure costs. Where all together would exceed the budget, the
-    trace of the kernel is taken by probes, and the dearest measures are taken on random parts of the samples; every
-    such reading is an estimate with a standard error, and its note says how it came about. The budget holds in seconds
-    of wall time on this machine, about: measures are never taken on less than some hundred samples. Of "all" those that
-    would not fit even so are left out, the dearest first, each with its reason in `readings.unmeasured`.
+    trace of the kernel is taken by probes, and the most expensive measures are taken on random parts of the samples;
+    every such reading is an estimate with a standard error, and its note says how it came about. The budget holds in
+    seconds of wall time on this machine, about: measures are never taken on less than some hundred samples. Of "all"
+    those that would not fit even so are left out, the most expensive first, each with its reason in
+    `readings.unmeasured`.
 
     Args:
         network: A module that returns raw outputs [n, K] (or [n]), or an object or mapping that holds them as `logits`;
@@ -150,7 +151,7 @@ def measure(
         (DEFAULT_SECONDS if measures is None or _are_all(measures) else None) if time_budget == "auto" else time_budget
     )
 
-    if processes_joined():  # what each process finds dear on its own would part their ways
+    if processes_joined():  # what each process finds expensive on its own would part their ways
         seconds = None
 
     def trial(item: Measure, part: Ready, given: Mapping[str, Any]) -> Readings:

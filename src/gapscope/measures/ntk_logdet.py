@@ -96,7 +96,7 @@ def ntk_logdet(
 ) -> LogDeterminant:
     r"""Log determinant of the kernel of model gradients, $\log\det K = \sum_i \log \lambda_i$.
 
-    K is the kernel of `empirical_ntk`, in evaluation mode. Lower means that fewer independent directions are learnt.
+    K is the kernel of `empirical_ntk`, in evaluation mode. Lower means that fewer independent directions are learned.
     No jitter is added: where an eigenvalue is not above the rounding errors of K, $R\, \epsilon\, \lambda_{max}$ for R
     rows and the machine precision of `dtype`, the result is -inf, and its `rank` says how many eigenvalues are.
 
@@ -107,7 +107,7 @@ def ntk_logdet(
         chunk_size: As for `empirical_ntk`.
         max_bytes: As for `empirical_ntk`.
         dtype: Floating-point type in which gradients and kernel are computed; None for the network's own, which is
-            faster and raises the threshold. The factorisation is in float64 always.
+            faster and raises the threshold. The factorization is in float64 always.
         mode: As for `empirical_ntk`.
 
     Returns:

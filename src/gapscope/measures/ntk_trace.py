@@ -63,7 +63,7 @@ def _standard_error(values: Tensor, probe: str, n_outputs: int) -> float:
 
 @register_measure(
     "ntk_trace",
-    title="size of the single samples' gradients",
+    title="size of the individual samples' gradients",
     needs=("inputs",),
     cost="as many backward passes as the network has outputs; one a probe",
     reference="Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.3",
@@ -114,8 +114,8 @@ def ntk_trace(
         reduction: "sum" over samples and outputs, or "mean" (the sum divided by N C).
         probe: Kind of probe.
         generator: Source of the probes; None for the same ones at every call.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
-        mode: "eval", or "train": BatchNorm normalises by the statistics of x, which are held fixed in the derivatives,
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+        mode: "eval", or "train": BatchNorm normalizes by the statistics of x, which are held fixed in the derivatives,
             and dropout draws one mask. Then x is one batch and is run in one pass.
 
     Returns:

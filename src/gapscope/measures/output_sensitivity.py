@@ -104,7 +104,7 @@ def output_sensitivity(
 
     The variance is the population variance, over samples and draws jointly. It is the variance of the mean over
     outputs, not the mean of their variances; the latter, $\frac1K \sum_k \mathrm{Var}[f_k(x + \varepsilon) - f_k(x)]$,
-    is `per_output=True`, and equals K S for independent output rows, as after random initialisation. Labels are not
+    is `per_output=True`, and equals K S for independent output rows, as after random initialization. Labels are not
     needed.
 
     Probabilities sum to 1, so behind the softmax the mean output never moves and S is identically 0; with
@@ -125,13 +125,13 @@ def output_sensitivity(
         network: Network that returns raw outputs [n, K].
         x: Inputs, in the units in which the network takes them.
         noise_std: Standard deviation of the noise on every input entry.
-        draws: Noise draws a sample (the paper's: 1).
+        draws: Noise draws per sample (the paper's: 1).
         space: "logits", or "probabilities" for the per-output form behind the softmax.
         per_output: Whether to average the outputs' variances instead of taking the variance of their mean.
         method: "sampled", or "zero_noise" for the exact limit of vanishing noise; `draws` has no effect there.
         generator: Source of the noise; None draws the same noise for every network, so that differences between
             networks are not differences of noise.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         S, 0 or larger; without a standard error for `method="zero_noise"`.

@@ -93,7 +93,7 @@ def output_variance(
         draws: Noise draws an input, 2 or more; each costs a forward pass.
         space: "probabilities" or "logits".
         generator: Source of the noise; None draws the same noise for every network.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         One variance an input, in squared output units, float64 on the CPU.
@@ -125,7 +125,7 @@ def output_variance(
 
 
 def _placements(scores: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each wrong prediction, the share of right ones it outranks, and the converse; ties count half."""
+    """Return, for each wrong prediction, the fraction of right ones it outranks, and the converse; ties count half."""
     ranks = rankdata(scores)
     of_wrong = (ranks[wrong] - rankdata(scores[wrong])) / (~wrong).sum()
     of_right = 1 - (ranks[~wrong] - rankdata(scores[~wrong])) / wrong.sum()
@@ -171,7 +171,7 @@ def error_detection(
         draws: Noise draws an input.
         space: "probabilities" or "logits", whose variance is judged.
         generator: Source of the noise.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         Both areas, their difference, and the number of wrong predictions.

@@ -32,12 +32,12 @@ COST_CLASSES = {
     "many": "tens of passes, or a backward pass an output",
     "superlinear": "grows faster than the number of samples",
 }
-REPARAMETRISATIONS = {
+REPARAMETRIZATIONS = {
     "layer rescaling": "a layer before a ReLU times a factor, the next one divided by it: the same outputs",
     "unit permutation": "the hidden units of a layer in another order: the same outputs",
     "head shift": "the same number added to every logit: the same probabilities",
 }
-EVERYTHING = tuple(REPARAMETRISATIONS)
+EVERYTHING = tuple(REPARAMETRIZATIONS)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Sampling:
             samples), "own" (states a standard error that covers the choice of samples), "whole" (none of these: the
             part's own number, its standard error from the spread among eight groups of the part).
         fewest: Never fewer samples than these.
-        passes: Forward passes a sample that it costs, roughly, given the number of outputs.
+        passes: Forward passes per sample that it costs, roughly, given the number of outputs.
         probe: Options that make it cheaper, tried before samples are left out.
     """
 
@@ -90,11 +90,11 @@ class Measure:
         cost: What it costs, in passes through the network.
         reference: Source, with equation number.
         default: Whether it is taken when no measures are named.
-        supports_dense: Whether it also takes a label a position (pixels, tokens), where it needs targets or labels.
+        supports_dense: Whether it also takes a label per position (pixels, tokens), where it needs targets or labels.
         title: What it measures, in words that need no paper; reports show it beside the name.
         cost_class: Which of `COST_CLASSES` the cost belongs to.
         invariances: Which of `REPARAMETRISATIONS` leave all its numbers as they are (up to what is drawn); the initial
-            weights are not reparametrised with the network.
+            weights are not reparametrized with the network.
         oracle: What its value is checked against.
         cross_checks: Other programs that compute it; the table of all measures says which were run.
         sampling: How it is taken on a part of the samples; None where a part says nothing of all.
@@ -259,7 +259,7 @@ def register_measure(
         numbers: Facts of each number, for a measure that yields several.
         default: Whether it is taken when no measures are named; False for one whose cost grows faster than the
             number of samples.
-        supports_dense: Whether it also takes a label a position.
+        supports_dense: Whether it also takes a label per position.
         title: What it measures, in a few words that need no paper.
         cost_class: Which of `COST_CLASSES` the cost belongs to.
         invariances: Which of `REPARAMETRISATIONS` leave all its numbers as they are.
@@ -272,11 +272,11 @@ def register_measure(
         The decorator; it returns the function unchanged.
 
     Raises:
-        InvalidInput: The name is taken by another function, or a need, a cost class or a reparametrisation is unknown.
+        InvalidInput: The name is taken by another function, or a need, a cost class or a reparametrization is unknown.
     """
     check_choice("cost_class", cost_class, COST_CLASSES)
     for change in invariances:
-        check_choice("unchanged_by", change, REPARAMETRISATIONS)
+        check_choice("unchanged_by", change, REPARAMETRIZATIONS)
     for need in needs:
         if need not in NEEDS:
             raise InvalidInput(f"needs must name any of {', '.join(NEEDS)}; got {need!r}.{did_you_mean(need, NEEDS)}")

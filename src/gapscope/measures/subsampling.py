@@ -48,7 +48,7 @@ def evaluate_on_subset(
     options: Mapping[str, Any],
     seed: int,
 ) -> Readings:
-    """Take one measure on its share of the samples.
+    """Take one measure on its fraction of the samples.
 
     Args:
         item: The measure.

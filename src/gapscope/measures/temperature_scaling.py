@@ -19,13 +19,13 @@ def _slope(logits: Tensor, right: Tensor, inverse: float) -> float:
 
 
 def fit_temperature(logits: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> float:
-    r"""Temperature T > 0 that minimises the mean negative log-likelihood of `softmax(logits / T)`.
+    r"""Temperature T > 0 that minimizes the mean negative log-likelihood of `softmax(logits / T)`.
 
     .. math:: T = \arg\min_T -\frac1n \sum_i \log \mathrm{softmax}(f(x_i) / T)_{y_i}
 
     Guo et al., On Calibration of Modern Neural Networks, 2017. The log-likelihood is concave in 1/T, so the minimum is
     the only zero of its derivative, which is bracketed and found to rounding, in float64. Use held-out samples:
-    on its own training samples a network that fits them all has no optimum.
+    on its own training samples per network that fits them all has no optimum.
 
     Dividing the outputs by T changes no prediction, divides output sensitivity by T^2 and every input Jacobian of
     the raw outputs by T.

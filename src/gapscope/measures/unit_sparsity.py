@@ -100,11 +100,11 @@ class UnitSparsity(Result):
         return {"zeta": self.zeta, "kappa": self.kappa}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return zeta and kappa, and everything that they were made of, as plain values."""
+        """Return zeta and kappa, and everything that they were made of, as JSON-serializable values."""
         return self.scalars() | super().to_dict()
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row a class: samples, accuracy, both turning points, zeta, kappa, whether chance was reached."""
+        """Return one row per class: samples, accuracy, both turning points, zeta, kappa, whether chance was reached."""
         import pandas
 
         columns = {
@@ -196,14 +196,14 @@ def unit_sparsity(
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> UnitSparsity | dict[str, UnitSparsity]:
-    r"""Zeta and kappa: how few of a layer's M units a class needs; exact.
+    r"""Zeta and kappa: how few of a layer's M units per class needs; exact.
 
     .. math:: \zeta = \frac1C \sum_j \frac{n_0^j + M - n_0^{r,j}}{2M}, \qquad
               \kappa = \frac1C \sum_j \frac1M \sum_{n=0}^M |E_r^j(n) - E^j(n)|
 
     For the samples of each class j (by the training labels given, corrupted or not), units are set to zero one after
     the other: the most active first gives the accuracy curve E(n), the exact reverse E_r(n), n = 0..M. A unit is a
-    channel of a feature map or a unit of a linear layer, after its activation; it is ranked anew for each class by the
+    channel of a feature map or a unit of a linear layer, after its activation; it is ranked again for each class by the
     mean of its absolute value over samples and positions. $n_0$ is the first n with $E(n) \le 1/C$,
     $n_0^r = \arg\max_n E_r(n)$. Both numbers are means over the classes that have samples. The network is in
     evaluation mode, and accuracy counts the argmax over all outputs.
@@ -238,15 +238,15 @@ def unit_sparsity(
             for tokens with features), else the first after the samples.
         attribute: By what units are ranked, largest first: "mean_absolute_activation" (the paper's),
             "class_selectivity" (Morcos et al. 2018, the same ranking for all classes, a second forward pass),
-            "weight_norm" (L1 norm of the incoming weights), "random" (anew for each class), or a function from a
-            class's activations [n, M, ...] to one number a unit.
+            "weight_norm" (L1 norm of the incoming weights), "random" (again for each class), or a function from a
+            class's activations [n, M, ...] to one number per unit.
         order: The order of E: "descending" removes the largest attribute first; E_r is always the exact reverse.
         ties: Which of several largest values of E_r counts, "last" or "first".
         area: "absolute" (eq. 5), or "signed" for the authors' program's $\frac{1}{M+1} \sum_n (E_r - E)$, which is
             M / (M+1) of the other where E_r is nowhere below E.
         include_all_ablated: Whether n = M counts for n_0^r.
         n_classes: C of the chance level; None takes the network's number of outputs.
-        chunk_size: Rows a pass, each a sample or a sample with some units masked, without effect on the result; None
+        chunk_size: Rows per pass, each a sample or a sample with some units masked, without effect on the result; None
             for as many as memory allows beside the activations of one class.
         generator: Source of the random ranking; None takes the same for every network.
         progress: Whether to show a bar, where standard error is a terminal.

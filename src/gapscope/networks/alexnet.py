@@ -35,7 +35,7 @@ def alexnet(
         width_multiplier: Factor of the channels; the two hidden layers of the head keep `head_width`.
         head_width: Units of both hidden fully connected layers.
         dropout: Probability of dropout before both hidden fully connected layers.
-        batch_norm: Whether batch normalisation stands before every ReLU.
+        batch_norm: Whether batch normalization stands before every ReLU.
         max_pool: Whether to pool; otherwise convolutions have larger strides.
 
     Returns:

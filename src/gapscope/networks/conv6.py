@@ -1,4 +1,4 @@
-"""The six-layer convolutional network of the batch normalisation study."""
+"""The six-layer convolutional network of the batch normalization study."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def conv6(
 ) -> nn.Sequential:
     """conv(3,32)-conv(3,32)-conv(3,64)-conv(3,64)-pool(2,2)-fc(512)-fc; it returns raw outputs.
 
-    Luo et al. 2019 (arXiv 1809.00846), App. B, who leave padding and places of the normalisation open: here
-    convolutions keep the size of the image, and normalisation follows all four convolutions and the hidden layer,
-    before ReLU. All layers have a bias, so that every kind of normalisation can be put in or taken out afterwards.
+    Luo et al. 2019 (arXiv 1809.00846), App. B, who leave padding and places of the normalization open: here
+    convolutions keep the size of the image, and normalization follows all four convolutions and the hidden layer,
+    before ReLU. All layers have a bias, so that every kind of normalization can be put in or taken out afterwards.
 
     Args:
         input_shape: (channels, height, width), at least 2 x 2.

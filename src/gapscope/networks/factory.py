@@ -126,7 +126,7 @@ def build_network(
     """Build a network that maps samples [n, *input_shape] to raw outputs [n, n_outputs] (logits, no softmax).
 
     The same name, sizes, options and generator seed give bit-identical weights; the global random state is neither
-    used nor changed. Switching dropout or batch normalisation on does not change the other weights.
+    used nor changed. Switching dropout or batch normalization on does not change the other weights.
 
     Args:
         name: One of `network_names()`.

@@ -34,7 +34,7 @@ def fully_connected(
         width: Units of every hidden layer.
         activation: "relu", "tanh", "sigmoid", "gelu" or "identity".
         dropout: Probability of dropout after each hidden activation.
-        batch_norm: Whether batch normalisation stands between each hidden linear layer and its activation.
+        batch_norm: Whether batch normalization stands between each hidden linear layer and its activation.
 
     Returns:
         Layers `flatten`, `fc1`, `fc1_norm`, `fc1_relu`, `fc1_dropout`, ..., `output`.

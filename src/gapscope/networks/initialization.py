@@ -59,7 +59,7 @@ def _reset(module: nn.Module) -> None:
 
 
 def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generator | None = None) -> None:
-    r"""Draw all weights of a network anew, in place.
+    r"""Draw all weights of a network again, in place.
 
     With $n_\mathrm{in}$, $n_\mathrm{out}$ the fan-in and fan-out of a linear or convolutional layer:
 
@@ -71,7 +71,7 @@ def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generat
     | `"he_uniform"` | $U(\pm\sqrt{6/n_\mathrm{in}})$ | 0 |
     | `"he_normal"` | $N(0, 2/n_\mathrm{in})$, variance | 0 |
 
-    Normalisation layers start with weight 1 and bias 0 (running statistics 0 and 1). Layers of other kinds that have
+    Normalization layers start with weight 1 and bias 0 (running statistics 0 and 1). Layers of other kinds that have
     `reset_parameters` (embeddings, recurrent layers) use it, under a seed from the generator; parameters of modules
     without it stay as they are. The global random state is left as it is. The last four kinds are those of Forouzesh et
     al. 2021 (arXiv 2007.15378), Fig. 3.
@@ -96,7 +96,7 @@ def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generat
             if parametrize.is_parametrized(module):
                 raise InvalidInput(
                     f"initialize needs plain weights; '{name}' is parametrized. "
-                    "Initialise the network before adding the parametrization."
+                    "Initialize the network before adding the parametrization."
                 )
             if isinstance(module, _WEIGHTED):
                 _fill(module.weight, _WEIGHTS[kind], generator)

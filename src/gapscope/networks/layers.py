@@ -32,9 +32,9 @@ def scale_channels(channels: int, width_multiplier: float) -> int:
 
 
 def normalization_layers(name: str, channels: int, normalization: str, *, images: bool = True) -> Layers:
-    """Return the normalisation called `<name>_norm`, or nothing for "none".
+    """Return the normalization called `<name>_norm`, or nothing for "none".
 
-    Group normalisation has 8 groups, or as many as divide both 8 and the number of channels.
+    Group normalization has 8 groups, or as many as divide both 8 and the number of channels.
 
     Args:
         name: Name of the layer that it follows.
@@ -69,7 +69,7 @@ def convolution(
     bias: bool = True,
     normalization: str = "none",
 ) -> Layers:
-    """Return a convolution `<name>`, its normalisation `<name>_norm` if any, and `<name>_relu`."""
+    """Return a convolution `<name>`, its normalization `<name>_norm` if any, and `<name>_relu`."""
     return {
         name: nn.Conv2d(in_channels, channels, kernel_size, stride, padding, groups=groups, bias=bias),
         **normalization_layers(name, channels, normalization),
@@ -78,7 +78,7 @@ def convolution(
 
 
 def dense(name: str, n_inputs: int, n_units: int, *, activation: str = "relu", normalization: str = "none") -> Layers:
-    """Return a linear layer `<name>`, its normalisation `<name>_norm` if any, and its activation."""
+    """Return a linear layer `<name>`, its normalization `<name>_norm` if any, and its activation."""
     return {
         name: nn.Linear(n_inputs, n_units),
         **normalization_layers(name, n_units, normalization, images=False),
@@ -98,7 +98,7 @@ def fully_connected_head(
     """Return `flatten`, hidden linear layers `fc1`, `fc2`, ... with ReLU, and the linear layer `output`.
 
     Args:
-        n_inputs: Numbers a sample after flattening.
+        n_inputs: Numbers per sample after flattening.
         hidden: Units of each hidden layer.
         n_outputs: Outputs of the network.
         dropout: Probability of dropout before each hidden layer.
@@ -161,7 +161,7 @@ def _sides_after(layers: Mapping[str, nn.Module], sides: Sequence[int]) -> list[
 
 
 def n_features(network: str, layers: Mapping[str, nn.Module], channels: int, sides: Sequence[int]) -> int:
-    """Return how many numbers a sample has after convolutions and pooling.
+    """Return how many numbers per sample has after convolutions and pooling.
 
     Args:
         network: Name of the network, for the message.

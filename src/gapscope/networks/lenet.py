@@ -29,7 +29,7 @@ def lenet5(
         n_outputs: Outputs.
         width_multiplier: Factor of all channels and hidden units.
         dropout: Probability of dropout before every fully connected layer.
-        batch_norm: Whether batch normalisation stands before every ReLU.
+        batch_norm: Whether batch normalization stands before every ReLU.
 
     Returns:
         Layers `conv1`, `conv1_relu`, `conv1_pool`, `conv2`, ..., `flatten`, `fc1`, `fc1_relu`, `fc2`, ..., `output`.

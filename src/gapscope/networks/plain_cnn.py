@@ -24,8 +24,8 @@ def plain_cnn(
     """Convolutional network with `n_conv` unpadded 3 x 3 convolutions and one hidden layer; it returns raw outputs.
 
     The "m-layer CNN" of Forouzesh et al. 2021 (arXiv 2007.15378), Fig. 2, whose sizes go together as
-    `channels` = (`hidden` - 100) / 20 + 5 with `hidden` = 100, 120, ..., 480. Where dropout, batch normalisation and
-    max-pooling stand in its Fig. 2(e) is not said there; the order here is convolution, batch normalisation, ReLU,
+    `channels` = (`hidden` - 100) / 20 + 5 with `hidden` = 100, 120, ..., 480. Where dropout, batch normalization and
+    max-pooling stand in its Fig. 2(e) is not said there; the order here is convolution, batch normalization, ReLU,
     dropout, pooling.
 
     Args:
@@ -35,7 +35,7 @@ def plain_cnn(
         channels: Channels of every convolution.
         hidden: Units of the hidden fully connected layer.
         dropout: Probability of dropout after every ReLU (0.5 is customary).
-        batch_norm: Whether batch normalisation stands before every ReLU.
+        batch_norm: Whether batch normalization stands before every ReLU.
         max_pool: Whether 2 x 2 max-pooling follows every convolution.
 
     Returns:

@@ -30,7 +30,7 @@ def small_cnn(
         width_multiplier: Factor of all channels and hidden units.
         depth: Number of convolutions.
         dropout: Probability of dropout before both fully connected layers.
-        batch_norm: Whether batch normalisation stands before every ReLU.
+        batch_norm: Whether batch normalization stands before every ReLU.
 
     Returns:
         Layers `conv1`, `conv1_norm`, `conv1_relu`, ..., `conv<depth>_pool`, `flatten`, `fc1`, `fc1_relu`, `output`.

@@ -40,7 +40,7 @@ def vgg(
         head: "linear" or "paper".
         head_width: Units of both hidden layers of the head "paper".
         dropout: Probability of dropout before every fully connected layer.
-        batch_norm: Whether batch normalisation follows every convolution.
+        batch_norm: Whether batch normalization follows every convolution.
         max_pool: Whether 2 x 2 max-pooling ends every block.
 
     Returns:

@@ -61,7 +61,7 @@ class Penalty(ABC):
         """Return the penalty, a 0-d tensor, from one observed forward pass."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Tensors that a resumed training needs to go on as if unbroken: those of an automatic strength by default."""
+        """Tensors that a resumed training needs to continue as if unbroken: those of an automatic strength by default."""
         automatic = {} if self.automatic is None else self.automatic.state_dict()
         return {f"automatic.{name}": tensor for name, tensor in automatic.items()}
 

@@ -1,4 +1,4 @@
-"""Gamma decay as a penalty: the regularisation of batch norm, without batch statistics."""
+"""Gamma decay as a penalty: the regularization of batch norm, without batch statistics."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gapscope.penalties.strength import check_fixed
 
 @register_penalty("gamma_decay")
 class GammaDecayPenalty(Penalty):
-    r"""$\alpha \sum_i \zeta_i \gamma_i^2$ over the normalisation layers: what batch norm with batches of M adds.
+    r"""$\alpha \sum_i \zeta_i \gamma_i^2$ over the normalization layers: what batch norm with batches of M adds.
 
     For networks with PopulationNorm layers ("PN + gamma decay" is then batch norm in expectation, to order 1/M), or
     with BatchNorm layers at a batch size larger than M: `batch_norm_size` says which, and the penalty is what is
-    missing. zeta is that of `gamma_decay`, held constant in the backward pass and measured anew at every `every`-th
+    missing. zeta is that of `gamma_decay`, held constant in the backward pass and measured again at every `every`-th
     call, on `data` or, without data, on the mini-batch at hand, averaged over such calls with weights that fall by the
     factor `smoothing`. Units: those of the loss.
 
@@ -35,7 +35,7 @@ class GammaDecayPenalty(Penalty):
 
     Args:
         strength: alpha; 1 is batch norm's own.
-        batch_size: M, the batch size whose regularisation is wanted.
+        batch_size: M, the batch size whose regularization is wanted.
         every: Calls between measurements of zeta; the paper leaves it open, once an epoch is enough.
         smoothing: Weight of the former zeta at each new measurement; 0 takes the newest alone.
         batch_norm_size: Batch size of the batch statistics that the network meets already, None where it meets none.
@@ -128,7 +128,7 @@ class GammaDecayPenalty(Penalty):
         )  # fmt: skip
         scaled = {name: layer for name, layer in decay.items() if named_modules(network)[name].weight is not None}
         if not scaled:
-            raise NotMeasurable("GammaDecayPenalty needs normalisation layers with gamma; these have affine=False.")
+            raise NotMeasurable("GammaDecayPenalty needs normalization layers with gamma; these have affine=False.")
         for name, layer in scaled.items():
             former = self._rates.get(name)
             self._rates[name] = layer.rate if former is None else torch.lerp(layer.rate, former, self.smoothing)

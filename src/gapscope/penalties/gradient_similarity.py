@@ -36,7 +36,7 @@ _ALIKE = 0.03
 _GROWS = 1.2
 
 
-# from here on the penalty costs networks with normalisation layers accuracy (docs/gradient-similarity.md)
+# from here on the penalty costs networks with normalization layers accuracy (docs/gradient-similarity.md)
 _HIGH_IF_NORMALIZED = 0.003
 
 
@@ -44,7 +44,7 @@ def _check_plain(network: nn.Module, most: float) -> None:
     layer = next((type(module).__name__ for module in network.modules() if "Norm" in type(module).__name__), None)
     if layer is not None and most > _HIGH_IF_NORMALIZED:
         raise InvalidInput(
-            f"An automatic strength that rises to {most:g} must be that of a network without normalisation layers, "
+            f"An automatic strength that rises to {most:g} must be that of a network without normalization layers, "
             f"which lose accuracy from 0.001 to {_HIGH_IF_NORMALIZED:g} on; got {layer}. Pass a number, or "
             "AutomaticStrength(start=0.0001, least=0.0001, most=0.003), which is not judged yet."
         )
@@ -62,7 +62,7 @@ class GradientSimilarityPenalty(Penalty):
     r"""$\alpha\, \mathrm{tr} K / (nC)$, or $\alpha \log\det(I + K/s) / (nC)$, of the mini-batch's kernel K.
 
     $K_{nc,md} = \nabla_\theta f_c(x_n) \cdot \nabla_\theta f_d(x_m)$ over all trainable weights, raw outputs f, n
-    samples and C outputs (Szolnoky et al. 2022, arXiv:2205.12642, Sec. 4). Lower K means that samples are learnt in
+    samples and C outputs (Szolnoky et al. 2022, arXiv:2205.12642, Sec. 4). Lower K means that samples are learned in
     groups and not one by one. The trace is that of the n x n kernel summed over outputs as well; the log determinant
     is that of all nC rows.
 
@@ -81,10 +81,10 @@ class GradientSimilarityPenalty(Penalty):
     that of the joined batch; log det takes the kernel of the local batch).
 
     Args:
-        strength: alpha, 0 or larger. For "mean" begin with 0.001; from 0.03 on, networks with normalised layers
+        strength: alpha, 0 or larger. For "mean" begin with 0.001; from 0.03 on, networks with normalized layers
             collapse, and from 0.1 on others, under SGD and Adam alike. Then the output is the same for all samples, of
             which a warning tells. "auto" (or an `AutomaticStrength`) sets it while the network trains, by what is
-            learnt by heart; it needs class labels.
+            memorized; it needs class labels.
         kind: "trace" or "logdet".
         method: "probe" (one random probe a step) or "exact"; log det is always exact.
         every: Apply it at every k-th call only, beginning with the first, with k times the strength.

@@ -37,7 +37,7 @@ def _joint_square(gradient: Tensor, network: DistributedDataParallel) -> Tensor:
 class LossGradientPenalty(Penalty):
     r"""$\mu \lVert \nabla_\theta L \rVert^2$ of the mini-batch's mean loss L, or the same by the inputs.
 
-    By the weights it is explicit gradient regularisation (Barrett and Dherin 2021, arXiv:2009.11162): a sum over all
+    By the weights it is explicit gradient regularization (Barrett and Dherin 2021, arXiv:2009.11162): a sum over all
     trainable weights. By the inputs it is double backpropagation (Drucker and Le Cun 1992),
     $\frac{\mu}{n} \sum_n \lVert \nabla_{x_n} \ell_n \rVert^2$ with $\ell_n$ the loss of one sample: a sum over the
     inputs of each sample, a mean over samples. The loss by the weights is the mini-batch's own, with BatchNorm's
@@ -49,7 +49,7 @@ class LossGradientPenalty(Penalty):
 
     Args:
         strength: mu, 0 or larger; by the weights also "auto" (or an `AutomaticStrength`), which sets it while the
-            network trains, by what is learnt by heart, and needs class labels.
+            network trains, by what is memorized, and needs class labels.
         wrt: "parameters" or "inputs".
         every: Apply it at every k-th call only, beginning with the first, with k times the strength.
         loss: The loss of (outputs, targets), a mean over samples; None for cross-entropy with class labels and mean
@@ -83,7 +83,7 @@ class LossGradientPenalty(Penalty):
 
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """On the calls at which the penalty is applied, let the inputs have a gradient where it is penalised."""
+        """On the calls at which the penalty is applied, let the inputs have a gradient where it is penalized."""
         applied = self._calls % self.every == 0
         self._calls += 1
         if not applied:

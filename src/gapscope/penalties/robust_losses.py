@@ -1,4 +1,4 @@
-"""Losses that forgive wrong labels, to be used in place of the cross-entropy: the rivals of a penalty."""
+"""Losses that forgive wrong labels, to be used in place of the cross-entropy: the baselines of a penalty."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RobustLoss(ABC):
         """Return the mean over the batch, differentiable by `outputs`."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Tensors that a resumed training needs to go on as if unbroken; none by default."""
+        """Tensors that a resumed training needs to continue as if unbroken; none by default."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -82,7 +82,7 @@ class GeneralizedCrossEntropy(RobustLoss):
 class EarlyLearningRegularization(RobustLoss):
     r"""Cross-entropy plus $\lambda$ times the mean of $\log(1 - \langle p_i, t_i \rangle)$.
 
-    A network keeps to what it learnt early: $t_i \leftarrow \beta t_i + (1 - \beta)\, p_i$ is a moving average of the
+    A network keeps to what it learned early: $t_i \leftarrow \beta t_i + (1 - \beta)\, p_i$ is a moving average of the
     sample's own predicted probabilities, renewed (without a gradient) whenever the sample is seen, before it is used.
     The added term is the more negative the nearer the prediction stays to it, which outweighs the pull of a wrong
     label. Probabilities are kept between 1e-4 and 1 - 1e-4, and those that enter the average are scaled to sum to 1, as
@@ -108,7 +108,7 @@ class EarlyLearningRegularization(RobustLoss):
         self.averages = torch.zeros(0, 0)
 
     def _grow_to(self, indices: Tensor, probabilities: Tensor) -> None:
-        """One row a sample, as many as the largest index asks for; a sample not seen yet has zeros."""
+        """One row per sample, as many as the largest index asks for; a sample not seen yet has zeros."""
         missing = int(indices.max()) + 1 - len(self.averages)
         if self.averages.shape[1] != probabilities.shape[1]:
             self.averages, missing = probabilities.new_zeros(0, probabilities.shape[1]), int(indices.max()) + 1

@@ -21,7 +21,7 @@ class L2Penalty(Penalty):
 
     Args:
         strength: lambda, 0 or larger; "auto" (or an `AutomaticStrength`) sets it while the network trains, by what is
-            learnt by heart, and needs class labels: `penalty(network, x, y)`.
+            memorized, and needs class labels: `penalty(network, x, y)`.
 
     >>> network = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.constant_(network.weight, 3.0)

@@ -48,7 +48,7 @@ def remove_temporary_files(folder: Path) -> None:
 def superseded_checkpoints(folder: Path) -> Iterator[Path]:
     """Yield the checkpoints of networks whose training has ended, of runs killed just before they removed them.
 
-    That of a failed network stays: run again, it goes on from there.
+    That of a failed network stays: run again, it continues from there.
 
     Args:
         folder: The pool's folder.

@@ -97,7 +97,7 @@ class Grid:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], where: str = "grid") -> Grid:
-        """Build a grid from plain values.
+        """Build a grid from JSON-serializable values.
 
         Args:
             content: Tables "base" (a spec), "cases" (a list of changes), "axes", a list "measures" and a number

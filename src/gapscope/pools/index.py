@@ -2,7 +2,7 @@
 
 The index is a convenience and never the truth: `index.json` can be deleted at any time. Every entry carries the size,
 the times and the number (inode) of the two files that it was read from; where any of them is another, the files are
-read again, and what is damaged is read, and named, every time. A file that is written anew has another time of change
+read again, and what is damaged is read, and named, every time. A file that is written again has another time of change
 (ctime), which no program can set; so has a copy. What the index cannot see is a disk that forgets bits of a file that
 nobody wrote; `Pool.records` reads the files themselves.
 """
@@ -41,7 +41,7 @@ SCORES = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
 NUMBERS, BOTH = 4, 8
 # a file as young as this may be written again without its times telling
 SECONDS_UNTIL_SETTLED = 2.0
-# the index is written anew once more than these, and more than this share, had to be read
+# the index is written again once more than these, and more than this share, had to be read
 FEWEST_NEW, SHARE_NEW = 64, 0.02
 
 Stamp = tuple[int, ...]
@@ -50,13 +50,13 @@ _NO_FILE = (-1,) * NUMBERS
 
 @dataclass(frozen=True)
 class IndexedRecords:
-    """What the records of a pool say, one row a record, sorted by id.
+    """What the records of a pool say, one row per record, sorted by id.
 
     Attributes:
         rows: The rows: columns of `records_to_pandas`, and messages, reasons and names of what was measured and tried.
         unreadable: Folder's name -> why its record was left out.
         notes: What else is wrong, one sentence each: epochs that are damaged.
-        damaged: Names of the folders whose record is damaged, and would be made anew.
+        damaged: Names of the folders whose record is damaged, and would be recreated.
     """
 
     rows: ColumnStore
@@ -86,7 +86,7 @@ class IndexedRecords:
         return list(dict.fromkeys(name for text in lists for name in json.loads(text)))
 
     def table(self) -> pandas.DataFrame:
-        """One row a record, what `records_to_pandas` makes of them."""
+        """One row per record, what `records_to_pandas` makes of them."""
         from gapscope.results.records import records_to_pandas
 
         if not len(self.rows):

@@ -1,4 +1,4 @@
-"""Functions whose answers are kept: each is called once, in a worker process, and a stopped run goes on."""
+"""Functions whose answers are kept: each is called once, in a worker process, and a stopped run continues."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def run_cached(
 ) -> dict[str, Any]:
     """Return what every job gives, from `folder` where it was computed before.
 
-    A job's answer lies in `folder/<name>.json`, written whole or not at all: calling again, after whatever ended the
+    A job's answer lies in `folder/<name>.json`, written atomically: calling again, after whatever ended the
     call before, does only what is missing. So the name must say everything that the answer depends on (the id of a
     spec, for example). A job that fails does not lose the others: they are all finished and kept before the failure
     is raised.
 
     Args:
-        jobs: Name -> function without arguments that returns plain values; picklable (`functools.partial` of a
-            function of a module) unless `workers` is 1.
+        jobs: Name -> function without arguments that returns JSON-serializable values; picklable (`functools.partial`
+            of a function of a module) unless `workers` is 1.
         folder: Where the answers lie; made if missing.
         workers: Number of processes, one thread each; 1 calls the functions in this process.
         on_done: Called in this process after each job that was not kept yet, with its name, how many of them are done

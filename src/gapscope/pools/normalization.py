@@ -1,4 +1,4 @@
-"""The normalisation of a spec: put into the network that was built, and kept in step while it is trained."""
+"""The normalization of a spec: put into the network that was built, and kept in step while it is trained."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ DECAYS_AN_EPOCH, DECAY_DRAWS = 2, 2
 
 
 def apply_normalization(network: nn.Module, spec: RunSpec, problem: Problem) -> nn.Module:
-    """Return the freshly built network with the normalisation of its spec.
+    """Return the freshly built network with the normalization of its spec.
 
-    All kinds of a seed start from the same weights, except that weight normalisation draws directions and sets lengths
+    All kinds of a seed start from the same weights, except that weight normalization draws directions and sets lengths
     from data, in every layer and on the same samples for all its kinds.
 
     Args:
         network: As the architecture has it.
-        spec: Names the normalisation.
-        problem: Its training samples show which layer feeds which, and set the lengths of weight normalisation.
+        spec: Names the normalization.
+        problem: Its training samples show which layer feeds which, and set the lengths of weight normalization.
 
     Returns:
         The network.
@@ -70,7 +70,7 @@ def population(spec: RunSpec, train: Samples) -> Samples:
 
 
 def penalties_of(spec: RunSpec, problem: Problem) -> list[Penalty]:
-    """The penalties of the recipe, and the gamma decay that population statistics get in place of batches."""
+    """The penalties of the training configuration, and the gamma decay that population statistics get in place of batches."""
     penalties = [make_penalty(item.name, item.options) for item in spec.training.penalties]
     chosen = spec.normalization
     if chosen.kind == "population" and chosen.emulated_size:
@@ -84,10 +84,10 @@ def penalties_of(spec: RunSpec, problem: Problem) -> list[Penalty]:
 
 
 class PopulationStatistics:
-    """Keeps the statistics of a network with population normalisation those of its weights; else does nothing.
+    """Keeps the statistics of a network with population normalization those of its weights; else does nothing.
 
     The paper (Luo et al. 2019) does not say how often they are measured. Once an epoch, or every eighth step, a
-    ResNet-18 diverges at the paper's learning rates: statistics that are a few steps old no longer normalise, layer
+    ResNet-18 diverges at the paper's learning rates: statistics that are a few steps old no longer normalize, layer
     upon layer. So they are measured before every step.
     """
 
@@ -96,7 +96,7 @@ class PopulationStatistics:
         self.samples = population(spec, problem.train) if spec.normalization.kind == "population" else None
 
     def refresh(self) -> None:
-        """Measure the statistics of all layers anew."""
+        """Measure the statistics of all layers again."""
         if self.samples is None:
             return
         try:

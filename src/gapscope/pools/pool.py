@@ -65,7 +65,7 @@ class Pool:
             schema = content.get("schema") if isinstance(content, dict) else None
             if not isinstance(schema, int):
                 raise DamagedFile(f"{marker} must name the schema of the pool; it is damaged. Delete it; the next run "
-                                  "makes it anew.")  # fmt: skip
+                                  "recreates it.")  # fmt: skip
             if schema > SCHEMA:
                 raise UnreadableFile(
                     f"{self.folder} must be a pool of schema {SCHEMA} or older; got {schema}, written by a newer "
@@ -124,14 +124,14 @@ class Pool:
         """What all records say, from the index of the pool; files that are new or have changed are read.
 
         Returns:
-            One row a record; warnings (`DamagedFileWarning`) say what was left out and why.
+            One row per record; warnings (`DamagedFileWarning`) say what was left out and why.
         """
         found = load_index(self.folder)
         found.warn(self.folder, stacklevel=2)
         return found
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a network, see `records_to_pandas`; of a large pool without opening every file."""
+        """One row per network, see `records_to_pandas`; of a large pool without opening every file."""
         return self.index().table()
 
     def status(self, specs: Iterable[RunSpec]) -> PoolStatus:

@@ -119,7 +119,7 @@ def _prepare_run(
 def _retrain(begun: _PreparedRun, options: RunOptions, error: UnreadableFile) -> _PreparedRun:
     """Train from the start, since the checkpoint does not fit (any more): it is thrown away."""
     remove_file(begun.folder / CHECKPOINT)
-    warnings.warn(f"{error} Its network is trained anew.", DamagedFileWarning, stacklevel=2)
+    warnings.warn(f"{error} Its network is retrained.", DamagedFileWarning, stacklevel=2)
     with ExitStack() as contexts:
         anew = _prepare_run(begun.spec, begun.folder, options, [begun], contexts)
         (failure,) = train_all([anew.training], stack="never", largest=1)
@@ -177,7 +177,7 @@ def _known_record(folder: Path) -> Record | None:
 
 
 def _make_run_folder(folder: Path) -> None:
-    """Make the folder of a run inside its pool, which must be there: a pool that was moved is not begun anew."""
+    """Make the folder of a run inside its pool, which must be there: a pool that was moved is not begun again."""
     try:
         folder.mkdir(exist_ok=True)
         for leftover in folder.glob(".*.tmp"):  # of a run that was killed while it wrote
@@ -266,7 +266,7 @@ def run_together(
 ) -> list[Record | Exception]:
     """Run the networks of several specs, each as `run` does, those of one architecture trained in a stack.
 
-    Records and checkpoints are those of `run`, so that a stack that was killed goes on in a stack or one by one.
+    Records and checkpoints are those of `run`, so that a stack that was killed continues in a stack or one by one.
 
     Args:
         specs: What to train.
@@ -293,7 +293,7 @@ def run_together(
 def run(spec: RunSpec, folder: Path, options: RunOptions) -> Record:
     """Train, score and measure the network of one spec, write its record, and return it.
 
-    A record that exists is only completed by measures that it lacks. An interrupted training goes on from its last
+    A record that exists is only completed by measures that it lacks. An interrupted training continues from its last
     finished epoch. Whatever goes wrong with this network (diverged, out of memory, a setting that it does not know)
     becomes a record with its status and message. What is wrong with the machine (data or device absent, a file that
     cannot be read or written) raises, and nothing is recorded.
@@ -307,7 +307,7 @@ def run(spec: RunSpec, folder: Path, options: RunOptions) -> Record:
         The record, as written.
 
     Raises:
-        NotWritten: The disk is full or read-only; what was finished is untouched, and the same command goes on later.
+        NotWritten: The disk is full or read-only; what was finished is untouched, and the same command continues later.
         DataNotFound: The data are not on this machine.
         UnreadableFile: The data are damaged.
         DeviceNotFound: The device is not on this machine.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MEANINGS = {
     "like_training": "on new data like the training data (labels wrong as often)",
-    "clean": "on new data with right labels",
+    "clean": "on new data with clean labels",
 }
 
 
@@ -47,7 +47,7 @@ class AccuracyEstimate(Result):
         level: Nominal coverage of the intervals.
         abstained_because: Why there is no answer; empty if there is one.
         clean_abstained_because: Why there is none on clean labels; empty if there is one.
-        initial: "given", or "drawn anew" if the initial weights were not known.
+        initial: "given", or "resampled" if the initial weights were not known.
         readings: What the estimate was computed from.
     """
 
@@ -87,7 +87,7 @@ class AccuracyEstimate(Result):
             f"{self.readings['samples']:.0f} training samples"
         )
         if self.initial != "given":
-            lines.append("initial weights were drawn anew; pass initial_state=, the state dictionary before training")
+            lines.append("initial weights were resampled; pass initial_state=, the state dictionary before training")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -154,7 +154,7 @@ def estimate_accuracy(
     Args:
         network: The trained network.
         data: Its training data with class labels, in any form that `gs.measure` takes.
-        initial_state: Its state dictionary before training. None draws initial weights anew by every layer's own
+        initial_state: Its state dictionary before training. None draws initial weights again by every layer's own
             `reset_parameters`: right for networks that were trained from scratch, wrong for fine-tuned ones.
         label_noise: Fraction of wrong training labels if it is known, or what `estimate_label_noise` returned; None
             estimates it.
@@ -239,7 +239,7 @@ def _predict(
 
     table = pandas.DataFrame([dict(readings)])
     reasons = tuple(estimator.abstention_reasons(table, [largest_class])[0])
-    start = "given" if known else "drawn anew"
+    start = "given" if known else "resampled"
     if reasons:
         return AccuracyEstimate(None, None, None, level, reasons, start, readings)
     answers = {target: column[0] for target, column in estimator.predict(table, level=level).items()}
@@ -272,11 +272,11 @@ def _on_clean_labels(estimate: AccuracyEstimate, noise: float | LabelNoiseEstima
 def clean_label_accuracy(
     answer: IntervalEstimate, noise: float, classes: float, *, clip: bool = True
 ) -> IntervalEstimate:
-    """Accuracy on right labels from that on labels of which a known share is any other class.
+    """Accuracy on clean labels from that on labels of which a known share is any other class.
 
     Args:
         answer: Accuracy on these labels.
-        noise: Share of them that is wrong, drawn evenly from the other classes.
+        noise: Fraction of them that is wrong, drawn evenly from the other classes.
         classes: Number of classes.
         clip: Whether all three are brought within 0 and 1.
 
@@ -292,11 +292,11 @@ def clean_label_accuracy(
 
 
 def implied_noise_rate(like: float, clean: float, classes: float) -> float:
-    """Share of wrong labels that makes of one accuracy the other; 0 where it is not the lower one.
+    """Fraction of wrong labels that makes of one accuracy the other; 0 where it is not the lower one.
 
     Args:
         like: Accuracy on labels that are wrong as often.
-        clean: Accuracy on right labels.
+        clean: Accuracy on clean labels.
         classes: Number of classes.
 
     Returns:
@@ -326,7 +326,7 @@ def _reinitialized_state(network: nn.Module) -> dict[str, Tensor]:
                 draw()
             elif any(True for _ in module.parameters(recurse=False)):
                 raise InvalidInput(
-                    "Initial weights can be drawn anew only where every layer has reset_parameters; "
+                    "Initial weights can be resampled only where every layer has reset_parameters; "
                     f"{name or 'network'} ({type(module).__name__}) has none. "
                     "Pass initial_state=, the state dictionary before training."
                 )

@@ -87,7 +87,7 @@ def with_features(table: pandas.DataFrame, spread: float) -> pandas.DataFrame:
     """The table with what enters the fits: logarithms, shares, and the error that is expected of each network.
 
     Args:
-        table: One row a network with the columns `NEEDED`.
+        table: One row per network with the columns `NEEDED`.
         spread: tau, the error that is expected where samples are many.
 
     Returns:
@@ -104,7 +104,7 @@ def with_features(table: pandas.DataFrame, spread: float) -> pandas.DataFrame:
         agreement=table["gradient_neighbours.agreement"],
         conflict=table["gradient_neighbours.conflict"],
         fit=table["train_accuracy"],
-        # training that stopped before it had learnt what the data allow
+        # training that stopped before it had learned what the data allow
         shortfall=numpy.maximum(left_out - table["train_accuracy"], 0.0),
         log_samples=numpy.log(n),
         expected_error=numpy.sqrt(smoothed * (1 - smoothed) / n + spread**2),
@@ -119,7 +119,7 @@ class AccuracyEstimator:
         corrections: Target -> fitted estimator of accuracy minus left-out accuracy.
         spread: tau of `with_features`.
         limits: Where it refuses.
-        card: What it was fitted on and how far it erred on data sets that were left out, as plain values.
+        card: What it was fitted on and how far it erred on data sets that were left out, as JSON-serializable values.
         errors: Target -> how its errors scatter between and within data sets.
         shifts: Target -> what `recalibrate` adds to every answer.
     """
@@ -142,7 +142,7 @@ class AccuracyEstimator:
             target: Which accuracy that is: "like_training" or "clean".
 
         Returns:
-            Another estimator, whose answers on this target are shifted; what it learnt before is forgotten. Intervals
+            Another estimator, whose answers on this target are shifted; what it learned before is forgotten. Intervals
             keep their widths.
 
         Raises:
@@ -163,7 +163,7 @@ class AccuracyEstimator:
         """Accuracy of each network, on data like the training data and on clean labels; refusals are not asked.
 
         Args:
-            table: One row a network with the columns `NEEDED`.
+            table: One row per network with the columns `NEEDED`.
             level: Nominal coverage of the intervals.
 
         Returns:
@@ -183,8 +183,8 @@ class AccuracyEstimator:
         """Reasons for which each network cannot be known, none where it can.
 
         Args:
-            table: One row a network with the columns `NEEDED`.
-            largest_class: Share of the most frequent label of each network's training data.
+            table: One row per network with the columns `NEEDED`.
+            largest_class: Fraction of the most frequent label of each network's training data.
 
         Returns:
             One list of sentences a network.
@@ -215,7 +215,7 @@ class AccuracyEstimator:
         ]  # fmt: skip
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON, whole or not at all.
+        """Write it as JSON, atomically.
 
         Args:
             path: The file.

@@ -36,7 +36,7 @@ class ColumnRoles:
         """The readings among the columns of a table (an array holds nothing else).
 
         Args:
-            X: The table, one row a network.
+            X: The table, one row per network.
             fitting: Whether families and clusters must be there as well.
 
         Returns:
@@ -69,7 +69,7 @@ class ColumnRoles:
         """Number of each network's cluster; each is one of its own where no column names them.
 
         Args:
-            X: The table, one row a network.
+            X: The table, one row per network.
             n: How many networks it has.
 
         Returns:
@@ -93,10 +93,10 @@ class ColumnRoles:
         """The column of expected errors, which must be positive.
 
         Args:
-            X: The table, one row a network.
+            X: The table, one row per network.
 
         Returns:
-            One number a network.
+            One number per network.
 
         Raises:
             InvalidInput: One is zero, negative or missing.

@@ -23,7 +23,7 @@ def check_columns(table: pandas.DataFrame, columns: Iterable[str]) -> None:
     """Raise InvalidInput, naming the nearest column, unless the table has every one of `columns`.
 
     Args:
-        table: One row a network.
+        table: One row per network.
         columns: Names that are needed.
 
     Raises:
@@ -100,7 +100,7 @@ def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
     """Columns that hold settings (of data, network or training, and the seed) and take at least two values.
 
     Args:
-        table: One row a network, as from `records_to_pandas`.
+        table: One row per network, as from `records_to_pandas`.
 
     Returns:
         The column names, in the table's order. A missing setting counts as a value of its own.
@@ -130,7 +130,7 @@ def complete_rows(table: pandas.DataFrame, columns: Sequence[str] = (), *, targe
     """Rows of finished networks whose target and `columns` are all finite numbers.
 
     Args:
-        table: One row a network.
+        table: One row per network.
         columns: Readings that must be finite.
         target: What is estimated.
 

@@ -39,14 +39,14 @@ def _weighted_pearson(
     return _ratio((weights * x * y).sum(1), (weights * x * x).sum(1), (weights * y * y).sum(1))
 
 
-def _standardised(values: Float[Array, " n"]) -> Float[Array, " n"]:
+def _standardized(values: Float[Array, " n"]) -> Float[Array, " n"]:
     values = values / (numpy.abs(values).max() or 1.0)
     values = values - values.mean()
     return values / (values.std() or 1.0)
 
 
 def _pearson(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
-    return _weighted_pearson(weights, _standardised(x)[None], _standardised(y)[None])
+    return _weighted_pearson(weights, _standardized(x)[None], _standardized(y)[None])
 
 
 def _ties(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> tuple[Float[Array, "b g"], Int[Array, " n"]]:
@@ -82,7 +82,7 @@ def kendall_tau(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
     """Kendall's tau-b of two columns, NaN where one of them is constant.
 
     Args:
-        x: One number a network.
+        x: One number per network.
         y: Another.
 
     Returns:
@@ -135,21 +135,22 @@ def correlations(
     {\sqrt{\#\{i<j: x_i \ne x_j\}\;\#\{i<j: y_i \ne y_j\}}}$$
 
     Spearman's is Pearson's between mid-ranks. The coefficients are exact; the intervals are percentile bootstrap
-    intervals over clusters: networks of one recipe belong together, see `gapscope.statistics.clusters.recipes`. Time
-    and memory grow with the square of the number of networks.
+    intervals over clusters: networks of one training configuration belong together, see
+    `gapscope.statistics.clusters.training configurations`. Time and memory grow with the square of the number of
+    networks.
 
     Args:
-        table: One row a network.
+        table: One row per network.
         measures: Columns to correlate with the target.
         target: What they should go with.
         n_bootstrap: Number of resamples of the networks.
         seed: Seed of the resamples; the same for every measure.
         baseline: Column that always stands beside the measures; None only where the table has no size at all.
         level: Nominal coverage of the intervals.
-        clusters: Number of each network's recipe; None takes each network for one of its own.
+        clusters: Number of each network's training configuration; None takes each network for one of its own.
 
     Returns:
-        One row a measure, indexed by its name: `n` networks used, `dropped` for a value that is not finite, and
+        One row per measure, indexed by its name: `n` networks used, `dropped` for a value that is not finite, and
         `pearson`, `pearson_low`, `pearson_high`, the same for `spearman` and `kendall` (NaN where the measure is
         constant or fewer than three networks are left), and `is_baseline`.
 
@@ -174,7 +175,7 @@ def correlations(
     y = table[target].to_numpy(dtype=float)
     numbers = numpy.arange(len(y)) if clusters is None else numpy.asarray(clusters, dtype=int)
     if len(numbers) != len(y):
-        raise InvalidInput(f"clusters must be one number a network, here {len(y)}; got {len(numbers)}.")
+        raise InvalidInput(f"clusters must be one number per network, here {len(y)}; got {len(numbers)}.")
     rows = [_row(table[name].to_numpy(dtype=float), y, numbers, n_bootstrap, seed, level) for name in names]
     result = pandas.DataFrame(rows, index=pandas.Index(names, name="measure"))
     return result.assign(is_baseline=[name == baseline for name in names])

@@ -30,7 +30,7 @@ def baselines(table: pandas.DataFrame) -> dict[str, GapEstimator]:
     The parameter count enters by its logarithm. A baseline whose column the table does not have is left out.
 
     Args:
-        table: One row a network.
+        table: One row per network.
 
     Returns:
         Name -> unfitted estimator.
@@ -102,7 +102,7 @@ def cross_val_predict(
 
     Args:
         estimator: What to fit; it is cloned, not changed. It must name its features.
-        table: One row a network; those unfinished or without finite readings and target are left out.
+        table: One row per network; those unfinished or without finite readings and target are left out.
         target: What is estimated.
         scheme: "leave_one_out"; "folds" (the networks are dealt at random into `n_splits` folds, each held out in
             turn; for hundreds of networks); "leave_one_group_out" (each group held out in turn);
@@ -110,7 +110,7 @@ def cross_val_predict(
             are 90/10, 100 times).
         groups: Column that names the group of each network, for example the architecture family.
         n_splits: Number of random splits, or of folds.
-        test_share: Share of the networks that a random split holds out.
+        test_share: Fraction of the networks that a random split holds out.
         level: Nominal coverage of the intervals.
         seed: Seed of splits and folds.
         on_fit: Called after each fit with the numbers of fits done and of all.
@@ -230,18 +230,18 @@ def cross_validate(
     All estimators see the same splits. The metrics over the held-out networks:
     `ssr` $= \sum_i (\hat g_i - g_i)^2$, the paper's yardstick (a sum, so it grows with the number held out); `rmse`;
     `mae`; `pearson` between estimate and gap; `coverage` of the intervals, `coverage_inside` of those not refused,
-    and their mean `interval_width`; `refused`, the share of networks that `trust` calls outside; and `fit_pearson`,
+    and their mean `interval_width`; `refused`, the fraction of networks that `trust` calls outside; and `fit_pearson`,
     between estimate and gap of the networks fitted on (what the paper plots).
 
     Args:
         estimator: What to judge; it must name its features.
-        table: One row a network, best with the columns parameter_count and train_loss for the baselines.
+        table: One row per network, best with the columns parameter_count and train_loss for the baselines.
         target: What is estimated.
         scheme: "splits" (the paper's protocol: 90/10, 100 times), "leave_one_out", "folds", "leave_one_group_out" or
             "group_folds", see `held_out_predictions`.
         groups: Column that names the group of each network.
         n_splits: Number of random splits, or of folds.
-        test_share: Share of the networks that a random split holds out.
+        test_share: Fraction of the networks that a random split holds out.
         level: Nominal coverage of the intervals.
         n_bootstrap: Resamples behind the intervals of the pooled schemes.
         seed: Seed of splits, folds and resamples.

@@ -74,7 +74,7 @@ def suggest_estimator(
     output sensitivity, input Jacobian norm, NTK trace, median margins, training loss and accuracy are used, as many of
     them as all finished networks have and as differ between them; without sensitivities and margins, all such readings
     are (or `features`). Those that are positive and span at least a factor of ten enter by their logarithm;
-    architecture and normalisation are the family.
+    architecture and normalization are the family.
 
     Args:
         records: Records of the networks to fit on.

@@ -46,7 +46,7 @@ def _monotone(x: Float[Array, "n p"], y: Float[Array, " n"], signs: Float[Array,
 def fit_coefficients(
     kind: str, x: Float[Array, "n p"], y: Float[Array, " n"], signs: Float[Array, " p"]
 ) -> Float[Array, " p_plus_1"]:
-    r"""Intercept and coefficients that minimise the (penalised, constrained) sum of squared residuals.
+    r"""Intercept and coefficients that minimize the (penalized, constrained) sum of squared residuals.
 
     $$\min_{c, a} \sum_i \Big(y_i - c - \sum_k a_k x_{ik}\Big)^2$$
 

@@ -44,18 +44,18 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     whether the network is like those it was fitted on, `assess` both at once.
 
     Args:
-        kind: "linear" (least squares, the paper's), "ridge" (standardised readings, strength by leave-one-out error;
+        kind: "linear" (least squares, the paper's), "ridge" (standardized readings, strength by leave-one-out error;
             for many or strongly correlated readings), "monotone" (least squares whose coefficients have the sign
             that each reading's stated direction demands; at worst zero) or "gaussian_process" (a smooth function of
-            few standardised readings, see `gapscope.prediction.gaussian_process`; the refits behind its intervals
+            few standardized readings, see `gapscope.prediction.gaussian_process`; the refits behind its intervals
             share the kernel that all networks chose).
         features: Columns of the table to use as readings; None uses all of them; an empty list fits the mean gap.
         log_features: Those of the readings that enter by their natural logarithm (they must be positive).
-        families: Columns that say what kind of network it is (architecture, normalisation). They do not enter the
+        families: Columns that say what kind of network it is (architecture, normalization). They do not enter the
             fit; `in_domain` refuses a network whose value no fitted network had (no value is a value, "absent").
-        clusters: Columns whose equal values make networks of one kind (recipe, data set): they are left out of the
-            refits of "jackknife+" and "cv+" together, so that intervals hold for kinds that were not seen, as far as
-            these few kinds tell. They do not enter the fit.
+        clusters: Columns whose equal values make networks of one kind (training configuration, data set): they are left
+            out of the refits of "jackknife+" and "cv+" together, so that intervals hold for kinds that were not seen,
+            as far as these few kinds tell. They do not enter the fit.
         error_scale: Column with the error that each network is expected to have, up to a factor; it does not enter the
             fit. Intervals are as wide as it says. Empty expects the same of all, and of a Gaussian process what it says
             of itself: more where few fitted networks are near.
@@ -67,7 +67,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             with probability at least level, but all estimates are a little worse) or "none" (one fit, infinite
             intervals).
         n_folds: Number of folds of "cv+".
-        calibration_fraction: Share of the networks that "split" keeps for calibration.
+        calibration_fraction: Fraction of the networks that "split" keeps for calibration.
         random_state: Seed of the split and of the folds.
 
     Attributes:
@@ -174,7 +174,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """Fit the coefficients, and whatever the intervals need.
 
         Args:
-            X: Readings, one row a network: a pandas DataFrame, or an array.
+            X: Readings, one row per network: a pandas DataFrame, or an array.
             y: Gaps.
 
         Returns:
@@ -249,7 +249,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """Estimated gap of each network, in units of the gap it was fitted on.
 
         Args:
-            X: Readings, one row a network.
+            X: Readings, one row per network.
 
         Returns:
             The estimates.
@@ -261,7 +261,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """Interval for the gap of each network.
 
         Args:
-            X: Readings, one row a network.
+            X: Readings, one row per network.
             level: Nominal coverage. What is guaranteed for networks exchangeable with the fitted ones, whatever the
                 distribution: at least 2 level - 1 with "jackknife+" (about level in practice) and, up to about
                 sqrt(2 / n), with "cv+"; at least level with "split". Nothing is guaranteed for a network that `trust`
@@ -294,7 +294,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         100 and 2.
 
         Args:
-            X: Readings, and the family columns if there are any, one row a network.
+            X: Readings, and the family columns if there are any, one row per network.
 
         Returns:
             `verdict` ("inside" or "outside") and `reason` (empty inside), indexed like X.
@@ -313,7 +313,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """Estimate, interval and verdict of each network; no estimate where the verdict is "outside".
 
         Args:
-            X: Readings, and the family columns if there are any, one row a network.
+            X: Readings, and the family columns if there are any, one row per network.
             level: Nominal coverage of the intervals.
             refuse: Whether a network outside the fitted region gets NaN instead of an estimate.
 
@@ -342,7 +342,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """Draw estimates and intervals against true gaps, networks that `trust` refuses in grey; see `assess`.
 
         Args:
-            X: Readings, one row a network.
+            X: Readings, one row per network.
             y: Their gaps; for an honest figure of networks that were not fitted on.
             level: Nominal coverage of the intervals.
             axes: Where to draw; None makes a figure.
@@ -353,7 +353,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return plot_estimates(numpy.asarray(y, dtype=float), self.assess(X, level=level, refuse=False), level, axes)
 
     def save(self, path: str | Path) -> None:
-        """Write the fitted estimator as JSON, whole or not at all.
+        """Write the fitted estimator as JSON, atomically.
 
         Args:
             path: The file.

@@ -1,8 +1,8 @@
 r"""Gaussian process regression as plain arrays: a kernel chosen by scikit-learn, weights on the fitted networks.
 
-With standardised readings x, target y of mean $\bar y$ and $k(x, x') = s^2 \exp(-\lVert x - x' \rVert^2 / 2 \ell^2)$
+With standardized readings x, target y of mean $\bar y$ and $k(x, x') = s^2 \exp(-\lVert x - x' \rVert^2 / 2 \ell^2)$
 the posterior mean is $\bar y + \sum_i \alpha_i k(x, x_i)$, $\alpha = (K + \sigma^2 I)^{-1} (y - \bar y)$ (Rasmussen and
-Williams 2006, eq. 2.25). $s$, $\ell$ and $\sigma$ maximise the marginal likelihood.
+Williams 2006, eq. 2.25). $s$, $\ell$ and $\sigma$ maximize the marginal likelihood.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy
 from jaxtyping import Float, Int
 
 Array = numpy.ndarray
-# readings that are standardised lie about 1 from each other: shorter would be noise, longer is a straight line
+# readings that are standardized lie about 1 from each other: shorter would be noise, longer is a straight line
 LENGTHS = (0.5, 50.0)
 
 
@@ -27,7 +27,7 @@ class Kernel:
     Attributes:
         centre: Means of the readings of the fitted networks.
         scale: Their standard deviations, infinite where constant.
-        points: Standardised readings of the fitted networks.
+        points: Standardized readings of the fitted networks.
         variance: s squared, in squared units of the target.
         length: l, in standard deviations of the readings.
         noise: sigma squared, in squared units of the target.

@@ -47,7 +47,7 @@ def cross_validate_pool(
         on_fit: Called after each fit with the numbers of fits done and of all.
 
     Returns:
-        The estimator, fitted on all usable networks, and one row a network as from `held_out_predictions`.
+        The estimator, fitted on all usable networks, and one row per network as from `held_out_predictions`.
 
     Raises:
         InvalidInput: No reading varies, or none is finite in every finished network.
@@ -69,7 +69,7 @@ def baseline_errors(
     They are fitted on the networks that are not held out; where all are, each is estimated from the others.
 
     Args:
-        table: One row a network, indexed by its id.
+        table: One row per network, indexed by its id.
         held_out: Ids of the networks that another estimator was not fitted on.
         answered: Ids of those of them that it answered.
 

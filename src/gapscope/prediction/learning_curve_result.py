@@ -33,15 +33,15 @@ class LearningCurve(Result):
     """Result of `learning_curve`; printing it gives sentences and the training runs.
 
     Attributes:
-        task: "classification" (scores are accuracies) or "regression" (explained shares of the variance, R2).
+        task: "classification" (scores are accuracies) or "regression" (explained fractions of the variance, R2).
         score: Predicted score with all samples, on new samples like them.
         low: Lower end of the 90 % interval.
         high: Upper end.
         standard_error: Standard error of the score.
         samples: Number of all samples.
         design: Name of the design.
-        cost: Samples that all trainings saw together, in multiples of all samples: trainings on everything.
-        trainings: The trainings, the quarter first.
+        cost: Samples that all training runs saw together, in multiples of all samples: training runs on everything.
+        training runs: The training runs, the quarter first.
         note: What the user should know: a cheaper or better way, an interval that was not reached; or empty.
     """
 

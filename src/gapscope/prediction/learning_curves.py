@@ -83,7 +83,7 @@ class _SubsetRuns:
 
     @property
     def cost(self) -> float:
-        """Trainings on everything that these trainings amount to."""
+        """Trainings on everything that these training runs amount to."""
         return sum(item.trained_on for item in self.done.values()) / len(self.groups)
 
 
@@ -92,7 +92,7 @@ def _job(recipe: Recipe | RunSpec, samples: Samples, spread: float, seed: int, r
 
 
 def _together(recipe: Any, samples: Samples, spread: float, seed: int, root: str | None, stack: Choice) -> Any:
-    """What trains several splits at once, where the recipe is one whose steps are known."""
+    """What trains several splits at once, where the training configuration is one whose steps are known."""
     if stack == "never":
         return None
     if not isinstance(recipe, RunSpec):
@@ -160,7 +160,7 @@ def _random(seed: int, purpose: str) -> np.random.Generator:
 
 
 def _of_design(design: Design, trainings: _SubsetRuns, splits: tuple[Split, Split, Split], seed: int) -> SizedScore:
-    """Score of the larger trainings of a design."""
+    """Score of the larger training runs of a design."""
     if design.folds:
         return trainings.run(folds(trainings.groups, design.folds, _random(seed, f"{design.folds} folds")))
     _, half, other_half = splits
@@ -176,14 +176,14 @@ def _unreached(width: float, quarter: SizedScore, growth: float, samples: int) -
     best = min(widths, key=lambda item: widths[item])
     return (
         f"An interval {width:.3f} wide needs more samples: the narrowest of these, from {best.name} at the cost of "
-        f"{best.cost:.2f} trainings, would be about {widths[best]:.3f} wide."
+        f"{best.cost:.2f} training runs, would be about {widths[best]:.3f} wide."
     )
 
 
 def _run_cheapest_design(
     trainings: _SubsetRuns, splits: tuple[Split, Split, Split], name: str, width: float | None, seed: int
 ) -> tuple[Design, Expectation, str]:
-    """Train the named design, or the cheapest that reaches the width: dearer ones as long as that takes."""
+    """Train the named design, or the cheapest that reaches the width: more expensive ones as long as that takes."""
     n = len(trainings.groups)
     quarter, growth, note = trainings.run([splits[0]]), 0.0, ""
     design: Design | None = LADDER[0] if name == AUTO else DESIGNS[name]
@@ -235,13 +235,13 @@ def learning_curve(
         data: Training data with targets, in any form that `gs.measure` takes.
         max_interval_width: Largest width of the 90 % interval. The cheapest design that reaches it is used; a training
             on a quarter decides which. None uses half and quarter.
-        design: "auto", or by name "half and quarter" (cost .75 trainings), "two halves and quarter" (1.25),
+        design: "auto", or by name "half and quarter" (cost .75 training runs), "two halves and quarter" (1.25),
             "five folds and quarter" (4.25), "ten folds and quarter" (9.25), "hold-out" (.9). Above 20,000 samples
             "auto" is a plain hold-out of a tenth, which is as good there, and whose network can be kept.
         groups: A label per sample; samples of one group (patient, author, period) are never on both sides of a split,
             and the interval counts groups, not samples.
         seed: Seed of the subsets, and of each training.
-        cache_dir: Folder for finished trainings, so that an interrupted call continues; None keeps nothing.
+        cache_dir: Folder for finished training runs, so that an interrupted call continues; None keeps nothing.
         workers: Processes that train in parallel, one thread each; above 1 `train_fn` must be picklable.
         stack: Whether folds and halves of a spec are trained in one stack, in this process (see `train_together`):
             "never", "always" where it can be, or "auto" where a short timing says that it is faster. Parts must have
@@ -249,11 +249,11 @@ def learning_curve(
         data_root: Where the data of a spec lie.
 
     Returns:
-        Score, 90 % interval, cost and trainings.
+        Score, 90 % interval, cost and training runs.
 
     Raises:
         InvalidInput: The data have no targets, fewer than 40 samples or 12 groups, `train_fn` does not return
-            a network, or `cache_dir` holds other trainings.
+            a network, or `cache_dir` holds other training runs.
         GapscopeError: A training failed; its own error is the cause, and finished ones are kept.
 
     >>> import torch

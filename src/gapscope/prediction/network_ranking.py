@@ -323,7 +323,7 @@ def rank_networks(
         check_forecast_data(samples)
         assert samples.targets is not None
         rbf = rbf_ridge(sample_features(samples), samples.targets.cpu())
-    seeds = [derive_seed(seed, f"initialisation {i}") for i in range(initializations)]
+    seeds = [derive_seed(seed, f"initialization {i}") for i in range(initializations)]
     settings = {
         "seed": seed, "n_outputs": n_outputs, "initialization": initialization,
         "sensitivity": {"noise_std": noise_std, "draws": draws, "chunk_size": chunk_size},

@@ -32,7 +32,7 @@ def fit_accuracy_estimator(
 
     Args:
         known: Tuples (network, training data, accuracy), with the initial state dictionary as a fourth where it is
-            known; or a table of the readings `estimate_accuracy(...).readings` and `accuracy`, a row a network.
+            known; or a table of the readings `estimate_accuracy(...).readings` and `accuracy`, a row per network.
         target: Which accuracy is known: "like_training" (a hold-out of the same, wrong labels) or "clean".
         estimator: What is fitted; None for the one that comes with the package.
 

@@ -34,7 +34,7 @@ def _without_itself(x: Float[Array, "n p"], end: Float[Array, " p"], next_end: F
 
 
 def _slack(x: Float[Array, "n p"]) -> float:
-    """How far outside the range of the others a fitted network lies: the 95 % point, as a share of the range."""
+    """How far outside the range of the others a fitted network lies: the 95 % point, as a fraction of the range."""
     n, p = x.shape
     if n < 3 or p == 0:
         return LEAST_SLACK
@@ -65,7 +65,7 @@ class ApplicabilityDomain:
         names: Names of the readings.
         low: Smallest fitted value of each.
         high: Largest fitted value of each.
-        slack: Allowed way out of the range, as a share of the range.
+        slack: Allowed way out of the range, as a fraction of the range.
         centre: Means of the readings.
         scale: Their standard deviations, 1 where constant.
         precision: Pseudo-inverse of the scaled sum of squares, [p, p].

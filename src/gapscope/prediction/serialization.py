@@ -1,4 +1,4 @@
-"""A fitted gap estimator as plain values and back; nothing is unpickled."""
+"""A fitted gap estimator as JSON-serializable values and back; nothing is unpickled."""
 
 from __future__ import annotations
 

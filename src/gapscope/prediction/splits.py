@@ -30,20 +30,20 @@ def group_numbers(groups: Any, samples: int) -> np.ndarray:
     """Return the group of each sample as 0, 1, ...; without groups every sample is its own.
 
     Args:
-        groups: One label a sample (numbers or texts; list, array, tensor or column), or None.
+        groups: One label per sample (numbers or texts; list, array, tensor or column), or None.
         samples: Number of samples.
 
     Returns:
         Numbers [n].
 
     Raises:
-        InvalidInput: There is not one label a sample.
+        InvalidInput: There is not one label per sample.
     """
     if groups is None:
         return np.arange(samples)
     labels = np.asarray(groups)
     if labels.ndim != 1:
-        raise InvalidInput(f"groups must hold one label a sample, shape [n]; got shape {list(labels.shape)}.")
+        raise InvalidInput(f"groups must hold one label per sample, shape [n]; got shape {list(labels.shape)}.")
     check_same_length("groups", len(labels), "samples", samples)
     return np.unique(labels, return_inverse=True)[1]
 
@@ -53,7 +53,7 @@ def random_partition(groups: np.ndarray, shares: Sequence[float], random: np.ran
 
     Args:
         groups: Group of each sample, as `group_numbers` gives them.
-        shares: Shares of the samples, which sum to 1.
+        shares: Fractions of the samples, which sum to 1.
         random: Draws the order of the groups.
 
     Returns:
@@ -89,7 +89,7 @@ def quarter_and_halves(groups: np.ndarray, random: np.random.Generator) -> tuple
 
 
 def folds(groups: np.ndarray, number: int, random: np.random.Generator) -> list[Split]:
-    """Return the trainings of a cross-validation: each leaves one of `number` parts out and is scored on it."""
+    """Return the training runs of a cross-validation: each leaves one of `number` parts out and is scored on it."""
     parts = random_partition(groups, [1 / number] * number, random)
     return [
         Split(f"fold {index} of {number}", _rest(len(groups), part), part) for index, part in enumerate(parts, start=1)
@@ -97,6 +97,6 @@ def folds(groups: np.ndarray, number: int, random: np.random.Generator) -> list[
 
 
 def hold_out(groups: np.ndarray, share: float, random: np.random.Generator) -> Split:
-    """Return one training that leaves a share of the samples out and is scored on it."""
+    """Return one training that leaves a fraction of the samples out and is scored on it."""
     held, kept = random_partition(groups, (share, 1 - share), random)
     return Split("hold-out", kept, held)

@@ -1,4 +1,4 @@
-r"""Designs of a twin: which trainings they need, and what their scores say of the recipe trained on everything.
+r"""Designs of a twin: which training runs they need, and what their scores say of the training configuration trained on everything.
 
 A network trained on a part of the data is scored on samples it has not seen: without bias, but for the smaller training
 set. Two sizes $m < l$ tell how the score grows, and half of the growth that they show is continued to all $n$ samples:
@@ -8,9 +8,9 @@ $$\mathrm{Var}\,\hat a = (1 + w)^2 \mathrm{Var}\,a_l + w^2\,\mathrm{Var}\,a_m
   + \left(\tfrac14\, g \max(a_l - a_m, 0)\right)^2 + 0.01^2 .$$
 
 For half and quarter $g = 1$. The third term is what is not known of the growth, the last the difference between two
-networks of one recipe; both constants and the half were chosen on 84 networks on three image sets, before the networks
-that judge them were trained. The covariance of $a_l$ and $a_m$, which share samples, is left out: it is positive and
-enters with a minus, so that the interval is a little too wide.
+networks of one training configuration; both constants and the half were chosen on 84 networks on three image sets,
+before the networks that judge them were trained. The covariance of $a_l$ and $a_m$, which share samples, is left out:
+it is positive and enters with a minus, so that the interval is a little too wide.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Design:
 
     Attributes:
         name: Name of the design.
-        trained_share: Share of the samples that each of its larger trainings sees.
-        scored_share: Share of the samples that are scored by these.
-        cost: Samples seen by all its trainings together, in multiples of all samples.
+        trained_share: Fraction of the samples that each of its larger training runs sees.
+        scored_share: Fraction of the samples that are scored by these.
+        cost: Samples seen by all its training runs together, in multiples of all samples.
         folds: Number of folds; 0 for halves and hold-out.
         with_quarter: Whether a training on a quarter shows how the score grows.
     """
@@ -79,7 +79,7 @@ class SizedScore:
 
 @dataclass(frozen=True)
 class Expectation:
-    """Score of the recipe on everything.
+    """Score of the training configuration on everything.
 
     Attributes:
         value: The score.
@@ -125,7 +125,7 @@ def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
 
 
 def extrapolate(large: SizedScore, small: SizedScore | None, samples: int) -> Expectation:
-    """Return the score of the recipe on all samples, from trainings on parts of two sizes (the formula of this file).
+    """Return the score of the training configuration on all samples, from training runs on parts of two sizes (the formula of this file).
 
     Args:
         large: What training on the larger part gave.

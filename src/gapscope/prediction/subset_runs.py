@@ -1,4 +1,4 @@
-"""One training of a design: the recipe is run on a part of the samples, its network scored on others, one by one."""
+"""One training of a design: the training configuration is run on a part of the samples, its network scored on others, one by one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _trained_by_spec(
 
 
 def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, root: str | None = None) -> nn.Module:
-    """Run a recipe; what it draws from global random streams depends on the seed alone, which are then restored.
+    """Run a training configuration; what it draws from global random streams depends on the seed alone, which are then restored.
 
     Args:
         recipe: A function (x, y) -> trained network, or a spec.
@@ -70,7 +70,7 @@ def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, roo
         The trained network.
 
     Raises:
-        InvalidInput: The recipe returned something else, or its training diverged.
+        InvalidInput: The training configuration returned something else, or its training diverged.
     """
     if isinstance(recipe, RunSpec):
         return _trained_by_spec([(samples, seed)], recipe, root, "never")[0]
@@ -86,7 +86,7 @@ def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, roo
 
 
 def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.ndarray:
-    """Return what each sample adds to the mean score: 1 or 0 for right or wrong, for regression its explained share.
+    """Return what each sample adds to the mean score: 1 or 0 for right or wrong, for regression its R².
 
     Args:
         network: The network, in any mode.

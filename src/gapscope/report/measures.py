@@ -79,8 +79,8 @@ def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
         view: The pool.
 
     Returns:
-        Reading -> its verdict; empty where too few recipes or no settings are there to judge by. Of more than 300
-        networks whole recipes are drawn.
+        Reading -> its verdict; empty where too few training configurations or no settings are there to judge by. Of
+        more than 300 networks whole training configurations are drawn.
     """
     names = [name for name, readings in view.readings.items() if _known_in_all(view, readings)]
     settings = _settings(view)
@@ -136,7 +136,7 @@ def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None)
         judged: What `judged_readings` returned.
 
     Returns:
-        One row a measure, the strongest first; measures without a correlation last, and a random one after them where
+        One row per measure, the strongest first; measures without a correlation last, and a random one after them where
         they are judged; none where no measure has a correlation, as with two networks.
     """
     judged = judged or {}
@@ -255,7 +255,7 @@ def guide(view: PoolView) -> list[dict[str, Any]]:
         view: The pool.
 
     Returns:
-        One entry a measure and set of facts: numbers of one measure that share their facts stand together.
+        One entry per measure and set of facts: numbers of one measure that share their facts stand together.
     """
     entries: dict[tuple[str, ...], dict[str, Any]] = {}
     for name, readings in view.readings.items():

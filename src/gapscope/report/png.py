@@ -43,7 +43,7 @@ def is_image(sample: Any) -> bool:
 
 
 def data_uri(sample: Any) -> str:
-    """Draw a sample: its smallest number black, its largest white, whatever it was normalised by.
+    """Draw a sample: its smallest number black, its largest white, whatever it was normalized by.
 
     Args:
         sample: [h, w], [1, h, w] or [3, h, w]; numbers that are not finite are drawn black.

@@ -49,7 +49,7 @@ class PoolView:
 
     @cached_property
     def whole(self) -> pandas.DataFrame:
-        """One row a network of `everyone`, as `records_to_pandas` makes it."""
+        """One row per network of `everyone`, as `records_to_pandas` makes it."""
         return records_to_pandas(self.records) if self.pool is None else self.pool.table
 
     def setting(self, run: str, name: str) -> Any:
@@ -63,7 +63,7 @@ class PoolView:
 
     @cached_property
     def table(self) -> pandas.DataFrame:
-        """One row a record, as `records_to_pandas` makes it."""
+        """One row per record, as `records_to_pandas` makes it."""
         return self.whole if self.pool is None else self.whole.loc[[record.id for record in self.records]]
 
     @cached_property
@@ -154,7 +154,7 @@ class LargePool:
 
     Attributes:
         pool: The pool.
-        table: One row a network, as `records_to_pandas` makes it.
+        table: One row per network, as `records_to_pandas` makes it.
         summaries: Its records without settings, readings and epochs, in the same order.
     """
 
@@ -168,7 +168,7 @@ class LargePool:
 
 
 def make_view(records: Iterable[Record] | Pool, logarithm: frozenset[str] | None = None) -> PoolView:
-    """Look at records, or at a pool; of a large pool only some records are read, whole recipes drawn at random.
+    """Look at records, or at a pool; of a large pool only some records are read, whole training configurations drawn at random.
 
     Args:
         records: The networks, or the pool that holds them.

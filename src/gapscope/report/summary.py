@@ -1,4 +1,4 @@
-"""What the page says, as plain values for other programs."""
+"""What the page says, as JSON-serializable values for other programs."""
 
 from __future__ import annotations
 

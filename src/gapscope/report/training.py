@@ -1,4 +1,4 @@
-"""One HTML page about one training that a monitor watched: the alarm, memorisation against learning, suspects."""
+"""One HTML page about one training that a monitor watched: the alarm, memorization against learning, suspects."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _PAIRS = {
     ("alarm.ordinary", "alarm.canaries"): (
         "labels as given",
         "false labels of the canaries",
-        "Probability of the trained label. Canaries have a false label on purpose, which can only be learnt by heart; "
+        "Probability of the trained label. Canaries have a false label on purpose, which can only be memorized; "
         "an alarm gives them theirs back.",
     ),
     ("alarm.shared_probability", "alarm.own_probability"): (
         "at the neighbours in gradient space",
         "at the sample itself",
-        "Probability of the trained label. What the neighbours do not share is learnt by heart.",
+        "Probability of the trained label. What the neighbours do not share is memorized.",
     ),
 }
 
@@ -53,11 +53,11 @@ def _marked(plot: Plot, moments: Mapping[str, int], height: float) -> Markup:
 
 
 def _learning(rows: Rows, moments: Mapping[str, int], across: Scale) -> dict[str, Any] | None:
-    """Learning against memorisation, where an alarm recorded both."""
+    """Learning against memorization, where an alarm recorded both."""
     for (learnt, by_heart), (first, second, words) in _PAIRS.items():
         curves = {"test": _finite(rows, learnt), "train": _finite(rows, by_heart)}
         if all(curves.values()):
-            plot = Plot(across, Scale(0.0, 1.0), label=f"Learning ({first}) and memorisation ({second}) by epoch",
+            plot = Plot(across, Scale(0.0, 1.0), label=f"Learning ({first}) and memorization ({second}) by epoch",
                         x_label="epoch", y_label="probability")  # fmt: skip
             for kind, points in curves.items():
                 plot.curve(points, kind=f"curve {kind}")
@@ -99,7 +99,7 @@ def write_training_report(
 ) -> Path:
     """Write one self-contained HTML page about a training that a monitor watched, and return its path.
 
-    It shows the moment of the alarm and the epoch that the alarm holds for the best, learning against memorisation
+    It shows the moment of the alarm and the epoch that the alarm holds for the best, learning against memorization
     where the alarm records both (`canaries` and `shared_learning`), every other number that was recorded, and the
     samples whose label is most suspicious. It needs no network and no scripts.
 

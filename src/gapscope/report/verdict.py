@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas
 
 POINT = 0.01
-# a network that fits its training data this well, and loses so much on test data, has learnt them by heart
+# a network that fits its training data this well, and loses so much on test data, has learned them by heart
 FITS, LOSES = 0.97, 0.1
 ENOUGH = 12
 
@@ -51,7 +51,7 @@ def _best(view: PoolView) -> str:
     return f"These are tied within a point of the best test accuracy, {format_fixed(top)}: {_named(tied, view)}."
 
 
-def _memorising(view: PoolView) -> str:
+def _memorizing(view: PoolView) -> str:
     if view.gap_kind == "loss":
         return ""
     by_heart = [
@@ -60,7 +60,7 @@ def _memorising(view: PoolView) -> str:
     if not by_heart:
         return ""
     by_heart.sort(key=lambda record: -record.gap)
-    verb = "memorises its" if len(by_heart) == 1 else "memorise their"
+    verb = "memorizes its" if len(by_heart) == 1 else "memorize their"
     worst = by_heart[0]
     train, test = (format_fixed(worst.scores[f"{part}_accuracy"]) for part in ("train", "test"))
     share = f"{train} on them, {test} on test data"
@@ -146,7 +146,7 @@ def verdict(
     """
     if not view.all_finished:
         return []
-    sentences = [_best(view), _memorising(view)]
+    sentences = [_best(view), _memorizing(view)]
     # what is known of new data leads where there is an estimate
     sentences.insert(0 if held_out is not None else len(sentences), _estimator_sentence(view, held_out))
     if best_measure is not None and len(view.all_finished) >= ENOUGH:

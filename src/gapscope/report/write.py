@@ -81,7 +81,8 @@ def write_report(
 
     Args:
         records: The networks, those that failed too; or the pool that holds them, or a view of it. Of a pool of more
-            than 1,000 networks, statistics and figures are of whole recipes drawn at random; the page says so.
+            than 1,000 networks, statistics and figures are of whole training configurations drawn at random; the page
+            says so.
         path: The file to write; its folder must exist.
         title: Heading of the page.
         estimator: The fitted estimator, to show its formula.

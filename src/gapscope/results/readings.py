@@ -130,7 +130,7 @@ class Readings(RowResult[Reading]):
         return table
 
     def to_dict(self) -> dict[str, Any]:
-        """Return readings, reasons and notes as plain values."""
+        """Return readings, reasons and notes as JSON-serializable values."""
         return {"schema": SCHEMA, **super().to_dict(), "unmeasured": self.unmeasured, "notes": list(self.notes)}
 
     @classmethod
@@ -139,7 +139,7 @@ class Readings(RowResult[Reading]):
         return cls._from(json.loads(text))
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file; it exists whole or not at all."""
+        """Write a JSON file; it exists atomically."""
         write_atomically(Path(path), self.to_json(indent=1) + "\n")
 
     @classmethod

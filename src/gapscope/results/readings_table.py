@@ -1,4 +1,4 @@
-"""Readings as a small table, in text and in HTML: one row a measure, families of numbers folded."""
+"""Readings as a small table, in text and in HTML: one row per measure, families of numbers folded."""
 
 from __future__ import annotations
 

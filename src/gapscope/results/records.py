@@ -27,7 +27,7 @@ class Record:
 
     Attributes:
         id: The run's id, the hash of its spec.
-        spec: The spec as nested plain values.
+        spec: The spec as nested JSON-serializable values.
         status: "finished", "diverged" (non-finite loss), or "failed" (the message says why).
         message: What happened, for a network that did not finish.
         scores: Final train_loss and test_loss (and train_accuracy, test_accuracy for classification), each a mean
@@ -78,7 +78,7 @@ class Record:
         return [name for name in names if name not in done]
 
     def write(self, folder: Path) -> None:
-        """Write record.json into `folder`: it exists whole or not at all (the history is written by training)."""
+        """Write record.json into `folder`: it exists atomically (the history is written by training)."""
         content: dict[str, Any] = {"schema": SCHEMA}
         for item in fields(self):
             if item.name not in ("history", "readings"):
@@ -97,7 +97,7 @@ class Record:
             The record.
 
         Raises:
-            DamagedFile: It is truncated or garbled, or no record at all.
+            DamagedFile: It is truncated or corrupted, or no record at all.
             UnreadableFile: It was written by a newer gapscope, or cannot be read.
         """
         record, note = read_with_warning(folder)
@@ -140,7 +140,7 @@ def read_with_warning(folder: Path) -> tuple[Record, str]:
         return Record(**fields_read, history=history), note
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise DamagedFile(
-            f"{path} must be a gapscope record; {error}. Delete it; the next run of the pool makes it anew."
+            f"{path} must be a gapscope record; {error}. Delete it; the next run of the pool recreates it."
         ) from None
 
 
@@ -223,7 +223,7 @@ def _flattened(prefix: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def records_to_pandas(records: Iterable[Record]) -> pandas.DataFrame:
-    """One row a network: spec settings, scores, gap and readings as columns, indexed by the run's id.
+    """One row per network: spec settings, scores, gap and readings as columns, indexed by the run's id.
 
     Args:
         records: The records.

@@ -42,7 +42,7 @@ def to_builtin(value: Any) -> Any:
 
 
 class Result:
-    """A result of several numbers: a table for reading, plain values for keeping.
+    """A result of several numbers: a table for reading, JSON-serializable values for keeping.
 
     A subclass gives `to_pandas`; one that is no data class, tuple of rows or mapping gives `to_dict` too.
     """
@@ -52,7 +52,7 @@ class Result:
         raise NotImplementedError(f"{type(self).__name__} must define to_pandas.")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything that the result holds as plain values, see `plain`."""
+        """Return everything that the result holds as JSON-serializable values, see `plain`."""
         return to_builtin(self)
 
     def to_json(self, *, indent: int | None = None) -> str:
@@ -79,7 +79,7 @@ class RowResult(tuple[Row, ...], Result):
     """
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the rows as plain values, in a list called "rows"."""
+        """Return the rows as JSON-serializable values, in a list called "rows"."""
         return {"rows": [to_builtin(row) for row in self]}
 
     def to_pandas(self) -> pandas.DataFrame:

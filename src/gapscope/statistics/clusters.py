@@ -1,4 +1,4 @@
-"""Networks that belong together: the seeds of one recipe are one unit, in resamples and in permutations alike."""
+"""Networks that belong together: the seeds of one training configuration are one unit, in resamples and in permutations alike."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = numpy.ndarray
 
 
 def configuration_ids(table: pandas.DataFrame, hyperparameters: Sequence[str]) -> Int[Array, " n"]:
-    """Return the number of each network's recipe: those that agree in all hyper-parameters have the same.
+    """Return the number of each network's training configuration: those that agree in all hyperparameters have the same.
 
     >>> import pandas
     >>> configuration_ids(pandas.DataFrame({"width": [1, 2, 1], "seed": [0, 0, 1]}), ["width"]).tolist()
@@ -34,7 +34,7 @@ def members(clusters: Int[Array, " n"]) -> list[Int[Array, " m"]]:
 
 
 def sample_configurations(clusters: Int[Array, " n"], most: int, seed: int = 0) -> Int[Array, " m"]:
-    """Return the rows of recipes drawn at random, each whole, as many as fit; of at most `most` rows all.
+    """Return the rows of training configurations drawn at random, each whole, as many as fit; of at most `most` rows all.
 
     >>> sample_configurations(numpy.array([0, 0, 1, 1, 2, 2]), 5).tolist()
     [0, 1, 4, 5]
@@ -43,7 +43,7 @@ def sample_configurations(clusters: Int[Array, " n"], most: int, seed: int = 0) 
         return numpy.arange(len(clusters))
     sizes = numpy.bincount(clusters)
     order = numpy.random.default_rng(seed).permutation(len(sizes))
-    # one recipe at least, however large
+    # one training configuration at least, however large
     kept = max(1, int(numpy.searchsorted(numpy.cumsum(sizes[order]), most, side="right")))
     return numpy.flatnonzero(numpy.isin(clusters, order[:kept]))
 

@@ -1,11 +1,11 @@
 r"""Ridge regression with a kernel and a free intercept, and its left-out predictions in closed form.
 
-The fit minimises $\sum_i \lVert b_i - f(x_i) - a \rVert^2 + \lambda \lVert f \rVert_K^2$ over f and the intercept a.
+The fit minimizes $\sum_i \lVert b_i - f(x_i) - a \rVert^2 + \lambda \lVert f \rVert_K^2$ over f and the intercept a.
 With $R = \lambda (K + \lambda I)^{-1}$ and 1 the vector of ones, its residuals are $\tilde R b$,
 
 $$\tilde R = R - \frac{R 1\, 1^\top R}{1^\top R 1},$$
 
-and for any penalised least squares the residual at sample i of the fit to all *other* samples is
+and for any penalized least squares the residual at sample i of the fit to all *other* samples is
 $(\tilde R b)_i / \tilde R_{ii}$: exact, without a single refit, for every $\lambda$ from one decomposition of K. The
 intercept takes the class frequencies (or the mean target) of those that are left, so that unequal classes need nothing
 more.

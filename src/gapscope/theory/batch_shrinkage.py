@@ -20,7 +20,7 @@ def batch_norm_gamma(batch_size: ArrayLike, *, centred: bool = False) -> Numbers
     \text{(root mean square)}, \qquad
     \sqrt{\tfrac 2M}\,\frac{\Gamma(\frac M2)}{\Gamma(\frac{M - 1}2)}\ \text{(about the batch mean)}$$
 
-    For t ~ N(0, 1) and squared loss, training minimises $E[(g(t) - g(\gamma t/\sigma_B))^2]$ with t in its own batch.
+    For t ~ N(0, 1) and squared loss, training minimizes $E[(g(t) - g(\gamma t/\sigma_B))^2]$ with t in its own batch.
     The root mean square form is exact for linear and ReLU students, the centred one for linear students. To first
     order $1 - 1/4M$ and $1 - 3/4M$. At test time the population deviation 1 divides, so outputs are too small by
     $\gamma^*$; the paper's fixed point $\gamma_0 = 1 - 1/2M$ is $\gamma^* E[\sigma_B]$.

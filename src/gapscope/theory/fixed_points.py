@@ -1,6 +1,6 @@
 r"""Where learning ends, and up to which learning rate it stays there: fixed points, Jacobian, learning rates.
 
-All of it linearises `order_parameter_flow`. With the student's activity $h$ (1/2 ReLU, 1 linear) the paper's Table 1
+All of it linearizes `order_parameter_flow`. With the student's activity $h$ (1/2 ReLU, 1 linear) the paper's Table 1
 becomes $\gamma_0 = h/(h + \zeta)$, $\eta_{max} = 2/\gamma_0$, $\eta_{eff} = \eta\gamma_0/L_0^2$: the direction is
 stable iff $\eta\gamma_0^2 < 2L_0^2$.
 """
@@ -28,7 +28,7 @@ from gapscope.theory.order_parameters import (
 
 
 class Eigenvalues(NamedTuple):
-    """Eigenvalues of the linearised dynamics, per unit of time: negative means that the fixed point attracts.
+    """Eigenvalues of the linearized dynamics, per unit of time: negative means that the fixed point attracts.
 
     Attributes:
         gamma: Rate of the gain (and of the length, for SGD).

@@ -84,7 +84,7 @@ def student_generalization(
     paper writes 1/P, but its curve is that of 1/N, least at $\zeta = S$; with 1/P the ridge constant is
     $\alpha\zeta$.
 
-    Linear: exact for $N \to \infty$ and the shortest of all minimisers; at N = 200 the mean error of drawn students
+    Linear: exact for $N \to \infty$ and the shortest of all minimizers; at N = 200 the mean error of drawn students
     agrees within its standard error of 0.4 to 1.5 %, but lies 10 ± 5 % above at zeta = 0, alpha = 0.95 and 1.05.
     ReLU: exact for the student that fits its positive targets only, since $(x, y)$ and $(-x, -y)$ weigh the same in a
     linear fit: half of the samples act like $\alpha/2$ Gaussian ones. This is the paper's formula, extended to alpha

@@ -41,7 +41,7 @@ class OrderParameterIntegrals(NamedTuple):
 
 
 def activity(student: Student) -> float:
-    """E[g'(s)] = E[g(s)^2] / gamma^2: the share of inputs at which the student is active, 1/2 for ReLU, 1 for linear.
+    """E[g'(s)] = E[g(s)^2] / gamma^2: the fraction of inputs at which the student is active, 1/2 for ReLU, 1 for linear.
 
     Args:
         student: Activation g, "relu" or "linear".
@@ -137,7 +137,7 @@ def correlation_slopes(overlap: Numbers, student: Student) -> tuple[Numbers, Num
     >>> correlation_slopes(np.array(1.0), "relu")
     (np.float64(0.5), np.float64(0.0))
     """
-    # Price's theorem: d E[g(s) g(t)]/dR = E[g'(s) g'(t)], for ReLU the share of inputs at which both are active. The
+    # Price's theorem: d E[g(s) g(t)]/dR = E[g'(s) g'(t)], for ReLU the fraction of inputs at which both are active. The
     # other one by hand: d(R r + arcsin R)/dR = (r - R^2/r) + 1/r = 2 r.
     if student == "linear":
         return np.ones_like(overlap), np.zeros_like(overlap)

@@ -71,7 +71,7 @@ def fully_connected_layers(
 
 
 def gain(slopes: Slopes) -> float:
-    r"""Return $g = (\alpha^2 + \beta^2) / 2$, the share of a squared signal that the activation passes on."""
+    r"""Return $g = (\alpha^2 + \beta^2) / 2$, the fraction of a squared signal that the activation passes on."""
     alpha, beta = slopes
     return (alpha**2 + beta**2) / 2
 
@@ -178,8 +178,8 @@ def predicted_variance(
     eq. 7 would be 0.
 
     Valid: the middle form in expectation for random networks with vanishing noise (within 5 % in simulations). The
-    last form linearises the softmax at equal logits, so it needs logits far below 1, and fails everywhere else: 10 %
-    off at He initialisation, and thousands of times too high for standard normal weights, where probabilities saturate
+    last form linearizes the softmax at equal logits, so it needs logits far below 1, and fails everywhere else: 10 %
+    off at He initialization, and thousands of times too high for standard normal weights, where probabilities saturate
     (their variance never exceeds 1). On classifiers trained on digits it was 20 to ten million times too high.
 
     Args:

@@ -79,7 +79,7 @@ def finite_noise_sensitivity(
     With m the mean over outputs of f(x + noise) - f(x), the number is $E_\theta$ of the population variance of m over
     the pairs, which is what `output_sensitivity` measures. `centred=False` gives the second moment
     $E_\theta[m^2]$ instead, at the cost of n rather than n^2 kernel entries; on inputs in [0, 1] it is larger by a
-    share of 1/n for vanishing noise, by 1 % more at noise_std = 0.1, and by 16 % (M = 1) to 130 % (M = 8) at 1.
+    fraction of 1/n for vanishing noise, by 1 % more at noise_std = 0.1, and by 16 % (M = 1) to 130 % (M = 8) at 1.
 
     Valid: Gaussian weights and biases with mean 0. Exact in expectation for one hidden layer of any width, and for
     infinitely wide layers; otherwise off by the order of M / H, as the moments of a layer of H units fluctuate

@@ -27,7 +27,7 @@ def pre_activations(inputs: Inputs, weights: Weights) -> Targets:
         weights: One vector a student.
 
     Returns:
-        One number a sample.
+        One number per sample.
 
     >>> pre_activations(np.ones((1, 2, 3)), np.ones((1, 3)))
     array([[3., 3.]])
@@ -64,7 +64,7 @@ def root_mean_square(values: Targets) -> Float[np.ndarray, "k 1"]:
     """Root mean square over the samples, one a student.
 
     Args:
-        values: One number a sample.
+        values: One number per sample.
 
     Returns:
         The root mean squares.
@@ -87,7 +87,7 @@ def steps(
     u_j$.
 
     Args:
-        method: How the student is parametrised.
+        method: How the student is parametrized.
         weights: w.
         gains: gamma; not used for SGD.
         inputs: A batch of samples a student.

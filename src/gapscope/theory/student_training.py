@@ -105,7 +105,7 @@ def train_students(
     $\gamma$: the largest curvature of a batch of Gaussian inputs is divided out, so $\eta < 2(1 - m)$ is stable (m =
     momentum), and one sample at a time is the online SGD of `learning_dynamics` (with `loss_scale="samples"`). Batch
     norm divides by the root mean square of its batch (the mean is not subtracted, sec. 4); what counts afterwards is
-    its evaluation mode, with the root mean square over the whole training set. Batches are drawn anew each epoch
+    its evaluation mode, with the root mean square over the whole training set. Batches are resampled each epoch
     without replacement; samples that do not fill a batch are left out of it.
 
     Exactness: converged weight norm with decay equals ridge regression (to 1e-12 in w for zeta = 0.25), SGD the
@@ -125,7 +125,7 @@ def train_students(
         momentum: Heavy-ball momentum; it speeds full-batch training up near alpha = 1.
         anneal: Whether the learning rate falls to 0 over the epochs as a cosine, or stays.
         start: w along the correlation $\sum_j g(y_j) x_j$, from which linear students reach the shortest solution, or
-            random: its part outside the data's span is never unlearnt. gamma starts at 1.
+            random: its part outside the data's span is never unlearned. gamma starts at 1.
         start_length: $\|w\|/\sqrt N$ at the start, None for 1 with a gain and 0.01 for SGD, whose ReLU students keep
             what a long start puts where no sample is active.
         checkpoints: Increasing epochs after which to keep the weights (0 for the start), None for the end only.

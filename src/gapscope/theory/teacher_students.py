@@ -30,7 +30,7 @@ class TeacherTask:
 
 @dataclass(frozen=True, eq=False)
 class StudentWeights:
-    """Students as effective weight vectors: the output is g(w^T x), however w was parametrised in training.
+    """Students as effective weight vectors: the output is g(w^T x), however w was parametrized in training.
 
     Attributes:
         weights: One vector a student; a leading axis counts checkpoints where there are any.

@@ -1,8 +1,8 @@
-r"""A penalty's strength that sets itself, in a closed loop on what the network learns by heart; no validation labels.
+r"""A penalty's strength that sets itself, in a closed loop on what the network memorizes; no validation labels.
 
 **Before training.** The first `watched` samples of the mini-batches are predicted from each other, each without its own
 label, by the untrained network's kernel (`gapscope.labels`). S are those whose label is not the one predicted, and
-$\hat r$ is the rate of wrong labels; $\pi = \min(1, \hat r n / |S|)$ is then the share of S that is wrong.
+$\hat r$ is the rate of wrong labels; $\pi = \min(1, \hat r n / |S|)$ is then the fraction of S that is wrong.
 
 **While training**, at every `every`-th call, one forward pass gives each watched sample's probabilities. With p the
 probability of its own label and $\bar p$ the mean probability of the classes that are neither its label nor the one
@@ -10,15 +10,15 @@ predicted, what is known of labels that nothing speaks for is
 
 $$m = \operatorname{mean}_S (p - \bar p), \qquad P = \operatorname{mean}_{\text{not } S} p .$$
 
-Right labels that were predicted wrongly are learnt too, more slowly than others. So the share that is learnt by heart,
+Clean labels that were predicted wrongly are learned too, more slowly than others. So the share that is memorized,
 and the share that is allowed, are
 
 $$s = \frac{m}{\max(P, 1.5 / C)}, \qquad a = \tau + \kappa (1 - \pi)^{3/2} .$$
 
 The strength begins at `start` and is multiplied by $\exp(g\, \mathrm{clip}((s / a - 1) / b, -1, 1))$ with g = 0.8 where
-s > a and 0.35 below, between `least` and `most`: as long as nothing is learnt by heart it falls, so that learning is
+s > a and 0.35 below, between `least` and `most`: as long as nothing is memorized it falls, so that learning is
 not slowed down; then it rises. A guard divides it by four, below `least` too, whenever P is less than half of its
-maximum: the penalty then undoes what was learnt.
+maximum: the penalty then undoes what was learned.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ class AutomaticStrength:
     limits of their own. It must see class labels, 100 samples or more of one shape, and one process. Where
     inputs are augmented at random an epoch must have `watched` samples or more, else one sample would be met twice and
     speak for itself. It costs one kernel of the watched samples, then a forward pass of these at every `every`-th call.
-    Its state (`state_dict` of the penalty) holds the watched samples, so that a resumed training goes on as if
+    Its state (`state_dict` of the penalty) holds the watched samples, so that a resumed training continues as if
     unbroken.
 
     Args:
         watched: Samples that are watched.
         every: Calls from one look to the next.
         start: Strength at the beginning.
-        least: It falls below it only where the penalty undoes what was learnt.
+        least: It falls below it only where the penalty undoes what was learned.
         most: The strength never exceeds it.
 
     Attributes:

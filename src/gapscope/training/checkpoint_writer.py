@@ -1,4 +1,4 @@
-"""What an interrupted training leaves in its folder, history and checkpoint, and how it is taken up again."""
+"""What an interrupted training leaves in its folder, history and checkpoint, and how it is resumed again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gapscope.training.checkpoints import as_safetensors, load_tensors
 from gapscope.training.run import TrainingState
 
 CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.jsonl"
-# seconds of training from which on a power cut, too, leaves something to go on from; syncing takes longer than a short
+# seconds of training from which on a power cut, too, leaves something to continue from; syncing takes longer than a short
 # epoch, and what is done in less is sooner done again
 SYNCED_FROM = 10.0
 # seconds between two writes: renaming two files takes longer than an epoch of a small network
@@ -47,12 +47,12 @@ def _resume_checked(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
         if isinstance(error, UnreadableFile) and not isinstance(error, DamagedFile):
             raise
         reason = error if isinstance(error, DamagedFile) else f"{folder / CHECKPOINT} lacks what training needs."
-        warnings.warn(f"{reason} The training in {folder} begins anew.", DamagedFileWarning, stacklevel=4)
+        warnings.warn(f"{reason} The training in {folder} begins again.", DamagedFileWarning, stacklevel=4)
         return []
 
 
 def resume(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
-    """Take up an interrupted training; one whose files are damaged begins anew, with a warning.
+    """Take up an interrupted training; one whose files are damaged begins again, with a warning.
 
     A checkpoint of another network, or one that cannot be read, is an `UnreadableFile`.
 
@@ -61,7 +61,7 @@ def resume(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
         folder: Where history and checkpoint may lie.
 
     Returns:
-        The rows of the finished epochs; none where there is nothing to take up.
+        The rows of the finished epochs; none where there is nothing to resume.
     """
     return _resume_checked(run, folder) if (folder / CHECKPOINT).exists() else []
 

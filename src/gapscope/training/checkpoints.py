@@ -1,4 +1,4 @@
-"""Weights and training states as safetensors: never pickle, whole or not at all."""
+"""Weights and training states as safetensors: never pickle, atomically."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHECKSUM = "crc32"
 def as_safetensors(tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> bytes:
     """Return tensors (shared ones once for each name) and JSON facts as the content of one safetensors file.
 
-    A checksum of the tensors goes with them, so that a file garbled by a power cut or a bad disk is noticed.
+    A checksum of the tensors goes with them, so that a file corrupted by a power cut or a bad disk is noticed.
 
     Args:
         tensors: Name -> tensor.
@@ -67,7 +67,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         The tensors (on the CPU) and the facts.
 
     Raises:
-        DamagedFile: The file is no safetensors file, is truncated or garbled.
+        DamagedFile: The file is no safetensors file, is truncated or corrupted.
         UnreadableFile: There is no such file, or it cannot be read.
     """
     check_file(path)
@@ -90,12 +90,14 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             ) from None
         raise DamagedFile(
             f"{path} must be a whole safetensors file; reading it failed: {error}. Name another file, or train "
-            "the network anew."
+            "the network again."
         ) from None
     if not isinstance(facts, dict):
         raise DamagedFile(f"{path} must carry facts in a table; got {str(facts)[:60]!r}. Name another file.")
     if facts.pop(CHECKSUM, _checksum(tensors)) != _checksum(tensors):  # older files have none
-        raise DamagedFile(f"{path} must be a whole safetensors file; its numbers are garbled. Train the network anew.")
+        raise DamagedFile(
+            f"{path} must be a whole safetensors file; its numbers are corrupted. Train the network again."
+        )
     return tensors, facts
 
 
@@ -135,7 +137,7 @@ def set_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) 
         if weights[name].dtype != tensor.dtype:
             raise UnreadableFile(
                 f"{source} must fit the network; '{name}' is of type {weights[name].dtype}, the network's of "
-                f"{tensor.dtype}. Bring the network to the type it was saved in, network.to(...), or save it anew."
+                f"{tensor.dtype}. Bring the network to the type it was saved in, network.to(...), or save it again."
             )
     unknown = sorted(set(weights) - set(own))
     if unknown:

@@ -61,7 +61,7 @@ class Training:
     Everything but the constructor runs within the training's own random streams. Arguments are those of `train`.
 
     Attributes:
-        run: Network, optimiser and random streams.
+        run: Network, optimizer and random streams.
         samples: The training samples.
         seed: Its seed.
         history: One row an epoch that is done.
@@ -157,7 +157,7 @@ class Training:
 
 @contextmanager
 def written_at_last(trainings: Sequence[Training]) -> Iterator[None]:
-    """Write the last finished epochs of trainings that were broken off in the body, by an error or an interrupt."""
+    """Write the last finished epochs of training runs that were broken off in the body, by an error or an interrupt."""
     try:
         yield
     finally:
@@ -182,16 +182,16 @@ def train(
 
     The loss is `inspection.losses.loss_of` (or what `settings.loss` names) plus the penalties. With `folder` the state
     is kept there after every epoch, short epochs once a second and when training ends or is interrupted
-    (`checkpoint.safetensors`, `history.jsonl`): calling `train` again with the same arguments goes on from the last
+    (`checkpoint.safetensors`, `history.jsonl`): calling `train` again with the same arguments continues from the last
     finished epoch and ends with the weights that the unbroken run has; buffers that are not part of the state
     dictionary, and the random streams of torch, NumPy and Python, are kept too. Where these files are damaged the
-    training begins anew, with a `DamagedFileWarning`. Global random states are left as they were.
+    training begins again, with a `DamagedFileWarning`. Global random states are left as they were.
 
     Args:
         network: Trained in place, on the device it is on; left in evaluation mode.
         data: Training data in any form that `gapscope.measure` takes. It is read once and held in memory; random
             transforms are applied once, and a shuffled order depends on the seed alone.
-        settings: Everything about optimisation.
+        settings: Everything about optimization.
         seed: Seed of the order of samples and of dropout masks (the initial weights are the network's own).
         test: Data in any of these forms, scored after every epoch, never trained on and never used to stop.
         penalties: Penalty objects to use instead of `settings.penalties`.
@@ -214,7 +214,7 @@ def train(
         network, data, settings, seed=seed, test=test, penalties=penalties, folder=folder, on_epoch=on_epoch,
         on_batch=on_batch,
     )  # fmt: skip
-    # streams of its own, taken up for each epoch, so that trainings in several threads take turns
+    # streams of its own, resumed for each epoch, so that training runs in several threads take turns
     streams = RngState(training.run.device, derive_seed(seed, "training"))
     with written_at_last([training]):
         with streams.active():

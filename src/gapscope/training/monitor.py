@@ -34,7 +34,7 @@ from gapscope.training.sinks import GuardedSink, Sink, warn_or_print
 if TYPE_CHECKING:
     import pandas
 
-# The kernel of Szolnoky et al. 2022 is n x n, and far cheaper to factorise than the one of all outputs.
+# The kernel of Szolnoky et al. 2022 is n x n, and far cheaper to factorize than the one of all outputs.
 DEFAULT_OPTIONS = {"ntk_logdet": {"outputs": "traced"}}
 DEFAULT_MEASURES = ("ntk_trace", "ntk_logdet")
 # With checks, a monitor takes at most this fraction of the training time by default.
@@ -98,11 +98,11 @@ class Monitor(Result):
     A monitor is called as the `on_epoch` of `gapscope.train`, wrapped by the callbacks of `gapscope.integrations`, or
     used by hand in any loop: `monitor.observe(network, epoch)`. Everywhere it records at epochs that `every` divides,
     and does nothing at others. An epoch smaller than the last one is taken for another training: the monitor says so
-    and starts anew, its alarm as well. Classification and regression alike, but for most alarms.
+    and starts again, its alarm as well. Classification and regression alike, but for most alarms.
 
     A training that is resumed takes the monitor with it: `gapscope.train` and the callbacks keep it in their
     checkpoints, and in a loop of your own `state_dict` and `load_state_dict` do. Readings, counters and the alarm then
-    go on as if the training had not been interrupted; what recordings cost counts from there.
+    continue as if the training had not been interrupted; what recordings cost counts from there.
 
     It never touches training: weights, buffers, modes, gradients and all random states are as if it were not there. It
     never ends training either, but for a first recording that fails (a misspelled option, a network that cannot be
@@ -114,7 +114,7 @@ class Monitor(Result):
         measures: Names of registered measures; by default those of Szolnoky et al. 2022, or with `checks` the loss.
         every: Record at epochs that are multiples of it, in every kind of loop.
         n_samples: Samples in the monitored part, chosen once.
-        mode: "eval", or "train" to measure with dropout masks on, drawn anew for each recording; all samples are then
+        mode: "eval", or "train" to measure with dropout masks on, resampled for each recording; all samples are then
             measured in one chunk, so that each has one mask. Log determinants have gaps (-inf) where masks make
             gradients equal (Szolnoky et al. 2022, Sec. 3.3). Networks with BatchNorm cannot be measured so.
         options: Measure name -> keyword options of that measure; None takes the n x n kernel, summed over outputs, for
@@ -213,7 +213,7 @@ class Monitor(Result):
                 self.alarm.begin(found.network, replace(found.samples, form=None))
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values (JSON keeps them) with which a resumed training goes on as if it were unbroken."""
+        """Plain values (JSON keeps them) with which a resumed training continues as if it were unbroken."""
         checks = {} if self.checks is None else {"checks": self.checks.state_dict()}
         return checks | {
             "epochs": list(self.epochs),
@@ -300,7 +300,7 @@ class Monitor(Result):
     def _start_anew(self, epoch: int) -> None:
         warn_or_print(
             f"Epoch {epoch} comes after epoch {self.epochs[-1]}: the monitor takes it for another training and starts "
-            "anew. To keep both, give each a Monitor of its own."
+            "again. To keep both, give each a Monitor of its own."
         )
         for kept in (self.epochs, self.readings, self.rows, self._spans):
             kept.clear()
@@ -324,13 +324,13 @@ class Monitor(Result):
         if not self._warned:
             self._warned = True
             warn_or_print(
-                f"Epoch {epoch} could not be recorded ({type(error).__name__}: {error}). Training goes on, its numbers "
+                f"Epoch {epoch} could not be recorded ({type(error).__name__}: {error}). Training continues, its numbers "
                 "are NaN; this is said once."
             )
 
     @property
     def cost(self) -> Cost:
-        """Recordings, seconds, and share of the training time so far."""
+        """Recordings, seconds, and fraction of the training time so far."""
         seconds = [end - start for start, end in self._spans]
         share = math.nan
         if len(seconds) > 1:

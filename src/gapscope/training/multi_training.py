@@ -1,4 +1,4 @@
-"""Several trainings at once: those of one architecture in a stack where that is faster, the others in turn."""
+"""Several training runs at once: those of one architecture in a stack where that is faster, the others in turn."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def stacking_obstacle(training: Training) -> str:
 
 
 def stacking_key(training: Training) -> tuple[Any, ...]:
-    """What trainings of one stack have in common."""
+    """What training runs of one stack have in common."""
     run, samples, settings = training.run, training.samples, training.run.settings
     tensors = [*run.network.named_parameters(), *run.network.named_buffers()]
     assert samples.targets is not None
@@ -82,7 +82,7 @@ class _TrainingSlot:
         return self.error is None and self.training.result is None
 
     def execute(self, part: Callable[..., None], *given: Any) -> None:
-        """Do a part of the training in its own streams; what goes wrong is kept, and the others go on."""
+        """Do a part of the training in its own streams; what goes wrong is kept, and the others continue."""
         try:
             with self.streams.active():
                 part(*given)
@@ -92,7 +92,7 @@ class _TrainingSlot:
 
 @contextmanager
 def _generators(turns: Sequence[_TrainingSlot]) -> Iterator[list[torch.Generator]]:
-    """Generators in the states of the trainings' global streams, which go on where these were left."""
+    """Generators in the states of the training runs' global streams, which continue where these were left."""
     generators = [item.streams.generator() for item in turns]
     yield generators
     for item, generator in zip(turns, generators, strict=True):
@@ -101,7 +101,7 @@ def _generators(turns: Sequence[_TrainingSlot]) -> Iterator[list[torch.Generator
 
 @contextmanager
 def _rollback(turns: Sequence[_TrainingSlot]) -> Iterator[Callable[[], None]]:
-    """Yield what puts the trainings back to where they were at the start."""
+    """Yield what puts the training runs back to where they were at the start."""
     kept: list[tuple[dict[str, Tensor], dict[str, Any]]] = []
     for item in turns:
         with item.streams.active():
@@ -271,7 +271,7 @@ def train_many(
     On a CPU that pays for small networks and small batches (40 LeNet-5 at batch size 8 in half the time), not for large
     ones. Each network has the samples in the order, the masks and the learning rates that it has with `train` and the
     same seed; sums are in another order, so that weights differ in their last digits, and after many steps in more.
-    Architecture, numbers of samples, batch size and optimiser of a stack are alike; samples, labels, seeds, learning
+    Architecture, numbers of samples, batch size and optimizer of a stack are alike; samples, labels, seeds, learning
     rates, momentum, schedules, losses, strengths of the weight penalty, clipping and numbers of epochs may differ.
     Which networks are trained in turn, and why, stands in each result's `execution`: those that are like no other, that
     have hooks or penalties which watch layers, and those whose forward pass draws random numbers by other means than
@@ -284,18 +284,18 @@ def train_many(
         seeds: Seed of each; None for 0, 1, 2, ...
         test: Data that score every epoch, for all, or a list.
         penalties: A list with the penalties of each, in place of those in the settings.
-        folders: A list with an existing folder of each for checkpoint and history: stopped, the same call goes on.
+        folders: A list with an existing folder of each for checkpoint and history: stopped, the same call continues.
         on_epoch: Called after every epoch as by `train`; for all, or a list (a `Monitor` each).
         stack: "auto" times a few steps and takes the faster way, so that the last digits may differ from call to call;
             "always" stacks whatever can be; "never" trains in turn, with the weights of `train` to the last digit.
         largest: Networks in one stack, at most: their activations and gradients are in memory together.
 
     Returns:
-        One result a network.
+        One result per network.
 
     Raises:
         InvalidInput: Samples, labels, networks and settings do not fit together.
-        Exception: What one of the trainings raised, after the others have ended; a note says which.
+        Exception: What one of the training runs raised, after the others have ended; a note says which.
 
     >>> x = torch.randn(32, 3, generator=torch.Generator().manual_seed(0))
     >>> networks = [nn.Linear(3, 2) for _ in range(3)]

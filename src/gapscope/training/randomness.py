@@ -72,7 +72,7 @@ def set_host_random_states(states: Mapping[str, Tensor]) -> None:
 
 
 class RngState:
-    """The global random streams of one training among several: taken up for its turn, put aside after it.
+    """The global random streams of one training among several: resumed for its turn, put aside after it.
 
     Args:
         device: Where its network is.

@@ -1,4 +1,4 @@
-"""The state of one training, its optimisation steps and its passes over the samples."""
+"""The state of one training, its optimization steps and its passes over the samples."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class TrainingState:
         return default_loss(outputs, y) if self.robust_loss is None else self.robust_loss(outputs, y, indices)
 
     def step(self, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """One optimisation step; returns outputs, loss, penalty and number of right predictions of the batch."""
+        """One optimization step; returns outputs, loss, penalty and number of right predictions of the batch."""
         with torch.autocast("cuda", dtype=torch.float16, enabled=self.mixed):
             outputs, penalty = forward_with_penalties(self.called, x, y, self.penalties)
             loss = self.loss(checked_outputs(outputs, len(x)), y, indices)

@@ -1,4 +1,4 @@
-"""Checks of a training run while it goes on: GS301 (memorization of label errors) and GS302 (training is stuck)."""
+"""Checks of a training run while it continues: GS301 (memorization of label errors) and GS302 (training is stuck)."""
 
 from __future__ import annotations
 

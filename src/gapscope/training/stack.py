@@ -29,7 +29,7 @@ class Stack:
     `Run.train_epoch` trains it, to rounding.
 
     Args:
-        runs: The trainings; networks, numbers of samples and batch sizes are alike (see `together.likeness`).
+        runs: The training runs; networks, numbers of samples and batch sizes are alike (see `together.likeness`).
         samples: The samples of each.
         streams: For each a generator in the state of its global random stream on the CPU.
     """
@@ -125,7 +125,7 @@ class Stack:
 
     @torch.no_grad()
     def close(self) -> None:
-        """Give every network its weights, buffers and optimiser state."""
+        """Give every network its weights, buffers and optimizer state."""
         for number, run in enumerate(self.runs):
             for name, parameter in run.network.named_parameters():
                 parameter.copy_(self.parameters[name][number])

@@ -1,4 +1,4 @@
-"""SGD and Adam on stacks of weights, every network with settings of its own; state as torch's optimisers keep it."""
+"""SGD and Adam on stacks of weights, every network with settings of its own; state as torch's optimizers keep it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 
 
 def per_network(values: Sequence[float] | Tensor, weights: Tensor) -> Tensor:
-    """One number a network, in a shape that multiplies a stack of weights."""
+    """One number per network, in a shape that multiplies a stack of weights."""
     return torch.as_tensor(values, dtype=torch.float64).to(weights).view(-1, *[1] * (weights.ndim - 1))
 
 
 class _StackedOptimizer:
-    """State of several optimisers of one kind, stacked as their weights are.
+    """State of several optimizers of one kind, stacked as their weights are.
 
     Args:
-        weights: Stacks [networks, ...], in the order of each optimiser's weights.
-        optimizers: One optimiser a network; `close` gives them the state back.
+        weights: Stacks [networks, ...], in the order of each optimizer's weights.
+        optimizers: One optimizer a network; `close` gives them the state back.
     """
 
     keys: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class _StackedOptimizer:
         return optimizer.state[optimizer.param_groups[0]["params"][index]]
 
     def _stacked(self, index: int, weights: Tensor) -> dict[str, Tensor]:
-        """A weight that no step has moved yet has zeros, with which torch's optimisers begin too."""
+        """A weight that no step has moved yet has zeros, with which torch's optimizers begin too."""
         state = {}
         for key in self.keys:
             kept = [self._of_one(number, index).get(key) for number in range(len(self.optimizers))]
@@ -58,14 +58,14 @@ class _StackedOptimizer:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give every optimiser its state."""
+        """Give every optimizer its state."""
         for number in range(len(self.optimizers)):
             for index, state in enumerate(self.state):
                 self._of_one(number, index).update({key: value[number].clone() for key, value in state.items()})
 
 
 class StackedSGD(_StackedOptimizer):
-    """SGD with momentum, Nesterov's where the optimisers have it."""
+    """SGD with momentum, Nesterov's where the optimizers have it."""
 
     keys = ("momentum_buffer",)
 

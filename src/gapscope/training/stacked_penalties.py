@@ -85,7 +85,7 @@ class StackedPenalties:
             uses: What `begin` returned, filled by the forward pass.
 
         Returns:
-            One number a network.
+            One number per network.
         """
         total = outputs.new_zeros(len(outputs))
         if any(self.weight):
@@ -100,7 +100,7 @@ class StackedPenalties:
 def _similarity(
     items: Sequence[GradientSimilarityPenalty], due: Sequence[bool], outputs: Tensor, uses: Sequence[LayerUse]
 ) -> Tensor:
-    # trainings of a stack may be at different epochs, so that not all of them are due at the same step
+    # training runs of a stack may be at different epochs, so that not all of them are due at the same step
     parts = zip(items, due, outputs, strict=True)
     drawn = [item.cotangents(part) if on else None for item, on, part in parts]
     some = next(weighting for weighting in drawn if weighting is not None)

@@ -1,4 +1,4 @@
-"""One training in one way of dealing with wrong labels: a penalty, fixed or automatic, or one of its rivals."""
+"""One training in one way of dealing with wrong labels: a penalty, fixed or automatic, or one of its baselines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Method:
         penalty: Name and options of a penalty; None for none.
         loss: Name and options of a loss in place of the cross-entropy.
         dropout: Probability of dropout, where the network has it.
-        held_out: Share of the training samples that chooses the epoch whose weights are kept, and is not trained on.
+        held_out: Fraction of the training samples that chooses the epoch whose weights are kept, and is not trained on.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Run:
         training: Its training, without penalties.
         samples: Training samples.
         test: Test samples.
-        noise: Share of wrong labels, alike among all classes.
+        noise: Fraction of wrong labels, alike among all classes.
         seed: Seed of samples, noise, weights and order.
         way: How wrong labels are dealt with.
     """

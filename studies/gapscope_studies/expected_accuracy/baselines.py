@@ -1,4 +1,4 @@
-"""Every way of saying the accuracy, as the protocol names them: value, interval, cost in trainings."""
+"""Every way of saying the accuracy, as the protocol names them: value, interval, cost in training runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _answers(value: np.ndarray, low: np.ndarray, high: np.ndarray, index: pandas
 
 
 def _from_gap(fitted: Table, readings: Sequence[str], logarithm: Sequence[str] = ()) -> Callable[[Table], Table]:
-    """Training accuracy less a gap that was learnt on the fitted pools; intervals from data sets left out."""
+    """Training accuracy less a gap that was learned on the fitted pools; intervals from data sets left out."""
     usable = fitted[np.isfinite(fitted[list(readings)].to_numpy(dtype=float)).all(1)] if readings else fitted
     kind = "ridge" if len(readings) > 1 else "linear"
     model = GapEstimator(kind=kind, features=readings, log_features=logarithm, clusters=("data",))
@@ -51,7 +51,7 @@ def _from_gap(fitted: Table, readings: Sequence[str], logarithm: Sequence[str] =
 
 
 def _binomial(column: str, share: float, spread: float = 0.0) -> Callable[[Table], Table]:
-    """A score on a share of the samples, with its binomial interval; one right and one wrong sample are added."""
+    """A score on a fraction of the samples, with its binomial interval; one right and one wrong sample are added."""
 
     def predict(table: Table) -> pandas.DataFrame:
         if column not in table:

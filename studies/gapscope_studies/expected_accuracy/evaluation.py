@@ -64,7 +64,7 @@ def evaluate_baseline(rival: Baseline, table: Table) -> dict[str, Any] | None:
 
 
 def _regression_rows(table: Table) -> list[dict[str, Any]]:
-    """For regression the left-out explained share alone, beside the rivals that train."""
+    """For regression the left-out R² alone, beside the baselines that train."""
     ways = {KERNEL: "initial.explained", HOLD_OUT: "hold_out", FOLDS: "cross_validation"}
     rows = []
     for name, column in ways.items():
@@ -110,7 +110,7 @@ def evaluate(setting: RunSettings) -> Outcome:
     regression_rows = _regression_rows(regression) if len(regression) else []
     tables = {name: pandas.DataFrame(map(shown, part)) for name, part in found.items()}
     if regression_rows:
-        tables["regression, explained share"] = pandas.DataFrame(map(shown, regression_rows))
+        tables["regression, R²"] = pandas.DataFrame(map(shown, regression_rows))
     return Outcome(
         numbers={
             "judged": {name: [plain(row) for row in part] for name, part in found.items()},
@@ -129,7 +129,7 @@ def evaluate(setting: RunSettings) -> Outcome:
 
 
 def _against(ours: np.ndarray, theirs: np.ndarray, rival: str) -> list[Claim]:
-    """Whether ours errs less than a rival, on the networks where the rival was paid for."""
+    """Whether ours errs less than a baseline, on the networks where the baseline was paid for."""
     both = np.isfinite(theirs)
     ours, theirs = ours[both], theirs[both]
     if not len(ours):
@@ -141,7 +141,7 @@ def _against(ours: np.ndarray, theirs: np.ndarray, rival: str) -> list[Claim]:
     return [
         measured(
             "ours", f"without any training, the shipped estimate errs less than {rival}",
-            "root mean squared error minus the rival's", bootstrap(difference, len(ours)), below=0.0, ours=True,
+            "root mean squared error minus the baseline's", bootstrap(difference, len(ours)), below=0.0, ours=True,
             unit="networks",
         )
     ]  # fmt: skip
@@ -155,8 +155,8 @@ def _claims(table: Table, ways: list[Baseline]) -> list[Claim]:
 def _verdict(found: dict[str, list[dict[str, Any]]], trained: int, drawn: int, said_no: int) -> str:
     rows = found.get("answered, with cross-validation") or found.get("all that were answered") or []
     own = next((row["error"].value for row in rows if row["method"] == OURS), float("nan"))
-    better = [f"{row['method']} ({row['trainings']} trainings)" for row in rows if row["error"].value < own]
-    first = f"It is beaten by {', '.join(better)}." if better else "No rival errs less."
+    better = [f"{row['method']} ({row['trainings']} training runs)" for row in rows if row["error"].value < own]
+    first = f"It is beaten by {', '.join(better)}." if better else "No baseline errs less."
     return (
         f"{first} {trained} of the {drawn} drawn networks were trained; {said_no} were refused. The estimator was "
         "committed before the first of them; the networks are small, and intervals are over networks."

@@ -185,7 +185,7 @@ def fit(table: Table) -> AccuracyEstimator:
             "alignment_below": found.alignment,
             "mean_leverage_above": found.leverage,
             "samples_below": found.samples,
-            "left_out_accuracy": "not two standard errors above the share of the most frequent label",
+            "left_out_accuracy": "not two standard errors above the fraction of the most frequent label",
             "readings": "outside the region of the fitted networks",
         },
         "commit": commit(),

@@ -1,7 +1,7 @@
 """The pools of networks that the shipped estimate is fitted on, and those that it is judged on: drawn, never chosen.
 
-A configuration is one network: data set, number of samples, share of wrong labels, recipe, seed. Every configuration of
-a pool is drawn at random with the pool's seed, half of them with clean labels.
+A configuration is one network: data set, number of samples, fraction of wrong labels, training configuration, seed.
+Every configuration of a pool is drawn at random with the pool's seed, half of them with clean labels.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Plan:
-    """Of what a pool is drawn: recipes, sizes, shares of wrong labels other than none, networks a data set."""
+    """Of what a pool is drawn: training configurations, sizes, fractions of wrong labels other than none, networks a data set."""
 
     name: str
     data: Mapping[str, Sequence[TrainingConfig]]
@@ -111,7 +111,7 @@ class Plan:
     seed: int
 
     def configurations(self) -> list[Configuration]:
-        """Draw them; every recipe as often as every other, half of each without wrong labels."""
+        """Draw them; every training configuration as often as every other, half of each without wrong labels."""
         found = []
         for data, recipes in self.data.items():
             draw = random.Random(f"{self.seed} {data}")
@@ -146,7 +146,7 @@ FIRST_JUDGED = (
 )
 REGRESSION = Plan(
     "judged_regression", {"california_housing": TABLE, "concrete": TABLE}, (150, 300, 700), (), 20, 4
-)  # nothing is fitted to it, so that it goes on judging
+)  # nothing is fitted to it, so that it continues judging
 JUDGED = (
     Plan("second_cifar_batch_norm", {"cifar10": UNSEEN, "cifar100": UNSEEN}, (120, 250, 500), (0.05, 0.2, 0.4), 20, 11),
     Plan("second_images", {"mnist": IMAGES, "fashion_mnist": IMAGES}, (120, 250, 500), (0.05, 0.2, 0.4), 20, 12),
@@ -162,5 +162,5 @@ def judged_in_turn() -> list[Configuration]:
 
 
 def has_cross_validation(configuration: Configuration) -> bool:
-    """Whether 5-fold cross-validation (four trainings) is paid for: a half of the networks, drawn by their names."""
+    """Whether 5-fold cross-validation (four training runs) is paid for: a half of the networks, drawn by their names."""
     return random.Random(f"cross-validation {configuration.name}").random() < 0.5

@@ -1,4 +1,4 @@
-"""One configuration: trained, read at the initial and the trained weights, scored, and its rivals beside it."""
+"""One configuration: trained, read at the initial and the trained weights, scored, and its baselines beside it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _trained(configuration: Configuration, train: gs.Samples, outputs: int) -> t
 
 
 def score(network: nn.Module, samples: gs.Samples) -> float:
-    """Accuracy, or the explained share of the variance of the regression targets."""
+    """Accuracy, or the R² of the variance of the regression targets."""
     if samples.is_classification:
         return evaluate(network, samples)["accuracy"]
     with torch.no_grad():
@@ -113,7 +113,7 @@ def _readings(network: nn.Module, initial: dict[str, Tensor], train: gs.Samples,
 
 
 def _rivals(configuration: Configuration, train: gs.Samples, outputs: int) -> dict[str, float]:
-    """A 10 % hold-out, and of some 5-fold cross-validation, of the same recipe on the labels as they are."""
+    """A 10 % hold-out, and of some 5-fold cross-validation, of the same training configuration on the labels as they are."""
     n = len(train)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(derive_seed(configuration.seed, "folds")))
     parts = {"hold_out": [order[: n // 10]]}
@@ -132,7 +132,7 @@ def _rivals(configuration: Configuration, train: gs.Samples, outputs: int) -> di
 def probed(
     configuration: Configuration, root: str | None = None, device: str = "cpu", rivals: bool = False
 ) -> dict[str, Any]:
-    """Train, read and score one configuration; plain values."""
+    """Train, read and score one configuration; JSON-serializable values."""
     train, test, outputs = data_of(configuration, root)
     start = time.perf_counter()
     network, initial = _trained(configuration, train, outputs)

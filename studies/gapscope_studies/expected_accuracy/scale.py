@@ -17,7 +17,7 @@ def behind(setting: RunSettings, networks: Sequence[Mapping[str, Any]]) -> dict[
 
     Args:
         setting: Where the data lie.
-        networks: Facts of every network: data, samples, noise, recipe and seed.
+        networks: Facts of every network: data, samples, noise, training configuration and seed.
 
     Returns:
         Its stands_in_for, seeds and data, see `hash_of`.
@@ -42,7 +42,7 @@ def behind(setting: RunSettings, networks: Sequence[Mapping[str, Any]]) -> dict[
 def hash_of(name: str, setting: RunSettings) -> str:
     """The hash of a whole data set, of which every network has samples of its own.
 
-    A part that judges networks that are kept looks at no sample: it goes on where the data are not, and says so.
+    A part that judges networks that are kept looks at no sample: it continues where the data are not, and says so.
     """
     try:
         return digest(load_dataset(name, root=setting.data_root))

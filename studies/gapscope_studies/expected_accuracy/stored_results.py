@@ -47,4 +47,4 @@ def import_results(work: Path) -> int:
 
 
 if __name__ == "__main__":
-    print(f"{import_results(Path(sys.argv[1]))} networks taken up into {KEPT}")
+    print(f"{import_results(Path(sys.argv[1]))} networks resumed into {KEPT}")

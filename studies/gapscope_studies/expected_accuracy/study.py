@@ -22,11 +22,11 @@ from gapscope_studies.kit.claims import measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
 
-EARLY = "epochs="  # recipes that stop long before they have learnt what the data allow
+EARLY = "epochs="  # training configurations that stop long before they have learned what the data allow
 
 
 def networks(setting: RunSettings, configurations: list[Configuration]) -> pandas.DataFrame:
-    """Train and read what is not kept; one row a network."""
+    """Train and read what is not kept; one row per network."""
     known = load_results()
     missing = {job_name(item): item for item in configurations if job_name(item) not in known}
     jobs = {name: partial(probed, item, setting.data_root, setting.device) for name, item in missing.items()}
@@ -121,7 +121,7 @@ def first_pool(setting: RunSettings) -> Outcome:
         verdict=(
             "Nothing is fitted to these networks, and the method was committed before they were trained; its settings "
             "(ridges, kernel, intercept) had been chosen on earlier networks of the same data sets. Hollow points "
-            "stopped after 5 or 8 epochs, before they had learnt what the data allow."
+            "stopped after 5 or 8 epochs, before they had learned what the data allow."
         ),
         **behind(setting, [item.facts() for item in configurations]),
     )  # fmt: skip
@@ -133,9 +133,9 @@ STUDY = Study(
     "gapscope's own; leave-one-out in gradient space after Bachmann, Hofmann and Lucchi 2022 (arXiv:2203.03443).",
     (
         Part("first_pool", "Left-out accuracy before training, beside what training reached", first_pool),
-        Part("judged", "The shipped estimate beside its rivals, on networks that nothing was chosen on", evaluate),
+        Part("judged", "The shipped estimate beside its baselines, on networks that nothing was chosen on", evaluate),
         Part("baselines", "Baselines that never see the network, on the same networks", trivial),
         Part("architectures", "Which of many untrained architectures, before training", architectures),
-        Part("twins", "Recipes judged by their twins, beside a hold-out", twins),
+        Part("twins", "Training configurations judged by their twins, beside a hold-out", twins),
     ),
 )

@@ -1,4 +1,4 @@
-"""What twins say of a recipe, beside a hold-out, against the network that is trained on everything."""
+"""What twins say of a training configuration, beside a hold-out, against the network that is trained on everything."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SMOKE = Plan("twin_smoke", {"digits": FLAT[-1:]}, (80,), (), 2, 0)
 
 
 def _recipe(configuration: Configuration, outputs: int, x: Tensor, y: Tensor) -> nn.Module:
-    """The recipe of a configuration with fresh initial weights: drawn, as everything else, from the global stream."""
+    """The training configuration of a configuration with fresh initial weights: drawn, as everything else, from the global stream."""
     seed = int(torch.randint(2**31, ()))
     recipe = configuration.recipe
     network = gs.build_network(
@@ -47,7 +47,7 @@ def _recipe(configuration: Configuration, outputs: int, x: Tensor, y: Tensor) ->
 
 
 def judged(configuration: Configuration, kept: Path, root: str | None = None) -> dict[str, Any]:
-    """Train the recipe on everything and in all designs; plain values."""
+    """Train the training configuration on everything and in all designs; JSON-serializable values."""
     train, test, outputs = data_of(configuration, root)
     recipe = partial(_recipe, configuration, outputs)
     assert train.targets is not None

@@ -96,7 +96,7 @@ def deeper_cnns(table: Table) -> list[Claim]:
 
 
 def shifts(table: Table, source: str) -> list[Claim]:
-    """Fig. 2(d, e): S and L of each regularisation over those of the same networks without it."""
+    """Fig. 2(d, e): S and L of each regularization over those of the same networks without it."""
     groups = dict(list(table.groupby("family", sort=False)))
     return [
         each
@@ -219,7 +219,7 @@ def _distances(stage: Table) -> numpy.ndarray:
 
 
 def figure_11_stages(measured: Measured) -> Answer:
-    """The relation at stages of training (Fig. 11d); the paper: it comes closer to eq. (9) as training goes on."""
+    """The relation at stages of training (Fig. 11d); the paper: it comes closer to eq. (9) as training continues."""
     table, claims = measured.points, []
     groups = table.groupby(["family", "initialization"], sort=False)
     ratios = {f"{family}, {kind}": over_predicted(group) for (family, kind), group in groups}
@@ -238,7 +238,7 @@ def figure_11_stages(measured: Measured) -> Answer:
 
 
 def figure_12(measured: Measured) -> Answer:
-    """S of raw outputs and of probabilities, over all popular networks and initialisations (Fig. 12)."""
+    """S of raw outputs and of probabilities, over all popular networks and initializations (Fig. 12)."""
     used = fitted(measured.points)
     lost = compared_relations(
         "Fig. 12", "the relation is lost behind the softmax", "Pearson of the logs, raw minus probabilities",

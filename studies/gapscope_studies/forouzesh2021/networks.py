@@ -1,4 +1,4 @@
-"""Which networks the study trains, and what it measures of each: a row a run, a row a point of a figure."""
+"""Which networks the study trains, and what it measures of each: a row per run, a row a point of a figure."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Grids:
         return [{"width_multiplier": multiplier, **others} for multiplier in sizes["multipliers"]]
 
     def unregularized_popular(self) -> list[Configuration]:
-        """AlexNet, VGG-11 and VGG-13 without batch normalisation, dropout and pooling, standard normal (Fig. 4)."""
+        """AlexNet, VGG-11 and VGG-13 without batch normalization, dropout and pooling, standard normal (Fig. 4)."""
         without: Any = {"alexnet": {"dropout": 0.0}}
         return _joined(
             self._all(f"{name}, standard normal", name,
@@ -142,19 +142,19 @@ class Grids:
         return dense + self.cnns("CNN, 1 convolution", 1)
 
     def regularized_dense(self) -> list[Configuration]:
-        """Four hidden layers with and without dropout and batch normalisation (Fig. 2d)."""
-        dropped, normal = self.dense("dropout", 4, dropout=0.5), self.dense("batch normalisation", 4, batch_norm=True)
+        """Four hidden layers with and without dropout and batch normalization (Fig. 2d)."""
+        dropped, normal = self.dense("dropout", 4, dropout=0.5), self.dense("batch normalization", 4, batch_norm=True)
         return self.dense("none", 4) + dropped + normal
 
     def regularized_cnns(self) -> list[Configuration]:
-        """Convolutions with and without dropout, batch normalisation and max-pooling (Fig. 2e)."""
-        ways: Any = {"none": {}, "dropout": {"dropout": 0.5}, "batch normalisation": {"batch_norm": True},
+        """Convolutions with and without dropout, batch normalization and max-pooling (Fig. 2e)."""
+        ways: Any = {"none": {}, "dropout": {"dropout": 0.5}, "batch normalization": {"batch_norm": True},
                      "max-pooling": {"max_pool": True}}  # fmt: skip
         n_conv = self.sizes["regularized_convolutions"]
         return _joined(self.cnns(family, n_conv, **options) for family, options in ways.items())
 
     def initialized(self) -> list[Configuration]:
-        """Four hidden layers from four initialisations (Fig. 3)."""
+        """Four hidden layers from four initializations (Fig. 3)."""
         return _joined(self.dense(kind, 4, {"network.initialization": kind}) for kind in INITIALIZATIONS)
 
     def popular_and_unregularized(self) -> list[Configuration]:
@@ -200,11 +200,11 @@ class Grids:
         return self.by_depth({"data.name": self.sizes["other_images"]["cifar100"]})
 
     def untrained(self) -> list[Configuration]:
-        """Standard normal networks without any regularisation: those that can be compared before training (Fig. 4)."""
+        """Standard normal networks without any regularization: those that can be compared before training (Fig. 4)."""
         return self.by_depth() + self.cnns_by_depth() + self.unregularized_popular()
 
     def ranked(self) -> list[Configuration]:
-        """Those, and fully connected networks from other initialisations."""
+        """Those, and fully connected networks from other initializations."""
         return self.untrained() + [item for item in self.initialized() if item.family != "standard_normal"]
 
     def authors(self) -> list[Configuration]:

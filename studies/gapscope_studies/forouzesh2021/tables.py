@@ -185,7 +185,7 @@ def ranking(measured: Measured) -> Answer:
     for what, networks in (
         ("standard normal, all", used),
         ("standard normal, fully connected", used[used["n_hidden"].notna()]),
-        ("other initialisations, fully connected", table[~is_standard]),
+        ("other initializations, fully connected", table[~is_standard]),
     ):
         rows += _ranking_rows(networks, what)
         says = f"S before training ranks the losses better than counting parameters ({what})"

@@ -1,6 +1,6 @@
 """Claims as data: what a paper says beside our number, and the one place that decides whether it held.
 
-A claim is "held" or "not held" only if the guard lets it: every network compared learnt, training was finished, there
+A claim is "held" or "not held" only if the guard lets it: every network compared learned, training was finished, there
 are enough independent units, and the interval holds one answer alone. Else it is "open", with the reason.
 """
 
@@ -25,13 +25,13 @@ LAST_PART, RISE = 0.2, 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonArm:
-    """One of the things that a claim compares: how well its networks learnt, so that the guard can judge it.
+    """One of the things that a claim compares: how well its networks learned, so that the guard can judge it.
 
     Attributes:
         name: As in the claim.
-        train_accuracy: Median over its networks at the end, so that one which learnt does not speak for others at
+        train_accuracy: Median over its networks at the end, so that one which learned does not speak for others at
             chance (for regression R^2, whose chance is 0); None: not kept.
-        chance: What a network reaches that learnt nothing.
+        chance: What a network reaches that learned nothing.
         curve: The compared score along training, mean over its networks, in a few dozen steps (see `short`).
         falling: Whether a good score is a small one.
         finished: What is known without a curve: True where a stop rule ended training, False where it was cut off.
@@ -183,7 +183,7 @@ class Claim:
         return f"{self.source}: {self.statement}: {outcome}{because}; {self.quantity} {number}{count}{paper}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values with the outcome and its reason; `from_dict` reads them back, and judges anew."""
+        """Plain values with the outcome and its reason; `from_dict` reads them back, and judges again."""
         outcome, reason = self.evaluate
         content = asdict(self) | {"outcome": outcome, "reason": reason}
         content["says"] = content.pop("statement")  # the key of all stored results
@@ -270,7 +270,7 @@ def claim(
 ) -> Claim:
     """A claim about the mean of values, one a run; runs of one cluster count once. `more` are fields of Claim.
 
-    `compared` says how well every network learnt that stands behind the values; NO_NETWORKS where none was trained.
+    `compared` says how well every network learned that stands behind the values; NO_NETWORKS where none was trained.
     """
     found = mean(values, clusters)
     return Claim(

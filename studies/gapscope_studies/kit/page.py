@@ -176,7 +176,7 @@ def write_part(
 
 
 def rewrite(folder: Path, part: str) -> None:
-    """Make a stored page anew from its JSON, judged by the guard of today; its tables and figures stay.
+    """Make a stored page again from its JSON, judged by the guard of today; its tables and figures stay.
 
     Raises:
         InvalidInput: The page does not say where these begin and end.

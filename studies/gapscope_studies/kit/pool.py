@@ -64,7 +64,7 @@ def evaluate_networks(
 def compared(
     name: str, records: Sequence[Record], n_classes: int, *, score: str = "test_accuracy", stopped: bool = False
 ) -> ComparisonArm:
-    """How well the networks of one side of a claim learnt; `stopped` where a stop rule ended their training."""
+    """How well the networks of one side of a claim learned; `stopped` where a stop rule ended their training."""
     accuracies = [record.scores["train_accuracy"] for record in records if record.status == "finished"]
     curves = [[float(row[score]) for row in record.history] for record in records if record.status == "finished"]
     return ComparisonArm(

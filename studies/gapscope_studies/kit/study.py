@@ -48,7 +48,7 @@ class RunSettings:
 
     Attributes:
         scale: "smoke" (seconds), "small" (minutes on two cores, real data) or "paper".
-        work: Folder for pools of trained networks; a part that was stopped goes on from what is there.
+        work: Folder for pools of trained networks; a part that was stopped continues from what is there.
         workers: Number of processes.
         data_root: Where the data lie; None looks in the usual places.
         device: Torch device of the networks that pools train.
@@ -120,7 +120,7 @@ class Outcome:
     """What one part found.
 
     Attributes:
-        numbers: Everything that was computed, as plain values (paper's figures beside ours).
+        numbers: Everything that was computed, as JSON-serializable values (paper's figures beside ours).
         claims: What the paper says of it, with our numbers; `kit.claims` decides what holds.
         stands_in_for: Rows "what", "paper", "here" (see `kit.pool.stands_in_for`): at what scale it was run.
         tables: Name -> data frame, written as Markdown.
@@ -205,7 +205,7 @@ class Study:
         return section(self, results)
 
     def rewrite_pages(self, results: Path) -> None:
-        """Make the stored pages and their index anew from the JSON files; tables and figures stay."""
+        """Make the stored pages and their index again from the JSON files; tables and figures stay."""
         for scale in SCALES:
             folder = results / self.name / scale
             stored = [part.name for part in self.parts if (folder / f"{part.name}.json").exists()]

@@ -1,4 +1,4 @@
-"""Advice on batch norm put to the test: networks trained in small batches, asked, and trained anew in large ones.
+"""Advice on batch norm put to the test: networks trained in small batches, asked, and retrained in large ones.
 
 Two worlds: a fully connected network, where the 1/M law is exact, and the CNN of the paper's figures on data with a
 fifth of the labels wrong. SGD with momentum 0.9; the learning rate is 0.1 at batches of 128, grows with the batch size
@@ -139,14 +139,14 @@ def _follow(remedy: str, advice: Mapping[str, Any], normal: int) -> tuple[float,
 
 @dataclass(frozen=True)
 class AdviceOutcome:
-    """What came of one method: the regularisation that networks of small batches predict, and the runs, by seed."""
+    """What came of one method: the regularization that networks of small batches predict, and the runs, by seed."""
 
     name: str
     predicted: Mapping[int, float]
     runs: Mapping[int, dict[str, Any]]
 
     def score(self, name: str) -> dict[int, float]:
-        """Seed -> score; "gap" is train accuracy minus test accuracy, "measured" the regularisation."""
+        """Seed -> score; "gap" is train accuracy minus test accuracy, "measured" the regularization."""
         if name == "gap":
             return {seed: run["train_accuracy"] - run["test_accuracy"] for seed, run in self.runs.items()}
         if name == "measured":
@@ -159,7 +159,7 @@ class AdviceOutcome:
         return [value - theirs[seed] for seed, value in self.score(name).items() if seed in theirs]
 
     def learnt(self, chance: float) -> ComparisonArm:
-        """How well its networks learnt, for the guard."""
+        """How well its networks learned, for the guard."""
         return ComparisonArm(
             name=self.name, train_accuracy=float(np.median([*self.score("train_accuracy").values()])), chance=chance,
             curve=downsample_curve([run.get("curve", ()) for run in self.runs.values()]), falling=True,
@@ -167,7 +167,7 @@ class AdviceOutcome:
 
     @property
     def ratios(self) -> list[float]:
-        """Measured over predicted regularisation."""
+        """Measured over predicted regularization."""
         return [value / self.predicted[seed] for seed, value in self.score("measured").items()]
 
 
@@ -223,14 +223,14 @@ def _figure(methods: Sequence[AdviceOutcome]) -> Figure:
         found = {m.name: mean(list(m.score(score).values())) for m in methods}
         label = "measured after training" if score == "measured" else None
         plots.points(axis, found, shift=-0.12 if label else 0.0, color="C1" if label else "black", label=label)
-    for axis, title in zip(axes, ("regularisation, in units of the loss", "gap of accuracy", "test loss"), strict=True):
+    for axis, title in zip(axes, ("regularization, in units of the loss", "gap of accuracy", "test loss"), strict=True):
         plots.named(axis, title=title)
     plots.legend(figure)
     return figure
 
 
 def _claims(methods: Sequence[AdviceOutcome], world: Mapping[str, Any], chance: float) -> list[Claim]:
-    """The advice is right if networks that follow it have the regularisation it predicts, and a lower test loss."""
+    """The advice is right if networks that follow it have the regularization it predicts, and a lower test loss."""
     by_name = {found.name: found for found in methods}
     small, alone = by_name[f"batches of {world['normal']}"], by_name[f"batches of {world['large']}"]
     claims = [
@@ -240,7 +240,7 @@ def _claims(methods: Sequence[AdviceOutcome], world: Mapping[str, Any], chance: 
     ]  # fmt: skip
     for found in methods[1:]:
         claims.append(
-            claim("advice", f"{found.name}: the predicted regularisation is right within a factor of {RIGHT_WITHIN}",
+            claim("advice", f"{found.name}: the predicted regularization is right within a factor of {RIGHT_WITHIN}",
                   "measured over predicted", found.ratios, above=1 / RIGHT_WITHIN, below=RIGHT_WITHIN, ours=True,
                   compared=(found.learnt(chance),))
         )  # fmt: skip
@@ -288,7 +288,7 @@ def _tried_out(setting: RunSettings, name: str) -> Outcome:
 
 PARTS = (
     Part("advice", "Advice on batch norm, followed: fully connected networks", partial(_tried_out, name="advice"),
-         "Ours: what a change of batch size does to the regularisation of batch norm, and what restores it.",
+         "Ours: what a change of batch size does to the regularization of batch norm, and what restores it.",
          ours=True),
     Part("advice_cnn", "Advice on batch norm, followed: CNN, wrong labels", partial(_tried_out, name="advice_cnn"),
          "Ours: as above, in a CNN on data with wrong labels.", ours=True),

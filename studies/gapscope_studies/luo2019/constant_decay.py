@@ -1,4 +1,4 @@
-"""App. B.3: what replaces batch norm's regularisation in large batches and what does not, in fully connected networks.
+"""App. B.3: what replaces batch norm's regularization in large batches and what does not, in fully connected networks.
 
 Half of the training images are kept back to choose the constant, on seeds of its own that no claim uses.
 """

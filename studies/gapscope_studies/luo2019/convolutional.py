@@ -64,8 +64,8 @@ def figure_2ab(setting: RunSettings) -> Outcome:
         smaller(source, "BN's accuracy falls with the batch size", bn_large, bn, "test_accuracy"),
         smaller(source, "in large batches PN + gamma decay has a lower loss than BN", decayed, bn_large, "test_loss"),
         larger(source, "PN + gamma decay outperforms BN of the normal batch size", decayed, bn, "test_accuracy"),
-        smaller("eq. 3", "gamma decay restores regularisation that PN lacks", decayed, pn, "test_loss"),
-        smaller("control", "statistics of normal batches regularise steps of large ones", ghost, bn_large, "test_loss",
+        smaller("eq. 3", "gamma decay restores regularization that PN lacks", decayed, pn, "test_loss"),
+        smaller("control", "statistics of normal batches regularize steps of large ones", ghost, bn_large, "test_loss",
                 ours=True),
     ]  # fmt: skip
     beyond = pandas.DataFrame(
@@ -90,8 +90,8 @@ def figure_2cd(setting: RunSettings) -> Outcome:
     sgd, wn, mean_only, variance_only, bn = methods.values()
     source = "Fig. 2c-d"
     claims = [
-        smaller(source, "BN generalises better than WN", bn, wn, "test_loss"),
-        smaller(source, "BN generalises better than SGD without it", bn, sgd, "test_loss"),
+        smaller(source, "BN generalizes better than WN", bn, wn, "test_loss"),
+        smaller(source, "BN generalizes better than SGD without it", bn, sgd, "test_loss"),
         smaller(source, "mean-only BN improves WN", mean_only, wn, "test_loss"),
         smaller(source, "variance-only BN improves WN", variance_only, wn, "test_loss"),
         smaller(source, "both statistics are better than the mean alone", bn, mean_only, "test_loss"),
@@ -232,9 +232,9 @@ def figure_3(setting: RunSettings) -> Outcome:
 
 PARTS = (
     Part("fig2ab", "Fig. 2(a, b): BN, PN and gamma decay over batch sizes, ResNet-18", figure_2ab,
-         "BN loses its regularisation in large batches; population norm with gamma decay keeps it."),
+         "BN loses its regularization in large batches; population norm with gamma decay keeps it."),
     Part("fig2cd", "Fig. 2(c, d): SGD, WN, mean-only, variance-only and BN", figure_2cd,
-         "BN generalises better than WN and than SGD without it; both batch statistics contribute."),
+         "BN generalizes better than WN and than SGD without it; both batch statistics contribute."),
     Part("fig2ef", "Fig. 2(e, f): gamma^2 and loss over batch sizes, BN in one layer", figure_2ef,
          "With larger batches gamma^2 grows, and so does the validation loss: the network overfits."),
     Part("fig2gh", "Fig. 2(g, h): dropout with BN in large batches and with WN", figure_2gh,

@@ -105,7 +105,7 @@ def compare(
     network: nn.Module, samples: Samples, sizes: Sequence[int], layers: Sequence[str], seed: int, *, passes: int,
     draws: int,
 ) -> list[Row]:  # fmt: skip
-    """A row a layer and batch size: the measured excess with its standard error, and every prediction.
+    """A row per layer and batch size: the measured excess with its standard error, and every prediction.
 
     Samples are dealt `passes` times into batches of the smallest size, of larger ones in proportion, so that every size
     has about as many batches; the shipped prediction draws `draws` noises a sample.

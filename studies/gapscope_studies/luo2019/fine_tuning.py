@@ -98,7 +98,7 @@ def _tuning_claims(tuned: Mapping[str, Sequence[Rows]], guard: Mapping[str, Any]
         claims += [
             claim("Fig. 4", f"the norm of {name} grows once BN is gone", "norm after fine-tuning over before", grown,
                   above=1.0, **guard),
-            claim("Fig. 4, control", f"the norm of {name} grows more than if BN goes on", "difference of the growths",
+            claim("Fig. 4, control", f"the norm of {name} grows more than if BN continues", "difference of the growths",
                   extra, above=0.0, ours=True, **guard),
         ]  # fmt: skip
     losses = {name: [_change(rows, name) for rows in without] for name in ("train_loss", "test_loss")}
@@ -114,7 +114,7 @@ def figure_4(setting: RunSettings) -> Outcome:
     """The CNN trained with BN, then trained on without it: norms of four layers and both losses.
 
     The biases that keep the function are folded in too, which the paper forgets. Beside it, as a control that the paper
-    lacks, the same network goes on with BN at the same learning rate; its norms are those of the weights that act.
+    lacks, the same network continues with BN at the same learning rate; its norms are those of the weights that act.
     """
     epochs = setting.read(__file__)["fig4"]["epochs"]
     specs = method(setting, "cnn", setting.read(__file__)["normal"])

@@ -65,7 +65,7 @@ def method(
 ) -> list[RunSpec]:
     """Specs of one method, one a seed, which draws weights, order and training images.
 
-    `options` are the network's, the rest fields of the normalisation.
+    `options` are the network's, the rest fields of the normalization.
     """
     scale = setting.read(__file__)
     base = RunSpec.from_dict(scale[architecture])
@@ -113,12 +113,12 @@ class Method:
         return np.array([[float(row[column]) for row in record.history] for record in self.finished])
 
     def learnt(self, score: str) -> ComparisonArm:
-        """How well it learnt, for the guard."""
+        """How well it learned, for the guard."""
         return compared(self.name, self.records, self.n_classes, score=score)
 
     @property
     def batch_size(self) -> int:
-        """Samples a step."""
+        """Samples per step."""
         return int(self.records[0].spec["training"]["batch_size"])
 
 

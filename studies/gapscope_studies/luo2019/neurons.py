@@ -26,7 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 # number -> the statistic that lowers it, and the claim
 CLAIMS = {
-    "inequality": ("WN + mean-only BN", "batch means equalise the neurons of a layer"),
+    "inequality": ("WN + mean-only BN", "batch means equalize the neurons of a layer"),
     "reliance": ("WN + mean-only BN", "batch means discourage reliance on a single neuron"),
     "kurtosis": ("WN + variance-only BN", "batch variances lower the kurtosis of neurons"),
     "correlation": ("WN + variance-only BN", "batch variances lower the correlation between neurons"),
@@ -107,7 +107,7 @@ def neuron_numbers(network: nn.Module, problem: Problem) -> dict[str, float]:
 
 
 def neurons(setting: RunSettings) -> Outcome:
-    """Weight-normalised networks with one batch statistic beside the same without, and batch norm whole."""
+    """Weight-normalized networks with one batch statistic beside the same without, and batch norm whole."""
     import pandas
 
     specs = {
@@ -146,5 +146,5 @@ def neurons(setting: RunSettings) -> Outcome:
 
 
 PART = Part("neurons", "Sec. 1.1: single neurons under batch means and batch variances", neurons,
-            "Batch means discourage reliance on single neurons and equalise them; batch variances lower their kurtosis "
+            "Batch means discourage reliance on single neurons and equalize them; batch variances lower their kurtosis "
             "and correlation.")  # fmt: skip

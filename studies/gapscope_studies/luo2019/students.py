@@ -1,7 +1,7 @@
 """Fig. 1: generalization error of one-layer students over P/N, closed forms and simulated students.
 
 The paper gives neither the epochs nor the learning rate of its batch norm students, so they are judged after several
-budgets. Beside them stands what the paper leaves out: SGD without normalisation, in the same batches, for as long.
+budgets. Beside them stands what the paper leaves out: SGD without normalization, in the same batches, for as long.
 Batches are of 32 for linear students (N = 4096 in the paper) and of 16 for ReLU ones (the text; the caption has 32).
 """
 

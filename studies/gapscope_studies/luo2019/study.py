@@ -33,11 +33,11 @@ STUDY = Study(
         Finding("excess", "fully connected: the shipped gamma decay",
                 held="With variances and curvature corrected, as shipped here, gamma decay is what batch norm adds: "
                 "{value:.2f} times [{low:.2f}, {high:.2f}] in fully connected layers."),
-        Finding("fig2cd", "BN generalises better than WN",
+        Finding("fig2cd", "BN generalizes better than WN",
                 held="Where all networks fit their images, batch norm lowers the validation loss of a CNN of six "
                 "layers against weight norm: the difference is {value:.1f} [{low:.1f}, {high:.1f}]."),
-        Finding("neurons", "batch means equalise the neurons",
-                held="Networks centred by batch means have more equal neurons than weight-normalised ones, and rely "
+        Finding("neurons", "batch means equalize the neurons",
+                held="Networks centred by batch means have more equal neurons than weight-normalized ones, and rely "
                 "less on one: the relative spread of their outputs differs by {value:.2f} [{low:.2f}, {high:.2f}]."),
         Finding("table1", "batch norm's effective learning rate",
                 not_held="Batch norm's effective learning rate is not larger than SGD's but smaller: the difference is "

@@ -1,4 +1,4 @@
-"""What a rule was worth on a pool of watched trainings: hits, false alarms, delay, accuracy kept, with intervals."""
+"""What a rule was worth on a pool of watched training runs: hits, false alarms, delay, accuracy kept, with intervals."""
 
 from __future__ import annotations
 

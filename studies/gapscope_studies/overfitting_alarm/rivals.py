@@ -1,4 +1,4 @@
-"""What a run would have kept under the rivals of every alarm, each in its fair form, and without any rule."""
+"""What a run would have kept under the baselines of every alarm, each in its fair form, and without any rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that say of a watched training when to stop: every alarm replayed, alone and combined, and its rivals."""
+"""Rules that say of a watched training when to stop: every alarm replayed, alone and combined, and its baselines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Rule:
         stops: Run and settings -> where it stops, or None.
         grid: Setting -> values.
         network: Which of the run's networks it watches and is judged on.
-        rival: Whether it is a rival: it gives labelled samples away, or looks at the training loss alone.
+        baseline: Whether it is a baseline: it gives labelled samples away, or looks at the training loss alone.
     """
 
     name: str

@@ -52,7 +52,7 @@ class Case:
         spec: Network, training and seeds; its data are the source that samples are drawn from.
         n: Training samples.
         test: Test samples.
-        noise: Share of wrong labels.
+        noise: Fraction of wrong labels.
         pairwise: Whether class c becomes class c + 1 (modulo the number of classes), or any other one.
         classes: First class and number of classes that are taken; None for all.
         quartiles: Whether the classes are the quartiles of a regression target.
@@ -166,7 +166,7 @@ class Run:
         tensors: predicted [T, n] in the training pass; outputs [T, w, k], neighbours [T, w, 20] and cosines [T, w] of
             the watched samples, labels [w]; initial [w, k], left-out predictions at the initial weights; errors [T, m]
             on the tenth; canary_predicted [T, n], canary_outputs [T, v, k], canary_labels and is_canary [v].
-        seconds: CPU time of the trainings and of each alarm's observations.
+        seconds: CPU time of the training runs and of each alarm's observations.
         date: When it was trained.
     """
 

@@ -91,7 +91,7 @@ def _scale(setting: RunSettings, wanted: Sequence[Case], found: Sequence[Run]) -
 
 
 def _cost_share(rule: Rule, found: Sequence[Run]) -> float:
-    """CPU time of its observations against that of the training; NaN where it needs other trainings."""
+    """CPU time of its observations against that of the training; NaN where it needs other training runs."""
     if rule.name not in TIMED:
         return math.nan
     spent = sum(run.seconds[name] for run in found for name in TIMED[rule.name])
@@ -137,7 +137,7 @@ def _ends(found: Interval) -> tuple[float, float, float]:
 
 
 def _kept(found: Sequence[Run], chosen: dict[str, Settings], verdicts: Verdicts) -> dict[str, list[float]]:
-    """Test accuracy that every rule and every rival keeps of each run."""
+    """Test accuracy that every rule and every baseline keeps of each run."""
     split_loss = next(rule for rule in RULES if rule.name == "10 % split, loss")
     kept = {name: [v.kept for v in found] for name, found in verdicts.items()}
     kept |= {f"{name}, rolled back": [v.rolled_back for v in found] for name, found in verdicts.items()}
@@ -308,7 +308,7 @@ def judged(setting: RunSettings, wanted: Sequence[Case], found: Sequence[Run]) -
 
 
 def judging(setting: RunSettings) -> Outcome:
-    """Judge the frozen rules on runs of other data sizes, architectures, optimisers, noise levels and seeds."""
+    """Judge the frozen rules on runs of other data sizes, architectures, optimizers, noise levels and seeds."""
     wanted = cases(setting, "judging")
     return judged(setting, wanted, runs(setting, wanted))
 

@@ -25,11 +25,11 @@ _curves = partial(partial, curves.metrics_along_training)
 
 LEAD = (
     "At 60 % wrong labels the penalty on gradient similarity (MGS) ends {value:.0f} points [{low:.0f}, {high:.0f}] "
-    "above no regularisation (the paper: {paper:.0f})."
+    "above no regularization (the paper: {paper:.0f})."
 )
 STUDY = Study(
     name="szolnoky2022",
-    title="On the Interpretability of Regularisation for Neural Networks Through Model Gradient Similarity",
+    title="On the Interpretability of Regularization for Neural Networks Through Model Gradient Similarity",
     reference="V. Szolnoky, V. Andersson, B. Kulcsár, R. Jörnsten, NeurIPS 2022, arXiv 2205.12642.",
     parts=(
         Part("tuning", "How the methods of Table 1 were tuned", tables.tuning_part),
@@ -42,7 +42,7 @@ STUDY = Study(
                      paper={**MNIST, "network": "fully connected"}),
              "The same with a fully connected network (its table is lost with the supplement)."),
         Part("fig2", "Fig. 2: two circles, boundaries and metrics", curves.figure_2,
-             "All methods slow the growth of the metrics, and low metrics go with generalisation."),
+             "All methods slow the growth of the metrics, and low metrics go with generalization."),
         Part("fig3", "Fig. 3: AlexNet on corrupted MNIST",
              _curves(name="alexnet", source="Fig. 3", paper={**MNIST, "network": "AlexNet"}),
              "All methods slow the growth of the metrics; accuracy falls as they grow; MGS alone keeps its best."),
@@ -68,25 +68,25 @@ STUDY = Study(
         cannot_run("Table 2", "the losses on photographs of faces", "they are on Kaggle; drawn faces stand in"),
     ),
     findings=(
-        Finding("fig2", "MGS generalises better than no regularisation",
-                held="On two noisy circles the penalty on gradient similarity (MGS) generalises better than no "
-                "regularisation, by {value:.1f} points [{low:.1f}, {high:.1f}]."),
+        Finding("fig2", "MGS generalizes better than no regularization",
+                held="On two noisy circles the penalty on gradient similarity (MGS) generalizes better than no "
+                "regularization, by {value:.1f} points [{low:.1f}, {high:.1f}]."),
         Finding("fig2", "the penalties on trace and determinant differ subtly",
                 not_held="The two MGS penalties, on trace and determinant, do not differ subtly: log tr K grows by "
                 "{value:.1f} [{low:.1f}, {high:.1f}] more under the second."),
         Finding("bench_fc", "over all scenarios MGS is better than Dropout",
                 held="Over 40 scenarios of wrong labels and training size a fully connected network ends "
-                "{value:.1f} points [{low:.1f}, {high:.1f}] better with MGS than with dropout, the nearest rival."),
+                "{value:.1f} points [{low:.1f}, {high:.1f}] better with MGS than with dropout, the nearest baseline."),
         Finding("bench_fc", "MGS is the best of all methods in most scenarios",
                 not_held="MGS is not the best of all methods in most of 40 scenarios of wrong labels and training "
                 "size: it is in {value:.0%} [{low:.0%}, {high:.0%}]."),
-        Finding("table1", "at 60 % wrong labels MGS ends better than without regularisation",
+        Finding("table1", "at 60 % wrong labels MGS ends better than without regularization",
                 held=LEAD, undecided=LEAD),
         Finding("table1", "at 60 % wrong labels MGS ends best of all methods",
                 undecided="At 60 % wrong labels MGS is not shown to beat the best other method: {value:+.1f} points "
                 "[{low:.1f}, {high:.1f}]."),
-        Finding("table1_long", "at 80 % wrong labels MGS ends better than without regularisation",
+        Finding("table1_long", "at 80 % wrong labels MGS ends better than without regularization",
                 not_held="At 80 % wrong labels, trained until all methods have flattened, MGS ends {value:.0f} points "
-                "[{low:.0f}, {high:.0f}] above no regularisation (the paper: {paper:.0f})."),
+                "[{low:.0f}, {high:.0f}] above no regularization (the paper: {paper:.0f})."),
     ),
 )  # fmt: skip

@@ -35,7 +35,7 @@ def gains(table: Table) -> dict[str, list[float]]:
 
 
 def best_share(finals: Table) -> list[float]:
-    """Share of scenarios in which MGS ends best, for each seed; a row a scenario and seed, a column a method."""
+    """Fraction of scenarios in which MGS ends best, for each seed; a row a scenario and seed, a column a method."""
     return (finals.idxmax(axis=1) == "MGS").groupby(level="seed").mean().to_list()
 
 
@@ -76,7 +76,7 @@ def bench(setting: RunSettings, *, name: str) -> Outcome:
               compared=compared_methods(setup, table, "MGS", other.name))
         for other in setup.methods if other.name != "MGS"
     ] + [
-        claim("test bench", "MGS is the best of all methods in most scenarios", "share of scenarios",
+        claim("test bench", "MGS is the best of all methods in most scenarios", "fraction of scenarios",
               best_share(rows), above=0.5, compared=compared_methods(setup, table))
     ]  # fmt: skip
     return with_tuning(
@@ -144,7 +144,7 @@ def robustness(setting: RunSettings) -> Outcome:
 
 
 def _robust(setup: Setup, variable: str, table: Table) -> list[Claim]:
-    """Median and spread of MGS beside the best other method's, a value a seed: a seed's networks share their data."""
+    """Median and spread of MGS beside the best other method's, a value per seed: a seed's networks share their data."""
     learnt = compared_methods(setup, table)
     by_seed: Any = table.groupby(["seed", "method"])["final"]
     medians, spread = by_seed.median().unstack(), (by_seed.quantile(0.9) - by_seed.quantile(0.1)).unstack()

@@ -109,13 +109,13 @@ def rank_claim(source: str, setup: Setup, table: Table, found: Table) -> Claim:
 
 
 def slower_growth(found: Table) -> list[str]:
-    """Methods whose mean growth of log tr K is below that of the unregularised network."""
+    """Methods whose mean growth of log tr K is below that of the unregularized network."""
     growth = found.groupby("method", sort=False)["growth"].mean()
     return [str(name) for name, value in growth.items() if value < growth["Unregularised"]]
 
 
 def by_seed(found: Table, column: str) -> Any:
-    """One row a seed, one column a method."""
+    """One row per seed, one column a method."""
     return found.pivot(index="seed", columns="method", values=column)
 
 
@@ -123,7 +123,7 @@ def growth_claims(source: str, setup: Setup, table: Table, found: Table) -> list
     """That every method slows the growth of the trace; a run that diverged has no growth, its pair no value."""
     growth = by_seed(found, "growth")
     return [
-        claim(source, f"{name} slows the growth of tr K", f"growth of log tr K under {name} minus unregularised",
+        claim(source, f"{name} slows the growth of tr K", f"growth of log tr K under {name} minus unregularized",
               (growth[name] - growth["Unregularised"]).dropna(), below=0.0,
               compared=reached(setup, table, name, "Unregularised"))
         for name in list(setup.colours)[1:]
@@ -259,7 +259,7 @@ def figure_2(setting: RunSettings) -> Outcome:
     between = growth["MGS (log det)"] - growth["MGS"]
     claims = [
         *growth_claims("Fig. 2", setup, table, found), rank_claim("Fig. 2", setup, table, found),
-        *(claim("Fig. 2", f"{name} generalises better than no regularisation", f"points of {name} over unregularised",
+        *(claim("Fig. 2", f"{name} generalizes better than no regularization", f"points of {name} over unregularized",
                 values, above=0.0, compared=reached(setup, table, name)) for name, values in beyond.items()),
         claim("Fig. 2", "the penalties on trace and determinant differ subtly",
               "growth of log tr K under the penalty on the determinant minus on the trace", between,

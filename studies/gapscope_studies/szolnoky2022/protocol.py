@@ -156,7 +156,7 @@ def scenario_row(setup: Setup, method: str, spec: RunSpec, record: Record) -> di
 def scenario_runs(
     setting: RunSettings, setup: Setup, strengths: Mapping[str, float], scenarios: Sequence[Scenario], runs: int
 ) -> tuple[Table, list[RunSpec]]:
-    """Every method in every scenario (what differs from the middle one), with frozen strengths: a row a network."""
+    """Every method in every scenario (what differs from the middle one), with frozen strengths: a row per network."""
     import pandas
 
     wanted = [

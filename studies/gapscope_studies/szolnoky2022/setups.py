@@ -1,4 +1,4 @@
-"""What is trained: networks on corrupted data in the middle scenario, and the regularisers that are tuned in it."""
+"""What is trained: networks on corrupted data in the middle scenario, and the regularizers that are tuned in it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import numpy
 from gapscope.base.specs import RunSpec
 from gapscope_studies.kit.study import RunSettings
 
-# data sets that are drawn anew from a seed of their own
+# data sets that are resampled from a seed of their own
 GENERATED = ("two_circles",)
 FIVE_METHODS = ("Unregularised", "Dropout", "Weight", "Loss gradient", "MGS")
-# rivals of later papers, made for wrong labels: losses in place of the cross-entropy
+# baselines of later papers, made for wrong labels: losses in place of the cross-entropy
 ROBUST_LOSSES = ("GCE", "ELR")
 
 
 @dataclass(frozen=True)
 class Method:
-    """One regulariser with one setting, its strength, tuned between `low` and `high`.
+    """One regularizer with one setting, its strength, tuned between `low` and `high`.
 
     The strength is that of a `penalty` (its name and options) or the value of the setting `path`; `fixed` are settings
     that come with it, and a `cyclical` learning rate rises and falls twice in a training.
@@ -90,7 +90,7 @@ class Setup:
     """A network on data, the methods that are compared on it, and how they are tuned.
 
     Attributes:
-        base: The unregularised network in the middle scenario.
+        base: The unregularized network in the middle scenario.
         methods: The methods, "Unregularised" first.
         n_strengths: Strengths that are tried of each method.
         folds: Folds of the cross-validation, each a part of the training samples that is held out.

@@ -76,9 +76,9 @@ def paired(table: Table, method: str, other: str) -> list[float]:
 
 
 def acceptance(table: Table, noise: float = JUDGED) -> dict[str, Any]:
-    """Whether MGS ends far above the unregularised network and near its own best epoch at this noise level.
+    """Whether MGS ends far above the unregularized network and near its own best epoch at this noise level.
 
-    `lead` over the unregularised final accuracy with its interval, `drop` from MGS's own best epoch, both in points,
+    `lead` over the unregularized final accuracy with its interval, `drop` from MGS's own best epoch, both in points,
     and whether they `hold`: a lead of at least 30 and a drop of at most 4.
     """
     there = table[table["noise"] == noise]
@@ -117,7 +117,7 @@ def beside_the_paper(ours: Table, paper: Table | None) -> Table:
 
 
 def compared(setup: Setup, rows: Table, constant: float = math.nan) -> ComparisonArm:
-    """How well the networks of one method learnt: training accuracy, for losses the share of `constant` they save."""
+    """How well the networks of one method learned: training accuracy, for losses the fraction of `constant` they save."""
     curves = rows[~rows["diverged"]]["curve"].to_list()
     learnt = 1 - rows["final"].median() / constant if setup.lower_is_better else rows["train_accuracy"].median()
     return ComparisonArm(
@@ -130,7 +130,7 @@ def compared(setup: Setup, rows: Table, constant: float = math.nan) -> Compariso
 
 
 def compared_methods(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...]:
-    """How well the networks of these methods learnt, of all without names."""
+    """How well the networks of these methods learned, of all without names."""
     groups = {str(name): group for name, group in table.groupby("method", sort=False)}
     return tuple(compared(setup, groups[name]) for name in names or groups)
 
@@ -142,7 +142,7 @@ def _gain(
     source, says = claims.split(": ", 1)
     sign, other = -1 if setup.lower_is_better else 1, str(theirs["method"].iloc[0])
     values = sign * (mine["final"].to_numpy() - theirs[column].to_numpy())
-    # where MGS should win because the other learns wrong labels, only MGS must have learnt what is compared
+    # where MGS should win because the other learns wrong labels, only MGS must have learned what is compared
     sides = [mine] if other == "Unregularised" else [mine, theirs]
     quantity = f"gain of MGS over {other}{' at its best epoch' if column == 'best' else ''} ({unit})"
     return claim(source, says, quantity, values, above=0.0,
@@ -150,7 +150,7 @@ def _gain(
 
 
 def table_claims(setup: Setup, source: str, table: Table, theirs: Table, unit: str, constant: float) -> list[Claim]:
-    """At every noise level: MGS ends above the unregularised network, and where the paper has it so, above all others.
+    """At every noise level: MGS ends above the unregularized network, and where the paper has it so, above all others.
 
     Above their final metric, and above their best epochs; `theirs` is the paper's table. That it ends above losses made
     for wrong labels, which the paper does not have, is a claim of ours.
@@ -162,7 +162,7 @@ def table_claims(setup: Setup, source: str, table: Table, theirs: Table, unit: s
         at = f"{source}: at " + (f"noise of {noise:g} pixels" if lower else f"{100 * noise:.0f} % wrong labels")
         rows = {str(name): each.sort_values("seed") for name, each in group.groupby("method", sort=False)}
         mine, robust = rows.pop("MGS"), [rows.pop(name) for name in ROBUST_LOSSES if name in rows]
-        says = f"{at} MGS ends better than without regularisation"
+        says = f"{at} MGS ends better than without regularization"
         printed_at = theirs[theirs["noise"] == noise].set_index("method")["final"]
         # the size of the lead is the paper's where network and data are
         lead = printed_at["MGS"] - printed_at["Unregularised"] if source == "Table 1" else None

@@ -1,4 +1,4 @@
-"""The networks of the study as tables that `gapscope leaderboard` reads: gap, hyper-parameters hp.*, measures m.*."""
+"""The networks of the study as tables that `gapscope leaderboard` reads: gap, hyperparameters hp.*, measures m.*."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LEARNT = 0.75
 NOISE = "_noise"
 SIZE = "parameter_count"
-# one number a measure, chosen before any network was trained; left out are measures whose cost grows faster than the
+# one number per measure, chosen before any network was trained; left out are measures whose cost grows faster than the
 # number of samples, and the local learning coefficient, which costs more than the training
 MEASURES: dict[str, tuple[str, ...]] = {
     "adaptive_sharpness": (),
@@ -78,7 +78,7 @@ NUMBERS = tuple(f"{name}.{part}" if part else name for name, parts in MEASURES.i
 
 
 def specs_of(setting: RunSettings, pool: str) -> list[RunSpec]:
-    """The recipes of a grid, each with a seed and a training subset of its own, in random order.
+    """The training configurations of a grid, each with a seed and a training subset of its own, in random order.
 
     In random order a run that is stopped leaves a fair sample of the grid.
     """
@@ -91,7 +91,7 @@ def specs_of(setting: RunSettings, pool: str) -> list[RunSpec]:
 
 
 def networks(setting: RunSettings, pool: str) -> list[Record]:
-    """Train and measure a pool; the networks that learnt their training labels."""
+    """Train and measure a pool; the networks that learned their training labels."""
     settings = setting.read(__file__)
     chosen = settings.get("measures", list(MEASURES))
     records = setting.train(
@@ -152,7 +152,7 @@ def _settings_of(spec: RunSpec) -> dict[str, Any]:
 
 
 def table_of(setting: RunSettings, pool: str, records: list[Record]) -> pandas.DataFrame:
-    """One row a network; the gap is training accuracy minus accuracy on all images not trained on."""
+    """One row per network; the gap is training accuracy minus accuracy on all images not trained on."""
     jobs = {record.id: partial(_held_out_accuracy, setting, pool, record.id) for record in records}
     accuracies = setting.cached(f"{pool}-held-out", jobs)
     rows = []

@@ -1,13 +1,14 @@
-"""Two pools of networks and a leaderboard of each: which measure says more of the gap than the recipe does?
+"""Two pools of networks and a leaderboard of each: which measure says more of the gap than the training configuration does?
 
 The rules were fixed before a network was trained:
 
-- A measure is to be trusted where its partial association with the gap, given the hyper-parameters, has a p-value of at
+- A measure is to be trusted where its partial association with the gap, given the hyperparameters, has a p-value of at
   most 5 %, corrected over all measures, in both pools and with the same sign. In one pool alone it is unsettled.
-- Prediction on unseen recipes is judged on CIFAR-100 for the one measure whose R2 is largest on CIFAR-10.
+- Prediction on unseen training configurations is judged on CIFAR-100 for the one measure whose R2 is largest on
+CIFAR-10.
 - The order of networks that differ in one setting is judged on CIFAR-100 for the one measure that orders best on
   CIFAR-10 when this setting changes, in the direction it has there.
-- All of this without wrong labels; with them, the same leaderboard has one hyper-parameter more.
+- All of this without wrong labels; with them, the same leaderboard has one hyperparameter more.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ def _pool(setting: RunSettings, pool: str) -> Outcome:
             "networks": everything.reset_index().astype(object).to_dict("records"),
         },
         claims=[computed(
-            "ours", f"{POOLS[pool]}: some measure says more of the gap than the hyper-parameters do",
+            "ours", f"{POOLS[pool]}: some measure says more of the gap than the hyperparameters do",
             "measures with evidence at 5 %, corrected", trusted, above=0.5, ours=True, compared=compared_with,
         )],
         tables={
-            "Without wrong labels, the rivals first": board.summary().reset_index(),
+            "Without wrong labels, the baselines first": board.summary().reset_index(),
             "With a fifth of the labels wrong in some networks": together.summary().reset_index(),
         },
         figures={"partial": board.plot().figure},
@@ -123,7 +124,7 @@ def _best(board: Leaderboard, score: str) -> LeaderboardRow:
 
 
 def _prediction(board: Leaderboard, judge: pandas.DataFrame, learnt: Sequence[ComparisonArm]) -> Claim:
-    """Absolute errors of the size minus those of the measure, recipe by recipe."""
+    """Absolute errors of the size minus those of the measure, training configuration by training configuration."""
     best = _best(board, "r_squared").measure
     recipes = numpy.arange(len(judge))
     gaps = judge["gap"].to_numpy(dtype=float)
@@ -132,7 +133,7 @@ def _prediction(board: Leaderboard, judge: pandas.DataFrame, learnt: Sequence[Co
         for name in (best, SIZE_COLUMN)
     }
     return claim(
-        "ours", f"{best.removeprefix('m.')}, which predicts best on CIFAR-10, predicts the gap of unseen recipes on "
+        "ours", f"{best.removeprefix('m.')}, which predicts best on CIFAR-10, predicts the gap of unseen training configurations on "
         "CIFAR-100 better than the size", "absolute error of the size minus that of the measure",
         errors[SIZE_COLUMN] - errors[best], above=0.0, unit="recipes", compared=learnt, ours=True,
     )  # fmt: skip
@@ -190,7 +191,7 @@ def both(setting: RunSettings) -> Outcome:
     found_first = len(boards["cifar10"].trusted)
     trusted = [row["measure"] for row in rows if row["verdict"] == "trust"]
     claims = [
-        computed("ours", "some measure says more of the gap than the hyper-parameters do in both pools",
+        computed("ours", "some measure says more of the gap than the hyperparameters do in both pools",
                  "measures with evidence and the same sign in both", len(trusted), above=0.5, ours=True,
                  compared=learnt),
         _prediction(boards["cifar10"], second, learnt[1:]),
@@ -210,7 +211,7 @@ def both(setting: RunSettings) -> Outcome:
             ),
         },
         verdict=(
-            f"{len(trusted)} of {len(rows)} measures say more of the gap than the hyper-parameters do in both pools"
+            f"{len(trusted)} of {len(rows)} measures say more of the gap than the hyperparameters do in both pools"
             f"{': ' + ', '.join(trusted) if trusted else ''}; on CIFAR-10 alone {found_first} do."
         ),
     )  # fmt: skip

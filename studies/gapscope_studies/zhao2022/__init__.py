@@ -22,7 +22,7 @@ STUDY = Study(
     reference="Y. Zhao, H. Zhang, X. Hu, 2022.",
     parts=(
         Part("fig1", "Fig. 1: turning points and areas", figures.figure_1,
-             "Where a network generalises, n0 is small, n0r and the area kappa are large."),
+             "Where a network generalizes, n0 is small, n0r and the area kappa are large."),
         Part("fig2", "Fig. 2: partially corrupted labels", figures.figure_2,
              "With the fraction of corrupted labels n0 and zeta rise, n0r and kappa fall."),
         Part("fig3ab", "Fig. 3(A, B): zeta, kappa and the gap", figures.figure_3ab,
@@ -49,7 +49,7 @@ STUDY = Study(
         Part("worth", "What an estimate is worth within a pool", pools.estimation_error,
              "Not in the paper: errors on networks that were left out, beside plain baselines.", ours=True),
         Part("transfer", "What an estimate is worth on another pool", pools.transfer,
-             "The coefficients carry over to other networks (the paper fits each architecture anew)."),
+             "The coefficients carry over to other networks (the paper fits each architecture again)."),
     ),
     untested=(
         cannot_run("Figs. 1 to 3", "the same of VGG-16 on all of CIFAR-100", "20 of its classes are here, and no GPU"),

@@ -162,7 +162,7 @@ def by_corruption(table: Table, x: str, y: str) -> dict[str, tuple[Any, Any]]:
 
 
 def scatters(table: Table, pairs: Sequence[tuple[str, str]]) -> Figure:
-    """One panel a pair of columns, a colour a noise level; hollow points have batch normalisation."""
+    """One panel a pair of columns, a colour a noise level; hollow points have batch normalization."""
     figure, axes = panels(len(pairs), height=3.0)
     hollow = {f"{level:.0%} corrupted": group["batch_norm"].to_list() for level, group in table.groupby("corruption")}
     for axis, (x, y) in zip(axes, pairs, strict=True):

@@ -46,8 +46,8 @@ Sparsities = Mapping[float, UnitSparsity]
 SHOWN = ["corruption", "batch_norm", "train_accuracy", "test_accuracy", "gap", ZETA, KAPPA]
 # quantity -> the paper's way with corruption
 TRENDS = {"n0/M": 1, "n0r/M": -1, "zeta": 1, "kappa": -1}
-# ... and where a network generalises
-GENERALISING = {"n0/M": -1, "n0r/M": 1, "kappa": 1}
+# ... and where a network generalizes
+GENERALIZING = {"n0/M": -1, "n0r/M": 1, "kappa": 1}
 PAPER = {
     "data": "CIFAR-100, 50,000 training and 10,000 test images",
     "network": "VGG-16, 512 units in its last convolution",
@@ -81,7 +81,7 @@ def repeated_sparsities(setting: RunSettings) -> tuple[list[RunSpec], list[Spars
 
 
 def _quantities(item: UnitSparsity) -> dict[str, list[float]]:
-    """What the paper reads off the curves, one number a class."""
+    """What the paper reads off the curves, one number per class."""
     units = item.n_units
     return {
         "n0/M": (item.turning_points.double() / units).tolist(),
@@ -140,7 +140,7 @@ def _advantage(good: UnitSparsity, poor: UnitSparsity) -> dict[str, numpy.ndarra
          for name, values in _quantities(item).items()}
         for item in (good, poor)
     )  # fmt: skip
-    return {name: sign * (here[name] - there[name]) for name, sign in GENERALISING.items()}
+    return {name: sign * (here[name] - there[name]) for name, sign in GENERALIZING.items()}
 
 
 def _learnt(records: Sequence[Record], source: Sparsities) -> tuple[ComparisonArm, ...]:
@@ -154,17 +154,17 @@ def _learnt(records: Sequence[Record], source: Sparsities) -> tuple[ComparisonAr
 
 
 def figure_1(setting: RunSettings) -> Outcome:
-    """Both curves, turning points and areas of a network that generalises well and of one that cannot."""
+    """Both curves, turning points and areas of a network that generalizes well and of one that cannot."""
     specs, repeats, records = repeated_sparsities(setting)
     first = repeats[0]
     low, high = min(first), max(first)
     found = [_advantage(each[low], each[high]) for each in repeats if low in each and high in each]
     both = _learnt(records, {level: first[level] for level in (low, high)})
     claims = [
-        claim("Fig. 1", f"{name} is {'larger' if sign > 0 else 'smaller'} where a network generalises",
+        claim("Fig. 1", f"{name} is {'larger' if sign > 0 else 'smaller'} where a network generalizes",
               f"{name} with {'clean minus with random' if sign > 0 else 'random minus with clean'} labels",
               [float(each[name].mean()) for each in found], unit="pairs of networks", above=0.0, compared=both)
-        for name, sign in GENERALISING.items()
+        for name, sign in GENERALIZING.items()
     ]  # fmt: skip
     numbers = {
         "shares": {name: float(numpy.mean(less > 0)) for name, less in found[0].items()},
@@ -336,7 +336,7 @@ def other_architecture(
     _, squares = sum_of_squares(sparsity_model(), table)
     _, spread = sum_of_squares(mean_gap(), table)
     splits = repeated_splits(sparsity_model(), table, setting.read(__file__)["splits"])
-    # networks of one seed share initial weights and the draw of their recipe
+    # networks of one seed share initial weights and the draw of their training configuration
     independent: Any = units or {"cluster": "seed", "unit": "seeds"}
     claims = [
         *sign_claims(source, table, chance, **independent),

@@ -22,10 +22,10 @@ from gapscope_studies.kit.images import image_folder
 from gapscope_studies.kit.pool import trained, weights_of
 from gapscope_studies.kit.study import RunSettings, Table
 
-# the recipe whose networks differ in corruption alone (Figs. 1, 2, 5A and 6A); the first value of the other settings
+# the training configuration whose networks differ in corruption alone (Figs. 1, 2, 5A and 6A); the first value of the other settings
 PLAIN: dict[str, Any] = {"dropout": 0.0, "batch_norm": False, "l2": 0.0, "augmented": False}
 DECAY = [{"name": "weight", "options": {"strength": 2.5e-4}}]
-# appendix D: A is the recipe of Simonyan and Zisserman 2015; D has its dropout before the first fully connected layer
+# appendix D: A is the training configuration of Simonyan and Zisserman 2015; D has its dropout before the first fully connected layer
 # alone in the paper, here before all
 MODELS: dict[str, tuple[float, dict[str, Any]]] = {
     "A": (0.5, {"momentum": 0.9, "penalties": DECAY, "augmentation": "flip_shift_rotate"}),
@@ -40,7 +40,7 @@ MODELS: dict[str, tuple[float, dict[str, Any]]] = {
 
 
 def stratified(recipes: Sequence[dict[str, Any]], n: int, balanced: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """Draw n different recipes, as many as possible from every combination of the `balanced` settings.
+    """Draw n different training configurations, as many as possible from every combination of the `balanced` settings.
 
     >>> drawn = stratified([{"a": a, "b": b} for a in (0, 1) for b in range(9)], 4, ["a"], 0)
     >>> sorted(recipe["a"] for recipe in drawn)
@@ -55,7 +55,7 @@ def stratified(recipes: Sequence[dict[str, Any]], n: int, balanced: Sequence[str
 
 
 def _changes(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a recipe. Keras adds l2 times the sum of squares, biases included, which is our penalty."""
+    """Settings of a training configuration. Keras adds l2 times the sum of squares, biases included, which is our penalty."""
     penalties = [{"name": "weight", "options": {"strength": recipe["l2"]}}] if recipe["l2"] else []
     changes = {f"network.options.{name}": recipe[name] for name in ("batch_norm", "dropout") if name in recipe}
     changes |= {f"training.{name}": recipe[name] for name in ("momentum", "learning_rate", "batch_size")}
@@ -69,9 +69,9 @@ def _changes(recipe: Mapping[str, Any]) -> dict[str, Any]:
 def paper_grid(setting: RunSettings, pool: str) -> list[RunSpec]:
     """Networks of Figs. 1 to 3 ("vgg"), 5 ("mobilenet") or 6 ("resnet34").
 
-    At every fraction of corrupted labels the plain recipe, and a draw of the others that balances normalisation and
-    augmentation. A network of the grid may have `changes` of the base, `axes` of its own, and images of its own for
-    every network (`own_images`), else all have the same.
+    At every fraction of corrupted labels the plain training configuration, and a draw of the others that balances
+    normalization and augmentation. A network of the grid may have `changes` of the base, `axes` of its own, and images
+    of its own for every network (`own_images`), else all have the same.
     """
     content = setting.read(__file__)
     network, fractions = content["grid"]["networks"][pool], content["fractions"]
@@ -154,7 +154,7 @@ def first_pool(setting: RunSettings) -> tuple[str, list[RunSpec]]:
 
 
 def models(setting: RunSettings) -> dict[str, RunSpec]:
-    """Models A to E of Table 1, each with less regularisation than the one before."""
+    """Models A to E of Table 1, each with less regularization than the one before."""
     content = setting.read(__file__)["photographs"]
     base = RunSpec.from_dict(content["base"])
     return {
@@ -230,7 +230,7 @@ def networks(setting: RunSettings, pool: str, specs: Sequence[RunSpec], *, layer
     """One row a finished network, indexed by id: settings, scores, gap and readings of `records_to_pandas`, and more.
 
     `pool`, `corruption`, `batch_norm`, `fitted` (training accuracy at least 0.97, the paper's condition), `family`
-    (architecture and normalisation), and, where `layer_samples` is not 0, zeta and kappa of further layers.
+    (architecture and normalization), and, where `layer_samples` is not 0, zeta and kappa of further layers.
     """
     import pandas
 

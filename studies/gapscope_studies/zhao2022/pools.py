@@ -53,7 +53,7 @@ SUBSETS: dict[str, Callable[[Table], Any]] = {
 }
 CENTRED = {
     "fitted, from the mean of their family": "family",
-    "fitted, from the mean of their recipe": "recipe",
+    "fitted, from the mean of their training configuration": "recipe",
 }
 LEAST = 5
 DEPTHS = ("first third", "second third", "last convolution", "fully connected")
@@ -69,7 +69,7 @@ OWN = {"data": "not in the paper"}
 
 
 def _prepared(table: Table) -> Table:
-    """With logarithms of wide readings and `recipe` (everything but data and seed)."""
+    """With logarithms of wide readings and `training configuration` (everything but data and seed)."""
     logs = {f"log {name}": numpy.log(table[name]) for name in ("ntk_trace", "output_sensitivity")}
     settings = [name for name in table.columns if str(name).startswith(("network.", "training."))]
     recipe = [" ".join(map(str, row)) for row in table[settings].to_numpy(dtype=object)]
@@ -96,7 +96,7 @@ def _joined(specs: Mapping[str, Sequence[RunSpec]]) -> list[RunSpec]:
 
 
 def subsets(table: Table) -> dict[str, Table]:
-    """Subsets of a pool with at least five networks, among them those centred within family or recipe."""
+    """Subsets of a pool with at least five networks, among them those centred within family or training configuration."""
     found = {name: table[choose(table)] for name, choose in SUBSETS.items()}
     fitted = table[table["fitted"]]
     for name, group in CENTRED.items():
@@ -117,7 +117,7 @@ def _rows(pool: str, table: Table) -> list[dict[str, Any]]:
 
 
 def conditions(setting: RunSettings) -> Outcome:
-    """Correlation of zeta, kappa and their rivals with the gap in subsets of several pools."""
+    """Correlation of zeta, kappa and their baselines with the gap in subsets of several pools."""
     import pandas
 
     specs = pool_specs(setting, dense=True)
@@ -247,7 +247,7 @@ def select_on_other_pools(errors: Mapping[str, Mapping[str, numpy.ndarray]], poo
 
 
 def _coverage(pools: Mapping[str, Table]) -> Table:
-    """Share of left-out networks whose gap lies in their interval."""
+    """Fraction of left-out networks whose gap lies in their interval."""
     import pandas
 
     rows = []

@@ -1,4 +1,4 @@
-"""Advice on batch norm, on layers whose regularisation is known in closed form, and on a small network."""
+"""Advice on batch norm, on layers whose regularization is known in closed form, and on a small network."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def variance(batch_size: int) -> float:
     return (N - batch_size) / (batch_size * (N - 1))
 
 
-def test_the_regularisation_follows_the_one_over_m_law(advice: BatchNormAdvice) -> None:
+def test_the_regularization_follows_the_one_over_m_law(advice: BatchNormAdvice) -> None:
     total = advice.total
     assert total.gamma_squared == 1 and total.zeta == pytest.approx(variance(20), rel=1e-6)
     for excess, size in ((total.excess, 20), (total.new_excess, 100)):
@@ -75,14 +75,14 @@ def test_the_advice_does_what_it_says(advice: BatchNormAdvice, signs: Data) -> N
     assert penalty(one_layer(), u, y).item() == pytest.approx(float(advice.missing), rel=0.01)
 
 
-def test_gammas_of_zero_regularise_nothing(signs: Data) -> None:
+def test_gammas_of_zero_regularize_nothing(signs: Data) -> None:
     advice = gapscope.advise_batch_norm(one_layer(gamma=0.0), signs, batch_size=20, new_batch_size=100)
     assert advice.total.excess == advice.total.decay == advice.missing == 0
     assert advice.dropout is None and advice.decay_strength is None and not advice.loses_regularization
     assert "nothing is to be restored" in advice.sentences[1] and len(advice.sentences) == 2
 
 
-def test_smaller_batches_regularise_more_and_nothing_takes_it_away(signs: Data) -> None:
+def test_smaller_batches_regularize_more_and_nothing_takes_it_away(signs: Data) -> None:
     advice = gapscope.advise_batch_norm(one_layer(), signs, batch_size=100, new_batch_size=20)
     assert advice.missing < 0 and advice.ghost_size is None and advice.dropout is None
     assert "would grow by 0.04" in advice.sentences[1] and "population norm" in advice.sentences[2]
@@ -127,7 +127,7 @@ def test_refuses_what_cannot_be_used(options: dict[str, object], message: str, s
 
 
 def test_refuses_a_network_without_batch_norm(signs: Data) -> None:
-    with pytest.raises(NotMeasurable, match="normalisation layers"):
+    with pytest.raises(NotMeasurable, match="normalization layers"):
         gapscope.advise_batch_norm(nn.Linear(1, 1).double(), signs, batch_size=20)
     with pytest.raises(GapscopeError, match="data must hold targets"):
         gapscope.advise_batch_norm(one_layer(), signs[0], batch_size=20)

@@ -22,7 +22,7 @@ def layer(name: str, excess: float, new: float = 0.0) -> LayerRegularization:
 
 @pytest.fixture
 def advice() -> BatchNormAdvice:
-    """Half of a regularisation of 0.1 is missing, and everything about it is known well."""
+    """Half of a regularization of 0.1 is missing, and everything about it is known well."""
     return BatchNormAdvice(
         batch_size=32, new_batch_size=64, samples=10_000, loss=1.0, running_loss=1.0,
         layers=(layer("first", 0.08, 0.04), layer("last", 0.02, 0.01)), total=layer("all layers", 0.1, 0.05),
@@ -36,7 +36,7 @@ def test_what_is_there_what_is_lost_and_what_restores_it(advice: BatchNormAdvice
     assert present.endswith(
         "to the training loss of 1 (10.0%); the largest part is that of first (80% of the layers' sum)."
     )
-    assert change == "Batches of 64 would add 0.05 ± 0.001: 50% of the regularisation would be lost."
+    assert change == "Batches of 64 would add 0.05 ± 0.001: 50% of the regularization would be lost."
     assert "replace(network, 'ghost', ghost_size=32)" in ghost
     assert dropout == "A dropout rate of 0.1 ± 0.01 before head adds as much to the loss."
     assert "GammaDecayPenalty(1.1, batch_size=32, batch_norm_size=64)" in decay

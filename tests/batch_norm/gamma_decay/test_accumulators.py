@@ -13,7 +13,7 @@ N, C, POSITIONS = 400, 3, 4
 
 @pytest.fixture(scope="module")
 def u() -> Tensor:
-    """Inputs normalised over samples and positions, skewed and correlated between channels."""
+    """Inputs normalized over samples and positions, skewed and correlated between channels."""
     generator = torch.Generator().manual_seed(0)
     h = torch.randn(N, C, POSITIONS, generator=generator, dtype=torch.float64).exp()
     h = h + h[:, :1] + torch.rand(N, C, 1, generator=generator, dtype=torch.float64)

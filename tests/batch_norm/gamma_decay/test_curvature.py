@@ -11,7 +11,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.batch_norm.gamma_decay.curvature import (
     derivatives_along,
     hessian_diagonals,
-    normalised_input,
+    normalized_input,
     output_gradient,
     output_hessian_factor,
     tapped_forward,
@@ -44,7 +44,7 @@ def test_factor_of_the_hessian_by_outputs(loss: Loss, labels: bool) -> None:
 
 def test_losses_are_checked() -> None:
     outputs, targets = torch.randn(4, 2), torch.randn(4, 2)
-    with pytest.raises(InvalidInput, match=r"one number a sample, shape \[4\]; got \[\]"):
+    with pytest.raises(InvalidInput, match=r"one number per sample, shape \[4\]; got \[\]"):
         output_gradient(lambda o, t: (o - t).square().mean(), outputs, targets)
     with pytest.raises(InvalidInput, match="needs a loss convex in the outputs"):
         output_hessian_factor(lambda o, t: o.cos().sum(1), torch.zeros(4, 2), targets)
@@ -109,9 +109,9 @@ def test_random_signs_are_unbiased() -> None:
     torch.testing.assert_close(mean, exact)
 
 
-def test_normalised_input() -> None:
+def test_normalized_input() -> None:
     layer = nn.BatchNorm1d(2, eps=0.0).double()
     assert layer.running_mean is not None and layer.running_var is not None
     layer.running_mean.fill_(1.0)
     layer.running_var.fill_(4.0)
-    assert normalised_input(layer, torch.tensor([[3.0, 5.0]], dtype=torch.float64)).tolist() == [[[1.0], [2.0]]]
+    assert normalized_input(layer, torch.tensor([[3.0, 5.0]], dtype=torch.float64)).tolist() == [[[1.0], [2.0]]]

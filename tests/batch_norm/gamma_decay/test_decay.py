@@ -29,7 +29,7 @@ def network() -> Any:
     return network
 
 
-def normalised(network: Any, name: str) -> Tensor:
+def normalized(network: Any, name: str) -> Tensor:
     """u [n, C, positions] of one layer."""
     kept = []
     with torch.no_grad():
@@ -60,7 +60,7 @@ def per_sample_derivatives(network: Any, name: str) -> tuple[Tensor, Tensor]:
 
 def dense(network: Any, name: str) -> dict[str, Tensor]:
     """Everything about one layer by its definition, over batches of one sample with replacement (M = 1, f = 1)."""
-    u = normalised(network, name)
+    u = normalized(network, name)
     jacobian, gradient = per_sample_derivatives(network, name)
     p = network(images(N).inputs).softmax(1).detach()
     by_outputs = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]

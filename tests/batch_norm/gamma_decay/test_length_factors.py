@@ -1,4 +1,4 @@
-"""Euclidean against empirical length of the weights before a normalisation."""
+"""Euclidean against empirical length of the weights before a normalization."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class _IntegratedSoftplus(torch.autograd.Function):
         return gradients[0] * F.softplus(ctx.saved_tensors[0])
 
 
-# Generalised linear models l = A(h) - y h: (A, A')
+# Generalized linear models l = A(h) - y h: (A, A')
 MODELS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "logistic": (F.softplus, torch.sigmoid),
     "softplus": (_IntegratedSoftplus.apply, F.softplus),

@@ -1,4 +1,4 @@
-"""What every normalisation layer must do: shapes, modes, statistics, dtypes, compilation, gradients, odd batches."""
+"""What every normalization layer must do: shapes, modes, statistics, dtypes, compilation, gradients, odd batches."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_wrong_shapes_are_refused(kind: str) -> None:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "population detached"])
 def test_a_single_value_a_channel_is_refused_in_training(kind: str) -> None:
     layer = made(kind, 1)
-    with pytest.raises(InvalidInput, match="at least 2 values a channel"):
+    with pytest.raises(InvalidInput, match="at least 2 values per channel"):
         layer(inputs(1, 3))
     assert layer.eval()(inputs(1, 3)).isfinite().all()
 

@@ -16,7 +16,7 @@ from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d, GhostBatchNorm2d,
 
 @settings(deadline=None, max_examples=25)
 @given(n=st.integers(2, 23), ghost_size=st.integers(2, 9), channels=st.integers(1, 4), side=st.integers(1, 3))
-def test_every_part_is_batch_normalised_by_itself(n: int, ghost_size: int, channels: int, side: int) -> None:
+def test_every_part_is_batch_normalized_by_itself(n: int, ghost_size: int, channels: int, side: int) -> None:
     h = torch.randn(n, channels, side, side, dtype=torch.float64)
     layer: Any = GhostBatchNorm2d(channels, ghost_size, momentum=1.0).double()
     nn.init.uniform_(layer.weight)
@@ -50,7 +50,7 @@ def test_one_part_is_batch_norm_itself() -> None:
 
 
 def test_parts_of_one_value_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="at least 2 values a channel"):
+    with pytest.raises(InvalidInput, match="at least 2 values per channel"):
         GhostBatchNorm1d(3, ghost_size=1)(torch.randn(8, 3))
     assert GhostBatchNorm2d(3, ghost_size=1)(torch.randn(8, 3, 2, 2)).isfinite().all()
 
@@ -84,8 +84,8 @@ def test_gradients_in_every_memory_format(
     for part in members:
         values = h[part]
         centred = values - values.mean((0, 2, 3), keepdim=True)
-        normalised = centred / (centred.square().mean((0, 2, 3), keepdim=True) + layer.eps).sqrt()
-        y[part] = normalised * layer.weight[:, None, None] + layer.bias[:, None, None]
+        normalized = centred / (centred.square().mean((0, 2, 3), keepdim=True) + layer.eps).sqrt()
+        y[part] = normalized * layer.weight[:, None, None] + layer.bias[:, None, None]
     expected = torch.autograd.grad(y, [h, layer.weight, layer.bias], g)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)

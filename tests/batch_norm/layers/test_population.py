@@ -1,4 +1,4 @@
-"""Population norm: value of evaluation, gradient of batch renormalisation."""
+"""Population norm: value of evaluation, gradient of batch renormalization."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_same_value_as_batch_norm_in_evaluation(h: Tensor) -> None:
 
 
 @pytest.mark.parametrize("affine", [True, False])
-def test_gradient_is_that_of_batch_renormalisation(h: Tensor, affine: bool) -> None:
+def test_gradient_is_that_of_batch_renormalization(h: Tensor, affine: bool) -> None:
     layer: Any = PopulationNorm2d(4, affine=affine).double()
     if affine:
         filled(layer)
@@ -54,8 +54,8 @@ def test_gradient_is_that_of_batch_renormalisation(h: Tensor, affine: bool) -> N
     spread = (h.var((0, 2, 3), unbiased=False) + layer.eps).sqrt()
     population = (layer.running_var + layer.eps).sqrt()
     r, d = (spread / population).detach(), ((h.mean((0, 2, 3)) - layer.running_mean) / population).detach()
-    normalised = (h - h.mean((0, 2, 3))[:, None, None]) / spread[:, None, None]
-    y = normalised * r[:, None, None] + d[:, None, None]
+    normalized = (h - h.mean((0, 2, 3))[:, None, None]) / spread[:, None, None]
+    y = normalized * r[:, None, None] + d[:, None, None]
     if gamma is not None and beta is not None:
         y = y * gamma[:, None, None] + beta[:, None, None]
     torch.testing.assert_close(layer(h), y)

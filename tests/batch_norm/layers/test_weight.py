@@ -1,4 +1,4 @@
-"""Weight normalisation: same function at first, lengths and biases from data."""
+"""Weight normalization: same function at first, lengths and biases from data."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def test_the_function_is_kept_and_the_length_is_free() -> None:
     network: Any = warmed_up(Residual().double())
     x = images(5).inputs
     before = network(x)
-    normalised = weight_normalize(network)
-    torch.testing.assert_close(normalised(x), before)
+    normalized = weight_normalize(network)
+    torch.testing.assert_close(normalized(x), before)
     layer = network.fc
     g, v = layer.parametrizations.weight.original0, layer.parametrizations.weight.original1
     torch.testing.assert_close(layer.weight, g * v / v.norm(dim=1, keepdim=True))
@@ -44,7 +44,7 @@ def test_errors() -> None:
         initialize_from_data(nn.Linear(2, 2), torch.zeros(3, 2))
 
 
-def test_initialisation_from_data_standardises_every_layer() -> None:
+def test_initialization_from_data_standardizes_every_layer() -> None:
     network: Any = nn.Sequential(
         nn.Conv2d(2, 4, 3), nn.Tanh(), nn.Conv2d(4, 5, 3), nn.Flatten(), nn.Linear(20, 6), nn.Linear(6, 2, bias=False)
     )
@@ -62,7 +62,7 @@ def test_initialisation_from_data_standardises_every_layer() -> None:
     torch.testing.assert_close(x.std(0, unbiased=False), torch.ones(2, dtype=torch.float64))
 
 
-def test_initialisation_along_the_last_dimension_of_sequences() -> None:
+def test_initialization_along_the_last_dimension_of_sequences() -> None:
     layer = weight_normalize(nn.Linear(3, 2).double())
     x = torch.randn(8, 5, 3, dtype=torch.float64)
     initialize_from_data(layer, x)

@@ -1,4 +1,4 @@
-"""Fisher-Rao norm: dense gradients of single samples, and the closed form of homogeneous networks."""
+"""Fisher-Rao norm: dense gradients of individual samples, and the closed form of homogeneous networks."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def fed(values: list[float], **settings: Any) -> Followed:
 @pytest.mark.parametrize(
     ("settings", "raised", "peak"),
     [
-        ({}, 4, 7),  # an alarm is never taken back, and its guess goes on
+        ({}, 4, 7),  # an alarm is never taken back, and its guess continues
         ({"fall": 0.15}, 4, 7),
         ({"fall": 0.25}, 6, 7),
         ({"patience": 2}, 5, 7),

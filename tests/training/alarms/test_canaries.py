@@ -103,7 +103,7 @@ def test_a_training_restores_the_labels_it_reads_when_the_alarm_is_raised(tmp_pa
     assert monitor.alarm is not None and monitor.alarm.raised_at is not None
     assert torch.equal(canaries.labels, y)
     accuracy = float((network(x).argmax(1) == y).double().mean())
-    assert accuracy > 0.97  # a network that goes on with 24 false labels fits those
+    assert accuracy > 0.97  # a network that continues with 24 false labels fits those
     trained(monitor.alarm.raised_at + 1, tmp_path)
     resumed, again, restored = trained(14, tmp_path)
     assert torch.equal(restored.labels, y) and again.rows == monitor.rows

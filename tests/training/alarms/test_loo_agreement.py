@@ -1,4 +1,4 @@
-"""Agreement with left-out predictions by hand, and as a network learns and memorises."""
+"""Agreement with left-out predictions by hand, and as a network learns and memorizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a network's batch norm regularises, what another batch size would change, and what would restore it."""
+"""How much a network's batch norm regularizes, what another batch size would change, and what would restore it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _gamma_squared(network: nn.Module) -> dict[str, float]:
 def _regularizations(
     rows: BatchNormExcess, gamma_squared: dict[str, float], batch_size: int, new_batch_size: int | None
 ) -> list[LayerRegularization]:
-    """One entry a layer, the last one for all of them at once."""
+    """One entry per layer, the last one for all of them at once."""
     new = {row.layer: row.measured for row in rows if row.batch_size == new_batch_size}
     return [
         LayerRegularization(
@@ -88,9 +88,9 @@ def advise_batch_norm(
     chunk_size: int | None = None,
     seed: int = 0,
 ) -> BatchNormAdvice:
-    r"""Say how much a network's batch norm regularises, what a new batch size changes, and what would restore it.
+    r"""Say how much a network's batch norm regularizes, what a new batch size changes, and what would restore it.
 
-    All of it is estimated from the network as it stands and its training data. The regularisation of a layer is the
+    All of it is estimated from the network as it stands and its training data. The regularization of a layer is the
     expected training loss with batch statistics there minus that with population statistics (`batch_norm_excess`),
     beside its first-order form $\sum_i\zeta_i\gamma_i^2$ (Luo et al. 2019, eq. 3). What is missing at the new batch
     size is restored by ghost batches of the old size (the same noise), by a dropout rate that adds the same loss to
@@ -101,15 +101,15 @@ def advise_batch_norm(
     the data for each batch size, 12 * draws for the dropout rate, 2 (1 + outputs) backward.
 
     Args:
-        network: A network with batch normalisation; left as it is.
+        network: A network with batch normalization; left as it is.
         data: Its whole training data with targets: (x, y), Samples, a Dataset or a DataLoader. Batches are drawn
             from them without replacement, as in training.
-        batch_size: M, the batch size whose regularisation is wanted, usually that of training.
+        batch_size: M, the batch size whose regularization is wanted, usually that of training.
         new_batch_size: The batch size to change to; None for doing without batch statistics.
         dropout_before: Names of layers whose inputs are dropped; None for the last linear or convolutional one.
         passes: How often all samples are dealt into batches.
         draws: Dropout masks a sample.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
         seed: Seed of batches and masks.
 
     Returns:
@@ -117,7 +117,7 @@ def advise_batch_norm(
 
     Raises:
         InvalidInput: A batch size does not fit the data, or the data have no targets.
-        NotMeasurable: The network has no batch normalisation.
+        NotMeasurable: The network has no batch normalization.
 
     >>> layer = nn.Sequential(nn.BatchNorm1d(1, dtype=torch.float64), nn.Linear(1, 1, dtype=torch.float64))
     >>> u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).repeat(200, 1)

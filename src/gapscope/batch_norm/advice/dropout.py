@@ -47,7 +47,7 @@ def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
 class DropoutLoss:
     r"""Expected loss under dropout before some layers, minus the loss without, in evaluation mode.
 
-    $\frac1n \sum_j E_m[\ell_j(m)] - \ell_j$, with masks m drawn `draws` times a sample. Inputs of each layer are set
+    $\frac1n \sum_j E_m[\ell_j(m)] - \ell_j$, with masks m drawn `draws` times per sample. Inputs of each layer are set
     to 0 with probability `rate` and divided by 1 - rate, one by one, as `torch.nn.Dropout` does. The same random
     numbers serve every rate, so that the excess is smooth in it. Unbiased; the standard error is over samples.
     Cost: `draws` forward passes a rate.
@@ -58,7 +58,7 @@ class DropoutLoss:
         layers: Names of the layers whose inputs are dropped.
         draws: Masks a sample.
         seed: Seed of the masks.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Raises:
         InvalidInput: A layer's name is unknown, or there are no targets.

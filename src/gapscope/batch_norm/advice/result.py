@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas
 
 _FROZEN = (
-    "these numbers are of the weights as they are; trained anew, gammas and curvature change. The batch size also "
+    "these numbers are of the weights as they are; retrained, gammas and curvature change. The batch size also "
     "changes the noise of the gradient and the number of steps, which nothing here restores."
 )
 
@@ -53,14 +53,14 @@ class BatchNormAdvice(Result):
     """What `advise_batch_norm` found; printing it gives the table, the advice and when not to trust it.
 
     Attributes:
-        batch_size: M, whose regularisation is wanted.
+        batch_size: M, whose regularization is wanted.
         new_batch_size: The batch size in question; None for no batch statistics at all.
         samples: Number of samples it was estimated from.
         loss: Mean loss with population statistics.
         running_loss: Mean loss with the network's own running statistics.
         layers: The layers, in forward order.
         total: All layers at once.
-        missing: Regularisation at M minus that at the new batch size, in units of the loss; negative for smaller
+        missing: Regularization at M minus that at the new batch size, in units of the loss; negative for smaller
             batches.
         ghost_size: Size of ghost batches that restores it; None where the new batches are smaller, or none.
         dropout: Dropout rate that adds the missing amount; None where nothing is missing or no rate up to 0.9 does.
@@ -84,12 +84,12 @@ class BatchNormAdvice(Result):
 
     @property
     def loses_regularization(self) -> bool:
-        """Whether the new batch size regularises less, by more than two standard errors."""
+        """Whether the new batch size regularizes less, by more than two standard errors."""
         return is_significantly_positive(self.missing)
 
     @property
     def gains_regularization(self) -> bool:
-        """Whether the new batch size regularises more, by more than two standard errors."""
+        """Whether the new batch size regularizes more, by more than two standard errors."""
         return is_significantly_positive(Estimate(-self.missing, self.missing.standard_error))
 
     @property
@@ -103,7 +103,7 @@ class BatchNormAdvice(Result):
         return _caveats(self)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a layer, the last one for all of them at once."""
+        """One row per layer, the last one for all of them at once."""
         import pandas
 
         rows = [*self.layers, self.total] if len(self.layers) > 1 else [self.total]
@@ -124,7 +124,7 @@ class BatchNormAdvice(Result):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """Everything as JSON-serializable values, for JSON."""
         names = ("batch_size", "new_batch_size", "samples", "loss", "running_loss", "ghost_size", "dropout_before")
         return {
             **{name: getattr(self, name) for name in names},
@@ -169,8 +169,8 @@ def _change(advice: BatchNormAdvice) -> str:
         )
     if advice.gains_regularization:
         growth = Estimate(-advice.missing, advice.missing.standard_error)
-        return f"{where}: the regularisation would grow by {_value(growth)}."
-    share = f": {advice.missing / total:.0%} of the regularisation would be lost" if advice.new_batch_size else ""
+        return f"{where}: the regularization would grow by {_value(growth)}."
+    share = f": {advice.missing / total:.0%} of the regularization would be lost" if advice.new_batch_size else ""
     return f"{where}{share}."
 
 
@@ -204,7 +204,7 @@ def _sentences(advice: BatchNormAdvice) -> tuple[str, ...]:
     elif advice.gains_regularization:
         lines.append(
             "Neither ghost batches nor dropout take noise away; population norm with GammaDecayPenalty("
-            f"batch_size={advice.batch_size}) keeps the regularisation of batches of {advice.batch_size}."
+            f"batch_size={advice.batch_size}) keeps the regularization of batches of {advice.batch_size}."
         )
     return tuple(lines)
 

@@ -75,7 +75,7 @@ class LayerAccumulator:
     def add(
         self, u: Float[Tensor, "n c positions"], by_gamma: Float[Tensor, "n c"], by_beta: Float[Tensor, "n c"]
     ) -> None:
-        """Take in normalised inputs, and the derivatives of each sample's loss by gamma and beta."""
+        """Take in normalized inputs, and the derivatives of each sample's loss by gamma and beta."""
         noise = torch.cat([u.square().mean(2), u.mean(2)], 1).double()  # (n, 2C): q_j, a_j
         gradient = torch.cat([by_gamma, by_beta], 1).double()
         self.n += len(u)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples, slices
-from gapscope.batch_norm.gamma_decay.curvature import normalised_input
+from gapscope.batch_norm.gamma_decay.curvature import normalized_input
 from gapscope.batch_norm.gamma_decay.measured_excess import random_batches
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
@@ -90,7 +90,7 @@ class BatchStatistics(RowResult[StatisticsRow]):
     """The rows of `batch_statistics`, with a table."""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a layer, batch size and quantity; means over channels."""
+        """One row per layer, batch size and quantity; means over channels."""
         import pandas
 
         rows = [
@@ -125,7 +125,7 @@ def _populations(
     moments = {name: ChannelMoments(order=4) for name in layers}
 
     def take_in(name: str, layer: Any, inputs: tuple[Tensor, ...]) -> None:
-        u = normalised_input(layer, inputs[0]).double()
+        u = normalized_input(layer, inputs[0]).double()
         means[name].append(u.mean(2).cpu())
         squares[name].append(u.square().mean(2).cpu())
         moments[name].update(u.cpu())
@@ -207,7 +207,7 @@ def batch_statistics(
         batch_sizes: Batch sizes M, each at least 2 and below the number of samples.
         layers: Names of layers; None for all.
         passes: How often all samples are dealt into batches.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
         generator: Source of the batches; None for the same draws at every call.
 
     Returns:

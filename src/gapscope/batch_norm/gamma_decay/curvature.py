@@ -1,4 +1,4 @@
-r"""Curvature of the loss along gamma and beta of normalisation layers, sample by sample, streamed.
+r"""Curvature of the loss along gamma and beta of normalization layers, sample by sample, streamed.
 
 Batch statistics reach the loss as $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, the same at all positions of
 a sample; what a noise of given covariance costs is therefore decided by
@@ -33,7 +33,7 @@ def _checked_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     losses = loss(outputs, targets)
     if losses.shape != (len(outputs),):
         raise InvalidInput(
-            f"loss must return one number a sample, shape [{len(outputs)}]; got {list(losses.shape)}. "
+            f"loss must return one number per sample, shape [{len(outputs)}]; got {list(losses.shape)}. "
             "Use reduction='none' and, for several outputs, a mean over them."
         )
     return losses
@@ -78,23 +78,23 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
 
 @dataclass(frozen=True)
 class Tap:
-    """One normalisation layer in one forward pass.
+    """One normalization layer in one forward pass.
 
     Attributes:
-        normalised: u = (h - mu) / sigma, [n, C, positions], before gamma and beta, without gradient.
+        normalized: u = (h - mu) / sigma, [n, C, positions], before gamma and beta, without gradient.
         output: gamma u + beta, in the graph.
     """
 
-    normalised: Tensor
+    normalized: Tensor
     output: Tensor
 
     def derivatives(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Derivatives by gamma and beta, sample by sample [n, C], from the gradient by the output."""
         g = gradient.flatten(2) if gradient.ndim > 2 else gradient[..., None]
-        return (g * self.normalised).sum(2), g.sum(2)
+        return (g * self.normalized).sum(2), g.sum(2)
 
 
-def normalised_input(layer: Any, h: Tensor) -> Tensor:
+def normalized_input(layer: Any, h: Tensor) -> Tensor:
     """(h - running_mean) / sqrt(running_var + eps) as [n, C, positions]."""
     u = (h - per_channel(layer.running_mean, h)) * per_channel((layer.running_var + layer.eps).rsqrt(), h)
     return u.flatten(2) if u.ndim > 2 else u[..., None]
@@ -105,7 +105,7 @@ def tapped_forward(network: nn.Module, layers: dict[str, Any], x: Tensor) -> tup
 
     Args:
         network: The network, in evaluation mode.
-        layers: Normalisation layers by name, all of which are called.
+        layers: Normalization layers by name, all of which are called.
         x: Inputs.
 
     Returns:
@@ -114,7 +114,7 @@ def tapped_forward(network: nn.Module, layers: dict[str, Any], x: Tensor) -> tup
     taps: dict[str, Tap] = {}
 
     def tap(name: str, layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        taps[name] = Tap(normalised_input(layer, inputs[0]).detach(), output)
+        taps[name] = Tap(normalized_input(layer, inputs[0]).detach(), output)
         return output.clone()  # the next layer may work in place
 
     x = x.clone().requires_grad_() if x.is_floating_point() else x
@@ -143,7 +143,7 @@ def hessian_diagonals(
 
     Args:
         network: The network, in evaluation mode.
-        layers: Normalisation layers by name.
+        layers: Normalization layers by name.
         x: Inputs.
         y: Targets.
         loss: The loss.
@@ -158,7 +158,7 @@ def hessian_diagonals(
         zeros = torch.zeros(2, layer.num_features, dtype=output.dtype, device=output.device)
         by_gamma, by_beta = (part.clone().requires_grad_() for part in zeros)
         shifts[name] = by_gamma, by_beta
-        u = normalised_input(layer, inputs[0]).view(output.shape)
+        u = normalized_input(layer, inputs[0]).view(output.shape)
         return output + per_channel(by_gamma, output) * u + per_channel(by_beta, output)
 
     with forward_hooks(layers, shift):

@@ -1,4 +1,4 @@
-"""Gamma decay: the regularisation that batch statistics amount to, layer by layer."""
+"""Gamma decay: the regularization that batch statistics amount to, layer by layer."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _summed(
         outputs, taps = tapped_forward(subject.network, subject.layers, x)
         score = output_gradient(subject.loss, outputs, y)
         for name, by_gamma, by_beta in derivatives_along(outputs, taps, score):
-            sums[name].add(taps[name].normalised, by_gamma, by_beta)
+            sums[name].add(taps[name].normalized, by_gamma, by_beta)
         for draw, direction in directions.at(part, outputs, y) if curvature != "hessian" else ():
             for name, by_gamma, by_beta in derivatives_along(outputs, taps, direction):
                 sums[name].add_direction(draw, by_gamma, by_beta)
@@ -146,7 +146,7 @@ def gamma_decay(
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> GammaDecay:
-    r"""Regularisation that batch norm with batches of M gives each layer: zeta_i gamma_i^2, in units of the loss.
+    r"""Regularization that batch norm with batches of M gives each layer: zeta_i gamma_i^2, in units of the loss.
 
     Batch statistics $\mu_B = \mu_P + \sigma_P a$, $\sigma_B = \sigma_P (1+s)$ move every channel's output as
     $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, the same at all positions. To order 1/M the mean loss rises
@@ -189,8 +189,8 @@ def gamma_decay(
             all directions, exact.
         noise_draws: Number of Gaussian noises (2 or more) drawn for every sample and layer, with which `predicted`
             holds all even orders and the kinks of ReLU networks (`LayerDecay.sampled`) in the place of the second order
-            by Gauss-Newton; 0 for none. Each costs three forward passes a layer and memory O(n * channels).
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+            by Gauss-Newton; 0 for none. Each costs three forward passes per layer and memory O(n * channels).
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
         generator: Source of the draws; None for the same draws at every call.
 
     Returns:

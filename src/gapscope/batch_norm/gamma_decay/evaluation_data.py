@@ -1,4 +1,4 @@
-"""What the regularisation by batch statistics is measured on."""
+"""What the regularization by batch statistics is measured on."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class EvaluationData:
 
     Attributes:
         network: The network.
-        layers: Name -> normalisation layer, in forward order.
+        layers: Name -> normalization layer, in forward order.
         samples: Inputs with targets.
         loss: Loss of each sample.
-        chunk_size: Samples a pass.
+        chunk_size: Samples per pass.
     """
 
     network: nn.Module

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class LayerDecay:
     r"""What batch statistics of one layer add to the expected loss, channel by channel, in float64.
 
-    With $a = (\mu_B-\mu_P)/\sigma_P$, $s = \sigma_B/\sigma_P - 1$ and u the normalised input:
+    With $a = (\mu_B-\mu_P)/\sigma_P$, $s = \sigma_B/\sigma_P - 1$ and u the normalized input:
 
     Attributes:
         name: Name of the layer.
@@ -179,7 +179,7 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
         return (n - batch_size) / (batch_size * (n - 1))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the totals and every layer's numbers, channel by channel, as plain values."""
+        """Return the totals and every layer's numbers, channel by channel, as JSON-serializable values."""
         return {
             "batch_size": self.batch_size,
             "n_samples": self.n_samples,
@@ -190,7 +190,7 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
         }
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a layer: batch size, mean zeta, mean gamma^2, decay, first-order part, predicted."""
+        """One row per layer: batch size, mean zeta, mean gamma^2, decay, first-order part, predicted."""
         import pandas
 
         rows = [

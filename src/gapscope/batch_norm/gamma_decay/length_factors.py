@@ -1,4 +1,4 @@
-"""The Euclidean length of a normalised layer's weights, beside the empirical one that batch norm decays."""
+"""The Euclidean length of a normalized layer's weights, beside the empirical one that batch norm decays."""
 
 from __future__ import annotations
 

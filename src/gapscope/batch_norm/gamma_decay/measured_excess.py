@@ -62,7 +62,7 @@ class BatchNormExcess(RowResult[ExcessRow]):
     """The rows of `batch_norm_excess`, with a table."""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a layer and batch size."""
+        """One row per layer and batch size."""
         import pandas
 
         rows = [
@@ -83,7 +83,7 @@ class BatchNormExcess(RowResult[ExcessRow]):
 def random_batches(
     n_samples: int, batch_size: int, passes: int, per_chunk: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Yield indices [k, batch_size] of at most `per_chunk` batches; each pass deals all samples anew."""
+    """Yield indices [k, batch_size] of at most `per_chunk` batches; each pass deals all samples again."""
     batches = n_samples // batch_size
     for _ in range(passes):
         order = torch.randperm(n_samples, generator=generator)[: batches * batch_size].view(batches, batch_size)
@@ -112,7 +112,7 @@ class _Comparison:
         outputs, taps = tapped_forward(self.subject.network, self.subject.layers, x)
         linear = {}
         for name, tap in taps.items():
-            layer, u = self.decay[name], tap.normalised.double()
+            layer, u = self.decay[name], tap.normalized.double()
             by_channel = -u.square().mean(2) / 2 * layer.gradient_gamma - u.mean(2) * layer.gradient_beta
             linear[name] = (by_channel * layer.gamma).sum(1).cpu()
         return self._losses(outputs, y), linear
@@ -176,7 +176,7 @@ def batch_norm_excess(
         noise_draws: Of the prediction, see `gamma_decay`; 0 for the second-order form, zeta gamma^2 plus the part
             linear in gamma.
         loss: Loss of each sample, as for `gamma_decay`.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
         generator: Source of the batches; None for the same draws at every call.
         **decay_options: Options of `gamma_decay` (covariance, curvature, draws, ...).
 

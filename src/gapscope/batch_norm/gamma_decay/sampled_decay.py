@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gapscope.batch_norm.gamma_decay.accumulators import SecondMoments
-from gapscope.batch_norm.gamma_decay.curvature import normalised_input
+from gapscope.batch_norm.gamma_decay.curvature import normalized_input
 from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData
 from gapscope.batch_norm.layers._statistics import per_channel
 from gapscope.inspection.hooks import forward_hooks
@@ -52,7 +52,7 @@ def _moving(statistics: Tensor) -> Callable[..., Tensor]:
 
     def add(name: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         q, a = statistics.to(output.dtype)[..., None].chunk(2, 1)
-        change = (-q / 2 * normalised_input(layer, inputs[0]) - a).view(output.shape)
+        change = (-q / 2 * normalized_input(layer, inputs[0]) - a).view(output.shape)
         return output + (change if layer.weight is None else per_channel(layer.weight, output) * change)
 
     return add

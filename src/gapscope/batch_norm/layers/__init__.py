@@ -1,1 +1,1 @@
-"""Layers that take batch normalisation apart, one idea a file."""
+"""Layers that take batch normalization apart, one idea a file."""

@@ -1,4 +1,4 @@
-"""What the normalisation layers share: affine parameters, running statistics, checks of their input."""
+"""What the normalization layers share: affine parameters, running statistics, checks of their input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DIMENSIONS = {1: (2, 3), 2: (4,), 3: (5,)}
 
 
 class ChannelNorm(nn.Module):
-    """Base of the layers that normalise every channel of [n, C, ...] by statistics over samples and positions.
+    """Base of the layers that normalize every channel of [n, C, ...] by statistics over samples and positions.
 
     A kind of layer is a subclass that says what it does with a batch; its classes for one, two and three dimensions are
     subclasses of it made with `dimensions=`, which say no more.
@@ -102,13 +102,13 @@ class ChannelNorm(nn.Module):
         )
 
     def forward(self, h: Float[Tensor, "n c *positions"]) -> Float[Tensor, "n c *positions"]:
-        """Normalise a batch.
+        """Normalize a batch.
 
         Args:
             h: Batch of pre-activations.
 
         Returns:
-            The normalised batch, in the type of `h`.
+            The normalized batch, in the type of `h`.
 
         Raises:
             InvalidInput: The shape does not fit, or statistics of a single value would be needed.
@@ -133,7 +133,7 @@ class ChannelNorm(nn.Module):
     def _check_batch(self, h: Tensor) -> None:
         if h.numel() < 2 * self.num_features:
             raise InvalidInput(
-                f"{type(self).__name__} needs at least 2 values a channel for batch statistics; got an input of shape "
+                f"{type(self).__name__} needs at least 2 values per channel for batch statistics; got an input of shape "
                 f"{list(h.shape)}. Use a larger batch (drop_last=True in the DataLoader), or eval()."
             )
 

@@ -43,7 +43,7 @@ class _WithMean(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         g, to_mean = gradients
-        # d mean / dh = 1/m, for m values a channel
+        # d mean / dh = 1/m, for m values per channel
         constant = per_channel(to_mean / ctx.n_values, g).to(g.dtype)
         # in place: batch norm's backward pass made g for this layer alone, which gave the batch to nothing else
         return (g + constant if torch.is_grad_enabled() else g.add_(constant)), None
@@ -54,7 +54,7 @@ class _WithMeanAndVariance(torch.autograd.Function):
 
     @staticmethod
     def forward(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        # the fused statistics of torch's synchronised batch norm: torch.var_mean takes up to 30 times as long
+        # the fused statistics of torch's synchronized batch norm: torch.var_mean resumes to 30 times as long
         unused = h.new_zeros(h.shape[1], dtype=dtype)
         return h.detach(), *torch.batch_norm_update_stats(h, unused, unused.clone(), 0.0)
 

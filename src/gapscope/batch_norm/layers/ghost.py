@@ -1,4 +1,4 @@
-"""Ghost batch normalisation: a large batch normalised in small parts, with the regularisation of the small ones."""
+"""Ghost batch normalization: a large batch normalized in small parts, with the regularization of the small ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gapscope.batch_norm.layers._channel_norm import ChannelNorm
 def normalize_parts(
     h: Tensor, parts: int, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch-normalise `parts` equal parts of a batch, each by itself; sample i belongs to part i mod parts.
+    """Batch-normalize `parts` equal parts of a batch, each by itself; sample i belongs to part i mod parts.
 
     Args:
         h: Batch [n, C, ...], n a multiple of `parts`.
@@ -23,7 +23,7 @@ def normalize_parts(
         eps: Added to the variances.
 
     Returns:
-        The normalised batch, and the means and unbiased variances [parts, C].
+        The normalized batch, and the means and unbiased variances [parts, C].
     """
     mean, variance = torch.zeros(2, parts * h.shape[1], dtype=(h if weight is None else weight).dtype, device=h.device)
     if parts == 1:
@@ -37,7 +37,7 @@ def normalize_parts(
 
 
 class GhostBatchNorm(ChannelNorm):
-    r"""Batch normalisation whose statistics come from parts ("ghost batches") of `ghost_size` samples of the batch.
+    r"""Batch normalization whose statistics come from parts ("ghost batches") of `ghost_size` samples of the batch.
 
     A batch of n samples is dealt into max(1, n // ghost_size) parts whose sizes differ by at most one, so no part is
     smaller than `ghost_size` unless the whole batch is. Where k parts are of one size they are dealt like cards (sample
@@ -49,7 +49,7 @@ class GhostBatchNorm(ChannelNorm):
 
     Args:
         num_features: Number of channels.
-        ghost_size: Samples a part.
+        ghost_size: Samples per part.
         eps: Added to the variance.
         momentum: Weight of the newest step in the running statistics; None for the plain average.
         affine: Whether there are gamma and beta.
@@ -90,11 +90,11 @@ class GhostBatchNorm(ChannelNorm):
         # equal parts need no cut, whose backward pass would copy the whole gradient
         blocks = h.tensor_split([larger * (size + 1)]) if larger else [h]
         counts = [larger, parts - larger] if larger else [parts]
-        normalised = [
+        normalized = [
             normalize_parts(block, count, self.weight, self.bias, self.eps)
             for block, count in zip(blocks, counts, strict=True)
         ]
-        outputs, means, variances = (list(kind) for kind in zip(*normalised, strict=True))
+        outputs, means, variances = (list(kind) for kind in zip(*normalized, strict=True))
         if self.training:
             self._track(torch.cat(means).mean(0), torch.cat(variances).mean(0))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)

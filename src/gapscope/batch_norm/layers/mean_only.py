@@ -1,4 +1,4 @@
-"""Mean-only batch normalisation: the batch mean is subtracted, nothing is divided."""
+"""Mean-only batch normalization: the batch mean is subtracted, nothing is divided."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gapscope.batch_norm.layers._statistics import with_mean
 class MeanOnlyBatchNorm(ChannelNorm):
     r"""Subtracts the batch mean and divides by nothing: $y = \gamma (h - \mu_B) + \beta$; the running mean in eval.
 
-    Meant for weight-normalised layers, whose length g takes the place of gamma: then use `scale=False`.
+    Meant for weight-normalized layers, whose length g takes the place of gamma: then use `scale=False`.
     A channel that is constant over the batch becomes beta. `running_var` does not exist, so a BatchNorm's state
     dictionary, which stands for another function, is refused by `load_state_dict`; use `replace`.
 

@@ -1,4 +1,4 @@
-r"""Population normalisation: the deterministic part of batch normalisation.
+r"""Population normalization: the deterministic part of batch normalization.
 
 $y = \gamma (h - \mu_P) / \sigma_P + \beta$ with the mean and standard deviation of the training population, which
 `refresh_population` measures and which stay frozen in between.
@@ -19,7 +19,7 @@ from gapscope.batch_norm.layers._statistics import over_channels, per_channel, w
 class _SecondDerivative(torch.autograd.Function):
     r"""The value it is given, whose gradient is written out where it is to be differentiated again.
 
-    The gradient is that of batch renormalisation with r and d held constant. These follow h from batch to batch, so
+    The gradient is that of batch renormalization with r and d held constant. These follow h from batch to batch, so
     that this gradient is the gradient of no function, and a second derivative taken of the expression for the first
     would miss that they move. Here $\gamma r / \sigma_B = \gamma / \sigma_P$ is a constant, as it is in the gradient.
     """
@@ -43,8 +43,8 @@ class _SecondDerivative(torch.autograd.Function):
         h, weight, mean, inverse = ctx.saved_tensors
         over = over_channels(h)
         centred = h - h.mean(over, keepdim=True)
-        normalised = centred / (centred.square().mean(over, keepdim=True) + ctx.eps).sqrt()
-        through_statistics = g.mean(over, keepdim=True) + normalised * (g * normalised).mean(over, keepdim=True)
+        normalized = centred / (centred.square().mean(over, keepdim=True) + ctx.eps).sqrt()
+        through_statistics = g.mean(over, keepdim=True) + normalized * (g * normalized).mean(over, keepdim=True)
         to_h = per_channel(inverse, h) * (g - through_statistics)
         if weight is None:
             return None, to_h, *[None] * 5
@@ -53,19 +53,19 @@ class _SecondDerivative(torch.autograd.Function):
 
 
 class PopulationNorm(ChannelNorm):
-    r"""Normalises by population statistics that are frozen between refreshes: $\gamma (h-\mu_P)/\sigma_P + \beta$.
+    r"""Normalizes by population statistics that are frozen between refreshes: $\gamma (h-\mu_P)/\sigma_P + \beta$.
 
     In training the value is the same as in evaluation, bit for bit. The gradient still runs through the statistics
-    of the mini-batch, by the identity of batch renormalisation,
+    of the mini-batch, by the identity of batch renormalization,
     $\frac{h-\mu_P}{\sigma_P} = \frac{h-\mu_B}{\sigma_B} r + d$ with $r=\sigma_B/\sigma_P$,
     $d=(\mu_B-\mu_P)/\sigma_P$ held constant, so that it is invariant to the scale of the weights before the layer, as
-    with weight normalisation. With `detach` no gradient runs through the statistics.
+    with weight normalization. With `detach` no gradient runs through the statistics.
 
     The statistics are 0 and 1 until `refresh_population` has set them. The state dictionary
     has the keys of torch's BatchNorm, and a BatchNorm's state gives the same evaluation function;
     `num_batches_tracked` counts refreshes. A channel that is constant over the population is divided by sqrt(eps).
 
-    Reference: Luo et al. 2019, sections 2.1 and 5 ("PN"); Ioffe 2017 (batch renormalisation), eq. 1-2.
+    Reference: Luo et al. 2019, sections 2.1 and 5 ("PN"); Ioffe 2017 (batch renormalization), eq. 1-2.
 
     Args:
         num_features: Number of channels.

@@ -1,4 +1,4 @@
-"""Variance-only batch normalisation: divided by the batch standard deviation, nothing is subtracted."""
+"""Variance-only batch normalization: divided by the batch standard deviation, nothing is subtracted."""
 
 from __future__ import annotations
 

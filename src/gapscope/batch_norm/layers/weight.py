@@ -1,4 +1,4 @@
-"""Weight normalisation by torch's parametrisation, and its initialisation from data."""
+"""Weight normalization by torch's parametrization, and its initialization from data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def weight_normalize(network: Network, layers: Sequence[str] | None = None) -> N
     r"""Give linear and convolutional layers the weights $w = g\, v / \lVert v \rVert$, one length g an output channel.
 
     The function of the network stays as it is (g starts as the norm of w). This is torch's `weight_norm`
-    parametrisation: g is `layer.parametrizations.weight.original0`, v is `original1`.
+    parametrization: g is `layer.parametrizations.weight.original0`, v is `original1`.
 
     Reference: Salimans and Kingma 2016, eq. 2.
 
@@ -54,21 +54,21 @@ def weight_normalize(network: Network, layers: Sequence[str] | None = None) -> N
         if empty:
             raise InvalidInput(
                 f"Weights of layer '{name}' must have a direction; {empty} of its channels are all zero. "
-                "Initialise them at random."
+                "Initialize them at random."
             )
     for module in plain.values():
         weight_norm(module, "weight", dim=0)
     return network
 
 
-def _normalised_layers(network: nn.Module) -> dict[str, Any]:
+def _normalized_layers(network: nn.Module) -> dict[str, Any]:
     layers = {
         name: module
         for name, module in network.named_modules()
         if isinstance(module, Weighted) and is_parametrized(module, "weight")
     }
     if not layers:
-        raise NotMeasurable("The network must hold weight-normalised layers; use weight_normalize(network) first.")
+        raise NotMeasurable("The network must hold weight-normalized layers; use weight_normalize(network) first.")
     return layers
 
 
@@ -84,7 +84,7 @@ def _broadcast(layer: nn.Module, values: Tensor, outputs: Tensor) -> Tensor:
 def initialize_from_data(
     network: Network, x: Shaped[Tensor, "n ..."], *, std: float = 0.05, generator: torch.Generator | None = None
 ) -> Network:
-    r"""Draw the directions of weight-normalised layers, and set lengths and biases from one batch.
+    r"""Draw the directions of weight-normalized layers, and set lengths and biases from one batch.
 
     $v \sim N(0, \text{std}^2)$; with $t = v x / \lVert v \rVert$ over the batch (and positions), $g = 1/\sigma[t]$ and
     $b = -\mu[t]/\sigma[t]$, layer after layer in one forward pass, so that every such layer puts out mean 0 and
@@ -93,7 +93,7 @@ def initialize_from_data(
     Reference: Salimans and Kingma 2016, eq. 5-6; std = 0.05 is theirs.
 
     Args:
-        network: A network with weight-normalised layers, changed in place.
+        network: A network with weight-normalized layers, changed in place.
         x: A batch of inputs.
         std: Standard deviation of v; it sets how fast directions turn, not the function.
         generator: Source of v; None for the same draws at every call.
@@ -107,7 +107,7 @@ def initialize_from_data(
     [1.0, 1.0]
     """
     check_range("std", std, 0, low_open=True)
-    layers = _normalised_layers(network)
+    layers = _normalized_layers(network)
     generator = resolve_generator(generator)
 
     def set_from_outputs(name: str, layer: Any, inputs: tuple[Any, ...], outputs: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Normalisation layers whose statistics do not mix samples: scale and shift are explicit, small Jacobians."""
+"""Normalization layers whose statistics do not mix samples: scale and shift are explicit, small Jacobians."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gapscope.gradients.layer_rules import Call, Rule, layer_rule
 def _scale_and_shift(
     call: Call, gradient: Float[Tensor, "c n *output"], normalized: Callable[[], Tensor], kept: list[int]
 ) -> list[Contribution]:
-    """Sum g * normalised input (scale) and g (shift) over the dimensions that are not `kept`."""
+    """Sum g * normalized input (scale) and g (shift) over the dimensions that are not `kept`."""
     contributions: list[Contribution] = []
     summed = [dim for dim in range(2, gradient.ndim) if dim not in kept]
     for name, parameter in call.parameters.items():

@@ -44,7 +44,7 @@ def gradient_norm(
         network: The network.
         x: Inputs, the training data.
         y: Class labels or regression targets.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The numbers "whole" and "sum".

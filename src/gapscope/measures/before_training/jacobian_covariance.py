@@ -63,7 +63,7 @@ def jacobian_covariance(
         x: Inputs, floating point.
         group_size: Samples n of one correlation matrix.
         generator: Source of the groups; None for the same ones at every call.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The score.

@@ -25,7 +25,7 @@ def _sampled(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[T
 
 @register_measure(
     "fisher_trace",
-    title="size of the gradients of the single samples' losses",
+    title="size of the gradients of the individual samples' losses",
     needs=("inputs", "targets"),
     units="squared loss / squared weight units",
     direction="lower",
@@ -62,7 +62,7 @@ def fisher_trace(
         y: Class labels or regression targets; not looked at where labels are sampled.
         labels: "given", or "sampled" for classes drawn from the prediction.
         generator: Source of sampled classes; None for the same ones at every call.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The trace; with sampled labels its standard error is the spread among the samples, which is too large rather

@@ -47,7 +47,7 @@ def hessian_density(
     r"""Three numbers of the Hessian's spectral density, by stochastic Lanczos quadrature.
 
     Runs from random vectors give nodes $\lambda_j$ with weights $w_j$, whose sums estimate means over all
-    eigenvalues: the share of the negative ones, $\sum_{\lambda_j < 0} w_j |\lambda_j| / \sum_j w_j |\lambda_j|$, and
+    eigenvalues: the fraction of the negative ones, $\sum_{\lambda_j < 0} w_j |\lambda_j| / \sum_j w_j |\lambda_j|$, and
     the number of curved directions $P (\sum_j w_j \lambda_j)^2 / \sum_j w_j \lambda_j^2$ of P weights, which is
     $(\mathrm{tr} H)^2 / \mathrm{tr} H^2$ and exact where the runs are for the two moments. The smallest node of all
     runs approaches the smallest eigenvalue from above. Sums are means over runs before they are divided; standard
@@ -60,7 +60,7 @@ def hessian_density(
         probes: Number of runs, at least 2.
         steps: Products with the Hessian a run.
         generator: Source of the first vectors; None for the same at every call.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The numbers "smallest", "negative_share" and "dimension".

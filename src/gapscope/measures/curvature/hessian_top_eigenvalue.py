@@ -53,7 +53,7 @@ def hessian_top_eigenvalue(
         steps: Products with the Hessian, at the most.
         tolerance: Relative change at which it ends.
         generator: Source of the first vector; None for the same at every call.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The eigenvalue.

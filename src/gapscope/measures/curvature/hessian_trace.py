@@ -49,7 +49,7 @@ def hessian_trace(
         y: Class labels or regression targets.
         probes: Number of random vectors, at least 2.
         generator: Source of the vectors; None for the same at every call.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The trace with its standard error.

@@ -32,7 +32,7 @@ def _losses_at_the_weights(network: nn.Module, samples: Samples, size: int) -> F
     units="half parameters",
     direction="lower",
     aggregation="mean over draws and chains",
-    cost="1 forward and 1 backward pass of a batch a step, 400 steps",
+    cost="1 forward and 1 backward pass of a batch per step, 400 steps",
     cost_class="many",
     default=False,
     invariances=("unit permutation", "head shift"),
@@ -73,7 +73,7 @@ def local_learning_coefficient(
         steps: Steps of each chain, burn-in included.
         burn_in: Steps that do not count.
         chains: Number of chains, at least 2.
-        batch_size: Samples a step; all where there are fewer.
+        batch_size: Samples per step; all where there are fewer.
         generator: Source of noise and batches; None for the same at every call.
 
     Returns:

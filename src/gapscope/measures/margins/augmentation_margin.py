@@ -57,7 +57,7 @@ def augmentation_margin(
         x: Images [n, channels, height, width].
         y: Class labels, as they were trained on.
         generator: Source of what is drawn; None for the same at every call.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The mean.

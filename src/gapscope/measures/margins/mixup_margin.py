@@ -55,7 +55,7 @@ def mixup_margin(
         x: Inputs, floating point.
         y: Class labels, as they were trained on.
         generator: Source of what is drawn; None for the same at every call.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The mean.

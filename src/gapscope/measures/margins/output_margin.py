@@ -44,7 +44,7 @@ def output_margin(
         network: Classifier that returns logits [n, K].
         x: Inputs, the training data.
         y: Class labels.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The numbers "percentile_10", "median" and "inverse_square".

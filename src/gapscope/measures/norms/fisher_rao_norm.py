@@ -47,7 +47,7 @@ def fisher_rao_norm(
         network: Classifier that returns logits [n, K].
         x: Inputs, the training data.
         y: Class labels.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The squared norm.

@@ -39,7 +39,7 @@ def path_norm_over_margin(
         network: A piecewise linear classifier that returns logits [n, K].
         x: Inputs, the training data.
         y: Class labels.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The ratio.

@@ -1,4 +1,4 @@
-"""Spectrally normalised margin bound, around the origin."""
+"""Spectrally normalized margin bound, around the origin."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def log_spectral_bound(network: nn.Module, x: Tensor, y: Tensor, squares: Tensor
 def spectral_complexity(
     network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
 ) -> Estimate:
-    r"""Main term of the spectrally normalised margin bound, around the origin; exact.
+    r"""Main term of the spectrally normalized margin bound, around the origin; exact.
 
     .. math:: \log \prod_l \sigma_1(W_l)^2 - 2 \log |\gamma| +
               \log \sum_l \frac{\lVert W_l \rVert_F^2}{\sigma_1(W_l)^2}
@@ -58,7 +58,7 @@ def spectral_complexity(
         network: Classifier that returns logits [n, K].
         x: Inputs, the training data.
         y: Class labels.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The logarithm.

@@ -1,4 +1,4 @@
-"""Spectrally normalised margin bound, around the initial weights."""
+"""Spectrally normalized margin bound, around the initial weights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def spectral_distance_complexity(
     initial_state: Mapping[str, Tensor],
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Main term of the spectrally normalised margin bound, around the initial weights; exact.
+    r"""Main term of the spectrally normalized margin bound, around the initial weights; exact.
 
     .. math:: \log \prod_l \sigma_1(W_l)^2 - 2 \log |\gamma| +
               \log \sum_l \frac{\lVert W_l - W_l^0 \rVert_F^2}{\sigma_1(W_l)^2}
@@ -51,7 +51,7 @@ def spectral_distance_complexity(
         x: Inputs, the training data.
         y: Class labels.
         initial_state: Its state dictionary before training.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The logarithm.

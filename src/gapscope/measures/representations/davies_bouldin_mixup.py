@@ -96,9 +96,9 @@ def davies_bouldin_mixup(
         network: Classifier that returns logits [n, K].
         x: Inputs, floating point.
         y: Class labels, as they were trained on.
-        batch_size: Samples a batch of the index; what is left over from whole batches is not used.
+        batch_size: Samples per batch of the index; what is left over from whole batches is not used.
         generator: Source of pairs and batches; None for the same ones at every call.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The numbers "product", "davies_bouldin" and "mixup_error".

@@ -17,9 +17,9 @@ from gapscope.results.estimate import Estimate
 def label_variation(features: Float[Tensor, "n d"], y: Int[Tensor, " n"], neighbours: int) -> float:
     r"""Return $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ of the graph of nearest neighbours by cosine similarity.
 
-    It is the share of the weight of all edges that join samples of different labels: L = D - A, Y the labels as one-hot
-    rows. An edge joins samples one of which is among the `neighbours` nearest of the other; its weight is their cosine
-    similarity, 0 where that is negative.
+    It is the fraction of the weight of all edges that join samples of different labels: L = D - A, Y the labels as
+    one-hot rows. An edge joins samples one of which is among the `neighbours` nearest of the other; its weight is their
+    cosine similarity, 0 where that is negative.
 
     Args:
         features: Features.
@@ -70,7 +70,7 @@ def graph_label_variation(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Scalars:
-    r"""Share of the edges between similar samples that join different labels, at the last hidden layer and the outputs.
+    r"""Fraction of the edges between similar samples that join different labels, at the last hidden layer and the outputs.
 
     $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ for the Laplacian L of the graph of nearest neighbours by cosine
     similarity: 0 where all neighbours share their label. It is the mean over random groups of samples of equal size,
@@ -85,7 +85,7 @@ def graph_label_variation(
         neighbours: Nearest neighbours a sample.
         group_size: Samples a graph.
         generator: Source of the groups; None for the same ones at every call.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The numbers "features", "outputs" and "change".

@@ -53,17 +53,17 @@ def neural_collapse(
     With class means $\mu_c$, their mean $\mu$, and $m_c = \mu_c - \mu$ for C classes: $\frac1C \mathrm{tr}(\Sigma_W
     \Sigma_B^+)$ of the covariances within and between classes (NC1); the standard deviation over the mean of $\lVert
     m_c \rVert$, and the mean of $|\cos(m_c, m_{c'}) + \frac1{C-1}|$ (NC2); $\lVert W / \lVert W \rVert_F - M / \lVert M
-    \rVert_F \rVert_F^2$ of the last layer's weights and the class means (NC3); the share of samples whose prediction is
-    not the class of the nearest mean (NC4). Standard deviations divide by the number of classes.
+    \rVert_F \rVert_F^2$ of the last layer's weights and the class means (NC3); the fraction of samples whose prediction
+    is not the class of the nearest mean (NC4). Standard deviations divide by the number of classes.
 
     Args:
         network: Classifier that returns logits [n, K] by a last linear layer.
         x: Inputs, the training data.
         y: Class labels.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
-        The five numbers; "head_mismatch" is NaN where the last layer has not one row a class that has samples.
+        The five numbers; "head_mismatch" is NaN where the last layer has not one row per class that has samples.
 
     Raises:
         NotMeasurable: There are no features, or no two classes with different means.

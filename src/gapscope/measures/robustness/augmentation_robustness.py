@@ -53,7 +53,7 @@ def augmentation_robustness(
         network: Classifier that returns logits [n, K].
         x: Images [n, channels, height, width].
         generator: Source of the factors and rectangles; None for the same ones at every call.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The numbers "penalty" and "agreement".

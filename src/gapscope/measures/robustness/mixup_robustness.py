@@ -55,7 +55,7 @@ def mixup_robustness(
         x: Inputs, floating point.
         y: Class labels, as they were trained on.
         generator: Source of the pairs; None for the same ones at every call.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The numbers "accuracy" and "loss".

@@ -49,7 +49,7 @@ def adaptive_sharpness(
         y: Class labels or regression targets.
         radius: Largest change rho of a weight, as a part of its magnitude.
         steps: Steps s of ascent.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The rise, at least 0.

@@ -58,7 +58,7 @@ def pacbayes_magnitude_distance(
         drop: Drop of the accuracy that defines sigma'.
         draws: Draws of the noise.
         generator: Source of the noise; None for the same at every call.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The bound.

@@ -42,7 +42,7 @@ def worst_case_sharpness(
     A lower bound, by projected gradient ascent over all trainable weights together, in evaluation mode: each step adds
     $\frac{2 \rho}{s + 1} \nabla L / \lVert \nabla L \rVert$ and goes back into the ball; the largest loss on the way
     counts. One step is the first-order worst case $\rho \nabla L / \lVert \nabla L \rVert$ of sharpness-aware
-    minimisation. The loss is the mean cross-entropy, or mean squared error for regression. Weights in units that
+    minimization. The loss is the mean cross-entropy, or mean squared error for regression. Weights in units that
     another layer can take over change it: see `adaptive_sharpness`.
 
     Args:
@@ -51,7 +51,7 @@ def worst_case_sharpness(
         y: Class labels or regression targets.
         radius: Radius rho of the ball in weight units.
         steps: Steps s of ascent.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The rise, at least 0.

@@ -31,7 +31,7 @@ def multiply_accumulates(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Esti
 
     A linear layer of I inputs and O outputs has $I O$ of them at every position, a convolution
     $O \cdot I / g \cdot k_h k_w$ at every position of its output; attention counts its two products. Biases,
-    normalisation, activations and pooling are not counted. It is a size, beside which other measures must stand.
+    normalization, activations and pooling are not counted. It is a size, beside which other measures must stand.
 
     Args:
         network: Any network.

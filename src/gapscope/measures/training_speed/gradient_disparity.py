@@ -53,9 +53,9 @@ def gradient_disparity(
         x: Inputs, the training data.
         y: Class labels or regression targets.
         batches: Number of batches s, 3 or more.
-        batch_size: Samples a batch, at the most.
+        batch_size: Samples per batch, at the most.
         generator: Source of the batches; None for the same ones at every call.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The mean distance with its standard error.

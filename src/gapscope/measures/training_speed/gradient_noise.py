@@ -13,7 +13,7 @@ from gapscope.results.estimate import Estimate
 
 @register_measure(
     "gradient_noise",
-    title="disagreement of the single samples' gradients",
+    title="disagreement of the individual samples' gradients",
     needs=("inputs", "targets"),
     units="squared loss / squared weight units",
     direction="lower",
@@ -33,7 +33,7 @@ def gradient_noise(
     *,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Variance of the gradients of single samples, $\frac1n \sum_i \lVert \nabla \ell_i - \nabla L \rVert^2$; exact.
+    r"""Variance of the gradients of individual samples, $\frac1n \sum_i \lVert \nabla \ell_i - \nabla L \rVert^2$; exact.
 
     Over all trainable weights, at the weights as they are, in evaluation mode. The gradient of a batch of B samples,
     drawn with replacement, has this divided by B (in the reference, at the end of training).
@@ -42,7 +42,7 @@ def gradient_noise(
         network: The network.
         x: Inputs, the training data.
         y: Class labels or regression targets.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The variance (trace of the covariance).

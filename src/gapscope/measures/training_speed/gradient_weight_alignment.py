@@ -1,4 +1,4 @@
-"""Alignment of the single samples' gradients with the weights."""
+"""Alignment of the individual samples' gradients with the weights."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def gradient_weight_alignment(
         network: Classifier that returns logits [n, K] by a last linear layer.
         x: Inputs, the training data.
         y: Class labels.
-        chunk_size: Samples a pass, without effect beyond rounding; None for as many as memory allows.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The numbers "alignment" and "mean".
 
     Raises:
-        NotMeasurable: The outputs are not those of a last linear layer with one row a class.
+        NotMeasurable: The outputs are not those of a last linear layer with one row per class.
     """
     check_labelled("gradient_weight_alignment", x, y)
     found = forward_pass(network, x, chunk_size=chunk_size)

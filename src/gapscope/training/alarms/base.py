@@ -74,7 +74,7 @@ class Alarm(ABC):
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values (numbers, lists) that a resumed training needs to go on as if unbroken; JSON keeps them."""
+        """Plain values (numbers, lists) that a resumed training needs to continue as if unbroken; JSON keeps them."""
         return {name: _encoded(getattr(self, name)) for name in ("raised_at", "peak", *self.kept)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Training samples that are given a wrong label on purpose, to see when, and how far, wrong labels are learnt."""
+"""Training samples that are given a wrong label on purpose, to see when, and how far, wrong labels are learned."""
 
 from __future__ import annotations
 
@@ -127,13 +127,13 @@ class Canaries:
 
 @register_alarm("canaries")
 class CanaryAlarm(PeakAlarm):
-    r"""Raised when wrong labels are learnt faster than all others.
+    r"""Raised when wrong labels are learned faster than all others.
 
     Follows the mean probability of the training labels of ordinary samples less that of the canaries' false labels,
-    which rises as long as what is learnt holds for more than single samples. It is raised only while
+    which rises as long as what is learned holds for more than individual samples. It is raised only while
     `noise_rate_bound` of the mean margins along training, $AUM_i = \operatorname{mean}_t (z_{y_i} - \max_{c \ne y_i}
     z_c)$ (Pleiss et al. 2020, arXiv:2001.10528, eq. 1, there over the whole training), is at least `smallest_noise`:
-    with few wrong labels there is little that memorising could spoil. Our own rule from their parts.
+    with few wrong labels there is little that memorizing could spoil. Our own rule from their parts.
 
     The canaries must be among the watched samples; a `Monitor` sees to that. `observe` costs one forward pass, and the
     canaries' own price is theirs: a false label each until they are restored. From then on margins stay as they are.
@@ -150,7 +150,7 @@ class CanaryAlarm(PeakAlarm):
         restore: Whether to restore the canaries' labels when the alarm is raised.
     """
 
-    says: ClassVar[str] = "wrong labels are learnt faster than all others"
+    says: ClassVar[str] = "wrong labels are learned faster than all others"
     kept: ClassVar[tuple[str, ...]] = (*PeakAlarm.kept, "_sums", "_looks", "_is_canary", "_rivals", "_leads")
 
     def __init__(
@@ -194,7 +194,7 @@ class CanaryAlarm(PeakAlarm):
 
     @property
     def noise_rate(self) -> float:
-        """Upper bound of the share of wrong labels among the watched samples; NaN before the first observation."""
+        """Upper bound of the fraction of wrong labels among the watched samples; NaN before the first observation."""
         if self._sums is None or self._is_canary is None:
             return math.nan
         return noise_rate_bound(self.margins[~self._is_canary], self.margins[self._is_canary])

@@ -36,7 +36,7 @@ def scaled_gradient_disparity(
     Args:
         network: The network; it is left as it was.
         samples: Training samples.
-        batch_size: Samples a batch; two or more.
+        batch_size: Samples per batch; two or more.
         batches: Batches, without a common sample.
         generator: Source of the batches.
 
@@ -74,7 +74,7 @@ class GradientDisparityAlarm(PeakAlarm):
         window: Observations that are averaged.
         fall: Rise above the smallest value, in units of the natural logarithm.
         patience: Observations in a row.
-        batch_size: Samples a batch.
+        batch_size: Samples per batch.
         batches: Batches an observation.
         seed: Seed of the batches.
     """
@@ -99,7 +99,7 @@ class GradientDisparityAlarm(PeakAlarm):
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Take the gradients of mini-batches of the watched samples; see `Alarm.observe`."""
-        # drawn anew for each epoch, from the seed alone: nothing of it must be kept for a resumed training
+        # resampled for each epoch, from the seed alone: nothing of it must be kept for a resumed training
         generator = torch.Generator().manual_seed(derive_seed(self.seed, f"mini-batches of epoch {epoch}"))
         return self.update(
             scaled_gradient_disparity(

@@ -38,7 +38,7 @@ def sign_test(worse: int, better: int) -> float:
 
 @register_alarm("late_joiners")
 class HeldOutSignTest(Alarm):
-    r"""Raised when samples kept out of training are predicted worse than at an earlier observation, beyond doubt.
+    r"""Raised when samples kept out of training are predicted worse than at an earlier observation, significantly.
 
     A part of the training samples is kept out (`keep_out`), watched, and joins the training when the alarm is raised
     or the training ends. Nothing was fitted to them, so that the exact paired test between two observations holds: if

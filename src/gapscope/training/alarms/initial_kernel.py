@@ -1,4 +1,4 @@
-"""How far labels contradict what the kernel of model gradients says before anything was learnt; a gate for alarms."""
+"""How far labels contradict what the kernel of model gradients says before anything was learned; a gate for alarms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gapscope.training.alarms.registry import register_alarm
 
 
 def disagreement_fraction(predictions: Float[Tensor, "n k"], labels: Int[Tensor, " n"], margin: float) -> float:
-    """Share of samples for which left-out prediction gives another class more than the given one, by a margin.
+    """Fraction of samples for which left-out prediction gives another class more than the given one, by a margin.
 
     Args:
         predictions: Left-out predictions of one-hot labels.
@@ -39,8 +39,8 @@ class KernelNoiseGate(Alarm):
 
     Before the first epoch (`begin`; else at the first observation, which is a little late) every watched sample is
     predicted by ridge regression in gradient space fitted to all others (`kernel_leave_one_out`), which knows nothing
-    of its own label. The gate opens if the share of `contradicted` samples is at least `smallest_share`. Where the task
-    itself is hard for this kernel (natural images) predictions are unsure, and a `margin` counts few of them.
+    of its own label. The gate opens if the fraction of `contradicted` samples is at least `smallest_share`. Where the
+    task itself is hard for this kernel (natural images) predictions are unsure, and a `margin` counts few of them.
 
     Costs one kernel of the watched samples; nothing later.
 

@@ -36,7 +36,7 @@ class JointAlarm(PeakAlarm):
         neighbours: Neighbours a sample; at most a quarter of the watched samples are taken.
     """
 
-    says: ClassVar[str] = "what is learnt of single samples is shared less and less"
+    says: ClassVar[str] = "what is learned of individual samples is shared less and less"
     kept: ClassVar[tuple[str, ...]] = (*PeakAlarm.kept, "_predictions", "_near")
 
     def __init__(

@@ -33,7 +33,7 @@ class LabelWave(PeakAlarm):
 
     Args:
         window: Observations that are averaged.
-        fall: Share of the samples.
+        fall: Fraction of the samples.
         patience: Observations in a row.
 
     >>> import torch
@@ -69,7 +69,7 @@ class LabelWave(PeakAlarm):
             epoch: Finished epochs.
 
         Returns:
-            The share of predictions that changed (NaN the first time), and whether the alarm has been raised.
+            The fraction of predictions that changed (NaN the first time), and whether the alarm has been raised.
 
         Raises:
             InvalidInput: There are more or fewer samples than before.

@@ -22,7 +22,7 @@ def loo_predictions(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"
         samples: The watched samples, with class labels.
 
     Returns:
-        One row a sample, on the CPU.
+        One row per sample, on the CPU.
     """
     assert samples.targets is not None
     with inspection_mode(network):
@@ -45,7 +45,7 @@ class LeftOutAgreement(PeakAlarm):
 
     .. math:: \frac1n \sum_i \sum_c p_{ic}\, b_{ic}.
 
-    It rises while the network learns what samples have in common. A label that is learnt by heart was unknown to the
+    It rises while the network learns what samples have in common. A label that is memorized was unknown to the
     prediction of its sample, so that there the agreement falls. It works like a validation set that costs no sample,
     but knows only what the initial features know. Our own.
 

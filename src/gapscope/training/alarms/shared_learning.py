@@ -1,4 +1,4 @@
-"""Whether what a network learns about single samples is shared by the samples with similar model gradients."""
+"""Whether what a network learns about individual samples is shared by the samples with similar model gradients."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Learnt:
 
     @cached_property
     def conflict(self) -> float:
-        """Share of samples whose label is not the most probable one among their neighbours."""
+        """Fraction of samples whose label is not the most probable one among their neighbours."""
         return conflict_fraction(self.at_neighbours, self.labels)
 
 
@@ -57,12 +57,12 @@ def mean_support(
 
 @dataclass
 class Neighbourhood:
-    """Neighbours of the watched samples, computed anew at the observations 1, 2, 3, 5, 8, 12, 18, ...
+    """Neighbours of the watched samples, computed again at the observations 1, 2, 3, 5, 8, 12, 18, ...
 
     Attributes:
         nearest: Neighbours of each sample; None before the first observation.
         looks: Observations so far.
-        refresh_at: The next observation at which they are computed anew.
+        refresh_at: The next observation at which they are computed again.
     """
 
     nearest: Tensor | None = None
@@ -89,7 +89,7 @@ class Neighbourhood:
 
 @register_alarm("shared_learning")
 class SharedLearning(Alarm):
-    r"""Watches whether what a network learns about single samples is shared by similar samples.
+    r"""Watches whether what a network learns about individual samples is shared by similar samples.
 
     Each sample has `neighbours`: the training samples with the most similar model gradients. With $p_i$ the probability
     that the network gives the (possibly wrong) training label of sample i, and $q_i$ the mean probability that it gives
@@ -97,15 +97,15 @@ class SharedLearning(Alarm):
 
     .. math:: s = \frac1n \sum_i s_i, \qquad s_i = q_i - w\, (p_i - q_i).
 
-    While the network learns what samples have in common, p and q rise together and s rises. What it learns by heart
-    about single samples raises p alone, and s falls: for w = 2 as soon as less than two thirds of what is newly learnt
+    While the network learns what samples have in common, p and q rise together and s rises. What it memorizes about
+    individual samples raises p alone, and s falls: for w = 2 as soon as less than two thirds of what is newly learned
     is shared, $\Delta q < \frac{w}{1 + w} \Delta p$. The alarm is raised when s has fallen from its maximum by more
     than `smallest_fall` and by more than `threshold` standard errors (of the mean of the paired differences of $s_i$),
     for `patience` observations in a row, while at least a share `smallest_conflict` of the samples is in conflict: has
     a label that is not the most probable one among its neighbours. Where labels agree with their surroundings there is
-    little by whose memorising test accuracy could fall; so it stays silent where far fewer labels are wrong than that.
+    little by whose memorizing test accuracy could fall; so it stays silent where far fewer labels are wrong than that.
 
-    Neighbours are computed anew at the observations 1, 2, 3, 5, 8, 12, 18, ... (each 1.5 times the one before, rounded
+    Neighbours are computed again at the observations 1, 2, 3, 5, 8, 12, 18, ... (each 1.5 times the one before, rounded
     up), because early gradients say little about the problem; any other observation costs one forward pass. Both sides
     of a difference are taken with the neighbours of today. 256 watched samples are a good number.
 
@@ -133,7 +133,7 @@ class SharedLearning(Alarm):
     (3, 2)
     """
 
-    says: ClassVar[str] = "what is learnt is not shared by similar samples"
+    says: ClassVar[str] = "what is learned is not shared by similar samples"
     kept: ClassVar[tuple[str, ...]] = ("_near", "_best", "_below")
 
     def __init__(
@@ -182,8 +182,8 @@ class SharedLearning(Alarm):
             epoch: Finished epochs.
 
         Returns:
-            The means of p and q, s, its fall from the maximum, the share of samples in conflict, and whether the alarm
-            has been raised (0 or 1), by name.
+            The means of p and q, s, its fall from the maximum, the fraction of samples in conflict, and whether the
+            alarm has been raised (0 or 1), by name.
         """
         best = probabilities if self._best is None else self._best
         then, now = (_Learnt(given, given[neighbours].mean(1), labels) for given in (best, probabilities))
