@@ -151,7 +151,7 @@ def test_another_twin_is_not_mixed_in(tmp_path: Path) -> None:
     gs.learning_curve(least_squares, two_blobs(100), cache_dir=tmp_path)
     with pytest.raises(InvalidInput, match="its data differ"):
         gs.learning_curve(least_squares, two_blobs(100, seed=1), cache_dir=tmp_path)
-    with pytest.raises(InvalidInput, match="training configuration and seed differ"):
+    with pytest.raises(InvalidInput, match="recipe and seed differ"):
         gs.learning_curve(Counted(), two_blobs(100), cache_dir=tmp_path, seed=1)
 
 
