@@ -11,9 +11,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+REDUCTIONS = {"mean": fmean, "min": min, "max": max}
 FORMATS = ("integer", "number", "interval", "percent", "points", "text")
 
 
@@ -24,7 +26,10 @@ def _read(file: str) -> Any:
 
 
 def find(file: str, steps: Sequence[Any]) -> Any:
-    """Follow steps into a JSON file: a key, an index, or a table that selects the first row with these values."""
+    """Follow steps into a JSON file: a key, an index, or a table that selects the first row with these values.
+
+    "mean", "min" and "max" as the last step reduce a list.
+    """
     value = _read(file)
     for step in steps:
         if isinstance(step, Mapping):
@@ -32,16 +37,20 @@ def find(file: str, steps: Sequence[Any]) -> Any:
             if not rows:
                 raise KeyError(f"{file} has no row with {dict(step)}")
             value = rows[0]
+        elif isinstance(value, list) and step in REDUCTIONS:
+            value = REDUCTIONS[step](value)
         else:
             value = value[step]
     return value
 
 
 def show(value: Any, form: str) -> str:
-    """Format a value: "integer", "number .3f", "interval .3f", "percent .0f", "points .1f" or "text".
+    """Format a value: "integer", "number .3f", "interval .3f", "percent .0f", "points +.1f" (with interval) or "text".
 
     >>> show(0.0676, "number .3f"), show([0.0676, 0.0572, 0.0771], "interval .3f"), show(0.912, "percent .0f")
     ('0.068', '0.068 (95 % CI 0.057 to 0.077)', '91 %')
+    >>> show({"value": 0.044, "low": 0.014, "high": 0.081}, "points +.1f")
+    '+4.4 points (95 % CI +1.4 to +8.1)'
 
     Returns:
         The text.
@@ -52,7 +61,7 @@ def show(value: Any, form: str) -> str:
     kind, _, digits = form.partition(" ")
     if kind not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {form!r}")
-    if value is None:
+    if value is None or value != value:
         return "–"
     if kind == "text":
         return str(value).replace("**", "")
@@ -60,19 +69,23 @@ def show(value: Any, form: str) -> str:
         return f"{len(value) if isinstance(value, list) else round(float(value)):,}"
     if kind == "percent":
         return f"{format(100 * float(value), digits)} %"
-    if kind == "points":
-        return f"{format(100 * float(value), digits)} points"
-    if kind == "interval":
+    if kind in ("interval", "points"):
         if isinstance(value, Mapping):
             value = [value[name] for name in ("value", "low", "high")]
-        middle, low, high = (format(float(number), digits) for number in value)
-        return f"{middle} (95 % CI {low} to {high})"
+        factor = 100 if kind == "points" else 1
+        middle, low, high = (format(factor * float(number), digits) for number in value)
+        return f"{middle} {'points ' if kind == 'points' else ''}(95 % CI {low} to {high})"
     return format(float(value), digits)
 
 
 def table(entry: Mapping[str, Any]) -> str:
-    """Write a Markdown table: one line per selected row, one column per [heading, step or steps, format]."""
+    """Write a Markdown table: one line per selected row, one column per [heading, step or steps, format].
+
+    Rows are a list of mappings, or a mapping whose keys become the column "name".
+    """
     rows = find(entry["file"], entry["at"])
+    if isinstance(rows, Mapping):
+        rows = [{"name": name, **row} for name, row in rows.items()]
     names = entry.get("rows", {})
     if names:
         key = entry["by"]

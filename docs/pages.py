@@ -27,7 +27,8 @@ def run(path: Path, *, rewrite: bool = False) -> dict[str, object]:
     def one(match: re.Match[str]) -> str:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(match["code"], str(path), "exec"), namespace)
+            lines_above = "\n" * (text.count("\n", 0, match.start()) + 1)  # line numbers of tracebacks are the page's
+            exec(compile(lines_above + match["code"], str(path), "exec"), namespace)
         if match["output"] is None:
             return match[0]
         return f"```python\n{match['code']}```\n{match['between']}```text\n{printed.getvalue().rstrip()}\n```\n"

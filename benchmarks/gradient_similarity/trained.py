@@ -1,4 +1,4 @@
-"""The networks of the tables in docs/gradient-similarity.md: small, one channel, ten classes, by their layers' kind."""
+"""The networks of the tables in docs/penalty.md: small, one channel, ten classes, by their layers' kind."""
 
 from __future__ import annotations
 

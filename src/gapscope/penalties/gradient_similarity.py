@@ -36,7 +36,7 @@ _ALIKE = 0.03
 _GROWS = 1.2
 
 
-# from here on the penalty costs networks with normalization layers accuracy (docs/gradient-similarity.md)
+# from here on the penalty costs networks with normalization layers accuracy (docs/penalty.md)
 _HIGH_IF_NORMALIZED = 0.003
 
 

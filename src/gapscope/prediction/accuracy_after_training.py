@@ -146,7 +146,7 @@ def estimate_accuracy(
 
     On networks that were drawn and trained after it was fixed it erred by about .05 (root mean square), as did the
     left-out accuracy alone and five-fold cross-validation, a hold-out of a tenth by more than twice that; all of them
-    were small, with 100 to 500 samples. docs/estimating-the-gap.md has the whole judgement.
+    were small, with 100 to 500 samples. docs/evidence/forecast.md has all comparisons.
 
     Nothing is answered for a network that the readings do not know: features far from where they started, a kernel that
     fits anything, left-out accuracy no better than the most frequent label, readings unlike those of the fit.

@@ -179,7 +179,7 @@ def _remedies(advice: BatchNormAdvice) -> list[str]:
     if advice.ghost_size is not None:
         lines.append(
             f"Ghost batches of {advice.ghost_size} restore it, with the same noise: "
-            f"gapscope.batch_norm.replace(network, 'ghost', ghost_size={advice.ghost_size})."
+            f"gapscope.batch_norm.replace_batch_norm(network, 'ghost', ghost_size={advice.ghost_size})."
         )
     where = " and ".join(advice.dropout_before)
     if advice.dropout is not None:
