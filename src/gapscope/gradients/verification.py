@@ -9,13 +9,16 @@ call of its own module, where rows were taken for samples that are none or for o
 where samples are mixed. If the rows are to be differentiated, the gradient of one sample's squared norm is compared
 with that of plain autograd's as well.
 
-The comparison is made in a rehearsal: a second pass in float64, at weights that are perturbed, so that a branch behind
-a zero-initialized layer is seen, and with the samples in another order. A parameter goes from its layers to the whole
-network, run for every sample alone, and from there to one backward pass per sample, which is right by definition.
+The comparison is made in a second pass in float64, at perturbed weights, so that a branch behind a zero-initialized
+layer is seen. A few samples suffice, if the samples of a batch do not interact (a forward pass in other batches shows
+it) and their calls of layers have the form of the batch's. Else all samples are compared, in another order.
+
+    layers of the parameter --wrong--> whole network, vectorized over samples --wrong--> one backward pass per sample
 """
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -33,6 +36,7 @@ from gapscope.inspection.independence import Perturbation, highest_precision_dty
 from gapscope.inspection.outputs import as_real, check_no_reentrant_checkpoint
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import cast_like, cast_network
+from gapscope.results.progress import notify
 
 # Largest relative difference of two right gradients; in half precision none that is large enough would show a use
 # of a weight that was overlooked.
@@ -41,6 +45,9 @@ _PERTURBATION = 0.3
 # From the eighth use on, a way is tried again at the second, fourth, eighth ... multiple, at the weights as they are.
 _TRIED_AGAIN_FROM = 8
 _FEW = 8
+# Enough to show a wrong gradient of individual samples; comparing a whole batch costs tens of training steps.
+_COMPARED = 3
+_SAID_FROM_SECONDS = 1.0
 
 
 @dataclass
@@ -62,10 +69,15 @@ _ROUTING_CACHE: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, _Routing]] =
 def _key(tape: Tape, outputs: Tensor, *, create_graph: bool) -> Hashable:
     parameters = tuple(id(parameter) for parameter in tape.parameters.values())
     modes = tuple(module.training for module in tape.modules.values())
-    calls = tuple((call.name, call.sample_dim if call.rule else None) for call in tape.calls)
+    calls = tuple(_calls(tape))
     layout = getattr(tape.network, "form", None)
     columns = () if layout is None else tuple(column.shape[1:] for column in layout.columns)
     return tape.inputs.shape, columns, outputs.dtype, outputs.shape, parameters, modes, calls, create_graph
+
+
+def _calls(tape: Tape) -> list[tuple[str, int | None]]:
+    """Which layers were called, and along which dimension each takes the samples."""
+    return [(call.name, call.sample_dim if call.rule else None) for call in tape.calls]
 
 
 def _orders(n: int, seed: int) -> list[Tensor]:
@@ -90,6 +102,24 @@ def _perturbed_replay(tape: Tape, order: Tensor, seed: int, perturbation: float)
         cast_network(tape.network, dtype, Perturbation(seed, perturbation), tape.substituted) as substituted,
     ):
         yield record_forward(tape.network, cast_like(x, dtype), substituted, tape.outputs_of)
+
+
+def _few_samples(tape: Tape, seed: int) -> list[Tensor] | None:
+    """Indices of samples that are enough to compare; None if all are needed."""
+    if tape.n <= _FEW:
+        return None
+    few = torch.randperm(tape.n, generator=torch.Generator().manual_seed(seed))[:_COMPARED]
+    try:
+        with _perturbed_replay(tape, few, seed, _PERTURBATION) as (part, _):
+            alike = _calls(part) == _calls(tape)
+    except GapscopeError:
+        raise
+    except Exception:  # code of the network that insists on a precision or a batch size
+        return None
+    with preserve_state(tape.network):
+        tape.network.eval()
+        alike = alike and is_sample_independent(tape.network, tape.inputs)
+    return [few] if alike else None
 
 
 def _failing_parameters(tape: Tape, outputs: Tensor, seed: int, *, blind_is_wrong: bool) -> set[int]:
@@ -184,11 +214,12 @@ def _escalate_until_correct(
 def _find_routing(
     tape: Tape, outputs: Tensor, ways: _Routing, seed: int, perturbation: float, *, create_graph: bool
 ) -> _Routing:
+    few = _few_samples(tape, seed)
     for size in dict.fromkeys((perturbation, 0.0)):
         try:
             found, blind = ways, size == 0 and perturbation > 0
             unreached: set[int] = set()
-            for number, order in enumerate(_orders(tape.n, seed)):
+            for number, order in enumerate(few or _orders(tape.n, seed)):
                 with _perturbed_replay(tape, order, seed, size) as (rehearsed, results):
                     if not bool(torch.isfinite(results).all()):
                         break
@@ -261,11 +292,14 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
     # The outputs of a network that has diverged cannot be compared with anything.
     if (ways is None or again) and bool(torch.isfinite(outputs).all()):
         check_no_reentrant_checkpoint(outputs)
+        start = time.monotonic()
         perturbation = 0.0 if again else _PERTURBATION
         ways = _find_routing(tape, outputs, ways or _Routing(), uses, perturbation, create_graph=create_graph)
         if ways.per_sample:
             _check_mixing(tape, ways)
         known[key] = ways
+        if (seconds := time.monotonic() - start) > _SAID_FROM_SECONDS:
+            notify(f"Compared the network's gradients with autograd in {seconds:.1f} s, once per shape of a batch.")
     if ways is not None:
         ways.uses = uses
         tape.irregular, tape.separate = ways.whole_network, ways.per_sample
