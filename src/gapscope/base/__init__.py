@@ -1,1 +1,1 @@
-"""What everything stands on: errors, files, samples, records, specs, randomness (imports nothing else of gapscope)."""
+"""Foundations without other gapscope imports: errors, files, samples, specs, options, randomness."""

@@ -1,4 +1,4 @@
-"""Rows of JSON-serializable values kept column by column: small on disk, quick to read, exact (never torch, numpy on demand)."""
+"""Column store of JSON-serializable rows: small on disk, fast to read, exact (never torch, NumPy on demand)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _unpacked(code: Literal["d", "i"], text: str) -> array[Any]:
 
 
 class _Column:
-    """One column: floats as they are, anything else as a number in the list of the different values."""
+    """One column: floats as they are, other values as indices into the list of distinct values."""
 
     def __init__(self) -> None:
         self.floats: array[float] | None = array("d")
@@ -38,7 +38,7 @@ class _Column:
         return len(self.codes) if self.floats is None else len(self.floats)
 
     def put(self, row: int, value: Any) -> None:
-        """Set the value of a row behind all others; rows between them have none."""
+        """Set the value of a row after all others; skipped rows have none."""
         if len(self) < row:
             self.pad(row)
         if self.floats is not None:
@@ -91,7 +91,7 @@ class _Column:
         return found
 
     def series(self) -> Any:
-        """What pandas makes of the values of the rows."""
+        """Return the column of a pandas.DataFrame of the rows."""
         import numpy
         import pandas
 
@@ -103,7 +103,7 @@ class _Column:
 
 
 class ColumnStore:
-    """A table of JSON-serializable values (numbers, texts, true, false, None) with rows that may lack any column.
+    """Table of JSON-serializable values (numbers, strings, booleans, None) whose rows may lack any column.
 
     >>> store = ColumnStore([{"id": "a", "rate": 0.1}, {"id": "b", "depth": 3}])
     >>> store.column("rate"), store.column("depth")
@@ -120,15 +120,11 @@ class ColumnStore:
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns, in the order in which rows brought them."""
+        """Names of the columns, in order of first appearance."""
         return list(self._columns)
 
     def extend(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows.
-
-        Args:
-            rows: Name -> value of each.
-        """
+        """Append rows."""
         columns = self._columns
         for row in rows:
             for name, value in row.items():
@@ -140,21 +136,14 @@ class ColumnStore:
             column.pad(self._length)
 
     def taken(self, rows: Sequence[int]) -> ColumnStore:
-        """Some of the rows, in the order given.
-
-        Args:
-            rows: Their positions.
-
-        Returns:
-            A store of its own.
-        """
+        """Return a store of some rows, in the given order."""
         found = ColumnStore()
         found._columns = {name: column.taken(rows) for name, column in self._columns.items()}
         found._length = len(rows)
         return found
 
     def column(self, name: str) -> list[Any]:
-        """Values of one column; a number that is absent is NaN, another value None."""
+        """Return the values of one column; missing numbers are NaN, other missing values None."""
         column = self._columns.get(name)
         if column is None:
             return [None] * self._length
@@ -164,19 +153,13 @@ class ColumnStore:
         return [values[code] for code in column.codes]
 
     def to_plain(self) -> dict[str, Any]:
-        """Return everything as values that JSON knows; floats keep all their bits."""
+        """Return JSON-serializable values; floats keep all their bits."""
         columns = {name: column.plain() for name, column in self._columns.items()}
         return {"byteorder": sys.byteorder, "length": self._length, "columns": columns}
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> ColumnStore:
         """Build from what `to_plain` returned.
-
-        Args:
-            content: The same, from JSON.
-
-        Returns:
-            The store.
 
         Raises:
             ValueError: It was written on a machine of another byte order, or its columns differ in length.
@@ -189,14 +172,10 @@ class ColumnStore:
         return found
 
     def to_pandas(self, names: Sequence[str], index: str) -> pandas.DataFrame:
-        """Return some columns as `pandas.DataFrame(rows)` would.
+        """Return the columns `names` that any row has as a DataFrame with the given index column.
 
         Args:
             names: Which, in this order; a column that no row has is left out.
-            index: The column that names the rows.
-
-        Returns:
-            The table.
         """
         import pandas
 

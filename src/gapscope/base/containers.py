@@ -1,4 +1,4 @@
-"""Collation of common data containers (NumPy, pandas, mappings, datasets, loaders) into whole tensors."""
+"""Collation of common data containers (NumPy, pandas, mappings, datasets, loaders) into tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMS = (
 
 @dataclass
 class CollatedData:
-    """Inputs with raw targets, and sentences about what was left out on the way."""
+    """Inputs with raw targets, and notes about omitted data."""
 
     inputs: Inputs
     targets: Tensor | None = None
@@ -47,7 +47,7 @@ def _is_dataset(value: object) -> TypeIs[Dataset[Any]]:
 
 
 def _frame(value: Any) -> Any:
-    """Numbers of a pandas object."""
+    """Return the numbers of a pandas object."""
     columns = value.to_frame() if value.ndim == 1 else value
     wordy = [str(name) for name in columns.columns if columns[name].dtype.kind not in "biuf"]
     if wordy:
@@ -61,20 +61,14 @@ def _frame(value: Any) -> Any:
 
 
 def is_column(value: Any) -> bool:
-    """Whether a value is a tensor, a numpy array or a pandas object."""
+    """Return whether a value is a tensor, a numpy array or a pandas object."""
     return isinstance(value, Tensor) or (_library(value) in ("numpy", "pandas") and hasattr(value, "dtype")) or (
         _library(value) == "pandas" and hasattr(value, "columns")
     )  # fmt: skip
 
 
 def column(value: Any) -> Tensor:
-    """Return a tensor, array or pandas object as a tensor; float64 of numpy and pandas becomes torch's default type.
-
-    Args:
-        value: One value a row.
-
-    Returns:
-        The tensor.
+    """Return a tensor, array or pandas object as a tensor; float64 becomes torch's default type.
 
     Raises:
         InvalidInput: The values are no numbers.
@@ -93,13 +87,10 @@ def column(value: Any) -> Tensor:
 
 
 def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels as a tensor, and the names of the classes where the labels are strings or categories.
+    """Return labels as a tensor, and the class names if labels are strings or categories.
 
     Args:
         value: One label per row. Strings and categories are numbered in the order of their sorted names.
-
-    Returns:
-        The labels, and the class names; none for numbers.
 
     Raises:
         InvalidInput: A label is missing.
@@ -140,14 +131,14 @@ def _are_inputs(value: Any) -> bool:
 
 
 def _stacked(value: Any) -> Any:
-    """A list of numbers per sample comes out of torch's collation as one tensor a place; put them side by side again."""
+    """Stack lists of numbers per sample, which torch's collation transposes, back to one tensor."""
     if is_list(value) and value and all(isinstance(part, Tensor) and part.ndim == 1 for part in value):
         return torch.stack(value, dim=1)
     return value
 
 
 def _word_array(value: Any) -> Any:
-    """A list of strings, as loaders collate string labels, as an array; anything else as it is."""
+    """Return a list of strings, as loaders collate string labels, as an array; others unchanged."""
     if not is_list_or_tuple(value) or not value or not all(isinstance(label, str) for label in value):
         return value
     import numpy
@@ -156,7 +147,7 @@ def _word_array(value: Any) -> Any:
 
 
 def _same_classes(parts: list[CollatedData]) -> tuple[str, ...]:
-    """Number the classes of all batches alike, by the sorted names of all; return the names."""
+    """Renumber the classes of all batches by their sorted union, and return the names."""
     names = tuple(sorted({name for part in parts for name in part.class_names}))
     for part in parts if names else []:
         if part.targets is None or not part.class_names:
@@ -215,7 +206,7 @@ def _kinds(values: Iterable[Any]) -> str:
 
 
 def _one(batch: Any) -> CollatedData:
-    """One batch, or data that are whole already."""
+    """Collate one batch, or data that are whole already."""
     _check_not_sparse(batch)
     if is_column(batch):
         return CollatedData(column(batch))
@@ -230,7 +221,7 @@ def _one(batch: Any) -> CollatedData:
 
 
 def _joined_columns(parts: list[Tensor], name: str, filling: int) -> Tensor:
-    """Batches one after the other; token batches of different lengths are filled up on the right."""
+    """Concatenate batches; token batches of different lengths are padded on the right."""
     lengths = {part.shape[1] if part.ndim == 2 else -1 for part in parts}
     if len(lengths) > 1 and not parts[0].is_floating_point():
         longest = max(lengths)
@@ -245,7 +236,7 @@ def _joined_columns(parts: list[Tensor], name: str, filling: int) -> Tensor:
 
 
 def _columns(inputs: Inputs) -> dict[str, Tensor]:
-    """Inputs by name, whatever their form."""
+    """Return inputs by name, in any form."""
     if isinstance(inputs, Tensor):
         return {"x": inputs}
     return inputs if isinstance(inputs, dict) else {f"input {i}": part for i, part in enumerate(inputs)}
@@ -262,7 +253,7 @@ def _check_alike(batches: Sequence[dict[str, Tensor]]) -> None:
 
 
 def _check_masked(batches: Sequence[dict[str, Tensor]]) -> None:
-    """Raise where token batches of different lengths come by name and none of the names says what is padding."""
+    """Raise if token batches of different lengths lack a padding mask among their names."""
     tokens = [name for name, part in batches[0].items() if part.ndim == 2 and not part.is_floating_point()]
     if len({batch[name].shape[1:] for batch in batches for name in tokens}) > 1 and "attention_mask" not in batches[0]:
         raise InvalidInput(
@@ -289,7 +280,7 @@ def _joined(batches: Iterable[Any]) -> CollatedData:
 
 
 def _batched(items: list[Any]) -> Iterable[Any]:
-    """A list of mappings, each a sample (as the Hugging Face Trainer takes them) or a batch, as batches."""
+    """Return a list of mappings, each one sample (as in the Hugging Face Trainer) or a batch, as batches."""
     labels = next((items[0][name] for name in LABEL_NAMES if name in items[0]), None)
     is_batch = labels is not None and getattr(labels, "ndim", 0) > 0
     if is_batch:
@@ -298,7 +289,7 @@ def _batched(items: list[Any]) -> Iterable[Any]:
 
 
 def _hugging_face(data: Any) -> CollatedData:
-    """A `datasets.Dataset`, read whole; columns of text are left out."""
+    """Read a whole `datasets.Dataset` without its text columns."""
     rows = data.with_format("torch")[:]
     ragged = [name for name, value in rows.items() if isinstance(value, list) and isinstance(value[0], Tensor)]
     if ragged:
@@ -310,13 +301,9 @@ def _hugging_face(data: Any) -> CollatedData:
 
 
 def collate_data(data: Any) -> CollatedData:
-    """Return inputs and targets of data in any usual form, as whole tensors.
+    """Return inputs, raw targets and notes about omitted data of any common container, as tensors.
 
-    Args:
-        data: The data; a Dataset or DataLoader is read once, whole, in its own order.
-
-    Returns:
-        Inputs, raw targets, and what was left out.
+    A Dataset or DataLoader is read once, in its own order.
 
     Raises:
         InvalidInput: The data have another form, or hold nothing usable.

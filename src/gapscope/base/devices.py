@@ -1,4 +1,4 @@
-"""Which torch devices there are."""
+"""Availability of torch devices."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from gapscope.base.errors import DeviceNotFound
 
 
 def check_device(name: str) -> None:
-    """Raise DeviceNotFound unless tensors can be made on the device.
-
-    Args:
-        name: A torch device, such as "cpu" or "cuda:1".
+    """Raise DeviceNotFound unless tensors can be created on the device.
 
     Raises:
         DeviceNotFound: It does not exist here, or this build of torch cannot use it.

@@ -1,4 +1,4 @@
-"""Versions and machine, as results keep them."""
+"""Versions and machine, as stored with results."""
 
 from __future__ import annotations
 
@@ -16,14 +16,7 @@ def _processor(device: str) -> str:
 
 
 def environment(device: str = "") -> dict[str, Any]:
-    """Versions of gapscope, torch, numpy and Python, the machine, and the number of threads.
-
-    Args:
-        device: Torch device of a timing: the name of its processor and the day are then told too.
-
-    Returns:
-        Plain values.
-    """
+    """Return versions, machine and thread count; for a `device` also its processor and the day."""
     import numpy
     import torch
 

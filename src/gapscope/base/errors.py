@@ -1,6 +1,6 @@
-"""Every error gapscope raises on purpose, and the small checks that raise them.
+"""Errors that gapscope raises, and the checks that raise them.
 
-A message has three parts in one sentence: what must hold, what was given, what to do.
+A message has three parts: what was passed, what is needed, what to do.
 """
 
 from __future__ import annotations
@@ -14,67 +14,67 @@ class GapscopeError(Exception):
 
 
 class InvalidInput(GapscopeError, ValueError):
-    """An argument, a tensor or a setting that cannot be used as given."""
+    """Unusable argument, tensor or setting."""
 
 
 class UnreadableFile(GapscopeError, ValueError):
-    """A file that is truncated, of another format, of a newer schema, or fails its checksum."""
+    """File that is truncated, of another format, of a newer schema, or fails its checksum."""
 
 
 class DamagedFile(UnreadableFile):
-    """A file that is truncated or corrupted; what it held can be recreated."""
+    """Truncated or corrupted file whose content can be recreated."""
 
 
 class DamagedFileWarning(UserWarning):
-    """A damaged file was passed over, or what it held is recreated."""
+    """Warning that a damaged file was skipped or recreated."""
 
 
 class NotWritten(GapscopeError, OSError):
-    """A file that could not be written, for example because the disk is full; its old content is untouched."""
+    """Failure to write a file, for example on a full disk; its old content is untouched."""
 
 
 class DataNotFound(GapscopeError, FileNotFoundError):
-    """A data set whose files are not on this machine."""
+    """Data set without files on this machine."""
 
 
 class DeviceNotFound(GapscopeError, RuntimeError):
-    """A torch device that this machine does not have, or that this build of torch cannot use."""
+    """Torch device that this machine or this build of torch lacks."""
 
 
 class NotMeasurable(GapscopeError, ValueError):
-    """A measure that has no value for this network and these data (for example a layer that does not exist)."""
+    """Measure without a value for this network and these data (such as a missing layer)."""
 
 
 class MissingExtra(GapscopeError, ImportError):
-    """An optional dependency that is not installed."""
+    """Optional dependency that is not installed."""
 
 
 class WorkerDied(GapscopeError, RuntimeError):
-    """A worker process that ended, twice, on one job alone (killed from outside, or for lack of memory)."""
+    """Worker process that ended twice on one job (killed, or out of memory)."""
 
 
 class UnsupportedLayer(GapscopeError, NotImplementedError):
-    """A layer for which a quantity cannot be computed as asked."""
+    """Layer for which a quantity cannot be computed."""
 
 
 class NeverSupported(UnsupportedLayer):
-    """The quantity is undefined for this layer (for example samples are mixed)."""
+    """Layer for which the quantity is undefined (for example samples are mixed)."""
 
 
 class NotYetSupported(UnsupportedLayer):
-    """The quantity exists, gapscope has no rule for it yet."""
+    """Layer without a rule for the quantity yet."""
 
 
 class ReplaceLayer(UnsupportedLayer):
-    """The layer must be replaced or set differently; the message says by what."""
+    """Layer to be replaced or configured differently, as the message explains."""
 
 
 class SlowGradients(UserWarning):
-    """Gradients of individual samples are right, but computed by one backward pass per sample; said once a network."""
+    """Warning, once per network, that each sample needs its own backward pass."""
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the known name nearest to `given`, or an empty string.
+    """Return " Did you mean 'x'?" for the nearest known name, or an empty string.
 
     >>> did_you_mean("widht", ["width", "depth"])
     " Did you mean 'width'?"
@@ -84,16 +84,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 
 def check_choice(parameter: str, given: str, choices: Iterable[str]) -> None:
-    """Raise InvalidInput, naming the nearest right choice, unless `given` is one of `choices`.
-
-    Args:
-        parameter: Name of the parameter, for the message.
-        given: What the caller passed.
-        choices: What is allowed.
-
-    Raises:
-        InvalidInput: `given` is none of `choices`.
-    """
+    """Raise InvalidInput with the nearest choice unless `given` is one of `choices`."""
     choices = list(choices)
     if given not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
@@ -109,19 +100,7 @@ def check_range(
     low_open: bool = False,
     high_open: bool = False,
 ) -> None:
-    """Raise InvalidInput unless `given` lies in the interval (NaN never does).
-
-    Args:
-        parameter: Name of the parameter, for the message.
-        given: What the caller passed.
-        low: Smallest allowed value, None for no bound.
-        high: Largest allowed value, None for no bound.
-        low_open: Whether `low` itself is excluded.
-        high_open: Whether `high` itself is excluded.
-
-    Raises:
-        InvalidInput: `given` is outside the interval.
-    """
+    """Raise InvalidInput unless a value is in the interval (NaN never is)."""
     try:
         above = low is None or (given > low if low_open else given >= low)
         below = high is None or (given < high if high_open else given <= high)
@@ -135,7 +114,7 @@ def check_range(
 
 
 def check_same_length(first: str, n_first: int, second: str, n_second: int) -> None:
-    """Raise InvalidInput unless two things that go together have the same length."""
+    """Raise InvalidInput unless two sequences have the same length."""
     if n_first != n_second:
         raise InvalidInput(
             f"{first} and {second} must have the same length; got {n_first} and {n_second}. "
@@ -144,15 +123,7 @@ def check_same_length(first: str, n_first: int, second: str, n_second: int) -> N
 
 
 def require_extra(module: str, extra: str) -> None:
-    """Raise MissingExtra, with the install command, when `module` cannot be found.
-
-    Args:
-        module: Import name of the optional dependency.
-        extra: The gapscope extra that brings it.
-
-    Raises:
-        MissingExtra: The module is not installed.
-    """
+    """Raise MissingExtra with the install command if `module` of the gapscope extra is not installed."""
     import importlib.util
 
     if importlib.util.find_spec(module) is None:

@@ -1,4 +1,4 @@
-"""Files that exist atomically, and JSON that every reader understands."""
+"""Atomic files and standard JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gapscope.base.type_guards import is_dict, is_list_or_tuple
 
 
 def _standard_json(value: Any, *, null: bool = False) -> Any:
-    """Non-finite numbers become the strings that float() reads back, or null: JSON has no NaN and no infinity."""
+    """Replace non-finite numbers by strings that float() accepts, or by null (JSON has neither)."""
     if isinstance(value, float):
         if math.isfinite(value):
             return float(value)
@@ -34,15 +34,7 @@ def _standard_json(value: Any, *, null: bool = False) -> Any:
 
 
 def to_json(value: Any, *, indent: int | None = None, null: bool = False) -> str:
-    """Return standard JSON.
-
-    Args:
-        value: Plain values.
-        indent: Spaces per level; None for one line.
-        null: Whether NaN and infinities are null, and not strings that `float` reads back.
-
-    Returns:
-        The text.
+    """Return standard JSON; NaN and infinities are null, or strings that `float` accepts.
 
     >>> to_json({"a": float("-inf"), "b": (1, 2.5)})
     '{"a": "-Infinity", "b": [1, 2.5]}'
@@ -52,16 +44,12 @@ def to_json(value: Any, *, indent: int | None = None, null: bool = False) -> str
 
 @contextmanager
 def atomic_writer(path: Path, *, durable: bool = True) -> Generator[BinaryIO]:
-    """Open a temporary name beside `path` for writing; at the end of the block it becomes `path`.
+    """Open a temporary file for writing that replaces `path` at the end of the block.
 
-    Whatever happens (a kill, a full disk), `path` holds its old content or the new one, never a part.
+    If interrupted (a kill, a full disk), `path` holds its old content or the new one, never a part.
 
     Args:
-        path: The file to write; its folder must exist.
         durable: Whether to flush to the disk first, so that even a power cut leaves a whole file (slower).
-
-    Yields:
-        The open file.
 
     Raises:
         NotWritten: The disk is full or the folder cannot be written; the old content is untouched.
@@ -93,14 +81,7 @@ def _suggest_fix(error: OSError) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder with its parents, if it is not there.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        NotWritten: It cannot be made, or a file is in its place.
-    """
+    """Create a folder with its parents; raise NotWritten if impossible."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -111,14 +92,7 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file that may not be there.
-
-    Args:
-        path: The file.
-
-    Raises:
-        NotWritten: It cannot be removed, for example because it is a folder.
-    """
+    """Remove a file if it exists; raise NotWritten if impossible."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -129,29 +103,13 @@ def remove_file(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:
-    """Write all of a file at once, see `written_whole`.
-
-    Args:
-        path: The file to write; its folder must exist.
-        content: Text (written as UTF-8) or bytes.
-        durable: Whether to flush to the disk first.
-
-    Raises:
-        NotWritten: The disk is full or the folder cannot be written; the old content is untouched.
-    """
+    """Write a whole file (text as UTF-8, or bytes), see `atomic_writer`."""
     with atomic_writer(path, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 def check_file(path: Path) -> None:
-    """Raise where something else has a file's name; reading a pipe or a device might never end.
-
-    Args:
-        path: The file; one that is absent is left to its reader.
-
-    Raises:
-        UnreadableFile: It is a folder, a pipe or a device.
-    """
+    """Raise UnreadableFile for folders, pipes and devices (reading might never end), not if absent."""
     if path.exists() and not path.is_file():
         raise UnreadableFile(
             f"{path} must be a file that can be read; it is a folder, a pipe or a device. Take it away, or name "
@@ -160,7 +118,7 @@ def check_file(path: Path) -> None:
 
 
 def _content(path: Path) -> bytes:
-    """All bytes of a file that is one; asked of the open file, so that a pipe in its place is never waited for."""
+    """Read all bytes of a regular file; checked on the open file, so that pipes never block."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             check_file(path)
@@ -176,13 +134,7 @@ def _refuse(path: Path, error: OSError) -> NoReturn:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Args:
-        path: The file.
-
-    Returns:
-        What the file holds.
+    """Return the content of a JSON file.
 
     Raises:
         DamagedFile: It holds no JSON, for example because it is truncated.
@@ -203,13 +155,7 @@ def _shown(line: bytes) -> str:
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
-    """Yield the objects of a JSON-lines file; a last line cut off by a kill is left out.
-
-    Args:
-        path: The file; none is read as an empty one.
-
-    Yields:
-        The objects.
+    """Yield the objects of a JSON-lines file; an incomplete last line is skipped, a missing file is empty.
 
     Raises:
         DamagedFile: A line holds no JSON object.

@@ -1,4 +1,4 @@
-"""Import every file of a package, so that what they register is there."""
+"""Import of all modules of a package, to run their registrations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pkgutil
 
 
 def import_all(package: str) -> None:
-    """Import all modules inside a package, those of its own packages too."""
+    """Import all modules of a package, recursively."""
     module = importlib.import_module(package)
     for item in pkgutil.walk_packages(module.__path__, f"{package}."):
         importlib.import_module(item.name)

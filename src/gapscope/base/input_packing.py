@@ -1,4 +1,4 @@
-"""How a network is called where its inputs are not one tensor as the only argument: by keywords, or by several."""
+"""Packing of several or named network inputs into one tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class InputLayout:
-    """What one tensor of inputs stands for.
+    """Meaning of one tensor of inputs.
 
     Measures work on one tensor with a row per sample. Several floating-point inputs of one type lie side by side in it;
     with any others it holds row numbers [n, 1] of the `columns`, which are kept whole. Row i is written as -1 - i: an
@@ -28,7 +28,7 @@ class InputLayout:
     shapes: tuple[torch.Size, ...] = ()
 
     def unpack(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return the inputs that the rows of `x` stand for, samples first.
+        """Return the inputs encoded in the rows of `x`, samples first.
 
         >>> form = InputLayout(("ids", "mask"), columns=(torch.tensor([[7], [8]]), torch.tensor([[1], [0]])))
         >>> [part.tolist() for part in form.unpack(torch.tensor([[-2]]))]
@@ -45,14 +45,7 @@ class InputLayout:
 
 
 def pack_inputs(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, InputLayout]:
-    """Return one tensor of inputs that stands for several, and what it stands for.
-
-    Args:
-        inputs: Inputs by keyword or by position, all with the same number of samples.
-
-    Returns:
-        The tensor [n, ...] and its form.
-    """
+    """Return one tensor [n, ...] that encodes several inputs, and its layout."""
     names = tuple(inputs) if isinstance(inputs, Mapping) else None
     tensors = tuple(inputs.values()) if isinstance(inputs, Mapping) else tuple(inputs)
     first = tensors[0]

@@ -1,4 +1,4 @@
-"""The one checker of options: names that must be known, and values in their declared type."""
+"""Checks of options: known names, and values of their declared type."""
 
 from __future__ import annotations
 
@@ -38,15 +38,11 @@ def check_known(owner: str, given: Iterable[str], known: Iterable[str], *, noun:
 
 
 def coerce(name: str, value: Any, annotation: Any) -> Any:
-    """Return a value in its declared type, so that 0 and 0.0 are one setting; a wrong type is refused by name.
+    """Convert a value to its declared type, so that 0 and 0.0 are one setting; reject wrong types.
 
     Args:
-        name: What the value is for, for the message.
         value: What was given: JSON-serializable values, as JSON and TOML have them.
         annotation: bool, int, float, str, a data class, a mapping, `tuple[T, ...]`, or one of them or None.
-
-    Returns:
-        The value: whole numbers for float become floats, lists tuples, tables data classes.
 
     Raises:
         InvalidInput: The value has another type.
@@ -90,7 +86,7 @@ def _is_finite(value: float) -> bool:
 
 
 def _check_jsonable(name: str, value: Any) -> None:
-    """Raise InvalidInput for a value that JSON does not know: options become part of a run's id."""
+    """Raise InvalidInput for values that JSON cannot hold (options become part of a run's id)."""
     if is_mapping(value) or is_list_or_tuple(value):
         for key, item in value.items() if is_mapping(value) else enumerate(value):
             _check_jsonable(f"{name}.{key}", item)
@@ -101,15 +97,7 @@ def _check_jsonable(name: str, value: Any) -> None:
 
 
 def from_mapping(cls: Any, content: Any, where: str) -> Any:
-    """Return the data class that a table of settings describes.
-
-    Args:
-        cls: The data class; it checks and converts its own fields.
-        content: Name -> value.
-        where: What to call the table in messages.
-
-    Returns:
-        The object.
+    """Return the data class described by a table of settings.
 
     Raises:
         InvalidInput: The content is no table, or names something that the class has not.

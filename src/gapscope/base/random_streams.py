@@ -1,4 +1,4 @@
-"""Sources of randomness that never touch the global one."""
+"""Random generators that never touch the global random state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gapscope.base.randomness import derive_seed
 
 
 def make_generator(seed: int, purpose: str) -> torch.Generator:
-    """Return a generator that depends on the seed and on what it is for, so that no draw moves another.
+    """Return a generator that depends on the seed and its purpose, independent of other purposes.
 
     >>> blur, again, labels = (make_generator(0, name).initial_seed() for name in ("blur", "blur", "labels"))
     >>> blur == again != labels
@@ -20,20 +20,13 @@ def make_generator(seed: int, purpose: str) -> torch.Generator:
 def resolve_generator(
     generator: torch.Generator | None, purpose: str = "", device: torch.device | str = "cpu"
 ) -> torch.Generator:
-    """Return `generator`, or where it is None a new one with a fixed seed: the one meaning of `generator=None`.
+    """Return `generator`, or if None a new one with a fixed seed (the one meaning of `generator=None`).
 
-    The same call gives the same numbers, always: no function of gapscope draws from the global random state or from
-    the operating system. Whoever wants other numbers passes a generator, or a seed to a front door (`measure`,
-    `compare`, `rank_architectures`, `advise_batch_norm`, `train`, a monitor or a penalty); one that was seeded by
-    `generator.seed()` gives fresh ones.
-
-    Args:
-        generator: What the caller passed.
-        purpose: What is drawn, so that draws for one purpose never repeat those for another; seed 0 itself if empty.
-        device: Where a new generator draws.
-
-    Returns:
-        The generator.
+    The same call always gives the same numbers: gapscope uses neither the global random state nor the operating
+    system's.
+    For other numbers pass a generator, or a seed to a public function. Streams of different purposes are
+    independent; an
+    empty purpose is seed 0.
 
     >>> resolve_generator(None, "blur").initial_seed() == resolve_generator(None, "blur").initial_seed()
     True

@@ -1,4 +1,4 @@
-"""Samples: inputs with their targets, checked once at the door."""
+"""Samples: inputs with their targets, checked once on entry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs with their targets, checked.
+    """Checked inputs with their targets.
 
     Attributes:
         inputs: [n, ...], floating point or token ids (int64).
@@ -55,12 +55,12 @@ class Samples:
 
     @property
     def is_classification(self) -> bool:
-        """Whether the targets are class labels, one a sample."""
+        """True for class labels, one per sample."""
         return self.targets is not None and not self.targets.is_floating_point() and self.targets.ndim == 1
 
     @property
     def is_dense(self) -> bool:
-        """Whether the targets are class labels of positions: pixels, or tokens."""
+        """True for class labels of positions (pixels, tokens)."""
         return self.targets is not None and not self.targets.is_floating_point() and self.targets.ndim > 1
 
 
@@ -80,7 +80,7 @@ def _check_inputs(inputs: Any) -> None:
 
 
 def has_finite_sum(tensor: Tensor) -> bool:
-    """Whether the sum is finite, which costs a pass over the numbers and no memory; it may overflow, too."""
+    """Return whether the sum is finite (one pass, no memory); large sums may overflow."""
     return not (tensor.is_floating_point() or tensor.is_complex()) or bool(tensor.detach().sum().isfinite())
 
 
@@ -121,7 +121,7 @@ def _check_targets(targets: Tensor) -> None:
 
 
 def _parse_targets(targets: Tensor, notes: list[str]) -> Tensor:
-    """Raw targets as labels (int64) or regression targets [n, K]."""
+    """Convert raw targets to labels (int64) or regression targets [n, K]."""
     if targets.is_complex():
         raise InvalidInput(f"targets must be real; got {targets.dtype}. Pass real and imaginary parts as columns.")
     if not targets.is_floating_point():
@@ -138,19 +138,13 @@ def _parse_targets(targets: Tensor, notes: list[str]) -> Tensor:
 
 
 def as_samples(data: Any) -> Samples:
-    """Return Samples from data as people have them; nothing is left out without a note.
+    """Return Samples from data in any common form; omitted data are noted.
 
     Taken are a tensor x or a pair (x, y), where x is a tensor, a numpy array, a DataFrame, a tuple of them or a mapping
     (such as a BatchEncoding) of them; a mapping of inputs with `labels`; a torch Dataset or DataLoader that yields any
     of these; a `datasets.Dataset`; Samples. Labels may be any integers, samples with the label -100 are left out, and
     labels with a number per position (pixels, tokens) keep -100 for positions that do not count. Float targets [n] are
     regression targets [n, 1], unless all are 0.0 or 1.0: these are two classes.
-
-    Args:
-        data: The data; a Dataset or DataLoader is read once, whole, in its own order.
-
-    Returns:
-        The samples, checked.
 
     Raises:
         InvalidInput: The data have another form, or hold nothing usable.
@@ -181,6 +175,6 @@ def slices(n: int, chunk_size: int) -> Iterator[slice]:
 
 
 def slices_of(stretch: slice, chunk_size: int) -> Iterator[slice]:
-    """Yield consecutive slices of at most `chunk_size` that cover a stretch of rows."""
+    """Yield consecutive slices of at most `chunk_size` that cover a range of rows."""
     for part in slices(stretch.stop - stretch.start, chunk_size):
         yield slice(stretch.start + part.start, stretch.start + part.stop)

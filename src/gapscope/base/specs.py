@@ -1,4 +1,4 @@
-"""Everything that determines one trained network, as frozen dataclasses whose hash is the run's id (never torch)."""
+"""Specification of one trained network: frozen dataclasses whose hash is the run's id (never torch)."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def _hints(spec: type) -> dict[str, Any]:
 
 @functools.cache
 def _default(factory: Callable[[], Any]) -> Any:
-    """What a field's factory makes, made once: specs are immutable, and a mapping that is compared stays as it is."""
+    """Return a default factory that creates its value once (specs are immutable)."""
     return factory()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _BaseSpec:
-    """Shared by all specs: coercion to the declared types, plain dictionaries, strict keys."""
+    """Base of all specs: coercion to declared types, plain dictionaries, strict keys."""
 
     def __post_init__(self) -> None:
         hints = _hints(type(self))
@@ -51,11 +51,11 @@ class _BaseSpec:
 
     @functools.cached_property
     def non_default(self) -> dict[str, Any]:
-        """Settings that differ from their defaults, nested, whole numbers as integers; made once."""
+        """Settings that differ from their defaults, nested, whole numbers as integers."""
         return _canonical(self.to_dict(omit_defaults=True))
 
     def to_dict(self, *, omit_defaults: bool = False) -> dict[str, Any]:
-        """Return nested JSON-serializable values; with `omit_defaults` only what differs from the defaults."""
+        """Return nested JSON-serializable values, optionally only those that differ from the defaults."""
         content: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
@@ -67,7 +67,7 @@ class _BaseSpec:
 
     @classmethod
     def from_dict(cls: type[AnySpec], content: Mapping[str, Any]) -> AnySpec:
-        """Build from JSON-serializable values; an unknown key is refused and the nearest right one named."""
+        """Build from JSON-serializable values; raise InvalidInput with the nearest key for unknown ones."""
         return from_mapping(cls, content, cls.__name__)
 
 
@@ -82,7 +82,7 @@ def _plain(value: Any, omit_defaults: bool) -> Any:
 
 
 def _canonical(value: Any) -> Any:
-    """Whole numbers as integers, so that 1 and 1.0, which are equal, are written alike."""
+    """Write whole numbers as integers, so that 1 and 1.0 are equal."""
     if is_mapping(value):
         return {key: _canonical(item) for key, item in value.items()}
     if is_list_or_tuple(value):
@@ -92,7 +92,7 @@ def _canonical(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec(_BaseSpec):
-    """Which data a network is trained on, and how they were corrupted (training split only, unless said).
+    """Training data and their corruption (training split only, unless stated).
 
     Attributes:
         name: Name of the data set, as in `gapscope data list`.
@@ -154,7 +154,7 @@ class NetworkSpec(_BaseSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizationSpec(_BaseSpec):
-    """What takes the place of the architecture's batch normalization; the default leaves the network as it is.
+    """Replacement of the architecture's batch normalization; by default none.
 
     Attributes:
         kind: "batch", "ghost", "population" (statistics of training samples, measured again before every step),
@@ -215,7 +215,7 @@ class LossSpec(_BaseSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec(_BaseSpec):
-    """How a network is trained; `gapscope.training.loop.train` reads nothing else.
+    """Training configuration; `gapscope.training.loop.train` reads nothing else.
 
     Attributes:
         optimizer: "sgd" or "adam".
@@ -283,7 +283,7 @@ class TrainingSpec(_BaseSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec(_BaseSpec):
-    """Everything that determines one trained network; equal specs have equal ids.
+    """Specification of one trained network. Equal specs have equal ids.
 
     Attributes:
         data: Data and corruption.
@@ -329,11 +329,7 @@ class RunSpec(_BaseSpec):
         """Return a copy with some settings changed, each named by its dotted path ("data.label_noise").
 
         Args:
-            changes: Path -> value.
             made: Tables that earlier calls on this spec made, which this one uses and adds to; for thousands of copies.
-
-        Returns:
-            The copy.
 
         Raises:
             InvalidInput: A path names no setting, or a value is out of range.
@@ -350,7 +346,7 @@ class RunSpec(_BaseSpec):
         )
 
     def _changed(self, name: str, settings: Mapping[str, Any], made: dict[Any, Any] | None) -> Any:
-        """One table with some settings changed, or the seed."""
+        """Return one table with some settings changed, or the seed."""
         if "" in settings:
             return settings[""]
         made, key = {} if made is None else made, (name, repr(settings))
@@ -383,7 +379,7 @@ def _refuse(path: str) -> NoReturn:
 
 
 def setting_paths() -> list[str]:
-    """Dotted paths of all settings of a Spec."""
+    """Return the dotted paths of all settings of a RunSpec."""
     tables = {"data": DataSpec, "network": NetworkSpec, "normalization": NormalizationSpec, "training": TrainingSpec}
     paths = [f"{table}.{item.name}" for table, cls in tables.items() for item in fields(cls)]
     return [*paths, "seed"]

@@ -1,4 +1,4 @@
-"""The version, which stands in pyproject.toml alone."""
+"""Version of the installed package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import metadata
 
 
 def version() -> str:
-    """Version of the installed package; "unknown" where the source is used without being installed."""
+    """Return the version of the installed package, "unknown" if not installed."""
     try:
         return metadata.version("gapscope")
     except metadata.PackageNotFoundError:

@@ -1,4 +1,23 @@
-"""Batch normalization taken apart: layers, population statistics, and the gamma decay that batches amount to."""
+"""Batch normalization: layers, population statistics, gamma decay, and advice on batch sizes.
+
+Common parameters:
+
+Args:
+    network: Network with BatchNorm, PopulationNorm or GhostBatchNorm layers, unchanged unless stated.
+    data: Inputs with targets in any form (pair of tensors, Samples, Dataset, DataLoader), taken for the population.
+    batch_size: Batch size M, at least 2 and below the number of samples; `batch_sizes` several of them.
+    layers: Names as in `network.named_modules()`; None for all.
+    passes: Number of random partitions of the samples into batches.
+    loss: Loss of each sample [n] from outputs [n, K] and targets; None for cross-entropy or squared error.
+    chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+    generator: Source of random batches and noise; None for the same ones in every call.
+    num_features: Number of channels C of a layer.
+    eps: Added to variances inside the square root.
+    momentum: Weight of the newest batch in running statistics; None for the plain average of all batches.
+    affine: Whether the layer has gamma and beta.
+    track_running_stats: Whether running statistics are kept for evaluation.
+    device, dtype: Device and floating-point type of the layer's parameters and buffers.
+"""
 
 from gapscope.batch_norm.gamma_decay.batch_statistics import BatchStatistics as BatchStatistics
 from gapscope.batch_norm.gamma_decay.batch_statistics import batch_statistics as batch_statistics

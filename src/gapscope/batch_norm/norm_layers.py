@@ -1,4 +1,4 @@
-"""Where a network normalizes: its batch-normalizing layers, in the order in which they run, and what feeds them."""
+"""Batch-normalizing layers of a network in forward order, and the layers before them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,6 @@ which may do more (an activation, for example)."""
 def select_layers(found: dict[str, Any], names: Sequence[str] | None, what: str) -> dict[str, Any]:
     """Return the layers of these names, or all.
 
-    Args:
-        found: Layers by name.
-        names: Names as in `network.named_modules()`; None for all.
-        what: What the layers are, for messages.
-
-    Returns:
-        The layers.
-
     Raises:
         InvalidInput: A name is unknown.
         NotMeasurable: There is no layer.
@@ -50,15 +42,7 @@ def select_layers(found: dict[str, Any], names: Sequence[str] | None, what: str)
 def batch_norm_layers(
     network: nn.Module, names: Sequence[str] | None = None, kinds: Sequence[type[nn.Module]] = BATCH_NORMS
 ) -> dict[str, Any]:
-    """Name -> layer of all layers of some kinds, or of those named.
-
-    Args:
-        network: The network.
-        names: Names as in `network.named_modules()`; None for all.
-        kinds: Classes that count.
-
-    Returns:
-        The layers; each keeps running statistics.
+    """Return name -> layer for all layers of some kinds, or for those named.
 
     Raises:
         InvalidInput: A name is unknown, or a layer keeps no running statistics.
@@ -75,15 +59,7 @@ def batch_norm_layers(
 
 
 def in_forward_order(network: nn.Module, layers: dict[str, Any], x: Tensor) -> list[str]:
-    """Names of the layers in the order in which a forward pass (evaluation mode, no gradient) calls them.
-
-    Args:
-        network: The network, in evaluation mode.
-        layers: The layers, by name.
-        x: Inputs; one sample is enough.
-
-    Returns:
-        The names.
+    """Return the names of the layers in the order in which a forward pass calls them.
 
     Raises:
         NotYetSupported: A layer is called more than once.
@@ -104,16 +80,10 @@ def in_forward_order(network: nn.Module, layers: dict[str, Any], x: Tensor) -> l
 
 
 def preceding_layers(network: nn.Module, layers: dict[str, Any], x: Tensor) -> dict[str, str]:
-    """Norm name -> name of the linear or convolutional layer whose output is, untouched, its input.
+    """Map norm names to the linear or convolutional layer whose unchanged output is their input.
 
-    Args:
-        network: The network, in evaluation mode.
-        layers: Normalization layers by name.
-        x: Inputs; one sample is enough.
-
-    Returns:
-        The feeding layers; normalization layers fed by anything else (a sum, a pooling, an input) are left out, and
-        so are feeding layers whose output goes through two of the normalization layers.
+    Omitted: normalization layers with any other input (a sum, a pooling), and layers whose output goes through two
+    of them.
     """
     made: list[tuple[Tensor, str]] = []
     fed_by: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Population statistics: measured by streaming training samples through the network, layer by layer."""
+"""Population statistics, measured by streaming training samples through the network layer by layer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples
 
 
 class _StopForward(Exception):
-    """The layer whose statistics are wanted was reached; the rest of the forward pass is not needed."""
+    """Exception that ends a forward pass after the layer of interest."""
 
 
 def _pack_batch(batch: Any) -> tuple[Tensor, InputLayout | None]:
-    """Inputs of a batch of a loader as one tensor, with their layout if they are several."""
+    """Return the inputs of a loader's batch as one tensor, with their layout if they are several."""
     inputs = batch[0] if isinstance(batch, list | tuple) else batch
     if isinstance(inputs, Tensor):
         return inputs, None
@@ -42,7 +42,7 @@ def _pack_batch(batch: Any) -> tuple[Tensor, InputLayout | None]:
 
 
 class _InputStream:
-    """The same training inputs, chunk by chunk, as often as they are asked for."""
+    """Repeatable stream of the same training inputs, chunk by chunk."""
 
     def __init__(
         self, network: nn.Module, data: Any, samples: int, chunk_size: int | None, generator: torch.Generator | None
@@ -81,7 +81,7 @@ class _InputStream:
 
 
 def _caller(network: nn.Module, layout: InputLayout | None) -> nn.Module:
-    """What takes the packed inputs of a batch."""
+    """Return the network that takes the packed inputs of a batch."""
     return network if layout is None else NetworkAdapter(network, layout)
 
 
@@ -133,7 +133,7 @@ def refresh_population(
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> None:
-    r"""Set the mean and variance of population-normalizing layers to those of training samples.
+    r"""Set mean and variance of population-normalizing layers to those of training samples.
 
     The layers are done in the order in which they run, each with all earlier ones already updated, so that afterwards
     every layer's statistics are those of the network as it stands. Dropout is off. Statistics are computed in
@@ -143,14 +143,10 @@ def refresh_population(
     Reference: Luo et al. 2019, section 5 (10 000 samples).
 
     Args:
-        network: The network; only the statistics of the layers change.
         data: Training inputs: x, (x, y), Samples, a Dataset, or a DataLoader (streamed, with its own batch size; a
             shuffling one gives the same samples to each layer, unless it has a generator of its own).
-        samples: Number of samples: a random subset of the data, or the first ones of a DataLoader.
         layers: Names of layers; BatchNorm and GhostBatchNorm layers can be named too (their running statistics become
             exact). None for every PopulationNorm.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-        generator: Source of the subset; None for the same draws at every call.
 
     Raises:
         NotMeasurable: There is no such layer, or statistics are not finite (then nothing is changed).

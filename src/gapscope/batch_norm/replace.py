@@ -1,4 +1,4 @@
-"""Swap the batch normalization of a built network for another kind, keeping its weights and its function."""
+"""Replacement of a network's batch normalization by another kind, keeping weights and function."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 
 
 def _incompatibility(layer: Any, kind: str, has_feeder: bool, needs_feeder: bool) -> str:
-    """Why a layer cannot be swapped with its function kept; empty where it can."""
+    """Return why a layer cannot be replaced with its function kept; empty if it can."""
     if type(layer) not in BATCH_NORMS:
         return f"a {type(layer).__name__} may do more than normalize; put a plain BatchNorm there"
     if layer.running_mean is None:
@@ -73,7 +73,7 @@ def _built(kind: str, layer: Any, options: dict[str, Any]) -> Any:
 
 
 def _evaluation_function(layer: Any) -> tuple[Tensor, Tensor]:
-    """Scale and shift of each channel in evaluation mode, in float64."""
+    """Return scale and shift per channel in evaluation mode, in float64."""
     scale = (layer.running_var.double() + layer.eps).rsqrt()
     scale = scale if layer.weight is None else scale * layer.weight.double()
     shift = -layer.running_mean.double() * scale
@@ -81,7 +81,7 @@ def _evaluation_function(layer: Any) -> tuple[Tensor, Tensor]:
 
 
 def _carry_state(old: Any, new: Any, kind: str, taken_over: Tensor | None) -> None:
-    """Give `new` the evaluation function of `old`; `taken_over` is the scale that its feeding layer has taken over."""
+    """Give `new` the evaluation function of `old`, except for a scale absorbed by the layer before."""
     scale, shift = _evaluation_function(old)
     state: dict[str, Tensor | None] = {
         "weight": old.weight, "bias": old.bias, "running_mean": old.running_mean, "running_var": old.running_var,
@@ -147,7 +147,7 @@ def replace_batch_norm(
     inplace: bool = False,
     **options: Any,
 ) -> Network:
-    r"""Return the network with its batch normalization replaced by another kind; its evaluation function is kept.
+    r"""Replace a network's batch normalization by another kind with the same evaluation function.
 
     Written as $y = s h + t$ in evaluation mode ($s = \gamma/\sigma$, $t = \beta - s\mu$ with the running statistics):
     "batch", "population" and "ghost" keep every parameter and statistic; "mean_only" gets gamma = s; "variance_only"
@@ -155,18 +155,13 @@ def replace_batch_norm(
     norm, where the paper forgets the bias). In training mode the kinds differ, which is what they are for.
 
     Args:
-        network: A network with BatchNorm1d/2d/3d, PopulationNorm or GhostBatchNorm layers.
         kind: "batch", "population", "ghost", "mean_only", "variance_only" or "none".
-        weight_norm: Whether the linear or convolutional layer before each replaced layer is weight-normalized too.
-            With "mean_only" its length g then takes the place of gamma (Salimans and Kingma 2016).
+        weight_norm: Whether the linear or convolutional layer before each replaced layer is weight-normalized too. With
+            "mean_only" its length g then takes the place of gamma (Salimans and Kingma 2016).
         inputs: A few inputs [n, ...]; needed by "none" and by `weight_norm`, which must see which layer comes before.
-        layers: Names of layers to replace; None for all.
         strict: Whether a layer whose function cannot be kept is an error; else it stays as it is, with a warning.
         inplace: Whether the network itself is changed rather than a copy. An optimizer made before must be recreated.
         **options: Settings of the new layers (`ghost_size`, `detach`, `rms`, `momentum`, `eps`, ...).
-
-    Returns:
-        The network.
 
     Raises:
         InvalidInput: `kind`, a layer's name or an option is unknown, or `inputs` is missing.

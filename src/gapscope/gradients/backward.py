@@ -1,4 +1,4 @@
-"""Derivatives of outputs by places in their graph, many at a time where that can be."""
+"""Derivatives of outputs by tensors in their graph, batched if possible."""
 
 from __future__ import annotations
 
@@ -28,18 +28,9 @@ def gradients_at(
     *,
     create_graph: bool,
 ) -> list[Tensor | None]:
-    """Return the derivatives [C, ...] of the weighted outputs at every place in their graph; None where there is none.
+    """Return the derivatives [C, ...] of the weighted outputs by each tensor or gradient edge; None if independent.
 
-    Statistics of the batch, see `gapscope.gradients.frozen_batch_stats`, are held fixed.
-
-    Args:
-        outputs: Tensors with a graph.
-        places: Tensors or gradient edges in it.
-        cotangents: C weightings of each of the outputs.
-        create_graph: Whether the result is to be differentiated.
-
-    Returns:
-        One dense tensor a place.
+    `cotangents` are C weights of each output. Batch statistics are constants (`gapscope.gradients.frozen_batch_stats`).
     """
     if not places:
         return []
@@ -64,16 +55,9 @@ def gradients_at(
 def whole_gradient(
     value: Tensor, parameters: Sequence[Tensor], cotangent: Tensor | None = None, *, create_graph: bool
 ) -> list[Tensor]:
-    """Return the derivatives of a number, or of weighted outputs, by all parameters.
+    """Return the derivatives of a scalar, or of weighted outputs, by all parameters.
 
-    Args:
-        value: A number or outputs.
-        parameters: The parameters.
-        cotangent: Weights of the outputs; None for a number.
-        create_graph: Whether the result is to be differentiated.
-
-    Returns:
-        One dense real tensor a parameter, zero where there is no dependence; a complex parameter has its two parts.
+    Each is dense and real, zero if independent; a complex parameter has its real and imaginary parts.
     """
     with explain_torch_errors():
         found = torch.autograd.grad(value, parameters, cotangent, create_graph=create_graph, allow_unused=True)
@@ -86,19 +70,9 @@ def whole_gradient(
 def per_sample_gradients(
     outputs: Float[Tensor, "n k"], places: Sequence[Tensor], cotangents: Float[Tensor, "c n k"], *, create_graph: bool
 ) -> list[Float[Tensor, "c n ..."]]:
-    """Return the derivatives of every sample's own weighted outputs, from one backward pass per sample and weighting.
+    """Return per-sample derivatives by their definition: one backward pass per sample and cotangent.
 
-    This is what the rows of the Jacobian are by definition, whatever the network does with its parameters; it is also
-    as many times slower than any other way as there are samples.
-
-    Args:
-        outputs: The network's outputs.
-        places: Parameters, or what stands in for them.
-        cotangents: C cotangents.
-        create_graph: Whether the result is to be differentiated.
-
-    Returns:
-        One tensor a parameter; zero where the outputs do not depend on it.
+    Correct for any use of the parameters, and slower than all other strategies by the number of samples.
     """
     rows: list[list[Tensor]] = [[] for _ in places]
     for i in range(len(outputs)):

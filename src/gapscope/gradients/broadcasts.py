@@ -1,9 +1,9 @@
-r"""Tensors without samples that a network broadcasts over its batch: learned positions, class tokens, layer scales.
+r"""Tensors without a batch dimension that are broadcast over samples: position tables, class tokens, layer scales.
 
 A position table t [T, E] that is added to h [n, T, E] has the per-sample Jacobian $\partial f / \partial (h + t)$, row
-n for sample n; scaled by, $(\partial f / \partial (h t))\, h$, summed over the places that share an entry. So one
-backward pass of the batch is enough: the graph of the pass is searched for the operations that join the tensor with
-the samples, and the derivatives at these are read.
+n for sample n. A scale has $(\partial f / \partial (h t))\, h$, summed over the positions that share an entry. So one
+backward pass per batch suffices: the graph is searched for the operations that join the tensor with the samples, and
+the derivatives are read there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ALONE = frozenset(
 
 @dataclass(frozen=True)
 class Join:
-    """One operation that joins a tensor without samples with the samples.
+    """Operation that joins a tensor without a batch dimension with the samples.
 
     Attributes:
         edge: Where the derivative by its result is read.
@@ -56,7 +56,7 @@ class Join:
     dim: int
 
     def rows(self, gradient: Float[Tensor, "c ..."]) -> Float[Tensor, "c n ..."]:
-        """Return the derivatives by the operand, one for each sample."""
+        """Return the derivatives by the operand, one per sample."""
         values = self.derivative(gradient).movedim(self.dim + 1, 1)
         padded = list((1,) * (gradient.ndim - 1 - len(self.shape)) + tuple(self.shape))
         del padded[self.dim]
@@ -71,13 +71,13 @@ def _shape(edge: GradientEdge) -> torch.Size:
 
 
 def _samples(result: torch.Size, operand: torch.Size, n: int) -> int | None:
-    """First dimension of the result, of the first two, that holds the samples and along which the operand does not."""
+    """Return which of the result's first two dimensions holds the samples and is absent in the operand."""
     padded = (1,) * (len(result) - len(operand)) + tuple(operand)
     return next((dim for dim in range(min(2, len(result))) if result[dim] == n and padded[dim] == 1), None)
 
 
 def _consumers(root: Node) -> dict[Node, list[tuple[Node, int, int]]]:
-    """For every node of a graph the nodes behind it that use it: themselves, its output that they use, and as what."""
+    """Map every node of a graph to the nodes that use it, with its output index and their argument index."""
     found: dict[Node, list[tuple[Node, int, int]]] = {root: []}
     waiting = [root]
     while waiting:
@@ -116,7 +116,7 @@ def _joins_of(
 
 @dataclass(frozen=True)
 class Broadcast:
-    """A tensor without samples that the network broadcasts over them.
+    """Tensor without a batch dimension that the network broadcasts over samples.
 
     Attributes:
         place: Its place in the graph.
@@ -131,21 +131,13 @@ class Broadcast:
     joins: tuple[Join, ...] = ()
 
     def contributions(self, gradients: Sequence[Tensor | None], *, create_graph: bool) -> list[Contribution]:
-        """Return what the tensor adds to the Jacobian.
-
-        Args:
-            gradients: Derivatives of the outputs at each join; None where they do not depend on it.
-            create_graph: Whether the result is to be differentiated.
-
-        Returns:
-            Contributions with one row per sample.
-        """
+        """Return what the tensor adds to the Jacobian, from the derivatives at each join (None if independent)."""
         given = zip(self.joins, gradients, strict=True)
         rows = [self._back(join, join.rows(g), create_graph) for join, g in given if g is not None]
         return self.taken(torch.stack(rows).sum(0) if len(rows) > 1 else rows[0]) if rows else []
 
     def _back(self, join: Join, rows: Tensor, create_graph: bool) -> Tensor:
-        """Carry derivatives by what was made of the tensor back to itself."""
+        """Propagate derivatives from a function of the tensor back to the tensor."""
         if join.operand == self.place:
             return rows
         flat = torch.autograd.grad(
@@ -160,16 +152,7 @@ class Broadcast:
 
 
 def find_joins(outputs: Tensor, broadcasts: Sequence[Broadcast], n: int) -> list[Broadcast]:
-    """Find the operations that join tensors with the samples.
-
-    Args:
-        outputs: The end of the graph.
-        broadcasts: The tensors, without joins.
-        n: Number of samples.
-
-    Returns:
-        Those of whose parameters every use is known, with their joins.
-    """
+    """Find the operations that join tensors with samples; keep tensors whose every use is known."""
     assert outputs.grad_fn is not None
     consumers = _consumers(outputs.grad_fn)
     found = [(broadcast, _joins_of(broadcast.place, consumers, n)) for broadcast in broadcasts]

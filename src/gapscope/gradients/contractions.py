@@ -27,7 +27,7 @@ TEMPORARY = 2**25
 
 
 def gram_matrix(rows: Float[Tensor, "r p"]) -> Float[Tensor, "r r"]:
-    """Return rows @ rows.T; for many rows only the lower half is multiplied out."""
+    """Return rows @ rows.T; multiplies only the lower half if there are many rows."""
     r, p = rows.shape
     if r < 1000 or p < 512:
         return rows @ rows.T
@@ -42,7 +42,7 @@ def gram_matrix(rows: Float[Tensor, "r p"]) -> Float[Tensor, "r r"]:
 
 @dataclass(frozen=True)
 class KernelSide:
-    """Columns and derivatives of one weight for one set of samples: the rows or the columns of a kernel block."""
+    """Columns and derivatives of one weight: the rows or the columns of a kernel block."""
 
     columns: Float[Tensor, "n k t"]
     gradients: Float[Tensor, "c n o t"]
@@ -60,7 +60,7 @@ class KernelSide:
 
     @cached_property
     def by_position(self) -> Float[Tensor, "n ct o"]:
-        """Derivatives with the places as rows: [N, C T, O]."""
+        """Derivatives with the positions as rows: [N, C T, O]."""
         c, n, o, _, t = self.sizes
         return self.gradients.permute(1, 0, 3, 2).reshape(n, c * t, o)
 
@@ -129,7 +129,7 @@ ORDERS: dict[str, Callable[[KernelSide, KernelSide, int], Tensor]] = {
 
 
 def cheapest_order(first: KernelSide, second: KernelSide, floats: int = TEMPORARY) -> str:
-    """Name of the order with the fewest multiplications among those whose temporaries fit (explicit always does)."""
+    """Return the order with the fewest multiplications among those whose temporaries fit."""
     c, n, o, k, t = first.sizes
     d, m, _, _, s = second.sizes
     if t == s == 1:
@@ -147,21 +147,12 @@ def cheapest_order(first: KernelSide, second: KernelSide, floats: int = TEMPORAR
 
 
 def kernel_block(first: KernelSide, second: KernelSide, floats: int = TEMPORARY) -> Float[Tensor, "n c m d"]:
-    """Return <J_nc, J_md> for all n, c of `first` and m, d of `second`.
-
-    Args:
-        first: Rows of the block.
-        second: Columns of the block; the same object where the block is symmetric.
-        floats: Numbers that a temporary may hold.
-
-    Returns:
-        The block.
-    """
+    """Return <J_nc, J_md> for all n, c of `first` and m, d of `second` (the same object if symmetric)."""
     return ORDERS[cheapest_order(first, second, floats)](first, second, floats)
 
 
 def traced_block(first: KernelSide, second: KernelSide, floats: int = TEMPORARY) -> Float[Tensor, "n m"]:
-    """Return sum_c <J_nc, J_mc> for all n of `first` and m of `second`; arguments as `kernel_block`."""
+    """Return sum_c <J_nc, J_mc> for all n of `first` and m of `second`."""
     c, n, o, k, t = first.sizes
     _, m, _, _, s = second.sizes
     # Summed over equal outputs c, the gram order needs only sum_c g_cnt . g_cms, one product over (c, o) of [N T, C O]
@@ -199,15 +190,9 @@ def _gradient_by_gram(side: KernelSide, weights: Tensor) -> tuple[Tensor, Tensor
 def kernel_block_gradient(
     side: KernelSide, weights: Float[Tensor, "n c n c"], *, by_columns: bool
 ) -> tuple[Float[Tensor, "n k t"] | None, Float[Tensor, "c n o t"]]:
-    """Return the derivatives of sum(weights * kernel_block(side, side)) by columns and gradients.
+    """Return the derivatives of sum(weights * kernel_block(side, side)) by columns and by gradients.
 
-    Args:
-        side: The factors.
-        weights: Symmetric weights.
-        by_columns: Whether the first is wanted.
-
-    Returns:
-        The two derivatives.
+    The weights are symmetric. Without `by_columns` the first derivative is None.
     """
     c, n, o, k, t = side.sizes
     if t * t * (o + 16) > 0.6 * o * k or n * (c * t) ** 2 > TEMPORARY:

@@ -1,4 +1,12 @@
-"""What one use of one parameter adds to the Jacobian [C, N, P]: factors, rows of a table, or JSON-serializable values."""
+"""Contributions: what one use of a parameter adds to the Jacobian [C, N, P], in factored, looked-up or dense form.
+
+Notation of all classes: n and m index samples, c and d outputs, t and s positions (tokens, windows), o and k the rows
+and columns of a weight. A class stores the smallest tensors from which its part of the Jacobian J follows, and computes
+
+    dense            J itself                          weighted_sum      sum_n w_n sum_c J_cn
+    square_norms     sum_c |J_cn|^2                    kernel            <J_cn, J'_dm>
+    kernel_gradient  d/dJ sum W_ncmd <J_cn, J_dm>, chained back to the stored tensors
+"""
 
 from __future__ import annotations
 
@@ -26,7 +34,7 @@ from gapscope.gradients.square_norms import jacobian_square_norms
 
 
 class Contribution(ABC):
-    """Derivatives of C outputs of N samples by some parameters, in a form that is cheaper than the Jacobian.
+    """Derivatives of C outputs of N samples by some parameters, in a form cheaper than the Jacobian.
 
     Attributes:
         parameters: The parameters, in the order in which `dense` gives them.
@@ -38,40 +46,36 @@ class Contribution(ABC):
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Identity of the parameters; contributions of the same key are added before they are contracted."""
+        """Identity of the parameters. Contributions of equal keys are added before they are contracted."""
         return tuple(id(parameter) for parameter in self.parameters)
 
     def has_form_of(self, other: Contribution) -> bool:
-        """Whether the two describe the same parameters in the same form, so that they can be contracted."""
+        """Return whether both describe the same parameters in the same form, so that they can be contracted."""
         return type(self) is type(other) and self.key == other.key and self.transposed == other.transposed
 
     @abstractmethod
     def dense(self) -> list[Float[Tensor, "c n *p"]]:
-        """Return the Jacobian itself, one tensor a parameter."""
+        """Return the Jacobian, one tensor per parameter."""
 
     @abstractmethod
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> list[Float[Tensor, "*p"]]:
-        """Return the sum over samples and outputs, weighted by sample, one tensor a parameter."""
+        """Return the sum over samples and outputs, weighted by sample, one tensor per parameter."""
 
     @abstractmethod
     def square_norms(self) -> Float[Tensor, " n"]:
-        """Return the squared norm of each sample's Jacobian, summed over outputs; differentiable once."""
+        """Return each sample's squared Jacobian norm, summed over outputs (differentiable once)."""
 
     @abstractmethod
     def kernel(self, other: Contribution, floats: int = TEMPORARY) -> Float[Tensor, "n c m d"]:
-        """Return the inner products with the rows of `other`, a contribution of the same key.
+        """Return the inner products with the rows of `other`, without a graph.
 
-        Args:
-            other: The columns; the same object where the block is symmetric.
-            floats: Numbers that a temporary may hold.
-
-        Returns:
-            The block, without a graph.
+        `other` has the same key, and is the same object if the block is symmetric. A temporary holds at most
+        `floats` numbers.
         """
 
     @abstractmethod
     def traced_kernel(self, other: Contribution, floats: int = TEMPORARY) -> Float[Tensor, "n m"]:
-        """Return the inner products with the rows of `other`, summed over equal outputs; see `kernel`."""
+        """Return `kernel` summed over equal outputs."""
 
     @abstractmethod
     def sources(self) -> tuple[Tensor, ...]:
@@ -79,19 +83,16 @@ class Contribution(ABC):
 
     @abstractmethod
     def kernel_gradient(self, weights: Float[Tensor, "n c n c"]) -> tuple[Tensor | None, ...]:
-        """Return the derivatives of sum(weights * kernel(self)) by `sources`, for symmetric weights.
-
-        None stands where a source has no graph.
-        """
+        """Return the derivatives of sum(weights * kernel(self)) by `sources`; None for sources without a graph."""
 
     @abstractmethod
     def regrouped(self, n: int) -> Contribution:
-        """Return the same for n samples, of which each owns as many consecutive rows."""
+        """Return the contribution for n samples, each of which owns as many consecutive rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class OuterProductFactors(Contribution):
-    """Derivatives by a weight (and bias) as sums of outer products over places, see `gapscope.gradients.layouts`.
+    """Derivatives by a weight (and bias) as sums of outer products over positions.
 
     Attributes:
         parameters: The weight, followed by the bias where the layout appends ones.
@@ -108,7 +109,7 @@ class OuterProductFactors(Contribution):
     transposed: bool = False
 
     def side(self) -> KernelSide:
-        """Unfold the columns and return them with the derivatives, without a graph."""
+        """Return the unfolded columns and the derivatives, without a graph."""
         return KernelSide(self.layout.unfold(self.inputs.detach()), self.gradients.detach())
 
     def _sides(self, other: Contribution) -> tuple[KernelSide, KernelSide]:
@@ -171,7 +172,7 @@ class OuterProductFactors(Contribution):
 
     @classmethod
     def joined(cls, uses: Sequence[OuterProductFactors]) -> OuterProductFactors:
-        """Return several uses of the same weight as one, with all their places."""
+        """Merge several uses of one weight into one contribution with all their positions."""
         columns = torch.cat([use.layout.columns(use.inputs) for use in uses], dim=2)
         gradients = torch.cat([use.gradients for use in uses], dim=3)
         return cls(uses[0].parameters, columns, gradients, _PrecomputedColumns(uses[0].layout.ones), uses[0].transposed)
@@ -192,7 +193,7 @@ class _PrecomputedColumns(Columns):
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingContribution(Contribution):
-    """Derivatives by a table of which place t of sample n reads row `rows[n, t]`.
+    """Derivatives by a table of which position t of sample n reads row `rows[n, t]`.
 
     Attributes:
         parameters: The table [V, E].
@@ -212,7 +213,7 @@ class EmbeddingContribution(Contribution):
         return gradients.new_zeros(*gradients.shape[:3], size).scatter_add(3, index, gradients)
 
     def _matched(self, other: Contribution, floats: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Jacobians [N, C, E' U] of both over the U rows that either reads, for some of the E columns at a time."""
+        """Yield both Jacobians [N, C, E' U] over the U rows that either reads, for slices of the E columns."""
         assert isinstance(other, EmbeddingContribution)
         # Rows that neither side reads add nothing: the table's V rows shrink to the U that are read by any sample.
         read, index = torch.unique(torch.cat([self.rows.flatten(), other.rows.flatten()]), return_inverse=True)
@@ -272,7 +273,7 @@ class EmbeddingContribution(Contribution):
 
     @classmethod
     def joined(cls, uses: Sequence[EmbeddingContribution]) -> EmbeddingContribution:
-        """Return several uses of the same table as one, with all their places."""
+        """Merge several uses of one table into one contribution with all their positions."""
         rows = torch.cat([use.rows for use in uses], dim=1)
         return cls(uses[0].parameters, rows, torch.cat([use.gradients for use in uses], dim=3))
 
@@ -337,7 +338,7 @@ class DenseJacobian(Contribution):
 
 
 def _joined(uses: Sequence[Contribution]) -> Contribution | None:
-    """Return the sum of several uses of the same parameters in the form they share, None if they share none."""
+    """Merge several uses of the same parameters in their common form; None if they have none."""
     first = uses[0]
     if len(uses) == 1:
         return first
@@ -347,13 +348,9 @@ def _joined(uses: Sequence[Contribution]) -> Contribution | None:
 
 
 def merge_contributions(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
-    """Add all uses of the same parameters, so that squares may be summed over what is left.
+    """Add all uses of the same parameters (repeated calls, tied weights), so that squares may be summed.
 
-    Args:
-        contributions: One or more a parameter: modules called several times, tied weights.
-
-    Returns:
-        One contribution a key; no parameter is in two of them.
+    Returns one contribution per key. No parameter is in two of them.
     """
     by_key: dict[tuple[int, ...], list[Contribution]] = {}
     for contribution in contributions:
@@ -373,7 +370,7 @@ def merge_contributions(contributions: Sequence[Contribution]) -> dict[tuple[int
 
 
 def densely_combined(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
-    """Return the sum of the Jacobians themselves, one contribution a parameter."""
+    """Return the sum of the dense Jacobians, one contribution per parameter."""
     sums: dict[int, tuple[Tensor, Tensor]] = {}
     for contribution in contributions:
         for parameter, values in zip(contribution.parameters, contribution.dense(), strict=True):

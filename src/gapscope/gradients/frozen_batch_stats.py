@@ -1,9 +1,9 @@
-r"""BatchNorm in training mode: derivatives of individual samples, with the statistics of the batch held fixed.
+r"""Per-sample derivatives through training-mode BatchNorm with constant batch statistics.
 
 $y_n = \gamma\,(h_n - \mu)\,/\,\sigma + \beta$ with the mean $\mu$ and deviation $\sigma$ of the mini-batch lets every
-sample act on every other. While the statistics are held, the derivative is that of the network in which they are
-constants, $\partial y_n / \partial h_n = \gamma / \sigma$, and nothing flows from sample to sample. Values, running
-statistics and the ordinary backward pass of the loss stay what they are.
+sample act on every other. With frozen statistics the derivative is that of the network in which they are constants,
+$\partial y_n / \partial h_n = \gamma / \sigma$, and nothing flows between samples. Values, running statistics and the
+ordinary backward pass of the loss are unchanged.
 """
 
 from __future__ import annotations
@@ -28,19 +28,15 @@ _without_parameters: Counter[int] = Counter()
 
 
 def uses_batch_statistics(module: nn.Module) -> bool:
-    """Whether a layer is a BatchNorm that normalizes by the statistics of its batch."""
+    """Return whether a layer is a BatchNorm that normalizes by the statistics of its batch."""
     return isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
 
 
 @contextmanager
 def freeze_batch_stats(*, parameters: bool = True) -> Iterator[None]:
-    """Hold the statistics of `holdable` layers fixed in the backward passes of the body.
+    """Treat batch statistics as constants in the backward passes of the body.
 
-    Args:
-        parameters: Whether derivatives by parameters may be asked for; where not, layers spare those by their own.
-
-    Yields:
-        Nothing.
+    Without `parameters`, layers skip the derivatives by their own parameters.
     """
     thread = threading.get_ident()
     _frozen[thread] += 1
@@ -64,7 +60,7 @@ def _per_channel(values: Tensor, h: Tensor) -> Tensor:
 
 
 class _Statistics(torch.autograd.Function):
-    """Mean and 1 / sigma of every channel, from torch's own kernel: `var_mean` takes three times as long on a CPU."""
+    """Mean and 1 / sigma per channel by torch's kernel (`var_mean` takes three times as long on a CPU)."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, eps: float) -> tuple[Tensor, Tensor]:  # type: ignore[override]
@@ -88,13 +84,13 @@ class _Statistics(torch.autograd.Function):
 
 
 def statistics_of(h: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    r"""Mean and $(\mathrm{Var} + \epsilon)^{-1/2}$ of every channel of a batch, differentiable by it."""
+    r"""Return mean and $(\mathrm{Var} + \epsilon)^{-1/2}$ of every channel of a batch, differentiable by it."""
     found: Any = _Statistics.apply(h, eps)
     return found
 
 
 class _FreezableOutput(torch.autograd.Function):
-    """The output itself; backwards either into the layer that made it, or past its statistics."""
+    """Identity whose backward goes into the layer that made the output, or past its statistics."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -133,14 +129,14 @@ class _FreezableOutput(torch.autograd.Function):
 
 
 def _seen(parameter: Tensor | None) -> Tensor | None:
-    """The parameter as torch functions see it, which may be a substitute."""
+    """Return the parameter as torch functions receive it, possibly a substitute."""
     return None if parameter is None else parameter.view_as(parameter)
 
 
 def _freezable_hook(
     thread: int, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Tensor
 ) -> Tensor:
-    """A forward hook: what follows the layer is given an output whose derivative can go past the statistics."""
+    """Wrap a layer's output so that its derivative can bypass the batch statistics (forward hook)."""
     if not output.requires_grad:
         return output
     (h,) = arguments or keywords.values()
@@ -155,14 +151,7 @@ def _freezable_hook(
 
 @contextmanager
 def allow_frozen_stats(modules: Mapping[str, nn.Module], *, needed: bool = True) -> Iterator[None]:
-    """Let the statistics of BatchNorm layers in training mode be held in backward passes of what the body computes.
-
-    Args:
-        modules: The modules of a network by name.
-        needed: Whether every layer that uses the statistics of its batch must be one whose statistics can be held.
-
-    Yields:
-        Nothing.
+    """Let the batch statistics of BatchNorm layers be frozen in backward passes through the body's graph.
 
     Raises:
         ReplaceLayer: A layer uses the statistics of the batch in evaluation mode, or those of several processes.

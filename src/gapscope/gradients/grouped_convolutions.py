@@ -1,4 +1,4 @@
-r"""Per-sample Jacobians of a convolution as convolutions with as many groups as samples, without unfolding windows.
+r"""Per-sample Jacobians of a convolution as grouped convolutions, without unfolding windows.
 
 The samples of a batch become groups of channels of one image; each group has a weight of its own, the sample's
 Jacobian J_n. Then J_n is a convolution's derivative by its weight, $J_n a_{nt}$ the convolution itself, and
@@ -23,7 +23,7 @@ _CHANNELS, _MANY_CHANNELS = 4, 64
 
 
 def is_faster(inputs: Tensor, layout: Layout, windows: int) -> bool:
-    """Whether convolutions by group are the faster way; on a GPU unfolding is."""
+    """Return whether grouped convolutions are faster than unfolding (never on a GPU)."""
     wide = isinstance(layout, Windows) and not all(size == 1 for size in layout.kernel_size)
     channels = inputs.shape[1]
     enough = channels >= _CHANNELS and windows >= (_WINDOWS_USED if channels < _MANY_CHANNELS else _WINDOWS)
@@ -48,7 +48,7 @@ def _settings(n: int, layout: Windows) -> tuple[list[int], list[int], list[int],
 
 
 def _backward(inputs: Tensor, gradients: Tensor, weights: Tensor, layout: Windows, *, by_inputs: bool) -> Tensor:
-    """Derivatives by the inputs, or else by the weights."""
+    """Return the derivatives by the inputs, or by the weights."""
     images = _as_groups(_images(gradients, inputs, layout))
     wanted = [by_inputs, not by_inputs, False]
     settings = _settings(len(inputs), layout)
@@ -76,6 +76,6 @@ def applied(jacobian: Float[Tensor, "n o k"], inputs: Tensor, layout: Windows) -
 def applied_back(
     jacobian: Float[Tensor, "n o k"], gradients: Float[Tensor, "n o t"], inputs: Tensor, layout: Windows
 ) -> Tensor:
-    """Return the transpose of J_n applied to the derivatives at every window, folded back to the inputs."""
+    """Apply the transpose of J_n to the derivatives at every window and fold the result to the inputs."""
     weights = _weights(jacobian, inputs, layout)
     return _backward(inputs, gradients, weights, layout, by_inputs=True).view_as(inputs)

@@ -1,4 +1,4 @@
-"""Derivatives of outputs by the inputs, zero where the outputs do not depend on them."""
+"""Derivatives of outputs by the inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gapscope.inspection.restoring import preserve_state
 
 
 def _check_constant(network: nn.Module, inputs: Tensor) -> None:
-    """Raise unless the outputs stay what they are when the inputs change."""
+    """Raise unless the outputs are unchanged by other inputs."""
     with torch.no_grad(), preserve_state(network):
         network.eval()
         changed = inputs + torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0)).to(inputs)
@@ -32,18 +32,9 @@ def input_gradient(
     create_graph: bool,
     retain_graph: bool | None = None,
 ) -> Tensor:
-    """Return the derivative of the weighted outputs by the inputs.
+    """Return the derivative of a scalar, or of weighted outputs, by the inputs; zero if independent.
 
-    Args:
-        network: The network, for a look at it where its outputs have no derivative by the inputs.
-        outputs: Its outputs, or a number made of them.
-        inputs: The inputs that it was given, with a gradient.
-        cotangent: Weights of the outputs; None for a number.
-        create_graph: Whether the result is to be differentiated.
-        retain_graph: Whether the graph is kept; None for that of `create_graph`.
-
-    Returns:
-        A tensor like the inputs.
+    The network is evaluated at other inputs to confirm a missing derivative. `cotangent` weights the outputs.
 
     Raises:
         NotMeasurable: The outputs depend on the inputs, but their graph does not.

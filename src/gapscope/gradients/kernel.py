@@ -29,17 +29,10 @@ _SMALL = 32
 
 @contextmanager
 def with_dtype(network: nn.Module, dtype: torch.dtype | None) -> Iterator[ParameterSubstitution | None]:
-    """Compute in a floating-point type in the body; with the network as it is where it has that type already.
-
-    Args:
-        network: The network.
-        dtype: The type; None for the network's own.
-
-    Yields:
-        What stands in for the network's parameters, None where nothing does.
+    """Compute in a floating-point type in the body; yields the parameter substitution, None if unneeded.
 
     Raises:
-        InvalidInput: The network is compiled by TorchScript, in one type for good.
+        InvalidInput: The network is compiled by TorchScript in another type.
     """
     tensors = [*network.parameters(), *network.buffers()]
     if dtype is None or all(of_precision(tensor.dtype, dtype) == tensor.dtype for tensor in tensors):
@@ -55,7 +48,7 @@ def with_dtype(network: nn.Module, dtype: torch.dtype | None) -> Iterator[Parame
 
 
 def check_single_batch(mode: str, chunk_size: int | None) -> None:
-    """Raise InvalidInput unless `mode` is known, and a batch in training mode is left whole."""
+    """Raise InvalidInput unless `mode` is known, and training mode is used without chunks."""
     check_choice("mode", mode, ("eval", "train"))
     if mode == "train" and chunk_size is not None:
         raise InvalidInput(
@@ -65,7 +58,7 @@ def check_single_batch(mode: str, chunk_size: int | None) -> None:
 
 
 def _bytes(tape: Tape, outputs: Tensor) -> int:
-    """Bytes of the factors of a pass: inputs of the layers, and derivatives by their outputs once an output."""
+    """Estimate the bytes of a pass: inputs of layers, and derivatives by their outputs once per output."""
     beside = tape.irregular | tape.separate
     numbers = outputs.shape[1] * tape.n * sum(p.numel() for p in tape.parameters.values() if id(p) in beside)
     for call in tape.calls:
@@ -83,7 +76,7 @@ def _contributions(tape: Tape, outputs: Tensor) -> Contributions:
 
 
 def _matched(first: Contributions, second: Contributions) -> tuple[Contributions, Contributions]:
-    """Bring two chunks, for which a network may have used its parameters differently, to the same keys."""
+    """Bring two chunks, which may use parameters differently, to the same keys."""
     common = [key for key in first if key in second and first[key].has_form_of(second[key])]
     sides: list[dict[tuple[int, ...], Contribution]] = []
     for side in (first, second):
@@ -102,7 +95,7 @@ def _add_block(block: Tensor, first: Contributions, second: Contributions, *, tr
 
 
 def _is_own(row: int, rows: int, among: Processes, *, symmetric: bool) -> bool:
-    """Whether this process computes a row of blocks; of a symmetric kernel, whose rows grow shorter, from both ends."""
+    """Return whether this process computes a row of blocks (dealt from both ends if rows grow shorter)."""
     place = min(row, rows - 1 - row) if symmetric else row
     return place % among.size == among.rank
 
@@ -118,20 +111,17 @@ def ntk_blocks(
     substituted: ParameterSubstitution | None = None,
     one_pass: bool = False,
 ) -> Tensor:
-    """Inner products of the gradients of all outputs at all samples, see `gapscope.measures.empirical_ntk`.
+    """Compute inner products of the gradients of all outputs at all samples: [n, C, m, C], or [n, m] if traced.
+
+    Common parameters: see `gapscope.measures`.
 
     Args:
-        network: The network, in the mode in which it is to be looked at.
         x: Inputs of the rows.
-        x2: Inputs of the columns; None for those of the rows, of which only half the blocks are computed.
+        x2: Inputs of the columns; None for those of the rows, and half of the blocks.
         traced: Whether to sum over equal outputs.
         max_bytes: Bytes for factors and temporaries; None for a quarter of the free memory, at most 1 GiB.
-        chunk_size: Samples per chunk; None for as many as `max_bytes` allows.
-        substituted: What stands in for the parameters, inside `precisely`.
-        one_pass: Whether rows and columns are each run as one batch, whatever memory that takes.
-
-    Returns:
-        [n, C, m, C], or [n, m] where traced.
+        substituted: Substitution of the parameters, inside `with_dtype`.
+        one_pass: Whether rows and columns are each run as one batch, regardless of memory.
     """
     x = prepare_inputs(network, x)
     max_bytes = memory_budget(x.device, 2**30) if max_bytes is None else max_bytes

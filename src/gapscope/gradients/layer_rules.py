@@ -1,4 +1,4 @@
-"""The decorator by which a layer type gets its rule, and what a rule is given: one call of the layer."""
+"""Registry of layer rules, and the recorded call that a rule receives."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gapscope.inspection.substitution import ParameterSubstitution
 
 
 class NotSeparable(Exception):
-    """The rows of individual samples cannot be told apart in a call; another way is taken to them."""
+    """Exception for calls without separable per-sample rows (a slower strategy is used)."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """One tensor that a layer returned.
+    """Differentiable tensor that a layer returned.
 
     Attributes:
         edge: Where derivatives by it are read; later in-place changes of the tensor do not move it.
@@ -69,12 +69,12 @@ class Call:
     substituted: ParameterSubstitution | None = None
 
     def source(self, parameter: Tensor) -> Tensor:
-        """Return the tensor that stands for a parameter in the graph of the pass."""
+        """Return the tensor that represents a parameter in the graph of the pass."""
         return parameter if self.substituted is None else self.substituted[parameter]
 
     @property
     def sample_dim(self) -> int | None:
-        """Dimension of the output that holds the samples, as its shape suggests; None where there is none.
+        """Dimension of the output that holds the samples, judged by its shape; None if there is none.
 
         The first dimension counts also where it is a multiple of n: then each sample owns consecutive rows. What is
         guessed here is verified by `gapscope.gradients.verification`.
@@ -93,11 +93,11 @@ class Call:
 
     @property
     def lacks_batch_dim(self) -> bool:
-        """Whether the layer has a rule, and was called on something that is the same for all samples."""
+        """True if the layer has a rule, and its input is the same for all samples."""
         return self.rule is not None and self.sample_dim is None
 
     def expand_to_batch(self) -> Call:
-        """Return the call as if it had been made on the same inputs for every sample, where these hold no samples."""
+        """Return the call as if made on the same inputs for every sample."""
         (output, *_), given = self.outputs, [*self.arguments, *self.keywords.values()][0]
         leading = 1 if output.shape[:1] == given.shape[:1] == (1,) else 0
         inputs = given.reshape(1, *given.shape[leading:]).expand(self.n, *given.shape[leading:])
@@ -106,12 +106,12 @@ class Call:
 
     @property
     def inputs(self) -> Tensor:
-        """The first argument with samples first, in at least float32; with its graph where gradients are enabled."""
+        """First argument with samples first, in at least float32; with its graph if gradients are enabled."""
         inputs = self.arguments[0] if self.arguments else next(iter(self.keywords.values()))
         return samples_first(inputs if torch.is_grad_enabled() else inputs.detach(), self.sample_dim)
 
     def check_unchanged(self) -> None:
-        """Raise ReplaceLayer where an input of the layer was written in place after the layer had used it."""
+        """Raise ReplaceLayer if an input was changed in place after the layer had used it."""
         for tensor, version in self.versions:
             if tensor._version != version:
                 raise ReplaceLayer(
@@ -134,18 +134,11 @@ def samples_first(tensor: Tensor, dim: int | None) -> Tensor:
 
 
 def layer_rule(*layers: type[nn.Module], features_last: bool = False) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the rule of exactly these layer types (subclasses are not meant).
+    """Register the decorated function as the rule of exactly these layer types, without subclasses.
 
     The function is given a `Call` and the derivatives [C, N, ...] of the C outputs by the layer's output, samples
     first, and returns what the call adds to the Jacobian of the layer's own trainable parameters, which must be
     called `weight` and `bias`. A layer without a rule goes through its exact per-sample Jacobian: slower, but right.
-
-    Args:
-        *layers: The layer types.
-        features_last: Whether the layer treats all leading dimensions alike, so that samples may be in the second.
-
-    Returns:
-        The decorator; it returns the function unchanged.
     """
 
     def register(rule: Rule) -> Rule:
@@ -159,7 +152,7 @@ def layer_rule(*layers: type[nn.Module], features_last: bool = False) -> Callabl
 
 
 def rule_of(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Rule | None:
-    """Return the rule of a layer, None if it has none or has other trainable parameters than the rule knows.
+    """Return the rule of a layer; None without one, or with other trainable parameters than it knows.
 
     Rules know real numbers; complex parameters go through the exact per-sample Jacobian of the layer alone.
     """
@@ -168,20 +161,12 @@ def rule_of(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Rule |
 
 
 def accepts_leading_dims(module: nn.Module) -> bool:
-    """Whether the rule of a layer was registered with `features_last`."""
+    """Return whether the rule of a layer was registered with `features_last`."""
     return type(module) in _FEATURES_LAST
 
 
 def apply_rule(call: Call, gradient: Float[Tensor, "c ..."]) -> list[Contribution]:
-    """Return what a call with a rule adds to the Jacobian.
-
-    Args:
-        call: The call.
-        gradient: Derivatives of the outputs by the call's output.
-
-    Returns:
-        Contributions with one row per sample.
-    """
+    """Return what a call with a rule adds to the Jacobian, one row per sample."""
     assert call.rule is not None
     gradient = samples_first(gradient, None)
     if call.sample_dim == 1:

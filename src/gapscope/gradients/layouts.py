@@ -1,11 +1,11 @@
-r"""How the input of a layer becomes columns [N, K, T], one for each place where its weight is used, and back.
+r"""Layouts: how a layer's input becomes columns [N, K, T], one per position where its weight is used, and back.
 
-A weight of a linear or convolutional layer is used at T places of a sample (tokens, windows of an image), and
+A weight of a linear or convolutional layer is used at T positions of a sample (tokens, windows of an image), and
 
 $$\frac{\partial f_c(x_n)}{\partial W} = \sum_{t=1}^{T} g_{cnt}\, a_{nt}^\top,$$
 
-with a_nt the input at place t and g_cnt the derivative of output c by the layer's output there. A layout knows how to
-read the a_nt from the layer's input, and how to carry derivatives by them back to it.
+with a_nt the input at position t and g_cnt the derivative of output c by the layer's output there. A layout reads the
+a_nt from the layer's input, and propagates derivatives by them back to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing_extensions import override
 
 @dataclass(frozen=True)
 class Layout(ABC):
-    """How an input becomes columns.
+    """Mapping of a layer's input to columns.
 
     Attributes:
         ones: Whether a row of ones is appended to the columns, which makes the bias one more column of the weight.
@@ -51,7 +51,7 @@ class Layout(ABC):
 
 
 class _Unfold(torch.autograd.Function):
-    """Windows, whose fold is far faster than the derivative of a strided view."""
+    """Windows whose fold is far faster than the derivative of a strided view."""
 
     @staticmethod
     def forward(ctx, inputs: Tensor, layout: Windows) -> Tensor:  # type: ignore[override]
@@ -68,7 +68,7 @@ class _Unfold(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Columns(Layout):
-    """Inputs [N, K, T] that are columns already."""
+    """Inputs [N, K, T] that already are columns."""
 
     @override
     def width(self, inputs: Tensor) -> int:
@@ -89,7 +89,7 @@ class Columns(Layout):
 
 @dataclass(frozen=True)
 class Tokens(Layout):
-    """Inputs [N, ..., K] of a linear layer: each position of the middle dimensions is one place."""
+    """Inputs [N, ..., K] of a linear layer: one column per position of the middle dimensions."""
 
     @override
     def width(self, inputs: Tensor) -> int:
@@ -111,7 +111,7 @@ class Tokens(Layout):
 
 @dataclass(frozen=True)
 class Windows(Layout):
-    """Padded inputs [N, channels, *space] of a convolution: each window is one place.
+    """Padded inputs [N, channels, *space] of a convolution: one column per window.
 
     Attributes:
         kernel_size: Size of a window in every dimension of space.
@@ -125,7 +125,7 @@ class Windows(Layout):
 
     @property
     def is_view(self) -> bool:
-        """Whether the columns share the memory of contiguous inputs: windows of one pixel."""
+        """True if the columns share the memory of contiguous inputs (windows of one pixel)."""
         return not self.ones and all(size == 1 for size in (*self.kernel_size, *self.stride))
 
     @override

@@ -1,7 +1,10 @@
-r"""Log determinant of the kernel of a recorded batch, with its exact gradient and a fixed inverse in the backward.
+r"""Log determinant of a batch's kernel, with its exact gradient.
 
-$d \log\det K = \mathrm{tr}(K^{-1}\, dK)$: with $M = K^{-1}$ held fixed, each layer's fraction of the gradient is that
-of $\langle M, K_\ell \rangle$, taken from its factors without differentiating through the factorization.
+With $M = K^{-1}$ constant, $d \log\det K = \mathrm{tr}(M\, dK) = \langle M, dK \rangle$. K is the sum of one block
+$K_\ell$ per weight, so each weight's part of the gradient is that of $\langle M, K_\ell \rangle$. It follows from the
+weight's factors (`Contribution.kernel_gradient`), without differentiating the Cholesky factorization.
+
+With noise s, $\log\det(I + K/s)$ has the differential $\mathrm{tr}((I + K/s)^{-1} dK/s)$, so $M = (I + K/s)^{-1}/s$.
 """
 
 from __future__ import annotations
@@ -65,14 +68,7 @@ class _LogDeterminant(torch.autograd.Function):
 
 
 def log_determinant(parts: Sequence[Contribution], noise: float | None) -> Float[Tensor, ""]:
-    r"""$\log\det(I + K/s)$, or $\log\det K$ where `noise` is None, of the kernel of all outputs; differentiable once.
-
-    Args:
-        parts: Contributions of all parameters, differentiable.
-        noise: s.
-
-    Returns:
-        The log determinant, float64.
+    r"""Return $\log\det(I + K/s)$, or $\log\det K$ without noise, in float64 (differentiable once).
 
     Raises:
         NotMeasurable: K is singular.

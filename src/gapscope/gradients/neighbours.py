@@ -10,14 +10,7 @@ from gapscope.base.errors import InvalidInput
 
 
 def most_similar(kernel: Float[Tensor, "n n"], k: int) -> Int[Tensor, "n k"]:
-    r"""Indices of the k samples of largest $K_{ij} / \sqrt{K_{ii} K_{jj}}$ with each sample, the most similar first.
-
-    Args:
-        kernel: Traced kernel of model gradients of all pairs of samples.
-        k: Neighbours a sample, fewer than the samples.
-
-    Returns:
-        Row i holds the neighbours of sample i, never i itself.
+    r"""Return indices of the k samples of largest $K_{ij} / \sqrt{K_{ii} K_{jj}}$, most similar first.
 
     Raises:
         InvalidInput: There are not enough samples.

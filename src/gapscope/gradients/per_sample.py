@@ -1,4 +1,4 @@
-"""The exact per-sample Jacobian of one module alone, for everything that has parameters and no rule."""
+"""Exact per-sample Jacobian of one module, for modules without a rule."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _sample_dim(shape: Sequence[int], n: int) -> int | None:
 
 
 class _ReplayableCall:
-    """A recorded call of one module, repeated with other arguments and parameters."""
+    """Recorded call of one module that can be repeated with other arguments and parameters."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -109,10 +109,6 @@ def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]])
 
     Args:
         call: The call; the module is run again for every sample, by vmap where it can be.
-        gradients: Derivatives of the outputs by each output of the call.
-
-    Returns:
-        One contribution a parameter.
 
     Raises:
         NotSeparable: No dimension holds the samples, or a single one cannot be run alone.

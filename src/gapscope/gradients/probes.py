@@ -1,4 +1,4 @@
-r"""Random probes v of the outputs with $E[s\, v v^\top] = I$: one draw turns C backward passes into one.
+r"""Random probes v of the outputs with $E[s\, v v^\top] = I$: one probe turns C backward passes into one.
 
 For the Jacobian $J_n$ [C, P] of one sample, $E\, s \lVert J_n^\top v_n \rVert^2 = \mathrm{tr}\, J_n J_n^\top$.
 """
@@ -17,18 +17,10 @@ KINDS = ("class", "rademacher", "batch_sum")
 
 
 def stratified_classes(n: int, n_outputs: int, generator: torch.Generator) -> Int[Tensor, " n"]:
-    """One random output for each of n samples, every output as often as any other (up to one).
+    """Return one random output for each of n samples, all outputs equally often (up to one).
 
     A random order is dealt to the outputs in turn, beginning with a random output; so each sample gets each output
     with the same probability, whatever n is.
-
-    Args:
-        n: Number of samples.
-        n_outputs: Number of outputs.
-        generator: Source of randomness.
-
-    Returns:
-        Index of the chosen output of every sample.
     """
     device = generator.device
     first = torch.randint(n_outputs, (1,), generator=generator, device=device)
@@ -36,17 +28,11 @@ def stratified_classes(n: int, n_outputs: int, generator: torch.Generator) -> In
 
 
 def draw_probe(kind: str, n: int, n_outputs: int, generator: torch.Generator) -> Float[Tensor, "n k"]:
-    """Draw one probe, of entries that every floating-point type holds exactly; see `probe_scale` for its scale s.
+    """Sample one probe [n, K], float32, on the generator's device; `probe_scale` gives its scale s.
 
     Args:
-        kind: "class" (a one for one output per sample, stratified over the batch), "rademacher" or "batch_sum"
-            (random signs, drawn alike; they differ in how the probe is used).
-        n: Number of samples.
-        n_outputs: Number of outputs K.
-        generator: Source of randomness.
-
-    Returns:
-        The probe, float32, on the generator's device.
+        kind: "class" (a one for one output per sample, stratified over the batch), "rademacher" or "batch_sum" (random
+            signs; the two differ in how the probe is used).
     """
     check_choice("probe", kind, KINDS)
     if kind == "class":
@@ -61,7 +47,7 @@ def probe_scale(kind: str, n_outputs: int) -> int:
 
 
 class ProbeSource:
-    """Draws probes from a generator of its own, so that the global random state is never touched.
+    """Generator of probes that never touches the global random state.
 
     Attributes:
         kind: See `draw_probe`.
@@ -84,7 +70,7 @@ class ProbeSource:
         return self._generator
 
     def draw(self, outputs: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-        """Draw a probe for these outputs, in their dtype (at least float32) and on their device."""
+        """Sample a probe for these outputs, on their device, in their dtype (at least float32)."""
         probe = draw_probe(self.kind, outputs.shape[0], outputs.shape[1], self.generator)
         dtype = outputs.dtype if outputs.dtype == torch.float64 else torch.float32
         return probe.to(outputs.device, dtype, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Record one forward pass: hooks on every module that owns trainable parameters, and attention with visible parts."""
+"""Recording of one forward pass: hooks on modules with trainable parameters, and attention with visible projections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gapscope.inspection.substitution import ParameterSubstitution
 
 
 def _owned(module: nn.Module, substituted: ParameterSubstitution | None) -> dict[str, nn.Parameter]:
-    """Trainable parameters that a call of this very module uses: its own, and those of its parametrizations."""
+    """Return the trainable parameters used by a call of this module: its own and its parametrizations'."""
     own = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
     if parametrize.is_parametrized(module):
         inner = module.parametrizations.named_parameters(prefix="parametrizations")  # type: ignore[union-attr]
@@ -65,12 +65,9 @@ def record_calls(
     """Record the forward pass that runs in the body.
 
     Args:
-        network: The network, possibly wrapped by DistributedDataParallel or `torch.compile`, which then runs eagerly.
-        inputs: The batch, samples first.
-        substituted: What torch functions see in place of the parameters, where the body runs in a substitution.
-
-    Yields:
-        The tape.
+        network: Network, possibly wrapped by DistributedDataParallel or `torch.compile`; it runs eagerly.
+        inputs: Batch, samples first.
+        substituted: Substitution of the parameters in which the body runs.
     """
     network = unwrapped(network)
     modules = dict(network.named_modules())
@@ -105,7 +102,7 @@ def record_forward(
     substituted: ParameterSubstitution | None = None,
     outputs_of: Callable[[Any], Tensor] = raw_outputs,
 ) -> tuple[Tape, Float[Tensor, "n k"]]:
-    """Run the network on a batch and return the tape with the outputs; arguments as `record_calls` and `Tape`."""
+    """Run the network on a batch and return the tape with the outputs (arguments of `record_calls`)."""
     with record_calls(network, inputs, substituted) as tape:
         tape.outputs_of = outputs_of
         outputs = outputs_of(network(inputs))

@@ -1,4 +1,4 @@
-"""The calls of one recorded forward pass, and what each parameter adds to the per-sample Jacobian through them."""
+"""Calls of one recorded forward pass, and the per-sample Jacobian of each parameter through them."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def _versions(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[
 
 
 def original_parameter(parameter: Any, substituted: ParameterSubstitution | None) -> Any:
-    """Return the network's own parameter for what lies in its place."""
+    """Return the network's own parameter for its substitute."""
     return parameter if substituted is None else substituted.original(parameter)
 
 
 def _trainable(modules: Mapping[str, nn.Module], substituted: ParameterSubstitution | None) -> dict[str, nn.Parameter]:
-    """Trainable parameters by their first name, as `named_parameters`, without walking the network again."""
+    """Return trainable parameters by their first name, without walking the network again."""
     found: dict[nn.Parameter, str] = {}
     for prefix, module in modules.items():
         for name, parameter in module._parameters.items():
@@ -69,9 +69,9 @@ def _warn_slow_path(tape: Tape, parameters: Mapping[str, nn.Parameter]) -> None:
     names = list(parameters)
     listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     warnings.warn(
-        f"Gradients of individual samples by {listed} are computed one backward pass per sample, which is right but slow: "
-        "the network uses these weights in a way that no faster one follows. Use each weight by calling the layer "
-        "that owns it, or freeze it with requires_grad_(False) to leave it out.",
+        f"Gradients of individual samples by {listed} are computed by one backward pass per sample, which "
+        "is correct but slow: the network uses these weights in a way that no faster method supports. Use each weight "
+        "by calling the layer that owns it, or freeze it with requires_grad_(False) to exclude it.",
         SlowGradients,
         stacklevel=2,
     )
@@ -139,7 +139,7 @@ class Tape:
         keywords: Mapping[str, Any],
         result: Any,
     ) -> None:
-        """Note one call; the last four are what a forward hook is given."""
+        """Record one call; the last four arguments are those of a forward hook."""
         outputs = _outputs(raw_outputs(result))
         if not outputs:
             return
@@ -163,11 +163,11 @@ class Tape:
             self.calls.append(call)
 
     def source(self, parameter: Tensor) -> Tensor:
-        """Return the tensor that stands for a parameter in the graph of the pass."""
+        """Return the tensor that represents a parameter in the graph of the pass."""
         return parameter if self.substituted is None else self.substituted[parameter]
 
     def _broadcasts(self, outputs: Tensor) -> list[Broadcast]:
-        """What holds no samples and joins them further on: parameters that no rule knows, calls on positions."""
+        """Return tensors without a batch dimension: parameters without a rule, and calls on positions."""
         left = self.irregular | self.separate
         known = {id(p) for call in self.calls if call.rule is not None for p in call.parameters.values()}
         found = [
@@ -181,7 +181,7 @@ class Tape:
         return find_joins(outputs, found, self.n) if found else []
 
     def _routed(self, broadcasts: Sequence[Broadcast]) -> tuple[list[Call], set[int]]:
-        """Calls with the parameters for which each is right, and the parameters for which none is."""
+        """Split parameters into calls that give correct rows, and parameters without any."""
         seen_to = {key for broadcast in broadcasts for key in broadcast.parameters}
         irregular, separate = set(self.irregular), set(self.separate)
         for call in self.calls:
@@ -205,16 +205,7 @@ class Tape:
     def contributions(
         self, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool = False
     ) -> dict[tuple[int, ...], Contribution]:
-        """Return what each parameter adds to the Jacobian of `(cotangents * outputs).sum(-1)`, [C, N, P].
-
-        Args:
-            outputs: What the recorded pass returned.
-            cotangents: Weights of the outputs.
-            create_graph: Whether the result is to be differentiated.
-
-        Returns:
-            One contribution a parameter (or a weight with its bias).
-        """
+        """Return what each parameter adds to the Jacobian of `(cotangents * outputs).sum(-1)`, [C, N, P]."""
         parts, left = self.contributions_per_call(outputs, cotangents, create_graph=create_graph)
         if left:
             _warn_slow_path(self, left)
@@ -228,15 +219,7 @@ class Tape:
     def contributions_per_call(
         self, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool
     ) -> tuple[list[Contribution], dict[str, nn.Parameter]]:
-        """Return what each call adds, and the parameters of which no call can say it, by name.
-
-        Args:
-            outputs: As for `contributions`.
-            cotangents: As for `contributions`.
-            create_graph: As for `contributions`.
-
-        Returns:
-            Contributions, several of one parameter where it is used several times, and the parameters left.
+        """Return the contributions of each call, and the parameters (by name) that no call covers.
 
         Raises:
             GapscopeError: A layer is set in a way that its rule refuses.

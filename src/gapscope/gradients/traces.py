@@ -1,4 +1,4 @@
-r"""Squared norms of per-sample Jacobians, $\lVert J_n^\top v_n \rVert^2$ summed over C weightings v of the outputs."""
+r"""Squared norms of per-sample Jacobians, $\lVert J_n^\top v_n \rVert^2$ summed over C cotangents v of the outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gapscope.inspection.outputs import MAX_SAMPLES_PER_PASS, samples_per_pass
 
 
 def one_hot_cotangents(outputs: Float[Tensor, "n k"]) -> Float[Tensor, "k n k"]:
-    """Return the weightings that pick each output once, for all samples alike."""
+    """Return the cotangents that select each output once, for all samples alike."""
     n, k = outputs.shape
     return torch.eye(k, dtype=outputs.dtype, device=outputs.device)[:, None].expand(k, n, k)
 
@@ -23,16 +23,9 @@ def one_hot_cotangents(outputs: Float[Tensor, "n k"]) -> Float[Tensor, "k n k"]:
 def square_norms(
     tape: Tape, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool = False
 ) -> Float[Tensor, " n"]:
-    r"""Squared norm of the gradient of each sample's weighted outputs by all weights, summed over the C weightings.
+    r"""Return each sample's squared gradient norm of the weighted outputs, summed over cotangents.
 
-    Args:
-        tape: The recorded forward pass.
-        outputs: What it returned.
-        cotangents: Weightings of the outputs; `every_output` gives the trace of each sample's kernel block.
-        create_graph: Whether the result is to be differentiated (once).
-
-    Returns:
-        One number per sample, in at least float32.
+    In at least float32; differentiable once with `create_graph`.
     """
     verify(tape, outputs, create_graph=create_graph)
     parts = tape.contributions(outputs, cotangents, create_graph=create_graph).values()
@@ -50,17 +43,9 @@ def per_sample_traces(
     chunk_size: int | None,
     at_most: int = MAX_SAMPLES_PER_PASS,
 ) -> Float[Tensor, "p n"]:
-    """Trace of every sample's kernel block, exactly or by probes, in float64.
+    """Return the trace of every sample's kernel block in float64, unscaled.
 
-    Args:
-        network: The network, in the mode in which it is to be looked at.
-        x: Inputs.
-        probes: One row of results a probe; None for the exact traces, as one row.
-        chunk_size: Samples per pass; None for as many as memory allows, `at_most` at the most.
-        at_most: The most samples per pass where `chunk_size` is None.
-
-    Returns:
-        Unscaled squared norms.
+    Exactly (one row), or one row per probe. A pass has at most `at_most` samples if `chunk_size` is None.
     """
 
     def traces(x: Tensor, part: slice) -> Tensor:

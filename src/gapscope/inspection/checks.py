@@ -1,4 +1,4 @@
-"""What a network must be so that anything can be measured of it, and what is said where it is not."""
+"""Preconditions of every measurement, with their error messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OTHER_TYPE = re.compile(
 
 
 def check_module(network: Any) -> None:
-    """Raise InvalidInput unless this is a module; a class and a function are told what to do."""
+    """Raise InvalidInput unless this is a module (with advice for classes and functions)."""
     if isinstance(network, type) and issubclass(network, nn.Module):
         raise InvalidInput(
             f"network must be a module, not its class; got {network.__name__}. Pass {network.__name__}(...)."
@@ -51,7 +51,7 @@ def check_module(network: Any) -> None:
 
 
 def check_materialized(network: nn.Module) -> None:
-    """Raise where a weight has no size yet (NotMeasurable) or no numbers (InvalidInput)."""
+    """Raise if a weight has no size yet (NotMeasurable) or no values (InvalidInput)."""
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if is_lazy(tensor):
             raise NotMeasurable(
@@ -71,7 +71,7 @@ def check_materialized(network: nn.Module) -> None:
 
 
 def check_hookable(network: nn.Module) -> None:
-    """Raise InvalidInput for a network whose layers no hook sees."""
+    """Raise InvalidInput for networks whose layers do not run hooks."""
     if isinstance(network, torch.jit.ScriptModule):
         raise InvalidInput(
             f"network must be a module whose layers can be watched; got a {type(network).__name__}, which hides them. "
@@ -80,7 +80,7 @@ def check_hookable(network: nn.Module) -> None:
 
 
 def check_finite(network: nn.Module) -> None:
-    """Raise InvalidInput where a weight is not finite; buffers may be infinite on purpose, as attention masks are."""
+    """Raise InvalidInput if a weight is not finite; buffers may be infinite, as attention masks are."""
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if has_finite_sum(tensor):
             continue
@@ -99,7 +99,7 @@ def check_holds_numbers(x: Tensor) -> None:
 
 
 def dtype_mismatch_message(error: BaseException) -> str:
-    """What to say of an error of torch about numbers of another type than a layer's weights; else empty."""
+    """Return the message for torch's errors about mismatched input and weight types; else empty."""
     found = _OTHER_TYPE.search(str(error))
     if found is None:
         return ""

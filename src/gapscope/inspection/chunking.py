@@ -1,7 +1,7 @@
-"""How many samples one pass may take: measured from memory, where the caller does not say (`chunk_size=None`).
+"""Samples per forward pass, chosen by free memory if the caller does not choose (`chunk_size=None`).
 
-Results do not depend on the number beyond rounding. It is a power of two, and its upper bound wherever memory is not
-short, so that the same call takes the same chunks, and gives the same last bits, on every machine with room to spare.
+Results do not depend on the number beyond rounding. It is a power of two, and its upper bound unless memory is short,
+so that the same call takes the same chunks, and gives the same last bits, on all machines with enough memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORTH_A_SECOND_TRIAL = 128
 
 
 class PeakBytes(TorchDispatchMode):
-    """Largest number of bytes that tensors computed in its context held at one time; views hold none of their own."""
+    """Peak bytes of the tensors computed in its context; views count nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class PeakBytes(TorchDispatchMode):
 
 
 def _free_on_cpu() -> int:
-    """Memory that the system says new work may take; 2 GiB where it does not say."""
+    """Return the memory that the system reports as available; 2 GiB if unknown."""
     free = 2**31
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
@@ -74,7 +74,7 @@ def _free_on_cpu() -> int:
 
 
 def memory_budget(device: torch.device, at_most: int = 2**30) -> int:
-    """Bytes that the tensors of one pass may take: a quarter of what is free now, at most `at_most`, at least 1 MiB."""
+    """Return a quarter of the free bytes, at most `at_most` and at least 1 MiB."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -84,7 +84,7 @@ def memory_budget(device: torch.device, at_most: int = 2**30) -> int:
 
 
 def peak_bytes(work: Callable[[], Any]) -> int:
-    """Do `work` and return the largest number of bytes that its tensors held at one time, 1 or more."""
+    """Run `work` and return the peak bytes of its tensors, at least 1."""
     with PeakBytes() as seen:
         work()
     return max(1, seen.peak)
@@ -99,19 +99,13 @@ def rows_per_pass(
     at_most: int = 2**31,
     bytes_at_most: int | None = None,
 ) -> int:
-    """Return `chunk_size`, or where it is None as many rows as memory allows; a trial shows how much one row takes.
+    """Return `chunk_size`, or if None the largest power of two of rows that fits, at most `at_most`.
 
     Args:
-        chunk_size: What the caller asks for.
-        one_row: Does the work for one row.
-        device: Where its tensors lie.
-        two_rows: Does it for two, which tells copies of the weights, held once a pass, from what every row holds;
-            called only where few rows seem to fit. None counts all that one row holds as its own.
-        at_most: The most rows per pass.
+        one_row: Does the work for one row, to measure its memory.
+        two_rows: Does it for two rows, which separates the fixed memory of a pass from that per row; called only if few
+            rows seem to fit. None counts all memory of one row as its own.
         bytes_at_most: The most bytes per pass; None for 128 MiB on CPUs and 1 GiB elsewhere.
-
-    Returns:
-        Rows per pass: `at_most`, or the largest power of two below it that fits.
     """
     if chunk_size is not None:
         return chunk_size

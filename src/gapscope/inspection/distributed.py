@@ -1,8 +1,8 @@
-"""Samples divided over the processes of a job that measure one network together, and what they found put together.
+"""Division of samples among the processes of one job, and the union of their results.
 
-Within `over_processes` the passes of the measures are divided: each process runs a stretch of the samples (or blocks of
-a kernel), and all get everything. The network and the data are the same in every process; sums are taken over the
-whole, as by one process, so that the numbers differ by the rounding of another batch alone.
+Within `distribute_over` the passes of the measures are divided: each process runs a range of the samples (or blocks of
+a kernel), and all get everything. Network and data are the same in every process; sums are taken over all samples, so
+that the numbers differ from those of one process only by rounding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gapscope.base.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes among which samples are divided.
+    """Processes among which samples are divided.
 
     Attributes:
         rank: Number of this one.
@@ -34,17 +34,17 @@ class Processes:
     group: Any = None
 
     def own(self, n: int) -> slice:
-        """The stretch of n rows that this process computes, as long as any other up to one; may be empty."""
+        """Return the slice of n rows that this process computes; sizes differ by at most one, and may be 0."""
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
     def all_min(self, number: int) -> int:
-        """The smallest of a number that every process has: of chunk sizes by free memory, one that all can use."""
+        """Return the smallest value of all processes, such as a chunk size that all can use."""
         value = torch.tensor(number)
         torch.distributed.all_reduce(value, torch.distributed.ReduceOp.MIN, self.group)
         return int(value)
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over processes, in place."""
+        """Sum over processes, in place."""
         torch.distributed.all_reduce(values, group=self.group)
         return values
 
@@ -53,25 +53,21 @@ _PROCESSES: ContextVar[Processes | None] = ContextVar("processes", default=None)
 
 
 def processes_joined() -> bool:
-    """Whether several processes measure together."""
+    """Return whether several processes measure together."""
     return _PROCESSES.get() is not None
 
 
 def processes(n: int) -> Processes | None:
-    """The processes that divide n rows among them; None outside `over_processes`, and for fewer rows than processes."""
+    """Return the processes that divide n rows; None outside `distribute_over`, or for fewer rows than processes."""
     found = _PROCESSES.get()
     return None if found is None or n < found.size else found
 
 
 @contextmanager
 def distribute_over(group: Any = None) -> Iterator[None]:
-    """Within it measures divide their passes among the processes of the group, which all must make the same calls.
+    """Divide the passes of measures in the body among the processes of a group (None for all).
 
-    Args:
-        group: A process group of torch.distributed; None for all processes.
-
-    Yields:
-        Nothing.
+    All processes must make the same calls.
 
     Raises:
         InvalidInput: There are no processes that could meet.
@@ -97,16 +93,9 @@ def _as_many(stretch: slice) -> int:
 def compute_distributed(
     n: int, compute: Callable[[slice], Tensor], *, dim: int = 0, length: Callable[[slice], int] = _as_many
 ) -> Tensor:
-    """Return what `compute` gives for samples 0 to n, each process computing a stretch of them.
+    """Return `compute` for samples 0 to n, each process computing one non-empty slice.
 
-    Args:
-        n: Number of samples.
-        compute: Rows of a stretch, which is not empty.
-        dim: Dimension of the result in which the rows lie.
-        length: Number of rows of a stretch; as many as it has samples.
-
-    Returns:
-        All rows, the same in every process.
+    The rows lie in dimension `dim` of the result; `length` gives their number per slice, by default the samples.
     """
     among = processes(n)
     if among is None:

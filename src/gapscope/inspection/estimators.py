@@ -1,4 +1,4 @@
-"""Networks inside scikit-learn: the module of a skorch network, and a pipeline whose last step is a network."""
+"""Networks inside scikit-learn objects: skorch networks, and pipelines that end with a network."""
 
 from __future__ import annotations
 
@@ -41,14 +41,9 @@ def _transformed(steps: list[tuple[str, Any]], data: Any) -> Any:
 
 
 def unwrap_estimator(network: Any, data: Any) -> tuple[Any, Any]:
-    """Return the network inside a skorch estimator or a scikit-learn pipeline, and the data as the network takes them.
+    """Return the network inside a skorch estimator or scikit-learn pipeline, and the data it receives.
 
-    Args:
-        network: A module (returned as it is with the data), a skorch network, or a pipeline that ends with either.
-        data: Data; those of a pipeline are (x, y), and x goes through its fitted steps.
-
-    Returns:
-        The network and its data.
+    A module is returned unchanged. The x of a pipeline's data (x, y) goes through its fitted steps.
 
     Raises:
         InvalidInput: The pipeline is not fitted, or a skorch network is not initialized.

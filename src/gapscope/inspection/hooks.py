@@ -1,4 +1,4 @@
-"""Modules of a network: by name, by kind, and watched while a forward pass calls them."""
+"""Modules of a network by name and kind, and records of their calls in a forward pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ACTIVATIONS = frozenset({
 
 
 def kind(name: str) -> str:
-    """Return the name of a class or function in one spelling: `nn.LeakyReLU` and `F.leaky_relu_` are one kind.
+    """Normalize the name of a class or function: `nn.LeakyReLU` and `F.leaky_relu_` are one kind.
 
     >>> kind("LeakyReLU") == kind("leaky_relu_") == "leakyrelu"
     True
@@ -33,19 +33,12 @@ def kind(name: str) -> str:
 
 
 def named_modules(network: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules by the names that the owner of a network knows, also where it was adapted for measures."""
+    """Return the modules under the user's names, also if the network was adapted for measures."""
     return dict(getattr(network, "adapted_from", network).named_modules())
 
 
 def module_named(network: nn.Module, name: str) -> nn.Module:
-    """Return the module of a network called `name`.
-
-    Args:
-        network: The network.
-        name: Name as in `network.named_modules()`.
-
-    Returns:
-        The module.
+    """Return the module called `name`.
 
     Raises:
         InvalidInput: There is none of this name; the nearest is named.
@@ -64,17 +57,9 @@ def module_named(network: nn.Module, name: str) -> nn.Module:
 def forward_hooks(
     modules: Mapping[str, nn.Module], hook: Callable[..., Any], *, before: bool = False
 ) -> Iterator[None]:
-    """Call `hook(name, module, inputs[, output])` at every forward pass of the modules while the body runs.
+    """Call `hook(name, module, inputs[, output])` at every forward pass of the modules in the body.
 
-    What the hook returns takes the place of the inputs (`before`) or of the output, unless it is None.
-
-    Args:
-        modules: The modules by the names that the hook gets.
-        hook: The hook.
-        before: Whether it is called before the module, and thus without an output.
-
-    Yields:
-        Nothing.
+    Its return value, unless None, replaces the output, or with `before` the inputs.
     """
     with ExitStack() as stack:
         # code that torch.compile made before knows no hooks and would pass them by
@@ -87,7 +72,7 @@ def forward_hooks(
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """One call of a module that has no children, or is a convolution or linear layer, in one forward pass."""
+    """Call of a convolution, a linear layer or a module without children in one forward pass."""
 
     name: str
     module: nn.Module
@@ -96,15 +81,7 @@ class ModuleCall:
 
 
 def record_module_calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
-    """Return the calls of the network's innermost modules in one forward pass, in their order.
-
-    Args:
-        network: The network, in the mode in which it is looked at.
-        x: Inputs; one sample is enough.
-
-    Returns:
-        One entry a call.
-    """
+    """Return the calls of the network's innermost modules in one forward pass, in order."""
     made: list[ModuleCall] = []
 
     def record(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -122,17 +99,9 @@ def record_module_calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
 
 @contextmanager
 def capture_outputs(modules: dict[str, nn.Module], *, replacement: Tensor | None = None) -> Iterator[dict[str, Tensor]]:
-    """Watch the outputs of modules during the one forward pass that runs in the body.
+    """Capture the outputs of modules during the one forward pass in the body; yields them by name.
 
-    What follows a watched module gets a copy of its output, so that an in-place activation behind it does not overwrite
-    what was seen.
-
-    Args:
-        modules: The modules by the names under which their outputs are kept.
-        replacement: What follows gets this instead of the outputs, where given.
-
-    Yields:
-        The outputs by name, filled by the pass.
+    The network continues with a copy of each output (safe against in-place activations), or with `replacement`.
 
     Raises:
         NotMeasurable: A module is called twice in one pass, or its output is not one tensor.

@@ -1,4 +1,4 @@
-"""Whether a network treats every sample by itself: the shared check of all measures that assume it."""
+"""Sample independence: check that the samples of a batch do not interact."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.1, tor
 
 @dataclass
 class _Seen:
-    """How a network's samples have been seen to be alone: shapes and forms at perturbed weights, and the last look."""
+    """Results of earlier checks of a network: shapes and forms at perturbed weights, and the last check."""
 
     perturbed: set[Hashable] = field(default_factory=set)
     last: Hashable = None
@@ -32,14 +32,14 @@ _SEEN: weakref.WeakKeyDictionary[nn.Module, _Seen] = weakref.WeakKeyDictionary()
 
 
 def _form(module: nn.Module) -> Hashable:
-    """What a module does apart from its numbers: its identity, its plain settings (mode included) and its hooks."""
+    """Return a module's identity, settings (mode included) and hooks, without its numbers."""
     settings = tuple(value for value in vars(module).values() if type(value) in (bool, int, float, str))
     hooks = *module._forward_hooks, *module._forward_pre_hooks
     return id(module), settings, hooks, id(vars(module).get("forward"))
 
 
 def _look(network: nn.Module, x: Tensor) -> Hashable:
-    """The weights and samples of one look: the same again, as by the next measure, would show the same."""
+    """Return the key of one check: equal weights and samples give an equal result."""
     weights = tuple(
         (id(tensor), tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
         for tensor in (*network.parameters(), *network.buffers())
@@ -48,7 +48,7 @@ def _look(network: nn.Module, x: Tensor) -> Hashable:
 
 
 def check_no_batch_statistics(modules: Mapping[str, nn.Module]) -> None:
-    """Raise ReplaceLayer where BatchNorm would mix the samples of a batch, so that individual samples have no gradient."""
+    """Raise ReplaceLayer if a BatchNorm layer mixes the samples of a batch."""
     for name, module in modules.items():
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
             raise ReplaceLayer(
@@ -59,12 +59,12 @@ def check_no_batch_statistics(modules: Mapping[str, nn.Module]) -> None:
 
 
 def highest_precision_dtype(device: torch.device) -> torch.dtype:
-    """The most precise floating-point type of a device."""
+    """Return the most precise floating-point type of a device."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 class Perturbation:
-    """Adds normal noise to a weight, of `size` times its own root mean square or its usual initial size."""
+    """Normal noise on a weight, relative to its root mean square or its usual initial size."""
 
     def __init__(self, seed: int, size: float) -> None:
         self.generator, self.size = torch.Generator().manual_seed(seed), size
@@ -80,7 +80,7 @@ class Perturbation:
 
 
 def _outputs_agree(network: nn.Module, x: Tensor) -> bool | None:
-    """Whether samples have the same outputs in two batches; None where these are not finite, so that none can say."""
+    """Return whether samples have equal outputs in two batches; None if these are not finite."""
     with torch.no_grad():
         whole = network(x)
         if not isinstance(whole, Tensor) or not bool(torch.isfinite(whole).all()):
@@ -115,17 +115,11 @@ def _agree_when_perturbed(network: nn.Module, x: Tensor) -> bool | None:
 
 
 def is_sample_independent(network: nn.Module, x: Tensor) -> bool:
-    """Whether samples have the same outputs in different batches, and again when they are computed again.
+    """Return whether samples have the same outputs in different batches, and when computed again.
 
-    A few samples are run together and in parts: at the network's weights, and in float64 at weights that are
-    perturbed, where branches that are closed by a zero weight are open.
-
-    Args:
-        network: The network, in the mode in which it is to be looked at.
-        x: Inputs, as the network takes them.
-
-    Returns:
-        False where samples act on each other, or random numbers are drawn.
+    A few samples are run together and in parts: at the network's weights, and in float64 at perturbed weights,
+    which open
+    branches behind a zero weight.
     """
     x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:_LOOKED_AT].to(x.device)].detach()
     seen = _SEEN.setdefault(network, _Seen())
@@ -146,13 +140,9 @@ def is_sample_independent(network: nn.Module, x: Tensor) -> bool:
 
 
 def check_sample_independence(network: nn.Module, x: Tensor) -> None:
-    """Raise unless the network treats every sample by itself, always in the same way.
+    """Raise unless the network evaluates every sample independently and deterministically.
 
-    A network that stays in training mode is meant to draw random masks; only its layers are looked at.
-
-    Args:
-        network: The network, in the mode in which it is to be looked at.
-        x: Inputs, as the network takes them.
+    A network in training mode is expected to sample random masks; only its layers are checked.
 
     Raises:
         ReplaceLayer: A BatchNorm uses the statistics of the batch.

@@ -20,7 +20,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def class_logits(outputs: Tensor) -> Tensor:
-    """Return the logits of all classes [n, C, ...]: of one output z these are 0 and z, for two classes.
+    """Return the logits of all classes [n, C, ...]; one output z becomes the logits 0 and z.
 
     >>> class_logits(torch.tensor([[3.0]]))
     tensor([[0., 3.]])
@@ -29,7 +29,7 @@ def class_logits(outputs: Tensor) -> Tensor:
 
 
 def _with_positions(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Outputs [n, K * P], all positions of the first class first, as [n, K, P] for labels [n, ...] of P positions."""
+    """Reshape outputs [n, K * P] (class-major) to [n, K, P] for labels [n, ...] of P positions."""
     positions = labels[0].numel() if labels.ndim > 1 else 1
     if outputs.ndim == 2 and positions > 1 and outputs.shape[1] % positions == 0:
         return outputs.reshape(len(outputs), -1, *labels.shape[1:])
@@ -66,16 +66,13 @@ def _regression_targets(outputs: Tensor, targets: Tensor) -> Tensor:
 def default_loss(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]) -> Float[Tensor, ""]:
     """Return the mean cross-entropy (nats) for class labels, the mean squared error for float targets.
 
-    This is the loss of everything in this library that is given none: training, penalties, gamma decay, scores.
+    The default loss of the library: training, penalties, gamma decay, evaluation.
 
     Args:
         outputs: Raw outputs [n, K], for classification logits; one output is the logit of the second of two classes
             (binary cross-entropy).
         targets: Class labels [n] or regression targets [n, K], where [n] and [n, 1] are the same; the squared error is
             a mean over n and K. Nothing is broadcast.
-
-    Returns:
-        The loss, differentiable by `outputs`.
 
     Raises:
         InvalidInput: Regression targets have another shape than the outputs, or labels do not fit.
@@ -86,14 +83,7 @@ def default_loss(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ...
 
 
 def sample_losses(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]) -> Float[Tensor, " n"]:
-    """Return the loss of each sample, whose mean is `loss_of`.
-
-    Args:
-        outputs: Raw outputs [n, K].
-        targets: As for `loss_of`.
-
-    Returns:
-        The losses, differentiable by `outputs`.
+    """Return each sample's loss, whose mean is `default_loss` (differentiable by `outputs`).
 
     Raises:
         InvalidInput: Targets do not fit, as for `loss_of`.
@@ -107,18 +97,10 @@ def sample_losses(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..
 
 @memoize
 def evaluate(network: nn.Module, samples: Samples, *, chunk_size: int | None = None) -> dict[str, float]:
-    """Return {"loss", "accuracy"} in evaluation mode over all samples; regression has no accuracy. Exact.
+    """Return {"loss", "accuracy"} over all samples in evaluation mode; regression has no accuracy.
 
-    Where labels are those of positions (pixels, tokens), both are means over all positions with a label other than
-    -100, and outputs [n, K * P] hold all P positions of the first class first.
-
-    Args:
-        network: The network.
-        samples: Inputs with targets.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        Mean loss (see `loss_of`, accumulated in float64) and the fraction of right predictions.
+    The loss is the mean `default_loss`, accumulated in float64. For labels of positions (pixels, tokens) both are means
+    over all positions with a label other than -100, and outputs [n, K * P] hold all positions of the first class first.
 
     Raises:
         InvalidInput: There are no targets, or a label has no output.
@@ -141,7 +123,7 @@ def evaluate(network: nn.Module, samples: Samples, *, chunk_size: int | None = N
 
 
 def _scores_of_positions(network: nn.Module, samples: Samples, chunk_size: int | None) -> dict[str, float]:
-    """Sums over positions, a few samples at a time: outputs of all positions of all samples need not fit at once."""
+    """Sum loss and correct predictions over positions, chunk by chunk."""
     loss, right, count = 0.0, 0.0, 0
     for part in slices(len(samples), chunk_size or 16):
         chunk = samples.subset(torch.arange(part.start, part.stop))

@@ -1,9 +1,8 @@
-"""Work that several measures ask for, done once.
+"""Memoization of work that several measures share.
 
-A function that is decorated by `shared` computes as ever. While a body runs in `sharing()`, what it returned is kept
-and given out again for the same arguments: the same network with the same weights, the same tensors, an equal plain
-value, a generator in the same state. So each measure asks for what it needs by itself, and all of them together make
-one forward pass.
+A function decorated by `memoize` computes as usual. In the body of `memo_scope()` its results are cached and returned
+for equal arguments: the same network with the same weights, the same tensors, an equal plain value, a generator in the
+same state. So each measure requests what it needs, and all of them together make one forward pass.
 """
 
 from __future__ import annotations
@@ -25,11 +24,7 @@ _KEPT: ContextVar[dict[Hashable, tuple[Any, Any]] | None] = ContextVar("shared w
 
 @contextmanager
 def memo_scope() -> Iterator[None]:
-    """Do shared work once while the body runs; inside another such body, what is kept is that body's.
-
-    Yields:
-        Nothing.
-    """
+    """Cache the results of memoized functions in the body; nested bodies share the outer cache."""
     if _KEPT.get() is not None:
         yield
         return
@@ -41,7 +36,7 @@ def memo_scope() -> Iterator[None]:
 
 
 def memoize(function: Function) -> Function:
-    """Return a function whose results are kept while `sharing` lasts; it must change none of its arguments."""
+    """Cache a function's results within `memo_scope`; it must not change its arguments."""
     signature = inspect.signature(function)
 
     @wraps(function)
@@ -65,7 +60,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _key(value: Any) -> Hashable:
-    """What makes two arguments the same: identity and version of a tensor, the state of a generator, else the value."""
+    """Return an argument's cache key: identity and version of tensors, state of generators, else the value."""
     if isinstance(value, Tensor):
         return (id(value), _version(value))
     if isinstance(value, nn.Module):

@@ -1,4 +1,4 @@
-"""Moments of every channel in one pass, with memory that depends on the number of channels alone."""
+"""Streaming moments per channel, with memory proportional to the number of channels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gapscope.inspection.distributed import Processes
 
 
 class ChannelMoments:
-    r"""Mean, variance, skewness and excess kurtosis of each channel, from chunks of any size, in float64.
+    r"""Streaming mean, variance, skewness and excess kurtosis per channel, in float64.
 
     Central sums $M_k = \sum (h - \bar h)^k$ of two parts A and B are merged exactly: with $\delta = \bar h_B - \bar
     h_A$ and $n = n_A + n_B$, e.g. $M_2 = M_2^A + M_2^B + \delta^2 n_A n_B / n$. Moments are exact up to rounding and
@@ -36,7 +36,7 @@ class ChannelMoments:
         self._mean = self._m2 = self._m3 = self._m4 = torch.zeros(0)
 
     def update(self, h: Float[Tensor, "n c *positions"]) -> None:
-        """Take in one chunk [n, C, ...]; every position of every sample counts as one value."""
+        """Add one chunk [n, C, ...]; every position of every sample is one value."""
         values = h.detach().transpose(0, 1).flatten(1).double()  # (C, n * positions)
         a, b = self.count, values.shape[1]
         mean = values.mean(1)
@@ -62,11 +62,7 @@ class ChannelMoments:
         self.count = total
 
     def join(self, among: Processes) -> None:
-        """Take in the moments of all other processes; for order 2.
-
-        Args:
-            among: The processes, each with a part of the data.
-        """
+        """Add the moments of all other processes (order 2)."""
         count = among.sum(torch.tensor(float(self.count), dtype=torch.float64, device=self._mean.device))
         mean = among.sum(self._mean * self.count) / count
         self._m2 = among.sum(self._m2 + self.count * (self._mean - mean).square())
@@ -84,10 +80,10 @@ class ChannelMoments:
 
     @property
     def skewness(self) -> Float[Tensor, " c"]:
-        """E(h-mu)^3 / sigma^3 of each channel; 0 where the channel is constant."""
+        """E(h-mu)^3 / sigma^3 per channel; 0 if the channel is constant."""
         return torch.where(self._m2 > 0, self._m3 / self.count / self.variance**1.5, 0.0)
 
     @property
     def excess_kurtosis(self) -> Float[Tensor, " c"]:
-        """E(h-mu)^4 / sigma^4 - 3 of each channel (0 for a Gaussian); -2, its lower bound, where it is constant."""
+        """E(h-mu)^4 / sigma^4 - 3 per channel (0 for a Gaussian); its lower bound -2 if constant."""
         return torch.where(self._m2 > 0, self._m4 / self.count / self.variance**2 - 3, -2.0)

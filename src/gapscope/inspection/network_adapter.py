@@ -1,4 +1,4 @@
-"""A network as measures take it: one tensor in, raw outputs [n, K] out, whatever its own arguments and results are."""
+"""Adapter from any network to one tensor of inputs and raw outputs [n, K]."""
 
 from __future__ import annotations
 
@@ -18,26 +18,19 @@ _CAUSAL = ("ForCausalLM", "LMHeadModel")
 
 
 def unwrap_compiled(network: nn.Module) -> nn.Module:
-    """Return the module that `torch.compile` was given, or the network itself."""
+    """Return the module inside `torch.compile`'s wrapper, or the network itself."""
     return getattr(network, "_orig_mod", network)
 
 
 def is_causal(network: nn.Module) -> bool:
-    """Whether the outputs at a position predict the label of the next one, as those of a causal language model do."""
+    """Return whether outputs predict the label of the next position, as in causal language models."""
     return type(network).__name__.endswith(_CAUSAL)
 
 
 def call_network(network: nn.Module, form: InputLayout, x: Tensor, others: Mapping[str, Any] | None = None) -> Any:
-    """Call a network as its own forward asks for: by keywords that it knows, by position, or with the whole mapping.
+    """Call a network with the arguments its forward expects: keywords, positions or the whole mapping.
 
-    Args:
-        network: The network.
-        form: Layout of `x`.
-        x: Inputs.
-        others: More keywords, such as the labels of which the network computes its own loss; passed if it knows them.
-
-    Returns:
-        What the network returns.
+    `others` are further keywords, such as labels for the network's own loss, passed if it accepts them.
     """
     parts, others = form.unpack(x), others or {}
     if form.names is None:
@@ -53,7 +46,7 @@ def call_network(network: nn.Module, form: InputLayout, x: Tensor, others: Mappi
 
 
 class NetworkAdapter(nn.Module):
-    """A network that takes one tensor and returns raw outputs [n, K].
+    """Network from one tensor to raw outputs [n, K].
 
     Outputs with a number per class and position are flattened to [n, K * P], all positions of the first class first.
 
@@ -84,11 +77,11 @@ class NetworkAdapter(nn.Module):
 
     @property
     def adapted_from(self) -> nn.Module:
-        """The network as its owner knows it."""
+        """The user's network."""
         return self.network
 
     def forward(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
-        """Return the raw outputs of the inputs that `x` stands for."""
+        """Return the raw outputs of the inputs encoded in `x`."""
         outputs = raw_outputs(self.network(x) if self.form is None else call_network(self.network, self.form, x))
         if self.squeezed:  # of a single sample it squeezes the sample away, too
             outputs = outputs.reshape(-1, 1)
@@ -105,14 +98,7 @@ class NetworkAdapter(nn.Module):
 
 
 def class_axis(outputs: Float[Tensor, "n ..."], labels: Shaped[Tensor, "n ..."]) -> int:
-    """Return the axis of `outputs` that counts classes, where `labels` [n, ...] hold a class a position.
-
-    Args:
-        outputs: Outputs with a number per class and position.
-        labels: Class labels of the positions.
-
-    Returns:
-        1 (channels first, as in segmentation) or -1 (as for tokens).
+    """Return the class axis of dense outputs: 1 (channels first, segmentation) or -1 (tokens).
 
     Raises:
         InvalidInput: The positions of outputs and labels differ.

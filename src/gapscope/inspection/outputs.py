@@ -1,4 +1,4 @@
-"""Look at a network without leaving a trace."""
+"""Raw outputs of networks, and contexts that restore them exactly."""
 
 from __future__ import annotations
 
@@ -45,15 +45,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def unwrapped(network: nn.Module) -> nn.Module:
-    """Return the network inside wrappers: those of `torch.compile`, DistributedDataParallel and DataParallel.
-
-    The modules inside `torch.compile`'s wrapper are the network's own, under their own names and with their hooks.
-
-    Args:
-        network: The network.
-
-    Returns:
-        The network itself.
+    """Return the network inside wrappers of `torch.compile`, DistributedDataParallel and DataParallel.
 
     Raises:
         InvalidInput: It is no module.
@@ -73,13 +65,13 @@ _EAGER = SharedContext(lambda: torch.compiler.set_stance("force_eager"))
 
 
 def eager_mode() -> AbstractContextManager[None]:
-    """Run what `torch.compile` has compiled eagerly in the body, with all hooks; nothing where nothing is compiled."""
+    """Run code compiled by `torch.compile` eagerly in the body, with all hooks."""
     return _EAGER.entered() if "torch._dynamo" in sys.modules else nullcontext()
 
 
 @contextmanager
 def explain_torch_errors() -> Iterator[None]:
-    """Turn what torch raises of inputs of a wrong type, and of derivatives that it cannot take, into one sentence."""
+    """Convert torch's errors about input types and missing derivatives into InvalidInput and NotMeasurable."""
     try:
         yield
     except RuntimeError as error:
@@ -91,7 +83,7 @@ def explain_torch_errors() -> Iterator[None]:
 
 
 def check_no_reentrant_checkpoint(outputs: Tensor) -> None:
-    """Raise ReplaceLayer where a part of the graph of some outputs hides the parameters that it uses."""
+    """Raise ReplaceLayer if the outputs' graph hides the parameters that it uses."""
     seen, left = set(), [outputs.grad_fn]
     while left:
         node = left.pop()
@@ -111,13 +103,6 @@ def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eva
     the values of all buffers, every `.grad` and `requires_grad`, the global random states of Python, NumPy and torch
     (CPU and CUDA). Inference mode is left and gradients are enabled inside; compiled networks run eagerly, so that
     hooks see them. Parameters must not be written inside; that is checked by their version counters.
-
-    Args:
-        network: The network to look at.
-        mode: "eval" (default) or "train" for all modules.
-
-    Yields:
-        The network itself, without the wrappers of `torch.compile` and of data-parallel training.
 
     Raises:
         GapscopeError: The body changed a parameter in place.
@@ -171,15 +156,7 @@ def _restored(network: nn.Module, mode: Literal["eval", "train"]) -> Iterator[nn
 
 @contextmanager
 def measurement_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -> Iterator[nn.Module]:
-    """As `inspecting`, for numbers that somebody reads: weights that are not finite are refused, in one sentence.
-
-    Args:
-        network: The network to measure.
-        mode: As for `inspecting`.
-
-    Yields:
-        As `inspecting`.
-    """
+    """Enter `inspection_mode` and raise InvalidInput for non-finite weights."""
     with inspection_mode(network, mode=mode) as network:
         check_finite(network)
         yield network
@@ -193,14 +170,7 @@ def device_of(network: nn.Module) -> torch.device:
 
 
 def prepare_inputs(network: nn.Module, x: Tensor) -> Tensor:
-    """Return `x` on the network's device as a tensor that autograd can use, or say what does not fit.
-
-    Args:
-        network: The network that will see `x`.
-        x: Inputs [n, ...].
-
-    Returns:
-        The inputs, detached; a copy only where one is needed.
+    """Return `x`, detached, on the network's device; copied only if necessary.
 
     Raises:
         InvalidInput: Inputs and weights have different floating-point types, or the inputs hold no numbers.
@@ -218,7 +188,7 @@ def prepare_inputs(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def _are_few(network: nn.Module, x: Tensor) -> bool:
-    """Whether inputs are too few to be worth a trial; one whole number a sample may stand for a sentence or more."""
+    """Return whether inputs are too few and small for a trial of their memory."""
     if x.is_floating_point():
         large = x.numel() > _FEW_ENTRIES_OF_LARGE and sum(p.numel() for p in network.parameters()) > _LARGE
         return x.numel() <= (_FEW_ENTRIES_OF_LARGE if large else _FEW_ENTRIES)
@@ -233,21 +203,10 @@ def samples_per_pass(
     one_pass: Callable[[Tensor], Any] | None = None,
     at_most: int = MAX_SAMPLES_PER_PASS,
 ) -> int:
-    """Return `chunk_size`, or where it is None as many samples as memory allows.
+    """Return `chunk_size`, or if None the largest power of two of samples that fits, at most `at_most`.
 
-    A pass of the first sample alone shows how much memory a sample takes, one of the first two what the pass holds
-    whatever its samples, where that matters; few small inputs are spared these trials.
-
-    Args:
-        network: The network, in the mode in which it will run.
-        x: Inputs [n, ...].
-        chunk_size: What the caller asks for.
-        one_pass: Does what a pass does to the first sample, or the first two; None for a forward pass without
-            gradients.
-        at_most: The most samples per pass.
-
-    Returns:
-        Samples per pass: `at_most`, or the largest power of two below it that fits.
+    Memory per sample is measured on the first sample (and the first two, if memory is short); few small inputs need no
+    trial. `one_pass` does the work on the samples it receives, by default a forward pass without gradients.
     """
     if chunk_size is not None:
         return chunk_size
@@ -267,15 +226,7 @@ def samples_per_pass(
 
 
 def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = None) -> Tensor:
-    """Return the raw outputs [n, K] of a network in the mode it is in, without gradients, chunk by chunk.
-
-    Args:
-        network: The network.
-        x: Inputs [n, ...].
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        Outputs [n, K] on the network's device.
+    """Return the raw outputs [n, K] of a network in its current mode, without gradients, in chunks.
 
     Raises:
         InvalidInput: The network does not return one row of K numbers per sample.
@@ -292,14 +243,7 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = N
 
 
 def raw_outputs(result: Any) -> Any:
-    """Return the tensor of outputs in what a network returned: itself, or what a mapping or object calls `logits`.
-
-    Args:
-        result: A tensor, a mapping with "logits" or "out" (transformers, torchvision), or an object with `logits`.
-
-    Returns:
-        The outputs; `result` itself where it is none of these.
-    """
+    """Return the outputs in a network's result: itself, the entry "logits" or "out", or the field `logits`."""
     if isinstance(result, Tensor | fx.Proxy):
         return result
     if isinstance(result, Mapping):
@@ -308,14 +252,7 @@ def raw_outputs(result: Any) -> Any:
 
 
 def checked_outputs(outputs: Any, n: int) -> Tensor:
-    """Return `outputs` if it is a tensor [n, K] or holds one as `logits`, or say what to do.
-
-    Args:
-        outputs: What a network returned.
-        n: Number of samples it was given.
-
-    Returns:
-        The outputs.
+    """Return the outputs [n, K] in a network's result.
 
     Raises:
         InvalidInput: They are no [n, K] tensor of real floating-point numbers.
@@ -336,12 +273,12 @@ def checked_outputs(outputs: Any, n: int) -> Tensor:
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """Return a complex tensor as its real and imaginary parts in a last dimension of 2; a real one as it is."""
+    """Return a complex tensor as real and imaginary parts in a last dimension of 2; real ones unchanged."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def check_labels(targets: Tensor, n_outputs: int) -> None:
-    """Raise InvalidInput where a class label has no output."""
+    """Raise InvalidInput if a class label has no output."""
     if int(targets.max()) >= n_outputs:
         raise InvalidInput(
             f"Class labels must be smaller than the network's number of outputs, {n_outputs}; "

@@ -1,4 +1,4 @@
-"""Put a network back exactly as it was: every parameter, buffer and attribute of every module, and random states."""
+"""Exact restoration of a network's parameters, buffers and attributes, and of random states."""
 
 from __future__ import annotations
 
@@ -40,12 +40,9 @@ class _RngStates:
 def preserve_rng_state(*, own_draws: bool = True) -> Iterator[None]:
     """Restore the global random states of Python, NumPy and torch (CPU and CUDA) after the body.
 
-    Args:
-        own_draws: Whether the body draws from them. If it does not, and other threads are alive, the states are
-            restored only if it did nevertheless: see `gapscope.inspection.threads`.
-
-    Yields:
-        Nothing.
+    Without `own_draws` the body is not expected to use them: with other threads alive, the states are restored only
+    if it
+    did (see `gapscope.inspection.threads`).
     """
     states = _RngStates()
     watch = None if own_draws or is_only_thread() else DrawWatch()
@@ -58,7 +55,7 @@ def preserve_rng_state(*, own_draws: bool = True) -> Iterator[None]:
 
 
 class _Attributes:
-    """The attributes of one module, and what its containers hold (parameters, buffers, children, hooks, lists)."""
+    """Attributes of one module, with the contents of its containers (parameters, hooks, lists)."""
 
     def __init__(self, module: nn.Module) -> None:
         self.owner = vars(module)
@@ -74,7 +71,7 @@ class _Attributes:
 
 
 class _Values:
-    """The numbers in one buffer, and where they lay: a forward pass may have resized it."""
+    """Values and storage of one buffer, which a forward pass may have resized."""
 
     def __init__(self, buffer: Tensor) -> None:
         self.buffer, self.copy = buffer, buffer.detach().clone()
@@ -92,16 +89,11 @@ class _Values:
 
 @contextmanager
 def preserve_state(network: nn.Module, *, own_draws: bool | None = None) -> Iterator[None]:
-    """Put back all attributes of all modules (by identity), the values of all buffers and all random states.
+    """Restore all module attributes (by identity), buffer values and random states after the body.
 
-    Parameters are put back by identity; their values must not be changed in the body.
-
-    Args:
-        network: The network.
-        own_draws: As for `preserve_rng_state`; None for a network with a module in training mode.
-
-    Yields:
-        Nothing.
+    Values of parameters must not be changed in the body. `own_draws` as for `preserve_rng_state`; None for True if
+    a module
+    is in training mode.
     """
     if own_draws is None:
         own_draws = any(module.training for module in network.modules())

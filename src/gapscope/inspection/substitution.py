@@ -1,9 +1,8 @@
-"""Let a network's code see other tensors in place of its own.
+"""Substitution of tensors that a network's code uses.
 
-The substitution is made where a torch function is called, by the identity of the tensor that it is given. So it holds
-however the code came by the tensor: as an attribute of a module, under two names, in a list, in a closure or in a hook
-that holds the module itself. Only what takes tensors past torch functions (`autograd.Function.apply`) needs them in
-the modules themselves; there they lie for the time, and what lay there before is put back slot by slot.
+The substitution happens when a torch function is called, by the identity of its arguments. So it holds for attributes,
+tied names, lists, closures and hooks. Code that bypasses torch functions (`autograd.Function.apply`) needs the
+substitutes in the modules themselves; `install` puts them there and restores each slot.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ _PLAIN = frozenset({int, float, bool, str, complex, type(None), type(...), torch
 
 
 def of_precision(given: torch.dtype, dtype: torch.dtype) -> torch.dtype:
-    """Return `given` with the precision of `dtype`: complex stays complex, integers stay what they are."""
+    """Return a dtype with the precision of `dtype`; complex stays complex, integers are unchanged."""
     if given.is_complex:
         return dtype.to_complex()
     return dtype if given.is_floating_point else given
 
 
 def cast_like(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Return a tensor with the precision of `dtype`; the tensor itself where nothing changes or `dtype` is None."""
+    """Return a tensor with the precision of `dtype`; the tensor itself if unchanged or `dtype` is None."""
     # Not by comparing dtypes first: inside a substitution the tensor says the one in which it is seen.
     return tensor if dtype is None else tensor.to(of_precision(tensor.dtype, dtype))
 
@@ -43,7 +42,7 @@ def _writes_in_place(name: str) -> bool:
 
 
 class ParameterSubstitution(TorchFunctionMode):
-    """While entered, torch functions are given other tensors for some, and, if asked, all numbers in one precision.
+    """Context in which torch functions receive other tensors, and optionally all numbers in one precision.
 
     Attributes:
         dtype: The precision in which every floating-point or complex tensor is seen; None leaves them as they are.
@@ -57,12 +56,12 @@ class ParameterSubstitution(TorchFunctionMode):
         self.dtype = dtype
 
     def original(self, tensor: Tensor) -> Tensor:
-        """Return the tensor of the network for which another stands in; the tensor itself where it does not."""
+        """Return the network's tensor for its substitute; other tensors unchanged."""
         return self._originals.get(id(tensor), tensor)
 
     @contextmanager
     def install(self, module: nn.Module) -> Iterator[None]:
-        """Put what stands in into the slots of a module and its children for the body."""
+        """Put the substitutes into the slots of a module and its children for the body."""
         entries: list[tuple[dict[str, Any], str, Tensor]] = [
             (slots, name, tensor)
             for child in module.modules()
@@ -80,7 +79,7 @@ class ParameterSubstitution(TorchFunctionMode):
                 slots[name] = tensor
 
     def __getitem__(self, tensor: Tensor) -> Tensor:
-        """Return what is seen in place of a tensor of the network; the tensor itself where that is none."""
+        """Return the substitute of a network's tensor; other tensors unchanged."""
         return self._by_identity.get(id(tensor), tensor)
 
     def _leaf_seen(self, leaf: Any) -> Any:
@@ -92,7 +91,7 @@ class ParameterSubstitution(TorchFunctionMode):
         return leaf
 
     def _seen(self, value: Any) -> Any:
-        """As `tree_map(self._leaf_seen, value)`, which takes ten times as long."""
+        """Equivalent of `tree_map(self._leaf_seen, value)` at a tenth of the time."""
         kind = type(value)
         if kind in _PLAIN:
             return value
@@ -105,7 +104,7 @@ class ParameterSubstitution(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call `func` with what is to be seen in place of its arguments."""
+        """Call `func` with substituted arguments."""
         seen = self._seen(args)
         named = {name: self._seen(value) for name, value in (kwargs or {}).items()}
         if self.dtype is None:
@@ -127,16 +126,9 @@ def cast_network(
     change: Callable[[Tensor], Tensor] = lambda tensor: tensor,
     within: ParameterSubstitution | None = None,
 ) -> Iterator[ParameterSubstitution]:
-    """Compute with all of a network's numbers in one precision in the body, leaving the network as it is.
+    """Compute with all numbers of a network in one precision in the body; yields the substitution.
 
-    Args:
-        network: The network.
-        dtype: The precision; None for the network's own.
-        change: Applied to each parameter's values in that precision.
-        within: The substitution that has been entered for the network already, None for none.
-
-    Yields:
-        The substitution: indexed by a parameter, it gives the leaf that stands in for it.
+    `change` is applied to each parameter's values in that precision. `within` is a substitution already entered.
     """
     pairs: list[tuple[Tensor, Tensor]] = []
     with torch.no_grad():

@@ -30,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class FairLock:
-    """A reentrant lock that threads get in the order in which they asked for it."""
+    """Reentrant lock, granted in order of request."""
 
     def __init__(self) -> None:
         self._guard, self._owner, self._depth = threading.Lock(), 0, 0
@@ -76,7 +76,7 @@ RANDOM_STREAMS = FairLock()
 
 @contextmanager
 def network_lock(network: nn.Module) -> Iterator[None]:
-    """Hold the lock of a network in the body; an adapter has that of the network which it adapts."""
+    """Hold the lock of a network in the body (an adapter shares that of its network)."""
     owned = getattr(network, "adapted_from", network)
     with _GUARD:
         lock = _NETWORK_LOCKS.get(owned)
@@ -87,12 +87,12 @@ def network_lock(network: nn.Module) -> Iterator[None]:
 
 
 def is_only_thread() -> bool:
-    """Whether no other Python thread is alive that may draw random numbers."""
+    """Return whether no other Python thread is alive that may use random numbers."""
     return threading.active_count() == 1
 
 
 class SharedContext:
-    """A context that several threads enter: it begins with the first and ends with the last.
+    """Context shared by threads: entered by the first and left by the last.
 
     Args:
         make: Makes the context, which changes a setting of the whole process and restores it.
@@ -133,7 +133,7 @@ _SWITCHED = {
 
 
 def _draws(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call of a torch function draws from the global stream."""
+    """Return whether a call of a torch function uses the global random stream."""
     name = getattr(func, "__name__", "")
     if name in _DRAWING:
         return kwargs.get("generator") is None
@@ -144,9 +144,9 @@ def _draws(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 class DrawWatch(TorchFunctionMode):
-    """Notices whether torch functions of this thread draw from the global stream while it is entered.
+    """Detector of torch functions of this thread that use the global random stream.
 
-    The calls are read, not the stream: that may move because another thread draws.
+    It inspects the calls, not the stream, which other threads may move.
 
     Attributes:
         has_drawn: Whether one did.

@@ -1,4 +1,4 @@
-"""What stands at the front door: a network is looked at once before anything is measured, and made ready for it."""
+"""Validation of a network and its data, and their adaptation for all measures."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Requirements(Protocol):
 
     @property
     def supports_dense(self) -> bool:
-        """Whether it accepts one label per position."""
+        """True if it accepts one label per position."""
         ...
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A network with samples, made ready to be measured.
+    """Network and samples, validated and adapted.
 
     Attributes:
         bare: The network itself, as it came (what `torch.compile` was given).
@@ -72,20 +72,20 @@ class Ready:
 
     @property
     def class_network(self) -> nn.Module:
-        """The network with one logit per class: one output z is the two logits 0 and z."""
+        """The network with one logit per class (one output z becomes the logits 0 and z)."""
         if self.n_outputs != 1 or not self.samples.is_classification:
             return self.network
         network = self.network if isinstance(self.network, NetworkAdapter) else NetworkAdapter(self.bare)
         return network.as_two_logits()
 
     def network_for(self, item: Requirements) -> nn.Module:
-        """Return the network as one measure takes it."""
+        """Return the network in the form that one measure needs."""
         if not {"inputs", "targets", "labels"} & set(item.needs):
             return self.bare
         return self.class_network if item.name in BETWEEN_CLASSES else self.network
 
     def initial_for(self, item: Requirements, initial_state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the state dictionary before training, under the names that the network of one measure has."""
+        """Return the initial state dictionary with the keys of one measure's network."""
         if initial_state is None:
             return None
         plain = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
@@ -94,7 +94,7 @@ class Ready:
         return {f"network.{name}": tensor for name, tensor in plain.items()}
 
     def inapplicable_reason(self, item: Requirements) -> str:
-        """Why a measure does not apply to these data; empty where it does, as far as one can say beforehand."""
+        """Return why a measure does not apply to these data; empty if it does, as far as known beforehand."""
         targets = self.samples.targets
         if {"targets", "labels"} & set(item.needs):
             if targets is None:
@@ -110,7 +110,7 @@ class Ready:
 
 
 def equals_trained_weights(network: nn.Module, initial_state: Mapping[str, Any]) -> bool:
-    """Whether a state dictionary "before training" holds the weights of now, as a reference to `state_dict()` does."""
+    """Return whether an initial state dictionary equals the current weights, as a reference to `state_dict()` does."""
     plain = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
     pairs = [(plain.get(name), parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
     return bool(pairs) and all(
@@ -131,7 +131,7 @@ def _check_network(network: Any) -> nn.Module:
 
 
 def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:
-    """Raw outputs of the first samples, and whether the network returned just these."""
+    """Return the raw outputs of the first samples, and whether the network returned exactly these."""
     with eager_mode(), inspection_mode(network), torch.no_grad():
         x = prepare_inputs(network, samples.inputs[:LOOKED_AT]).clone()
         try:
@@ -172,7 +172,7 @@ def _does_not_run(network: nn.Module, samples: Samples, error: Exception) -> str
 
 
 def _looks(outputs: Tensor, network: nn.Module) -> str:
-    """What looks wrong with raw outputs, in one sentence; empty where nothing does."""
+    """Return a warning about suspicious raw outputs; empty if there is none."""
     if not bool(torch.isfinite(outputs).all()):
         return "Some outputs are NaN or infinite."
     if outputs.ndim > 1 and outputs.shape[1] > 1:
@@ -190,16 +190,11 @@ def _looks(outputs: Tensor, network: nn.Module) -> str:
 
 
 def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
-    """Validate a network and its data once, and adapt both for measuring: the entry of every public function.
+    """Validate a network and its data once, and adapt both: the entry of every public function.
 
     Args:
-        network: The network; a compiled one is replaced by its original module.
-        data: Samples, or data in any form that `as_samples` takes.
         needs: What the caller needs of them: "targets" (labels or regression targets), "labels" (one class label per
             sample), "outputs" (the targets fit the outputs).
-
-    Returns:
-        The network from one tensor to outputs [n, K], the samples, and notes about both.
 
     Raises:
         InvalidInput: The network is no module, has no usable weights or does not run on the data, or a need is not met.
@@ -214,7 +209,7 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
 
 
 def _in_network_precision(network: Any, samples: Samples) -> Samples:
-    """Samples whose floating-point inputs have the type of the network's weights, with a note if they had another."""
+    """Cast floating-point inputs to the type of the network's weights, with a note if they differ."""
     weights = network.parameters() if isinstance(network, nn.Module) else ()
     dtype = next(
         (weight.dtype.to_real() for weight in weights if weight.is_floating_point() or weight.is_complex()), None
@@ -256,7 +251,7 @@ def _check_outputs(prepared: Ready) -> None:
 
 
 def _adapt(network: Any, samples: Samples) -> Ready:
-    """Look at a network once and make it take one tensor."""
+    """Run a network once and adapt it to one input tensor."""
     if isinstance(network, NetworkAdapter) and samples.form is not None and samples.form is not network.form:
         network = network.network  # adapted to other samples, whose inputs it holds
     if isinstance(network, NetworkAdapter):
@@ -290,7 +285,7 @@ def _adapt(network: Any, samples: Samples) -> Ready:
 
 
 def _stray_positions(samples: Samples) -> str:
-    """Why labels of positions do not fit outputs [n, K]; empty for other targets."""
+    """Return why labels of positions do not fit outputs [n, K]; empty for other targets."""
     targets = samples.targets
     if targets is None or not samples.is_dense:
         return ""
@@ -300,7 +295,7 @@ def _stray_positions(samples: Samples) -> str:
 
 
 def _align_next_position(network: NetworkAdapter, samples: Samples) -> Samples:
-    """Samples whose labels are those of the next positions, if the network predicts these and they are not yet."""
+    """Shift labels to the next position, if the network predicts it and they are not shifted yet."""
     targets = samples.targets
     if not network.next_position or not samples.is_dense or targets is None:
         return samples

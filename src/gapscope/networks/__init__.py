@@ -1,4 +1,16 @@
-"""Networks: LeNet-5, AlexNet, VGG, ResNet, MobileNet, fully connected and plain ones, and models of other packages."""
+"""Networks: LeNet-5, AlexNet, VGG, ResNet, MobileNet, fully connected and plain ones, and models of other packages.
+
+Common parameters of the builders, all of which return raw outputs:
+
+Args:
+    input_shape: Shape of one sample, (channels, height, width) for convolutional networks.
+    n_outputs: Number of outputs (classes, or regression targets).
+    width_multiplier: Factor of all channels and hidden units.
+    dropout: Probability of dropout.
+    batch_norm: Whether batch normalization precedes every activation.
+    normalization: "batch", "group" (samples stay independent in training mode) or "none", after every convolution.
+    generator: Source of the initial weights; None for the same ones in every call.
+"""
 
 from gapscope.networks.adapters import from_timm as from_timm
 from gapscope.networks.adapters import from_torchvision as from_torchvision

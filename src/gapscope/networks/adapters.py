@@ -1,4 +1,4 @@
-"""Models of timm, torchvision and transformers as networks that map samples [n, ...] to logits [n, K]."""
+"""Adapters of timm, torchvision and transformers models to networks from samples [n, ...] to logits [n, K]."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _import(package: str, extra: str) -> ModuleType:
 
 
 def _without_inplace(model: nn.Module) -> nn.Module:
-    """Switch in-place activations off: they break backward hooks, and what they overwrite cannot be measured."""
+    """Disable in-place activations, which break backward hooks and overwrite measured values."""
     for module in model.modules():
         if getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]
@@ -36,16 +36,10 @@ def _without_inplace(model: nn.Module) -> nn.Module:
 
 
 def from_timm(name: str, *, n_outputs: int, generator: torch.Generator | None = None, **options: Any) -> nn.Module:
-    """Return a timm model with `n_outputs` logits, its initial weights drawn under a seed from the generator.
+    """Return a timm model with `n_outputs` logits and seeded initial weights, without in-place activations.
 
     Args:
-        name: Name in timm, such as "resnet18".
-        n_outputs: Classes.
-        generator: Source of the initial weights; None for the same ones at every call.
         **options: Passed to `timm.create_model`, such as `in_chans=1`, `img_size=32` or `pretrained=True`.
-
-    Returns:
-        The model, without in-place activations.
     """
     timm = _import("timm", "vision")
     with seeded_by(resolve_generator(generator, "initial weights")):
@@ -55,16 +49,10 @@ def from_timm(name: str, *, n_outputs: int, generator: torch.Generator | None = 
 def from_torchvision(
     name: str, *, n_outputs: int, generator: torch.Generator | None = None, **options: Any
 ) -> nn.Module:
-    """Return a torchvision model with `n_outputs` logits, its initial weights drawn under a seed from the generator.
+    """Return a torchvision model with `n_outputs` logits and seeded initial weights, without in-place activations.
 
     Args:
-        name: Name in `torchvision.models`, such as "resnet18".
-        n_outputs: Classes.
-        generator: Source of the initial weights; None for the same ones at every call.
         **options: Passed to `torchvision.models.get_model`.
-
-    Returns:
-        The model, without in-place activations.
     """
     models = _import("torchvision", "vision").models
     with seeded_by(resolve_generator(generator, "initial weights")):
@@ -72,7 +60,7 @@ def from_torchvision(
 
 
 class LogitsOnly(nn.Module):
-    """A model whose output has a field `logits`, as a network that returns those logits alone.
+    """Network that returns the field `logits` of a model's output.
 
     Args:
         model: The model, for example a classifier of transformers; it is called with the inputs as only argument, and
@@ -86,13 +74,7 @@ class LogitsOnly(nn.Module):
         self.padding = padding
 
     def forward(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
-        """Return the logits.
-
-        Args:
-            x: Images, or token numbers [n, length].
-
-        Returns:
-            The field `logits` of the model's output.
+        """Return the logits of images, or of token numbers [n, length].
 
         Raises:
             InvalidInput: The model's output has no logits.
@@ -134,11 +116,6 @@ def from_transformers(
 
     Args:
         source: A model, or a config from which one is built with new weights.
-        n_outputs: Classes, for a config; None takes its `num_labels`.
-        generator: Source of the initial weights, for a config; None for the same ones at every call.
-
-    Returns:
-        The wrapped model, without in-place activations.
 
     Raises:
         InvalidInput: No classifier belongs to the config, or a model came with `n_outputs`.

@@ -23,23 +23,16 @@ def alexnet(
     batch_norm: bool = False,
     max_pool: bool = True,
 ) -> nn.Sequential:
-    """AlexNet for small images: 3 x 3 convolutions with 64-192-384-256-256 channels; it returns raw outputs.
+    """Build AlexNet for small images: 3 x 3 convolutions with 64-192-384-256-256 channels.
 
     The first convolution has stride 2; 2 x 2 max-pooling follows the first, the second and the fifth. Without
     max-pooling these three convolutions have twice their stride instead, as is needed for Forouzesh et al. 2021 (arXiv
     2007.15378), Fig. 4, which does not say how. Szolnoky et al. 2022 (arXiv 2205.12642), Fig. 3, use it on MNIST.
 
     Args:
-        input_shape: (channels, height, width), at least 16 x 16 with max-pooling.
-        n_outputs: Outputs.
-        width_multiplier: Factor of the channels; the two hidden layers of the head keep `head_width`.
         head_width: Units of both hidden fully connected layers.
         dropout: Probability of dropout before both hidden fully connected layers.
-        batch_norm: Whether batch normalization stands before every ReLU.
         max_pool: Whether to pool; otherwise convolutions have larger strides.
-
-    Returns:
-        Layers `conv1`, `conv1_relu`, `conv1_pool`, ..., `conv5_pool`, `flatten`, `fc1_dropout`, `fc1`, ..., `output`.
 
     >>> sum(p.numel() for p in alexnet((3, 32, 32), 10).parameters())
     23272266

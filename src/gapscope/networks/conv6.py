@@ -13,20 +13,11 @@ from gapscope.networks.layers import Layers, convolution, fully_connected_head, 
 def conv6(
     input_shape: Sequence[int], n_outputs: int, *, width_multiplier: float = 1.0, normalization: str = "batch"
 ) -> nn.Sequential:
-    """conv(3,32)-conv(3,32)-conv(3,64)-conv(3,64)-pool(2,2)-fc(512)-fc; it returns raw outputs.
+    """Build conv(3,32)-conv(3,32)-conv(3,64)-conv(3,64)-pool(2,2)-fc(512)-fc.
 
     Luo et al. 2019 (arXiv 1809.00846), App. B, who leave padding and places of the normalization open: here
     convolutions keep the size of the image, and normalization follows all four convolutions and the hidden layer,
     before ReLU. All layers have a bias, so that every kind of normalization can be put in or taken out afterwards.
-
-    Args:
-        input_shape: (channels, height, width), at least 2 x 2.
-        n_outputs: Outputs.
-        width_multiplier: Factor of all channels and hidden units.
-        normalization: "batch", "group" or "none".
-
-    Returns:
-        Layers `conv1`, `conv1_norm`, `conv1_relu`, ..., `conv4_relu`, `pool`, `flatten`, `fc1`, ..., `output`.
 
     >>> sum(p.numel() for p in conv6((3, 32, 32), 10, normalization="none").parameters())
     8459818

@@ -1,4 +1,4 @@
-"""Networks by name: which there are, which options they take, and how one is built."""
+"""Network factory: list, validate and build networks by name."""
 
 from __future__ import annotations
 
@@ -41,9 +41,6 @@ _CHOICES = {"activation": tuple(ACTIVATIONS), "head": HEADS, "normalization": NO
 def network_names() -> tuple[str, ...]:
     """Return the names of all networks, sorted.
 
-    Returns:
-        What `build` takes as name.
-
     >>> "lenet5" in network_names()
     True
     """
@@ -51,13 +48,7 @@ def network_names() -> tuple[str, ...]:
 
 
 def network_options(name: str) -> dict[str, Any]:
-    """Return the keyword options of a network of this name, with their defaults.
-
-    Args:
-        name: One of `network_names()`.
-
-    Returns:
-        Option -> default.
+    """Return the keyword options of a network with their defaults.
 
     >>> network_options("lenet5")
     {'width_multiplier': 1.0, 'dropout': 0.0, 'batch_norm': False}
@@ -67,7 +58,7 @@ def network_options(name: str) -> dict[str, Any]:
 
 
 def _check_value(setting: str, option: str, value: Any, default: Any) -> None:
-    """Check one option by its default's type, and by what its name stands for in every network."""
+    """Check one option by the type of its default, and by the meaning of its name."""
     expected = type(default)
     coerce(setting, value, expected)
     if isinstance(value, str):
@@ -123,17 +114,13 @@ def build_network(
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> nn.Module:
-    """Build a network that maps samples [n, *input_shape] to raw outputs [n, n_outputs] (logits, no softmax).
+    """Build a network from samples [n, *input_shape] to raw outputs [n, n_outputs] (logits, no softmax).
 
     The same name, sizes, options and generator seed give bit-identical weights; the global random state is neither
-    used nor changed. Switching dropout or batch normalization on does not change the other weights.
+    used nor changed. Enabling dropout or batch normalization does not change the other weights.
 
     Args:
-        name: One of `network_names()`.
-        input_shape: Shape of one sample: (features,) or (channels, height, width).
-        n_outputs: Classes, or regression targets.
         initialization: "torch", "standard_normal", "xavier_uniform", "he_uniform" or "he_normal", see `initialize`.
-        generator: Source of the initial weights; None for the same ones at every call.
         **options: Options of the network, see its function.
 
     Returns:

@@ -21,23 +21,17 @@ def fully_connected(
     dropout: float = 0.0,
     batch_norm: bool = False,
 ) -> nn.Sequential:
-    r"""Fully connected network with `n_hidden` hidden layers of `width` units; it returns raw outputs.
+    r"""Build a fully connected network with `n_hidden` hidden layers of `width` units.
 
     For $D$ inputs, $M \ge 1$ hidden layers of $H$ units and $K$ outputs it has
     $(D+1)H + (M-1)(H+1)H + (H+1)K$ parameters. Forouzesh et al. 2021 (arXiv 2007.15378) count layers in two ways: the
     "3-layer" networks of their Fig. 2(a) have 2 hidden layers, the "L-layer" networks of Fig. 2(b) have L.
 
     Args:
-        input_shape: Shape of one sample, flattened first.
-        n_outputs: Outputs.
         n_hidden: Hidden layers; 0 is a linear model.
         width: Units of every hidden layer.
         activation: "relu", "tanh", "sigmoid", "gelu" or "identity".
         dropout: Probability of dropout after each hidden activation.
-        batch_norm: Whether batch normalization stands between each hidden linear layer and its activation.
-
-    Returns:
-        Layers `flatten`, `fc1`, `fc1_norm`, `fc1_relu`, `fc1_dropout`, ..., `output`.
 
     >>> sum(p.numel() for p in fully_connected((3, 32, 32), 10, n_hidden=2, width=140).parameters())
     451370

@@ -1,4 +1,4 @@
-"""Initial weights: five schemes, drawn from a generator, the same on every device."""
+"""Initial weights: five schemes, sampled from a generator, the same on every device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WEIGHTS: dict[str, Callable[..., Tensor]] = {
 
 @contextmanager
 def seeded_by(generator: torch.Generator) -> Iterator[None]:
-    """Run code that draws from the global CPU random state under a seed from `generator`; restore the state after."""
+    """Run code that uses the global CPU random state under a seed from `generator`, then restore the state."""
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     with RANDOM_STREAMS, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -59,7 +59,7 @@ def _reset(module: nn.Module) -> None:
 
 
 def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generator | None = None) -> None:
-    r"""Draw all weights of a network again, in place.
+    r"""Reinitialize all weights of a network in place.
 
     With $n_\mathrm{in}$, $n_\mathrm{out}$ the fan-in and fan-out of a linear or convolutional layer:
 
@@ -77,9 +77,7 @@ def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generat
     al. 2021 (arXiv 2007.15378), Fig. 3.
 
     Args:
-        network: The network; changed in place.
         kind: One of the kinds in the table.
-        generator: Source of all random numbers; None for the same ones at every call.
 
     Raises:
         InvalidInput: `kind` is unknown, or a weight is parametrized (weight norm), so that it cannot be set.

@@ -1,4 +1,4 @@
-"""Building blocks that the network families share: named layers in the order in which they run."""
+"""Building blocks of the network families: named layers in execution order."""
 
 from __future__ import annotations
 
@@ -32,18 +32,9 @@ def scale_channels(channels: int, width_multiplier: float) -> int:
 
 
 def normalization_layers(name: str, channels: int, normalization: str, *, images: bool = True) -> Layers:
-    """Return the normalization called `<name>_norm`, or nothing for "none".
+    """Return the normalization `<name>_norm` ("batch" or "group"), or nothing for "none".
 
     Group normalization has 8 groups, or as many as divide both 8 and the number of channels.
-
-    Args:
-        name: Name of the layer that it follows.
-        channels: Channels of that layer.
-        normalization: "none", "batch" or "group".
-        images: Whether its input is [n, c, h, w], not [n, c].
-
-    Returns:
-        No or one named layer.
     """
     if normalization == "none":
         return {}
@@ -97,16 +88,7 @@ def fully_connected_head(
 ) -> Layers:
     """Return `flatten`, hidden linear layers `fc1`, `fc2`, ... with ReLU, and the linear layer `output`.
 
-    Args:
-        n_inputs: Numbers per sample after flattening.
-        hidden: Units of each hidden layer.
-        n_outputs: Outputs of the network.
-        dropout: Probability of dropout before each hidden layer.
-        output_dropout: Probability of dropout before the last layer.
-        normalization: What follows each hidden linear layer.
-
-    Returns:
-        The named layers.
+    Dropout precedes each hidden layer, `output_dropout` the last one.
     """
     layers: Layers = {"flatten": nn.Flatten()}
     widths = [n_inputs, *hidden]
@@ -124,18 +106,7 @@ def pooled_head(channels: int, n_outputs: int) -> Layers:
 
 
 def image_shape(network: str, input_shape: Sequence[int]) -> tuple[int, int, int]:
-    """Return `input_shape` as (channels, height, width).
-
-    Args:
-        network: Name of the network, for the message.
-        input_shape: Shape of one sample.
-
-    Returns:
-        The three numbers.
-
-    Raises:
-        InvalidInput: It is not the shape of an image.
-    """
+    """Return `input_shape` as (channels, height, width); raise InvalidInput if it is no image's shape."""
     if len(input_shape) != 3:
         raise InvalidInput(
             f"{network} needs images, input_shape (channels, height, width); got {tuple(input_shape)}. "
@@ -161,16 +132,7 @@ def _sides_after(layers: Mapping[str, nn.Module], sides: Sequence[int]) -> list[
 
 
 def n_features(network: str, layers: Mapping[str, nn.Module], channels: int, sides: Sequence[int]) -> int:
-    """Return how many numbers per sample has after convolutions and pooling.
-
-    Args:
-        network: Name of the network, for the message.
-        layers: Its convolutional part.
-        channels: Channels that this part ends with.
-        sides: Height and width of the images.
-
-    Returns:
-        Channels times height times width.
+    """Return the number of features per sample after convolutions and pooling.
 
     Raises:
         InvalidInput: Nothing is left of images so small.

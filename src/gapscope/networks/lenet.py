@@ -18,21 +18,14 @@ def lenet5(
     dropout: float = 0.0,
     batch_norm: bool = False,
 ) -> nn.Sequential:
-    """LeNet-5 in its present form (6-16-120-84, ReLU, max-pooling); it returns raw outputs.
+    """Build LeNet-5 in its present form (6-16-120-84, ReLU, max-pooling).
 
     Images smaller than 32 x 32 are padded by 2 in the first convolution, so that 28 x 28 images have the feature maps
     that LeCun et al. 1998 have for 32 x 32. Szolnoky et al. 2022 (arXiv 2205.12642, Tables 1 and 2) use a LeNet-5
     without saying more.
 
     Args:
-        input_shape: (channels, height, width), at least 12 x 12.
-        n_outputs: Outputs.
-        width_multiplier: Factor of all channels and hidden units.
         dropout: Probability of dropout before every fully connected layer.
-        batch_norm: Whether batch normalization stands before every ReLU.
-
-    Returns:
-        Layers `conv1`, `conv1_relu`, `conv1_pool`, `conv2`, ..., `flatten`, `fc1`, `fc1_relu`, `fc2`, ..., `output`.
 
     >>> sum(p.numel() for p in lenet5((1, 28, 28), 10).parameters())
     61706

@@ -19,20 +19,10 @@ _BLOCKS = (
 def mobilenet(
     input_shape: Sequence[int], n_outputs: int, *, width_multiplier: float = 1.0, normalization: str = "batch"
 ) -> nn.Sequential:
-    """MobileNet: 13 blocks of a depthwise 3 x 3 and a pointwise 1 x 1 convolution; it returns raw outputs.
+    """Build MobileNet: 13 blocks of a depthwise 3 x 3 and a pointwise 1 x 1 convolution.
 
     Howard et al. 2017 with stride 1 in the first convolution, so that images of 32 x 32 pixels end as 2 x 2. Zhao,
     Zhang, Hu 2022 use it on CIFAR-100; their ablated units are the 1024 outputs of `block13_pointwise_relu`.
-
-    Args:
-        input_shape: (channels, height, width).
-        n_outputs: Outputs.
-        width_multiplier: Factor of all channels.
-        normalization: "batch", "group" or "none", after every convolution (which have a bias only for "none").
-
-    Returns:
-        Layers `conv1`, ..., `block1_depthwise`, `block1_depthwise_norm`, `block1_depthwise_relu`, `block1_pointwise`,
-        ..., `block13_pointwise_relu`, `pool`, `flatten`, `output`.
 
     >>> sum(p.numel() for p in mobilenet((3, 32, 32), 10).parameters())
     3217226

@@ -21,25 +21,20 @@ def plain_cnn(
     batch_norm: bool = False,
     max_pool: bool = False,
 ) -> nn.Sequential:
-    """Convolutional network with `n_conv` unpadded 3 x 3 convolutions and one hidden layer; it returns raw outputs.
+    """Build a network of `n_conv` unpadded 3 x 3 convolutions and one hidden layer.
 
-    The "m-layer CNN" of Forouzesh et al. 2021 (arXiv 2007.15378), Fig. 2, whose sizes go together as
-    `channels` = (`hidden` - 100) / 20 + 5 with `hidden` = 100, 120, ..., 480. Where dropout, batch normalization and
-    max-pooling stand in its Fig. 2(e) is not said there; the order here is convolution, batch normalization, ReLU,
-    dropout, pooling.
+    The "m-layer CNN" of Forouzesh et al. 2021 (arXiv 2007.15378), Fig. 2, whose sizes are tied:
+    `channels` = (`hidden` - 100) / 20 + 5 with `hidden` = 100, 120, ..., 480. Its Fig. 2(e) leaves the places of
+    dropout,
+    batch normalization and max-pooling open; the order here is convolution, batch normalization, ReLU, dropout,
+    pooling.
 
     Args:
-        input_shape: (channels, height, width).
-        n_outputs: Outputs.
         n_conv: Number of convolutions.
         channels: Channels of every convolution.
         hidden: Units of the hidden fully connected layer.
         dropout: Probability of dropout after every ReLU (0.5 is customary).
-        batch_norm: Whether batch normalization stands before every ReLU.
         max_pool: Whether 2 x 2 max-pooling follows every convolution.
-
-    Returns:
-        Layers `conv1`, `conv1_relu`, ..., `flatten`, `fc1`, `fc1_relu`, `output`.
 
     >>> sum(p.numel() for p in plain_cnn((3, 32, 32), 10, n_conv=1).parameters())
     451250

@@ -28,7 +28,7 @@ _STAGES = {
 
 
 class PaddedShortcut(nn.Module):
-    """Every `stride`-th pixel, with channels of zeros before and after: a shortcut without parameters.
+    """Shortcut without parameters: every `stride`-th pixel, channels padded with zeros on both sides.
 
     Args:
         channels: Channels of its output.
@@ -49,7 +49,7 @@ class PaddedShortcut(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """ReLU of a branch plus a shortcut; the ReLU is the submodule `relu`.
+    """ReLU of a branch plus a shortcut. The ReLU is the submodule `relu`.
 
     Args:
         branch: The residual branch.
@@ -93,7 +93,7 @@ def resnet(
     normalization: str = "batch",
     dropout: float = 0.0,
 ) -> nn.Sequential:
-    """Residual network for small images, in blocks of two 3 x 3 convolutions; it returns raw outputs.
+    """Build a residual network for small images, in blocks of two 3 x 3 convolutions.
 
     ResNet-18 and 34 have four stages with 64-128-256-512 channels after a 3 x 3 convolution of stride 1 (the CIFAR
     form, without the first pooling), and 1 x 1 convolutions where a shortcut changes shape; Forouzesh et al. 2021
@@ -103,14 +103,8 @@ def resnet(
 
     Args:
         n_layers: 18, 20 or 34.
-        input_shape: (channels, height, width).
-        n_outputs: Outputs.
-        width_multiplier: Factor of all channels.
         normalization: "batch", "group" (samples stay independent in training mode) or "none", after every convolution.
         dropout: Probability of dropout after every residual block (Luo et al. 2019, Fig. 2g: 0.1 or 0.2).
-
-    Returns:
-        Layers `conv1`, `conv1_norm`, `conv1_relu`, `stage1_block1`, ..., `pool`, `flatten`, `output`.
 
     >>> sum(p.numel() for p in resnet(18, (3, 32, 32), 10).parameters())
     11173962

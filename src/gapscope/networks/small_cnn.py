@@ -19,21 +19,14 @@ def small_cnn(
     dropout: float = 0.0,
     batch_norm: bool = False,
 ) -> nn.Sequential:
-    """Convolutional network conv32-conv64-pool-conv64-pool-fc128 (depth 3); it returns raw outputs.
+    """Build conv32-conv64-pool-conv64-pool-fc128 (depth 3).
 
     Convolutions are 3 x 3 and keep the size of the image. The first has 32 channels, all others 64; each of the last
     two is followed by 2 x 2 max-pooling.
 
     Args:
-        input_shape: (channels, height, width), at least 4 x 4.
-        n_outputs: Outputs.
-        width_multiplier: Factor of all channels and hidden units.
         depth: Number of convolutions.
         dropout: Probability of dropout before both fully connected layers.
-        batch_norm: Whether batch normalization stands before every ReLU.
-
-    Returns:
-        Layers `conv1`, `conv1_norm`, `conv1_relu`, ..., `conv<depth>_pool`, `flatten`, `fc1`, `fc1_relu`, `output`.
 
     >>> sum(p.numel() for p in small_cnn((1, 8, 8), 10).parameters())
     89930

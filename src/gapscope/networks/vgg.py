@@ -26,7 +26,7 @@ def vgg(
     batch_norm: bool = True,
     max_pool: bool = True,
 ) -> nn.Sequential:
-    """VGG with five blocks of 3 x 3 convolutions with 64-128-256-512-512 channels; it returns raw outputs.
+    """Build VGG with five blocks of 3 x 3 convolutions with 64-128-256-512-512 channels.
 
     The head "linear" is one linear layer, as in Forouzesh et al. 2021 (arXiv 2007.15378); the head "paper" has two
     hidden layers of 4096 units, as in Simonyan and Zisserman 2015 and in Zhao, Zhang, Hu 2022, whose ablated units are
@@ -34,17 +34,10 @@ def vgg(
 
     Args:
         n_layers: 11, 13, 16 or 19.
-        input_shape: (channels, height, width), at least 32 x 32 with max-pooling.
-        n_outputs: Outputs.
-        width_multiplier: Factor of the channels.
         head: "linear" or "paper".
         head_width: Units of both hidden layers of the head "paper".
         dropout: Probability of dropout before every fully connected layer.
-        batch_norm: Whether batch normalization follows every convolution.
         max_pool: Whether 2 x 2 max-pooling ends every block.
-
-    Returns:
-        Layers `block1_conv1`, `block1_conv1_norm`, `block1_conv1_relu`, ..., `block5_pool`, `flatten`, ..., `output`.
 
     >>> sum(p.numel() for p in vgg(16, (3, 32, 32), 10).parameters())
     14728266

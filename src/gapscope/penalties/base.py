@@ -1,4 +1,4 @@
-"""What every penalty is: a term added to the loss, computed from one forward pass that the loss shares."""
+"""Base of penalties: terms added to the loss, computed from the forward pass of the loss."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from gapscope.inspection.threads import network_lock
 from gapscope.penalties.batches import Batch, as_batch
 from gapscope.penalties.strength import StrengthRule
 
-# Networks that a penalty has seen, which it does not look at again.
+# Networks that have been checked once.
 _CHECKED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 class Penalty(ABC):
-    """A differentiable term added to the loss.
+    """Differentiable term added to the loss.
 
     Two call forms: `penalty(network, x)` runs its own forward pass, and the fast
     `outputs, value = penalty.forward_with_penalty(network, x)` shares the forward pass with the loss. Both take targets
     `y` if the penalty needs them, and return a 0-d tensor already multiplied by the penalty's strength.
 
-    Subclasses give `value` and, where they must watch the forward pass, `observing`.
+    Subclasses give `value` and, if they observe the forward pass, `observing`.
 
     Attributes:
-        needs_targets: Whether it must be given targets.
-        strength: Its factor.
-        automatic: What sets the strength while the network trains; None where it is fixed.
+        needs_targets: Whether targets are required.
+        strength: Factor of the penalty.
+        automatic: Rule that sets the strength during training; None if it is fixed.
     """
 
     needs_targets: bool = False
@@ -43,15 +43,7 @@ class Penalty(ABC):
 
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """Watch the one forward pass that runs in the body.
-
-        Args:
-            network: The network that will be called.
-            inputs: The mini-batch.
-
-        Yields:
-            The inputs to call the network with, and whatever `value` needs of the pass.
-        """
+        """Observe the forward pass in the body; yields the network's inputs, and what `value` needs of the pass."""
         yield inputs, None
 
     @abstractmethod
@@ -61,18 +53,21 @@ class Penalty(ABC):
         """Return the penalty, a 0-d tensor, from one observed forward pass."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Tensors that a resumed training needs to continue as if unbroken: those of an automatic strength by default."""
+        """Return the tensors that resumed training needs (by default those of an automatic strength)."""
         automatic = {} if self.automatic is None else self.automatic.state_dict()
         return {f"automatic.{name}": tensor for name, tensor in automatic.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take up the state that `state_dict` gave; a penalty that keeps none refuses one."""
+        """Load what `state_dict` returned; a penalty without state accepts none."""
         if self.automatic is not None:
-            kept = {name: tensor for name, tensor in state.items() if name.startswith("automatic.")}
-            self.automatic.load_state_dict({name.removeprefix("automatic."): tensor for name, tensor in kept.items()})
+            own_state = {name: tensor for name, tensor in state.items() if name.startswith("automatic.")}
+            self.automatic.load_state_dict(
+                {name.removeprefix("automatic."): tensor for name, tensor in own_state.items()}
+            )
         elif state:
             raise InvalidInput(
-                f"{type(self).__name__} keeps no state; got {', '.join(state)}. Use the penalties it was saved with."
+                f"Got state {', '.join(state)}; {type(self).__name__} has no state. "
+                "Use the penalties it was saved with."
             )
 
     def forward_with_penalty(self, network: nn.Module, x: Any, y: Tensor | None = None) -> tuple[Any, Tensor]:
@@ -100,7 +95,7 @@ class Penalty(ABC):
 
 
 def _check_once(network: nn.Module) -> None:
-    """Refuse what no training can begin with; what comes of it later is the training's matter."""
+    """Check a network before its first pass; later faults are left to the training."""
     check_module(network)
     if network not in _CHECKED:
         check_hookable(network)
@@ -114,13 +109,8 @@ def forward_with_penalties(
     """Run one forward pass and return what the network returned with the sum of several penalties.
 
     Args:
-        network: The network.
-        x: The mini-batch, as for `Penalty.forward_with_penalty`.
         y: Targets, for penalties that need them.
         penalties: The penalties; may be empty.
-
-    Returns:
-        What the network returned, and the sum of the penalties (0-d).
 
     Raises:
         InvalidInput: The batch has another form, or the network returned no outputs.

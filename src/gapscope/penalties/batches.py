@@ -1,4 +1,4 @@
-"""Mini-batches of training loops: tensors, several inputs, or mappings as Hugging Face models take them."""
+"""Mini-batches of training loops: tensors, several inputs, or mappings as in Hugging Face models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gapscope.inspection.outputs import raw_outputs, unwrapped
 
 @dataclass(frozen=True)
 class Batch:
-    """A mini-batch as penalties take it.
+    """Mini-batch in the form that penalties take.
 
     Attributes:
         network: What takes `inputs`: the network itself, or a `BatchNetwork`.
@@ -34,7 +34,7 @@ class Batch:
     targets: Tensor | None
 
     def outputs_of(self, result: Any) -> Any:
-        """Read the outputs [n, K] from what the network returned; outputs at positions are flattened."""
+        """Read the outputs [n, K] from the network's result; outputs at positions are flattened."""
         outputs = raw_outputs(result)
         if not isinstance(outputs, Tensor) or outputs.ndim == 2:
             return outputs
@@ -50,7 +50,7 @@ class Batch:
 
 
 class BatchNetwork(NetworkAdapter):
-    """A network on one mini-batch of several inputs.
+    """Network on one mini-batch of several inputs.
 
     The first pass, which the loss shares, is the owner's own call, labels included; its result is kept. Passes that
     verify gradients are called without labels.
@@ -67,7 +67,7 @@ class BatchNetwork(NetworkAdapter):
         self.result: Any = None
 
     def forward(self, x: Tensor) -> Any:
-        """Return what the network returns."""
+        """Return the network's result."""
         assert self.form is not None
         if self.result is not None:
             return call_network(self.network, self.form, x)
@@ -76,20 +76,20 @@ class BatchNetwork(NetworkAdapter):
 
 
 def data_parallel(network: nn.Module) -> DistributedDataParallel | None:
-    """Return the wrapper of a training by several processes, if the network has one."""
+    """Return the network's wrapper for data-parallel training, if it has one."""
     called = network._called[0] if isinstance(network, BatchNetwork) else network
     return called if isinstance(called, DistributedDataParallel) else None
 
 
 def _shifted(network: nn.Module, targets: Tensor | None) -> Tensor | None:
-    """Targets of the outputs: a causal language model predicts the next token."""
+    """Shift targets for causal language models, which predict the next token."""
     if targets is None or targets.is_floating_point() or targets.ndim < 2 or not is_causal(unwrapped(network)):
         return targets
     return targets[:, 1:]
 
 
 def _usable(tensor: Tensor) -> Tensor:
-    """A tensor with numbers of one sample or more that autograd can save."""
+    """Return a non-empty tensor with values that autograd can save."""
     check_holds_numbers(tensor)
     if tensor.ndim and len(tensor) == 0:
         raise InvalidInput(f"A batch must hold at least one sample; got {list(tensor.shape)}. Leave empty batches out.")
@@ -99,13 +99,8 @@ def _usable(tensor: Tensor) -> Tensor:
 def as_batch(network: nn.Module, x: Any, y: Tensor | None) -> Batch:
     """Return a mini-batch in the form that penalties take.
 
-    Args:
-        network: The network.
-        x: A tensor, a mapping of keywords (labels may be among them), or a tuple of tensors.
-        y: Targets; None takes the labels of the mapping, if there are any.
-
-    Returns:
-        The batch; a mapping or tuple has a network of its own.
+    `x` is a tensor, a mapping of keywords (possibly with labels), or a tuple of tensors. Without `y` the labels of the
+    mapping are the targets.
 
     Raises:
         InvalidInput: `x` has another form.

@@ -1,4 +1,4 @@
-"""Dropout whose probability sets itself: no term of the loss, but one more knob that the same rule turns."""
+"""Dropout with automatic probability, controlled like the strength of a penalty."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AutomaticDropout(Penalty):
 
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """Give all dropout layers the probability of this pass."""
+        """Set the probability of all dropout layers for this pass."""
         layers = [module for module in network.modules() if isinstance(module, _DropoutNd)]
         if not layers:
             raise InvalidInput(
@@ -70,5 +70,5 @@ class AutomaticDropout(Penalty):
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
     ) -> Tensor:
-        """Return 0: the layers do the work."""
+        """Return 0 (the layers do the work)."""
         return outputs.new_zeros(())

@@ -87,17 +87,7 @@ class GammaDecayPenalty(Penalty):
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
     ) -> Tensor:
-        """Return the penalty; zeta is measured first where it is time.
-
-        Args:
-            network: The network.
-            inputs: The mini-batch.
-            outputs: Its outputs.
-            targets: Its targets; needed where there are no `data`.
-            observed: Not used.
-
-        Returns:
-            The penalty, differentiable by gamma.
+        """Return the penalty, differentiable by gamma; zeta is measured first if due.
 
         Raises:
             InvalidInput: Targets are missing.
@@ -134,12 +124,12 @@ class GammaDecayPenalty(Penalty):
             self._rates[name] = layer.rate if former is None else torch.lerp(layer.rate, former, self.smoothing)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Number of calls, state of the draws, and the rates."""
+        """Return the call count, generator state and rates."""
         rates = {f"rate.{name}": rate for name, rate in self._rates.items()}
         return {"calls": torch.tensor(self._calls), "generator": self._generator.get_state(), **rates}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue where the saved penalty was."""
+        """Continue from the saved state."""
         self._calls = int(state["calls"])
         self._generator.set_state(state["generator"].cpu())
         self._rates = {name.removeprefix("rate."): t for name, t in state.items() if name.startswith("rate.")}

@@ -132,13 +132,13 @@ class GradientSimilarityPenalty(Penalty):
         self._difference = float("inf")
 
     def count_call(self) -> bool:
-        """Count a call, and return whether the penalty is applied at it."""
+        """Count a call, and return whether the penalty is applied in it."""
         self._calls += 1
         return (self._calls - 1) % self.every == 0
 
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Tape | None]]:
-        """Record the forward pass, on the calls at which the penalty is applied."""
+        """Record the forward pass in calls with the penalty."""
         if not self.count_call():
             yield inputs, None
             return
@@ -148,7 +148,7 @@ class GradientSimilarityPenalty(Penalty):
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Tape | None
     ) -> Tensor:
-        """Return the penalty; zero on calls at which it is not applied."""
+        """Return the penalty; zero in calls without it."""
         if observed is None:
             return outputs.new_zeros(())
         outputs = checked_outputs(outputs, len(inputs))
@@ -156,7 +156,7 @@ class GradientSimilarityPenalty(Penalty):
         return self.of_total(outputs, total)
 
     def of_total(self, outputs: Float[Tensor, "n k"], total: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the penalty from the trace or log determinant, and warn where it has collapsed the network."""
+        """Return the penalty from the trace or log determinant; warn if it has collapsed the network."""
         if (
             self.automatic is None
             and not self._warned
@@ -179,7 +179,7 @@ class GradientSimilarityPenalty(Penalty):
         return self._probes.kind
 
     def cotangents(self, outputs: Float[Tensor, "n k"]) -> Float[Tensor, "c n k"]:
-        """Weightings of the outputs whose squared gradients sum to the trace: every output, or the scaled probe."""
+        """Return cotangents whose squared gradients sum to the trace: all outputs, or the scaled probe."""
         if self.method == "exact":
             return one_hot_cotangents(outputs)
         return self._probes.draw(outputs)[None] * math.sqrt(probe_scale(self.probe, outputs.shape[1]))
@@ -218,11 +218,11 @@ class GradientSimilarityPenalty(Penalty):
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a resumed training run needs: calls, state of the probes, and of an automatic strength."""
+        """Return the call count, generator state and state of an automatic strength."""
         return {"calls": torch.tensor(self._calls), **self._probes.state_dict(), **super().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue where the saved penalty was."""
+        """Continue from the saved state."""
         self._calls = int(state["calls"])
         self._probes.load_state_dict(state)
         if self.automatic is not None:

@@ -1,4 +1,4 @@
-"""Squared norm of the Jacobian of outputs by inputs as a penalty."""
+"""Penalty on the squared norm of the Jacobian of outputs by inputs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,7 @@ from gapscope.penalties.strength import check_fixed
 
 
 def differentiable_inputs(inputs: Tensor) -> Tensor:
-    """Return inputs by which the outputs can be differentiated.
-
-    Args:
-        inputs: A mini-batch.
-
-    Returns:
-        The same tensor where it has a gradient already.
-
-    Raises:
-        InvalidInput: The inputs are integers.
-    """
+    """Return inputs with a gradient, the same tensor if it has one; raise InvalidInput for integers."""
     if not inputs.is_floating_point():
         raise InvalidInput(
             f"A derivative by the inputs must have floating-point inputs; got {inputs.dtype}. "
@@ -81,7 +71,7 @@ class InputJacobianPenalty(Penalty):
 
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """Let the inputs have a gradient, and the statistics of the batch be held."""
+        """Enable the inputs' gradient and frozen batch statistics."""
         modules = dict(unwrapped(network).named_modules())
         with eager_mode(), differentiable_kernels(modules.values()), allow_frozen_stats(modules, needed=False):
             yield differentiable_inputs(inputs), None
@@ -105,9 +95,9 @@ class InputJacobianPenalty(Penalty):
         return self.strength * scale * torch.stack(squares).sum() / count
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a resumed training run needs: the state of the probes."""
+        """Return the generator state of the probes."""
         return self._probes.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue where the saved penalty was."""
+        """Continue from the saved state."""
         self._probes.load_state_dict(state)

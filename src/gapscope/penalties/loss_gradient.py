@@ -1,4 +1,4 @@
-"""Squared gradient of the loss as a penalty, by the weights or by the inputs."""
+"""Penalty on the squared gradient of the loss by the weights or by the inputs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class LossGradientPenalty(Penalty):
 
     @contextmanager
     def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """On the calls at which the penalty is applied, let the inputs have a gradient where it is penalized."""
+        """Enable the inputs' gradient in calls that penalize it."""
         applied = self._calls % self.every == 0
         self._calls += 1
         if not applied:
@@ -100,7 +100,7 @@ class LossGradientPenalty(Penalty):
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
     ) -> Tensor:
-        """Return the penalty; zero on calls at which it is not applied."""
+        """Return the penalty; zero in calls without it."""
         if targets is None:
             raise InvalidInput(
                 "LossGradientPenalty must be given targets; got none. Use penalty.forward_with_penalty(network, x, y)."
@@ -121,11 +121,11 @@ class LossGradientPenalty(Penalty):
         return strength * torch.stack(squares).sum()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a resumed training run needs: the number of calls, and the state of an automatic strength."""
+        """Return the call count and the state of an automatic strength."""
         return {"calls": torch.tensor(self._calls), **super().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue where the saved penalty was."""
+        """Continue from the saved state."""
         self._calls = int(state["calls"])
         if self.automatic is not None:
             super().load_state_dict(state)

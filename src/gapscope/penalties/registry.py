@@ -1,4 +1,4 @@
-"""The registry of penalties: a decorator, and look-up by name. Every file in `gapscope.penalties` is found."""
+"""Registry of penalties: a decorator and look-up by name."""
 
 from __future__ import annotations
 
@@ -16,17 +16,7 @@ _PENALTIES: dict[str, type] = {}
 
 
 def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
-    """Register the decorated class as a penalty that specs can name.
-
-    Args:
-        name: Its name in specs.
-
-    Returns:
-        The decorator.
-
-    Raises:
-        InvalidInput: Another class has that name.
-    """
+    """Register the decorated class as a penalty that specs can name; raise InvalidInput if the name exists."""
 
     def register(cls: AnyClass) -> AnyClass:
         taken = _PENALTIES.get(name, cls)
@@ -39,24 +29,16 @@ def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
 
 
 def penalties() -> dict[str, type]:
-    """All registered penalties by name, sorted; those of gapscope are imported first."""
+    """Return all registered penalties by name, sorted; those of gapscope are imported first."""
     import_all("gapscope.penalties")
     return dict(sorted(_PENALTIES.items()))
 
 
 def make_penalty(name: str, options: Mapping[str, Any]) -> Any:
-    """Build a penalty from its name and settings.
-
-    Args:
-        name: Its name in the registry.
-        options: Keyword settings of its class.
-
-    Returns:
-        The penalty.
+    """Build a penalty from its registered name and keyword settings.
 
     Raises:
-        InvalidInput: The name or a setting is unknown, and the nearest is named; or a setting that has no default is
-            missing.
+        InvalidInput: The name or a setting is unknown (the nearest is named), or a setting without default is missing.
     """
     known = penalties()
     if name not in known:

@@ -1,4 +1,4 @@
-"""Losses that forgive wrong labels, to be used in place of the cross-entropy: the baselines of a penalty."""
+"""Noise-robust losses: drop-in replacements for cross-entropy, and baselines of penalties."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gapscope.inspection.outputs import check_labels
 
 
 class RobustLoss(ABC):
-    """A loss of class labels. Called with outputs [n, C], labels [n] and the samples' indices in the training data."""
+    """Loss of class labels, called with outputs [n, C], labels [n] and the samples' indices in the training data."""
 
     @abstractmethod
     def __call__(
@@ -27,11 +27,11 @@ class RobustLoss(ABC):
         """Return the mean over the batch, differentiable by `outputs`."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Tensors that a resumed training needs to continue as if unbroken; none by default."""
+        """Return the tensors that resumed training needs; none by default."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take up the state that `state_dict` gave; a loss that keeps none refuses one."""
+        """Load what `state_dict` returned; a loss without state accepts none."""
         if state:
             raise InvalidInput(
                 f"{type(self).__name__} keeps no state; got {', '.join(state)}. Use the loss that it was saved with."
@@ -39,7 +39,7 @@ class RobustLoss(ABC):
 
 
 def _checked(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Logits of all classes, or a sentence about what does not fit."""
+    """Return the logits of all classes; raise InvalidInput if labels do not fit."""
     if labels.is_floating_point() or labels.ndim != 1 or outputs.ndim != 2:
         raise InvalidInput(
             f"This loss needs class labels [n] and outputs [n, C]; got labels {labels.dtype} {list(labels.shape)} and "
@@ -51,10 +51,11 @@ def _checked(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 class GeneralizedCrossEntropy(RobustLoss):
-    r"""Mean of $(1 - p_y^q) / q$ with $p_y$ the probability of the label: a loss that stops pulling at what it doubts.
+    r"""Mean of $(1 - p_y^q) / q$ with $p_y$ the label's probability: small gradients for unlikely labels.
 
-    Its gradient is that of the cross-entropy times $p_y^q$, so that samples whose label the network finds unlikely,
-    the wrong ones among them, pull less. $q \to 0$ is the cross-entropy, $q = 1$ the mean absolute error. Exact.
+    Its gradient is that of the cross-entropy times $p_y^q$, so that samples whose label is unlikely under the network,
+    mislabelled ones among them, have less weight. $q \to 0$ is the cross-entropy, $q = 1$ the mean absolute error.
+    Exact.
 
     Source: Zhang and Sabuncu 2018, Generalized Cross Entropy Loss (arXiv:1805.07836), their $L_q$ without truncation.
 
@@ -108,7 +109,7 @@ class EarlyLearningRegularization(RobustLoss):
         self.averages = torch.zeros(0, 0)
 
     def _grow_to(self, indices: Tensor, probabilities: Tensor) -> None:
-        """One row per sample, as many as the largest index asks for; a sample not seen yet has zeros."""
+        """Extend the averages to one row per sample; samples without an update have zeros."""
         missing = int(indices.max()) + 1 - len(self.averages)
         if self.averages.shape[1] != probabilities.shape[1]:
             self.averages, missing = probabilities.new_zeros(0, probabilities.shape[1]), int(indices.max()) + 1
@@ -119,7 +120,7 @@ class EarlyLearningRegularization(RobustLoss):
     def __call__(
         self, outputs: Float[Tensor, "n c"], labels: Int[Tensor, " n"], indices: Int[Tensor, " n"]
     ) -> Float[Tensor, ""]:
-        """Return the mean over the batch, and renew the averages of its samples."""
+        """Return the mean over the batch, and update the averages of its samples."""
         logits = _checked(outputs, labels)
         probabilities = logits.softmax(1).clamp(1e-4, 1 - 1e-4)
         seen = probabilities.detach()
@@ -135,7 +136,7 @@ class EarlyLearningRegularization(RobustLoss):
         return {"averages": self.averages}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take up the averages."""
+        """Load the averages."""
         self.averages = state["averages"].clone()
 
 
@@ -146,13 +147,7 @@ LOSSES: dict[str, type[RobustLoss]] = {
 
 
 def make_loss(spec: LossSpec) -> RobustLoss | None:
-    """Build the loss that a spec names; None for the default one, `inspection.losses.loss_of`.
-
-    Args:
-        spec: Name and settings.
-
-    Returns:
-        The loss.
+    """Build the loss that a spec names; None for the default one, `inspection.losses.default_loss`.
 
     Raises:
         InvalidInput: The name or a setting is unknown; the nearest is named.

@@ -1,4 +1,4 @@
-"""Strength of a penalty: a number, or a rule that sets it while the network trains."""
+"""Strength of a penalty: a number, or a rule that controls it during training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITS = {
 
 @runtime_checkable
 class StrengthRule(Protocol):
-    """A rule that sets the strength of a penalty, as `gapscope.training.AutomaticStrength` does.
+    """Rule that controls a penalty's strength, as `gapscope.training.AutomaticStrength` does.
 
     Attributes:
         strength: The current strength.
@@ -35,11 +35,11 @@ class StrengthRule(Protocol):
     check: Callable[[nn.Module], None]
 
     def before_pass(self, network: nn.Module) -> float:
-        """Return the strength of the pass that follows."""
+        """Return the strength of the next pass."""
         ...
 
     def after_pass(self, inputs: Tensor, targets: Tensor | None, layout: InputLayout | None = None) -> None:
-        """Read the mini-batch of the pass; `layout` says what `inputs` stand for if they are several."""
+        """Update from the mini-batch of the pass; `layout` describes several `inputs`."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -52,14 +52,7 @@ class StrengthRule(Protocol):
 
 
 def strength_of(value: float | str | StrengthRule, penalty: str) -> tuple[float, StrengthRule | None]:
-    """Read the `strength` of a penalty.
-
-    Args:
-        value: A number, "auto", or a rule.
-        penalty: Name of its class, for the limits of "auto" and for messages.
-
-    Returns:
-        The first strength, and the rule that sets it; None for a number.
+    """Return the initial strength, and the rule that controls it (None for a number).
 
     Raises:
         InvalidInput: It is a negative number or another word.
@@ -79,15 +72,7 @@ def strength_of(value: float | str | StrengthRule, penalty: str) -> tuple[float,
 
 
 def check_fixed(value: object, penalty: str) -> None:
-    """Raise InvalidInput unless the `strength` of a penalty without a rule is a number, 0 or larger.
-
-    Args:
-        value: The strength.
-        penalty: Name of its class.
-
-    Raises:
-        InvalidInput: It is "auto", a rule, or no such number.
-    """
+    """Raise InvalidInput unless the strength of a penalty without a rule is a number, 0 or larger."""
     if value == "auto" or isinstance(value, StrengthRule):
         raise InvalidInput(
             f"strength of {penalty} must be a number, 0 or larger; got 'auto', which {', '.join(LIMITS)} have."

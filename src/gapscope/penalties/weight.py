@@ -35,6 +35,6 @@ class L2Penalty(Penalty):
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
     ) -> Tensor:
-        """Return the penalty; it depends on the parameters alone."""
+        """Return the penalty, which depends on the parameters only."""
         squares = [as_real(parameter).square().sum() for parameter in network.parameters() if parameter.requires_grad]
         return self.strength * torch.stack(squares).sum()

@@ -1,6 +1,6 @@
-r"""Leave-one-out predictions that need no network: class frequencies, neighbours, linear ridge, RBF ridge.
+r"""Leave-one-out baselines without a network: class frequencies, neighbours, linear and RBF ridge.
 
-They state how hard a data set is. A network, or a number computed from one, adds something only where it does better.
+They show how hard a data set is. A network adds something only if it does better.
 """
 
 from __future__ import annotations
@@ -41,21 +41,15 @@ class LooRow:
     predictions: Float[Tensor, "n k"]
 
     def correct(self, labels: Shaped[Tensor, " n"]) -> Shaped[Tensor, " n"]:
-        """Which samples are predicted correctly."""
+        """True for samples that are predicted correctly."""
         return self.predictions.argmax(1) == labels.to(self.predictions.device)
 
 
 def feature_matrix(inputs: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
-    """Inputs as standardized columns [n, d], float64.
+    """Return inputs as standardized columns [n, d], float64.
 
     Tables are standardized per column, inputs with positions (images [n, channels, ...]) per channel, so that pixels
     keep their relative size. Constant columns are dropped.
-
-    Args:
-        inputs: Inputs, one row per sample.
-
-    Returns:
-        The features.
     """
     x = inputs.detach().double()
     if x.ndim > 2:
@@ -71,7 +65,7 @@ def feature_matrix(inputs: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
 
 
 def _token_counts(ids: Tensor) -> Tensor:
-    """Bag of tokens: how often each of the (at most 2,048, then by remainder) token ids occurs, as a fraction."""
+    """Return the frequencies of (at most 2,048, then hashed by remainder) token ids per sample."""
     ids = ids.reshape(len(ids), -1).long() % N_TOKENS
     counts = torch.zeros(len(ids), N_TOKENS, dtype=torch.float64, device=ids.device)
     counts.scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.float64))
@@ -80,15 +74,9 @@ def _token_counts(ids: Tensor) -> Tensor:
 
 
 def sample_features(samples: Samples) -> Float[Tensor, "n d"]:
-    """Features of samples on the CPU: `feature_matrix` of floating point inputs, counts of token ids.
+    """Return features [n, d] of samples on the CPU: `feature_matrix`, or counts of token ids.
 
     Several inputs (a mapping, or a tuple) are joined; masks and other inputs that never vary add nothing.
-
-    Args:
-        samples: The samples.
-
-    Returns:
-        The features [n, d], float64.
     """
     x = samples.inputs.cpu()
     parts = (x,) if samples.form is None else samples.form.unpack(x)
@@ -97,7 +85,7 @@ def sample_features(samples: Samples) -> Float[Tensor, "n d"]:
 
 
 def target_matrix(targets: Shaped[Tensor, "n ..."], n_classes: int | None = None) -> Float[Tensor, "n k"]:
-    """One column per class (one-hot) for integer labels, else the regression targets [n, k]; float64."""
+    """Return one-hot columns for integer labels, else the regression targets [n, k], in float64."""
     if targets.is_floating_point():
         return targets.double().reshape(len(targets), -1)
     return torch.nn.functional.one_hot(targets, n_classes or int(targets.max()) + 1).double()
@@ -121,13 +109,6 @@ def most_frequent_class(targets: Shaped[Tensor, "n ..."], n_classes: int | None 
 
     The score is the fraction of the most frequent class. Ties between classes count for the class itself: predicting
     strictly by the other samples would score 0 on balanced classes.
-
-    Args:
-        targets: Class labels [n], or regression targets [n, k].
-        n_classes: Number of classes; default the largest label plus 1.
-
-    Returns:
-        The row.
     """
     b = target_matrix(targets, n_classes)
     n = len(b)
@@ -138,7 +119,7 @@ def most_frequent_class(targets: Shaped[Tensor, "n ..."], n_classes: int | None 
 
 
 def _nearest(features: Tensor, k: int) -> Tensor:
-    """Indices of the k nearest other samples of every sample [n, k], nearest first."""
+    """Return indices [n, k] of the k nearest other samples, nearest first."""
     n = len(features)
     if n > MAX_EXACT_NEIGHBOURS:
         if features.shape[1] > N_COMPONENTS:
@@ -161,18 +142,9 @@ def nearest_neighbours(
     ks: Sequence[int] = (1, 5, 15),
     n_classes: int | None = None,
 ) -> LooRow:
-    """Average the targets of the k nearest other samples (Euclidean); the best k by leave-one-out score.
+    """Average the targets of the k nearest other samples, with the best k in `ks` by leave-one-out score.
 
     Above 5,000 samples, distances are those of the first 64 principal components.
-
-    Args:
-        features: One row per sample, see `feature_matrix`.
-        targets: Class labels [n], or regression targets [n, k].
-        ks: Numbers of neighbours to choose from.
-        n_classes: Number of classes; default the largest label plus 1.
-
-    Returns:
-        The row.
     """
     b = target_matrix(targets, n_classes)
     nearest = _nearest(features, max(ks))
@@ -188,13 +160,13 @@ def nearest_neighbours(
 
 def kernel_row(method: str, uses: str, kernel: Spectrum, targets: Shaped[Tensor, "n ..."], n_classes: int | None = None
                ) -> LooRow:  # fmt: skip
-    """Leave-one-out ridge regression with a kernel; the ridge of the smallest leave-one-out squared error."""
+    """Fit kernel ridge regression with the ridge of the smallest leave-one-out squared error."""
     _, result = select_ridge(kernel, target_matrix(targets, n_classes).to(kernel.vectors.device), RIDGES)
     return _row(method, uses, result.predictions, targets.to(kernel.vectors.device))
 
 
 def linear_spectrum(features: Tensor) -> Spectrum:
-    """Spectrum of the Gram matrix, from the smaller of its two forms."""
+    """Decompose the Gram matrix, by the smaller of its two forms."""
     n, d = features.shape
     if n <= d:
         return spectrum(features @ features.T)
@@ -211,7 +183,7 @@ def linear_ridge(
     method: str = "linear ridge",
     uses: str = "inputs",
 ) -> LooRow:
-    """Ridge regression on the features; exact leave-one-out."""
+    """Fit ridge regression on the features, with exact leave-one-out predictions."""
     return kernel_row(method, uses, linear_spectrum(features.double()), targets, n_classes)
 
 
@@ -223,12 +195,6 @@ def rbf_spectrum(features: Float[Tensor, "n d"]) -> Spectrum:
     r"""Decompose $k(x, x') = \exp(-\lVert x - x' \rVert^2 / m)$ with m the median squared distance.
 
     Exact up to 2,000 samples; beyond, the Nystroem approximation with 1,000 landmarks.
-
-    Args:
-        features: One row per sample, see `feature_matrix`.
-
-    Returns:
-        The spectrum of the kernel.
     """
     n = len(features)
     chosen = _landmarks(n).to(features.device)
@@ -243,14 +209,14 @@ def rbf_spectrum(features: Float[Tensor, "n d"]) -> Spectrum:
 def rbf_ridge(
     features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n ..."], *, n_classes: int | None = None
 ) -> LooRow:
-    """Ridge regression with an RBF kernel of median width, see `rbf_spectrum`."""
+    """Fit ridge regression with an RBF kernel of median width (see `rbf_spectrum`)."""
     return kernel_row("RBF ridge", "inputs", rbf_spectrum(features.double()), targets, n_classes)
 
 
 def loo_baselines(
     features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n ..."], *, n_classes: int | None = None
 ) -> tuple[LooRow, ...]:
-    """Return the four rows, cheapest first; without varying features only the first."""
+    """Return the four rows, cheapest first; only the first if no feature varies."""
     rows = [most_frequent_class(targets, n_classes)]
     if features.shape[1]:
         rows += [

@@ -1,4 +1,4 @@
-"""Scores of classifiers on unequal classes: balanced accuracy, and the area under the ROC curve."""
+"""Scores of classifiers on unequal classes: balanced accuracy and area under the ROC curve."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIN_RATIO = 2.0
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Scores that give every class the same weight.
+    """Scores that weight all classes equally.
 
     Attributes:
         balanced_accuracy: Mean over the classes of the fraction of their samples that are predicted correctly.
@@ -35,14 +35,14 @@ class ClassScores:
 
 
 def are_unequal(labels: Int[Tensor, " n"]) -> bool:
-    """Whether the largest class has twice the samples of the smallest, or more."""
+    """Return whether the largest class has at least twice the samples of the smallest."""
     counts = labels.bincount()
     counts = counts[counts > 0]
     return len(counts) > 1 and bool(counts.max() >= MIN_RATIO * counts.min())
 
 
 def _area(scores: Tensor, positive: Tensor) -> float:
-    """Probability that a positive sample has a larger score than a negative one; ties count half."""
+    """Return the probability that a positive sample scores above a negative one (ties count half)."""
     _, inverse, counts = scores.unique(return_inverse=True, return_counts=True)
     ranks = (counts.cumsum(0).double() - (counts - 1) / 2)[inverse]
     n = int(positive.sum())
@@ -53,13 +53,9 @@ def _area(scores: Tensor, positive: Tensor) -> float:
 def class_scores(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> ClassScores:
     """Return balanced accuracy and area under the ROC curve.
 
-    Args:
-        scores: A score per class, such as probabilities; the largest is the prediction. Areas compare the scores of one
-            class between samples: pass probabilities, not logits, of more than two classes.
-        labels: Class labels; classes without a sample do not count.
-
-    Returns:
-        The scores.
+    `scores` has one score per class; the largest is the prediction. Areas compare the scores of one class between
+    samples:
+    pass probabilities, not logits, of more than two classes. Classes without a sample do not count.
 
     >>> found = class_scores(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3]]), torch.tensor([0, 0, 1]))
     >>> found.balanced_accuracy, found.auc

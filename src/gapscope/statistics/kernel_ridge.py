@@ -1,4 +1,4 @@
-r"""Ridge regression with a kernel and a free intercept, and its left-out predictions in closed form.
+r"""Kernel ridge regression with a free intercept, and its leave-one-out predictions in closed form.
 
 The fit minimizes $\sum_i \lVert b_i - f(x_i) - a \rVert^2 + \lambda \lVert f \rVert_K^2$ over f and the intercept a.
 With $R = \lambda (K + \lambda I)^{-1}$ and 1 the vector of ones, its residuals are $\tilde R b$,
@@ -7,8 +7,7 @@ $$\tilde R = R - \frac{R 1\, 1^\top R}{1^\top R 1},$$
 
 and for any penalized least squares the residual at sample i of the fit to all *other* samples is
 $(\tilde R b)_i / \tilde R_{ii}$: exact, without a single refit, for every $\lambda$ from one decomposition of K. The
-intercept takes the class frequencies (or the mean target) of those that are left, so that unequal classes need nothing
-more.
+intercept absorbs the class frequencies (or the mean target) of the remaining samples, also for unequal classes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _LEAST_FREEDOM = 1e-9
 
 @dataclass(frozen=True)
 class Spectrum:
-    r"""A kernel of n samples as $U \mathrm{diag}(w) U^\top$ with r orthonormal columns; r < n where approximate.
+    r"""Kernel of n samples as $U \mathrm{diag}(w) U^\top$ with r orthonormal columns; r < n if approximate.
 
     Attributes:
         vectors: U, float64.
@@ -44,7 +43,7 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class LooResult:
-    """What one ridge leaves out.
+    """Leave-one-out result for one ridge strength.
 
     Attributes:
         predictions: Prediction at every sample by the fit to all others, [n, k].
@@ -62,21 +61,13 @@ class LooResult:
 
 
 def spectrum(kernel: Float[Tensor, "n n"]) -> Spectrum:
-    """Decompose a kernel of all pairs; exact."""
+    """Decompose the kernel of all pairs exactly."""
     values, vectors = torch.linalg.eigh(kernel.double())
     return Spectrum(vectors, values.clamp_min(0.0))
 
 
 def nystroem_spectrum(columns: Float[Tensor, "n m"], landmarks: Float[Tensor, "m m"]) -> Spectrum:
-    r"""Decompose the Nystroem approximation $K_{nm} K_{mm}^{+} K_{mn}$ (Williams and Seeger 2001).
-
-    Args:
-        columns: Kernel of all samples with the landmarks.
-        landmarks: Kernel of the landmarks with each other.
-
-    Returns:
-        Its spectrum, of the numerical rank of the landmarks' kernel.
-    """
+    r"""Decompose the Nystroem approximation $K_{nm} K_{mm}^{+} K_{mn}$ (Williams and Seeger 2001)."""
     values, vectors = torch.linalg.eigh(landmarks.double())
     # eigenvalues below the rounding of the (usually float32) kernel would be blown up by the inverse square root;
     # errors of rounding are independent, so that they do not add up with the number of landmarks
@@ -89,21 +80,12 @@ def nystroem_spectrum(columns: Float[Tensor, "n m"], landmarks: Float[Tensor, "m
 
 
 def loo_predictions(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: float) -> LooResult:
-    r"""Left-out predictions for one ridge.
-
-    Args:
-        kernel: The kernel's spectrum.
-        targets: b, in float64.
-        ridge: $\lambda$, in the units of the kernel; positive.
-
-    Returns:
-        Predictions and errors.
-    """
+    r"""Return leave-one-out predictions and errors for one positive ridge, in units of the kernel."""
     vectors, n = kernel.vectors, len(kernel.vectors)
     kept = ridge / (kernel.values + ridge)
 
     def residual_maker(b: Tensor) -> Tensor:
-        """R b: what lies outside the r columns is not fitted at all."""
+        """Multiply by R; what lies outside the r columns is not fitted."""
         inside = vectors.T @ b
         return vectors @ (kept[:, None] * inside) + (b - vectors @ inside if vectors.shape[1] < n else 0.0)
 
@@ -129,17 +111,7 @@ def select_ridge(
     ridges: tuple[float, ...],
     error: Callable[[LooResult], float] = lambda found: found.squared_error,
 ) -> tuple[float, LooResult]:
-    """The ridge of the smallest left-out error, and what it leaves out.
-
-    Args:
-        kernel: The kernel's spectrum.
-        targets: Targets, in float64.
-        ridges: Ridges to choose from, in units of the mean eigenvalue.
-        error: What is to be small; the left-out squared error by default.
-
-    Returns:
-        The chosen ridge, in units of the mean eigenvalue, and its predictions and errors.
-    """
+    """Return the ridge of the smallest `error`, in units of the mean eigenvalue, and its result."""
     unit = kernel.mean or 1.0
     found = [(ridge, loo_predictions(kernel, targets, ridge * unit)) for ridge in ridges]
     return min(found, key=lambda item: error(item[1]))

@@ -17,14 +17,9 @@ MAX_ITERATIONS, TOLERANCE = 200, 1e-6
 
 
 def log_evidence_per_sample(features: Float[Tensor, "n d"], targets: Float[Tensor, "n k"]) -> float:
-    """Maximum log evidence per sample, in nats, as a mean over targets: LogME. Exact up to the fixed-point iteration.
+    """Return LogME: the maximum log evidence per sample in nats, mean over targets (larger is better).
 
-    Args:
-        features: One row per sample.
-        targets: One-hot labels, or regression targets.
-
-    Returns:
-        The score; a larger one predicts a better transfer. It has no unit of accuracy.
+    Exact up to the fixed-point iteration. Targets are one-hot labels or regression targets.
 
     >>> x = torch.tensor([[-1.0], [1.0], [2.0]])
     >>> log_evidence_per_sample(x, 2 * x + 0.1) > log_evidence_per_sample(x, x**2)
@@ -41,7 +36,7 @@ def log_evidence_per_sample(features: Float[Tensor, "n d"], targets: Float[Tenso
 
 
 def _maximum(values: Tensor, inside: Tensor, outside: float, n: int, d: int) -> float:
-    """Evidence of one target at its best alpha and beta; `inside` is the target in the left singular directions."""
+    """Maximize one target's evidence over alpha and beta (`inside`: its left singular coordinates)."""
     alpha = beta = 1.0
     for _ in range(MAX_ITERATIONS):
         residual, square_norm = _parts(values, inside, outside, alpha, beta)
@@ -56,7 +51,7 @@ def _maximum(values: Tensor, inside: Tensor, outside: float, n: int, d: int) -> 
 
 
 def _parts(values: Tensor, inside: Tensor, outside: float, alpha: float, beta: float) -> tuple[float, float]:
-    """Squared residual and squared norm of the mean of the weights."""
+    """Return the squared residual and the squared norm of the posterior mean weights."""
     shrunk = alpha / (alpha + beta * values)
     residual = float((shrunk * inside).square().sum()) + outside
     return residual, float((values * (beta * inside / (alpha + beta * values)).square()).sum())
@@ -65,19 +60,11 @@ def _parts(values: Tensor, inside: Tensor, outside: float, alpha: float, beta: f
 def log_evidence(
     values: Float[Tensor, " r"], inside: Float[Tensor, " r"], outside: float, n: int, d: int, alpha: float, beta: float
 ) -> float:
-    r"""Logarithm of the evidence, that of $N(0, \beta^{-1} I + \alpha^{-1} F F^\top)$ at one target.
+    r"""Return the log evidence in nats: the log density of $N(0, \beta^{-1} I + \alpha^{-1} F F^\top)$ at one target.
 
-    Args:
-        values: Squared singular values of the features.
-        inside: Target in the left singular directions.
-        outside: Squared norm of what lies outside of them.
-        n: Number of samples.
-        d: Number of features.
-        alpha: Precision of the weights.
-        beta: Precision of the noise.
-
-    Returns:
-        The logarithm, in nats.
+    `values` are squared singular values of F, `inside` the target's left singular coordinates, `outside` its
+    squared norm
+    outside of them.
     """
     residual, square_norm = _parts(values, inside, outside, alpha, beta)
     log_determinant = float((alpha + beta * values).log().sum()) + (d - len(values)) * math.log(alpha)

@@ -1,1 +1,1 @@
-"""Advice that a user can take, estimated from a network and its training data."""
+"""Advice on batch norm, estimated from a network and its training data."""

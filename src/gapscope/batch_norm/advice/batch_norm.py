@@ -1,4 +1,4 @@
-"""How much a network's batch norm regularizes, what another batch size would change, and what would restore it."""
+"""Regularization by batch norm: its strength, and how to keep it at another batch size."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _difference(first: Estimate, second: Estimate) -> Estimate:
 def _strength(
     missing: Estimate, decay: Estimate, samples: int, batch_size: int, new_batch_size: int | None
 ) -> Estimate | None:
-    """Missing amount over what GammaDecayPenalty of strength 1 adds, whose zeta is that of an infinite population."""
+    """Return the missing amount over that of a GammaDecayPenalty of strength 1 (zeta of an infinite population)."""
     infinite = (samples - 1) / (samples - batch_size)
     added = decay * infinite * (1 if new_batch_size is None else 1 - batch_size / new_batch_size)
     if added <= 0:
@@ -88,7 +88,7 @@ def advise_batch_norm(
     chunk_size: int | None = None,
     seed: int = 0,
 ) -> BatchNormAdvice:
-    r"""Say how much a network's batch norm regularizes, what a new batch size changes, and what would restore it.
+    r"""Estimate the regularization by batch norm, its change at a new batch size, and its replacements.
 
     All of it is estimated from the network as it stands and its training data. The regularization of a layer is the
     expected training loss with batch statistics there minus that with population statistics (`batch_norm_excess`),
@@ -101,19 +101,9 @@ def advise_batch_norm(
     the data for each batch size, 12 * draws for the dropout rate, 2 (1 + outputs) backward.
 
     Args:
-        network: A network with batch normalization; left as it is.
-        data: Its whole training data with targets: (x, y), Samples, a Dataset or a DataLoader. Batches are drawn
-            from them without replacement, as in training.
         batch_size: M, the batch size whose regularization is wanted, usually that of training.
         new_batch_size: The batch size to change to; None for doing without batch statistics.
         dropout_before: Names of layers whose inputs are dropped; None for the last linear or convolutional one.
-        passes: How often all samples are dealt into batches.
-        draws: Dropout masks a sample.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-        seed: Seed of batches and masks.
-
-    Returns:
-        The advice; print it, or take its numbers.
 
     Raises:
         InvalidInput: A batch size does not fit the data, or the data have no targets.

@@ -1,4 +1,4 @@
-"""What dropout adds to the expected loss of a network as it stands, and the rate that adds a given amount."""
+"""Loss that dropout adds to a fixed network, and the dropout rate that adds a given loss."""
 
 from __future__ import annotations
 
@@ -21,14 +21,7 @@ LARGEST_RATE = 0.9
 
 
 def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
-    """Name of the linear or convolutional layer that runs last, whose inputs are where dropout goes by default.
-
-    Args:
-        network: The network.
-        samples: The first of them is passed through.
-
-    Returns:
-        The name.
+    """Return the name of the linear or convolutional layer that runs last.
 
     Raises:
         NotMeasurable: There is no such layer.
@@ -45,7 +38,7 @@ def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
 
 
 class DropoutLoss:
-    r"""Expected loss under dropout before some layers, minus the loss without, in evaluation mode.
+    r"""Expected loss with dropout before some layers minus the loss without, in evaluation mode.
 
     $\frac1n \sum_j E_m[\ell_j(m)] - \ell_j$, with masks m drawn `draws` times per sample. Inputs of each layer are set
     to 0 with probability `rate` and divided by 1 - rate, one by one, as `torch.nn.Dropout` does. The same random
@@ -53,12 +46,8 @@ class DropoutLoss:
     Cost: `draws` forward passes a rate.
 
     Args:
-        network: The network; left as it is.
-        samples: Inputs with targets.
         layers: Names of the layers whose inputs are dropped.
         draws: Masks a sample.
-        seed: Seed of the masks.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Raises:
         InvalidInput: A layer's name is unknown, or there are no targets.
@@ -99,14 +88,7 @@ class DropoutLoss:
         return torch.cat(parts)
 
     def excess(self, rate: float) -> Estimate:
-        """Return the excess loss at this rate.
-
-        Args:
-            rate: Probability of dropping an input, in [0, 1).
-
-        Returns:
-            The excess, in units of the loss.
-        """
+        """Return the excess loss at a dropout rate in [0, 1)."""
         check_range("rate", rate, 0, 1, high_open=True)
         generator = torch.Generator().manual_seed(self.seed)
 
@@ -120,14 +102,9 @@ class DropoutLoss:
         return Estimate(gains.mean().item(), (gains.std() / len(gains) ** 0.5).item())
 
     def matching_rate(self, target: Estimate) -> Estimate | None:
-        """Return the rate whose excess loss is `target`, by root finding.
+        """Return the rate whose excess loss is `target`, by root finding; None if no rate up to 0.9 adds as much.
 
-        Args:
-            target: Wanted excess, positive.
-
-        Returns:
-            The rate, its standard error from those of both excesses over the slope between them; None where no rate
-            up to 0.9 adds as much.
+        Its standard error is that of both excesses over the slope between them.
         """
         if self.excess(LARGEST_RATE) <= target:
             return None

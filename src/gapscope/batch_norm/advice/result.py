@@ -1,4 +1,4 @@
-"""What an advice on batch norm is: its numbers, the same in sentences, and when not to trust it."""
+"""Result of `advise_batch_norm`: estimates, recommendations, caveats."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _FROZEN = (
 
 
 def is_significantly_positive(value: Estimate) -> bool:
-    """Whether a value exceeds 0 by more than two standard errors."""
+    """Return whether a value exceeds 0 by more than two standard errors."""
     return value > 2 * (value.standard_error or 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerRegularization:
-    r"""What batch statistics of one layer, or of all at once, add to the training loss.
+    r"""Training loss added by batch statistics of one layer, or of all at once.
 
     Attributes:
         layer: Name of the layer, or "all layers".
@@ -44,13 +44,13 @@ class LayerRegularization:
 
     @property
     def zeta(self) -> float:
-        """Mean decay rate, weighted by gamma^2; NaN where all gammas are 0."""
+        """Mean decay rate, weighted by gamma^2; NaN if all gammas are 0."""
         return self.decay / self.gamma_squared if self.gamma_squared else float("nan")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNormAdvice(Result):
-    """What `advise_batch_norm` found; printing it gives the table, the advice and when not to trust it.
+    """Result of `advise_batch_norm`. Printing shows the table, the advice and its caveats.
 
     Attributes:
         batch_size: M, whose regularization is wanted.
@@ -84,26 +84,26 @@ class BatchNormAdvice(Result):
 
     @property
     def loses_regularization(self) -> bool:
-        """Whether the new batch size regularizes less, by more than two standard errors."""
+        """True if the new batch size regularizes less, by more than two standard errors."""
         return is_significantly_positive(self.missing)
 
     @property
     def gains_regularization(self) -> bool:
-        """Whether the new batch size regularizes more, by more than two standard errors."""
+        """True if the new batch size regularizes more, by more than two standard errors."""
         return is_significantly_positive(Estimate(-self.missing, self.missing.standard_error))
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The advice: what batch norm adds, what the new batch size changes, and what would restore it."""
+        """Return the advice as sentences: the added loss, its change, and replacements."""
         return _sentences(self)
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """When not to trust it: what speaks against these numbers here, worst first; the last holds always."""
+        """Return the caveats for these numbers, most severe first; the last always applies."""
         return _caveats(self)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per layer, the last one for all of them at once."""
+        """Return one row per layer, the last one for all of them at once."""
         import pandas
 
         rows = [*self.layers, self.total] if len(self.layers) > 1 else [self.total]
@@ -124,7 +124,7 @@ class BatchNormAdvice(Result):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON-serializable values, for JSON."""
+        """Return everything as JSON-serializable values."""
         names = ("batch_size", "new_batch_size", "samples", "loss", "running_loss", "ghost_size", "dropout_before")
         return {
             **{name: getattr(self, name) for name in names},

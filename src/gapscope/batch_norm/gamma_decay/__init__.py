@@ -1,1 +1,1 @@
-"""The decay of gamma that batches amount to: closed form, sampled, and measured."""
+"""Gamma decay equivalent to batch statistics: closed form, sampled, and measured."""

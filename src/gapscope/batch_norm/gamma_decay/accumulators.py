@@ -1,4 +1,4 @@
-"""Sums over samples from which the gamma decay of one layer is computed, and that computation."""
+"""Sums over samples that determine the gamma decay of one layer, and its computation from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gapscope.inspection.moments import ChannelMoments
 
 
 class SecondMoments(NamedTuple):
-    """Second moments of two things a channel, p and r: vectors [C], or matrices [C, C] over pairs of channels.
+    """Second moments of two values per channel, p and r: vectors [C], or matrices [C, C] over pairs of channels.
 
     For the noise p is q, the mean square of u over the positions of a sample, and r is a, the mean: `rr` is V1, `pp`
     V2, `rp` V12. For the curvature p is the derivative by gamma and r that by beta.
@@ -25,12 +25,12 @@ class SecondMoments(NamedTuple):
     rp: Tensor
 
     def diagonals(self) -> SecondMoments:
-        """The same channel by channel."""
+        """Return the moments per channel, without pairs."""
         return SecondMoments(*(block.diagonal().clone() if block.ndim == 2 else block for block in self))
 
 
 def _products(values: Tensor, full: bool) -> Tensor:
-    """Sum over rows of (p, r) -> pp, rr, pr for the halves p, r of the columns: [3, C], or with all pairs [2C, 2C]."""
+    """Return sums over rows of pp, rr, pr for the halves p, r of the columns: [3, C], or [2C, 2C] with pairs."""
     if full:
         return values.T @ values
     p, r = values.chunk(2, 1)
@@ -46,7 +46,7 @@ def _blocks(products: Tensor) -> SecondMoments:
 
 
 class LayerAccumulator:
-    r"""Accumulates one layer, chunk by chunk, and turns the sums into its gamma decay.
+    r"""Accumulator of one layer's sums, chunk by chunk, and their conversion to its gamma decay.
 
     Batch statistics are means over the samples of a batch of $a_j$ = mean of u over the positions of sample j, and
     $q_j$ = mean of $u^2$. So with $V_1 = \mathrm{Var}\, a_j$, $V_2 = \mathrm{Var}\, q_j$, $V_{12} = \mathrm{Cov}(a_j,
@@ -55,10 +55,8 @@ class LayerAccumulator:
     Without positions these are $1/M$, $(\rho+2)/4M$, skewness/2M and $(3\rho+10)/8M$.
 
     Args:
-        channels: C.
         full: Whether pairs of channels are kept.
         draws: Number of random draws of the curvature, 1 where it is exact.
-        device: Device of the sums.
     """
 
     def __init__(self, channels: int, *, full: bool, draws: int, device: torch.device) -> None:
@@ -75,7 +73,7 @@ class LayerAccumulator:
     def add(
         self, u: Float[Tensor, "n c positions"], by_gamma: Float[Tensor, "n c"], by_beta: Float[Tensor, "n c"]
     ) -> None:
-        """Take in normalized inputs, and the derivatives of each sample's loss by gamma and beta."""
+        """Add normalized inputs, and derivatives of each sample's loss by gamma and beta."""
         noise = torch.cat([u.square().mean(2), u.mean(2)], 1).double()  # (n, 2C): q_j, a_j
         gradient = torch.cat([by_gamma, by_beta], 1).double()
         self.n += len(u)
@@ -86,20 +84,20 @@ class LayerAccumulator:
         self.gradient_times_noise += (gradient * noise).sum(0).view(2, -1)
 
     def add_direction(self, draw: int, by_gamma: Tensor, by_beta: Tensor) -> None:
-        """Take in one direction whose squared derivatives add up to the curvature."""
+        """Add one direction whose squared derivatives sum to the curvature."""
         self.curvature[draw] += _products(torch.cat([by_gamma, by_beta], 1).double(), self.full)
 
     def add_diagonal(self, draw: int, diagonal: Float[Tensor, "3 c"]) -> None:
-        """Take in diagonals of the curvature themselves."""
+        """Add diagonals of the curvature."""
         self.curvature[draw] += diagonal
 
     def noise_covariance(self) -> SecondMoments:
-        """Covariances over samples of (q, a): those of the statistics of a batch of one sample."""
+        """Return covariances over samples of (q, a), the statistics of a batch of one sample."""
         mean = self.noise_sum[None] / self.n
         return _blocks(self.noise / self.n - _products(mean, self.full))
 
     def _first_order(self, noise: SecondMoments) -> Tensor:
-        """First-order part per unit of gamma, for a batch of one sample."""
+        """Return the first-order part per unit of gamma, for a batch of one sample."""
         by_gamma, by_beta = self.gradient / self.n
         # gamma becomes gamma / sqrt(1 + D) and beta becomes beta - gamma a / sqrt(1 + D), where a and D are means over
         # the batch and 1 + D = q - a^2. From E[D] = -E[a^2] = -V1/M and E[D^2] = V2/M follows
@@ -114,14 +112,7 @@ class LayerAccumulator:
     def finish(self, name: str, gamma: Tensor, length_factor: Tensor, *, estimated: bool) -> LayerDecay:
         """Return the decay for a batch of one sample; batches of M have 1/M of it.
 
-        Args:
-            name: Name of the layer.
-            gamma: gamma [C].
-            length_factor: Ratio of the decayed length to gamma [C].
-            estimated: Whether the curvature is a mean over random draws; the standard error of a single one is NaN.
-
-        Returns:
-            The decay with `batch_size` 1.
+        If `estimated`, the curvature is a mean over random draws (standard error NaN for a single one).
         """
         noise = self.noise_covariance()
         draws = self.curvature / self.n

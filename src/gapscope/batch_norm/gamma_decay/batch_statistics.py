@@ -1,6 +1,6 @@
-r"""Batch mean and standard deviation as random variables: closed forms, and a check of them on data.
+r"""Moments of batch mean and standard deviation: closed forms, and their check on data.
 
-With $a = (\mu_B-\mu_P)/\sigma_P$ and $s = \sigma_B/\sigma_P - 1$ the paper takes $\mu_B \sim N(\mu_P, \sigma_P^2/M)$
+With $a = (\mu_B-\mu_P)/\sigma_P$ and $s = \sigma_B/\sigma_P - 1$ the paper assumes $\mu_B \sim N(\mu_P, \sigma_P^2/M)$
 and $\sigma_B \sim N(\sigma_P, \sigma_P^2 (\rho+2)/4M)$ (the second $\sigma_P^2$ is missing in print), independent.
 """
 
@@ -34,18 +34,12 @@ if TYPE_CHECKING:
 
 
 def gaussian_std_moments(batch_size: int) -> tuple[float, float, float]:
-    r"""Exact $E[\sigma_B]$, $E[1/\sigma_B]$, $E[1/\sigma_B^2]$ of a batch of M Gaussian values with sigma_P = 1.
+    r"""Return exact $E[\sigma_B]$, $E[1/\sigma_B]$, $E[1/\sigma_B^2]$ of batches of M > 3 Gaussian values, sigma_P = 1.
 
     $M\sigma_B^2$ (biased variance) is chi-squared with M - 1 degrees of freedom, so with $\Gamma$ the gamma function
     $E[\sigma_B^k] = (2/M)^{k/2}\, \Gamma(\frac{M-1+k}{2}) / \Gamma(\frac{M-1}{2})$; k = -2 gives $M/(M-3)$.
 
     Reference: Luo et al. 2019, appendix C.3.
-
-    Args:
-        batch_size: M, larger than 3.
-
-    Returns:
-        The three moments.
 
     Raises:
         InvalidInput: M is 3 or smaller, where the last moment is infinite.
@@ -64,7 +58,7 @@ def gaussian_std_moments(batch_size: int) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class StatisticsRow:
-    """One quantity of one layer at one batch size, channel by channel, without units (in units of sigma_P).
+    """Moment of one layer's batch statistics at one batch size, per channel, in units of sigma_P.
 
     Attributes:
         layer: Name of the layer.
@@ -87,10 +81,10 @@ class StatisticsRow:
 
 
 class BatchStatistics(RowResult[StatisticsRow]):
-    """The rows of `batch_statistics`, with a table."""
+    """Rows of `batch_statistics`, with a table."""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per layer, batch size and quantity; means over channels."""
+        """Return one row per layer, batch size and quantity, with means over channels."""
         import pandas
 
         rows = [
@@ -110,7 +104,7 @@ class BatchStatistics(RowResult[StatisticsRow]):
 
 @dataclass(frozen=True)
 class _Population:
-    """Mean and mean square over positions of u, sample by sample [n, C], and its moments over samples and positions."""
+    """Mean and mean square over positions of u per sample [n, C], and their moments over samples."""
 
     means: Tensor
     squares: Tensor
@@ -137,7 +131,7 @@ def _populations(
 
 
 def _measured(population: _Population, batch_size: int, passes: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Values over batches [batches, C] whose mean over batches is each quantity."""
+    """Return values over batches [batches, C] whose mean is each quantity."""
     n = len(population.means)
     batches = list(random_batches(n, batch_size, passes, n, generator))
     a = torch.cat([population.means[indices].mean(1) for indices in batches])
@@ -189,7 +183,7 @@ def batch_statistics(
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> BatchStatistics:
-    r"""Moments of the batch mean and standard deviation of each layer, measured on data and as predicted.
+    r"""Measure moments of the batch mean and standard deviation of each layer, beside their predictions.
 
     On a copy of the network with exact population statistics, batches of M samples are drawn at random (without
     replacement). Measured: Var(a), Var(s), E[s], E[1/(1+s)]-1 and Cov(a, s). Predicted, with $V_1, V_2, V_{12}$ the
@@ -200,18 +194,6 @@ def batch_statistics(
     Cost: one forward pass over the data; memory O(n * channels), float64.
 
     Reference: Luo et al. 2019, section 2.
-
-    Args:
-        network: Network with BatchNorm, PopulationNorm or GhostBatchNorm layers.
-        data: Inputs, taken for the population.
-        batch_sizes: Batch sizes M, each at least 2 and below the number of samples.
-        layers: Names of layers; None for all.
-        passes: How often all samples are dealt into batches.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-        generator: Source of the batches; None for the same draws at every call.
-
-    Returns:
-        Rows with numbers and standard errors; `.to_pandas()`.
 
     Raises:
         InvalidInput: A batch size does not fit the data.

@@ -1,8 +1,8 @@
-r"""Curvature of the loss along gamma and beta of normalization layers, sample by sample, streamed.
+r"""Curvature of the loss along gamma and beta of normalization layers, per sample, streamed.
 
-Batch statistics reach the loss as $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, the same at all positions of
-a sample; what a noise of given covariance costs is therefore decided by
-$H_{\gamma\gamma} = \frac1n \sum_j \partial^2 \ell_j / \partial\gamma_i^2$, and by $H_{\beta\beta}$ and
+Batch statistics affect the loss as $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, the same at all positions of
+a sample. So the cost of a noise of given covariance follows from
+$H_{\gamma\gamma} = \frac1n \sum_j \partial^2 \ell_j / \partial\gamma_i^2$, and from $H_{\beta\beta}$ and
 $H_{\gamma\beta}$, defined alike.
 """
 
@@ -24,7 +24,7 @@ from gapscope.inspection.outputs import checked_outputs
 
 
 def output_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k"]:
-    """Gradient of each sample's loss by its own outputs."""
+    """Return the gradient of each sample's loss by its own outputs."""
     outputs = outputs.detach().requires_grad_()
     return torch.autograd.grad(_checked_losses(loss, outputs, targets).sum(), outputs)[0]
 
@@ -40,18 +40,10 @@ def _checked_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k r"]:
-    r"""F with $F F^\top$ = Hessian of each sample's loss by its own outputs.
+    r"""Return F with $F F^\top$ = Hessian of each sample's loss by its own outputs.
 
     For the default cross-entropy $F = [\sqrt{p_k}(e_k - p)]_k$, so that the columns are the scores of the labels
     weighted by their probability under the model; other losses by eigen-decomposition.
-
-    Args:
-        loss: The loss.
-        outputs: Outputs [n, K].
-        targets: Targets.
-
-    Returns:
-        The factor.
 
     Raises:
         InvalidInput: The loss is not convex in the outputs.
@@ -78,7 +70,7 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
 
 @dataclass(frozen=True)
 class Tap:
-    """One normalization layer in one forward pass.
+    """Captured normalization layer of one forward pass.
 
     Attributes:
         normalized: u = (h - mu) / sigma, [n, C, positions], before gamma and beta, without gradient.
@@ -89,28 +81,19 @@ class Tap:
     output: Tensor
 
     def derivatives(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Derivatives by gamma and beta, sample by sample [n, C], from the gradient by the output."""
+        """Return derivatives by gamma and beta per sample [n, C], from the gradient by the output."""
         g = gradient.flatten(2) if gradient.ndim > 2 else gradient[..., None]
         return (g * self.normalized).sum(2), g.sum(2)
 
 
 def normalized_input(layer: Any, h: Tensor) -> Tensor:
-    """(h - running_mean) / sqrt(running_var + eps) as [n, C, positions]."""
+    """Return (h - running_mean) / sqrt(running_var + eps) as [n, C, positions]."""
     u = (h - per_channel(layer.running_mean, h)) * per_channel((layer.running_var + layer.eps).rsqrt(), h)
     return u.flatten(2) if u.ndim > 2 else u[..., None]
 
 
 def tapped_forward(network: nn.Module, layers: dict[str, Any], x: Tensor) -> tuple[Tensor, dict[str, Tap]]:
-    """Outputs [n, K] and what went through each layer.
-
-    Args:
-        network: The network, in evaluation mode.
-        layers: Normalization layers by name, all of which are called.
-        x: Inputs.
-
-    Returns:
-        Outputs in the graph, and the taps by name.
-    """
+    """Return outputs [n, K] in the graph, and the taps of all normalization layers by name."""
     taps: dict[str, Tap] = {}
 
     def tap(name: str, layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
@@ -126,7 +109,7 @@ def tapped_forward(network: nn.Module, layers: dict[str, Any], x: Tensor) -> tup
 def derivatives_along(
     outputs: Tensor, taps: dict[str, Tap], direction: Tensor
 ) -> Iterator[tuple[str, Float[Tensor, "n c"], Float[Tensor, "n c"]]]:
-    """Yield (name of the layer, derivative by gamma, derivative by beta) of each sample's <outputs, direction>."""
+    """Yield (layer name, derivative by gamma, by beta) of each sample's <outputs, direction>."""
     at = [tap.output for tap in taps.values()]
     gradients = torch.autograd.grad(outputs, at, direction.to(outputs.dtype), retain_graph=True, materialize_grads=True)
     for (name, tap), gradient in zip(taps.items(), gradients, strict=True):
@@ -136,21 +119,10 @@ def derivatives_along(
 def hessian_diagonals(
     network: nn.Module, layers: dict[str, Any], x: Tensor, y: Tensor, loss: Loss, probes: list[dict[str, Tensor]]
 ) -> Iterator[dict[str, Float[Tensor, "3 c"]]]:
-    r"""Yield, for each probe z, estimates z * (H z) of three diagonals of the summed loss's Hessian.
+    r"""Yield, for each probe z, estimates z * (H z) of three diagonals of the summed loss's Hessian, by layer.
 
     They are those of $H_{\gamma\gamma}$, $H_{\beta\beta}$ and $H_{\gamma\beta}$. With random signs z the mean over
     probes is unbiased (Hutchinson); with unit vectors the sum is exact.
-
-    Args:
-        network: The network, in evaluation mode.
-        layers: Normalization layers by name.
-        x: Inputs.
-        y: Targets.
-        loss: The loss.
-        probes: Name -> z [C].
-
-    Yields:
-        Name -> the three diagonals, in that order.
     """
     shifts: dict[str, tuple[Tensor, Tensor]] = {}
 

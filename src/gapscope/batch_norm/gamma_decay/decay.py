@@ -1,4 +1,4 @@
-"""Gamma decay: the regularization that batch statistics amount to, layer by layer."""
+"""Gamma decay: the regularization equivalent to batch statistics, per layer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Sums = dict[str, LayerAccumulator]
 
 
 def _probes(layers: dict[str, Any], draws: int | None, generator: torch.Generator) -> list[dict[str, Tensor]]:
-    """Name -> z [C] for Hutchinson's estimate: random signs, or every unit vector."""
+    """Return name -> z [C] for Hutchinson's estimate: random signs, or all unit vectors."""
     channels = {name: layer.num_features for name, layer in layers.items()}
     if draws is not None:
         return [
@@ -47,7 +47,7 @@ def _probes(layers: dict[str, Any], draws: int | None, generator: torch.Generato
 
 
 def _add_hessians(subject: EvaluationData, sums: Sums, draws: int | None, generator: torch.Generator) -> None:
-    """Add the diagonals of the Hessian itself, one draw a probe; where all probes are taken they make one draw."""
+    """Add the diagonals of the Hessian, one draw per probe; all unit vectors together are one draw."""
     device = device_of(subject.network)
     probes = [{name: z.to(device) for name, z in probe.items()} for probe in _probes(subject.layers, draws, generator)]
     for _, x, y in subject.chunks():
@@ -58,14 +58,14 @@ def _add_hessians(subject: EvaluationData, sums: Sums, draws: int | None, genera
 
 
 class _Directions:
-    """Directions in output space whose outer products make the Hessian by the outputs, exactly or on average."""
+    """Directions in output space whose outer products sum to the Hessian by the outputs, exactly or on average."""
 
     def __init__(self, subject: EvaluationData, curvature: str, draws: int | None, generator: torch.Generator) -> None:
         self.subject, self.curvature, self.draws, self.generator = subject, curvature, draws, generator
         self.signs: Tensor | None = None
 
     def at(self, part: slice, outputs: Tensor, y: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Yield (number of the draw, direction [n, K]) for one chunk."""
+        """Yield (index of the draw, direction [n, K]) for one chunk."""
         if self.curvature == "squared_score":
             yield 0, output_gradient(self.subject.loss, outputs, y)
             return
@@ -84,7 +84,7 @@ class _Directions:
 def _summed(
     subject: EvaluationData, *, curvature: str, covariance: str, draws: int | None, generator: torch.Generator
 ) -> Sums:
-    """Pass the samples through once (with curvature="hessian" twice) and sum what the decay is made of."""
+    """Stream the samples once (with curvature="hessian" twice) and accumulate the decay's sums."""
     device = device_of(subject.network)
     sums = {
         name: LayerAccumulator(layer.num_features, full=covariance == "full", draws=draws or 1, device=device)
@@ -146,7 +146,7 @@ def gamma_decay(
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> GammaDecay:
-    r"""Regularization that batch norm with batches of M gives each layer: zeta_i gamma_i^2, in units of the loss.
+    r"""Compute the regularization zeta_i gamma_i^2 of batch norm with batches of M, in units of the loss.
 
     Batch statistics $\mu_B = \mu_P + \sigma_P a$, $\sigma_B = \sigma_P (1+s)$ move every channel's output as
     $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, the same at all positions. To order 1/M the mean loss rises
@@ -169,29 +169,21 @@ def gamma_decay(
     Reference: Luo et al. 2019, theorem 1 and appendix C.4, corrected as said here.
 
     Args:
-        network: Network with BatchNorm, PopulationNorm or GhostBatchNorm layers.
-        data: Inputs with targets, taken for the population: (x, y), Samples, a Dataset or a DataLoader.
-        batch_size: Emulated batch size M.
-        layers: Names of layers; None for all.
         metric: "empirical": gamma_i^2 is the variance of the layer's output over the data, which is what batch norm
             decays; "euclid", the paper's eq. 4: gamma_i^2 is a ||w_eff||^2 with w_eff = gamma w / sigma and a the mean
             variance of the inputs' coordinates. They agree where inputs are white.
         curvature: "gauss_newton"; "hessian" (second derivatives of the network too, which may make zeta negative,
-            appendix C.4, diagonal only);
-            "squared_score" (derivatives by the given labels, squared, as printed: too small for a network that fits).
+            appendix C.4, diagonal only); "squared_score" (derivatives by the given labels, squared, as printed: too
+            small for a network that fits).
         covariance: "full": channels are correlated in noise and curvature, decay = gamma^T Z gamma with zeta on the
             diagonal of Z; "diagonal": the paper's assumption of independent channels.
         replacement: Whether batches are drawn with replacement (the data stand for an infinite population); without,
             all variances have the factor (n - M) / (n - 1).
-        loss: Loss of each sample [n] from outputs [n, K] and targets; None for cross-entropy (class labels) or the
-            squared error averaged over outputs (regression).
         draws: Number of random directions (gauss_newton: signs in output space; hessian: Hutchinson probes); None for
             all directions, exact.
         noise_draws: Number of Gaussian noises (2 or more) drawn for every sample and layer, with which `predicted`
             holds all even orders and the kinks of ReLU networks (`LayerDecay.sampled`) in the place of the second order
             by Gauss-Newton; 0 for none. Each costs three forward passes per layer and memory O(n * channels).
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-        generator: Source of the draws; None for the same draws at every call.
 
     Returns:
         Name of layer -> LayerDecay, with totals; `.at(M)` gives another batch size at no cost.

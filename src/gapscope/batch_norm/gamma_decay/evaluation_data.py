@@ -1,4 +1,4 @@
-"""What the regularization by batch statistics is measured on."""
+"""Network and samples on which the regularization by batch statistics is measured."""
 
 from __future__ import annotations
 
@@ -16,15 +16,7 @@ from gapscope.inspection.validation import ready
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """A network in evaluation mode, with the samples that are taken for its population.
-
-    Attributes:
-        network: The network.
-        layers: Name -> normalization layer, in forward order.
-        samples: Inputs with targets.
-        loss: Loss of each sample.
-        chunk_size: Samples per pass.
-    """
+    """Network in evaluation mode, its normalization layers in forward order, and population samples."""
 
     network: nn.Module
     layers: dict[str, Any]
@@ -33,7 +25,7 @@ class EvaluationData:
     chunk_size: int
 
     def batch(self, indices: slice | Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of some samples, on the network's device."""
+        """Return inputs and targets of some samples, on the network's device."""
         assert self.samples.targets is not None
         x = prepare_inputs(self.network, self.samples.inputs[indices])
         return x, self.samples.targets[indices].to(x.device)
@@ -45,15 +37,10 @@ class EvaluationData:
 
 
 def prepare(network: nn.Module, data: Any, loss: Loss | None = None) -> tuple[nn.Module, Samples]:
-    """Validate a network with data that have targets, and adapt the network to one tensor of inputs.
+    """Validate a network with data that have targets, and adapt the network to one input tensor.
 
     Args:
-        network: The network.
-        data: Inputs with targets in any form.
         loss: The caller's own loss, which may take targets of another shape than the outputs; None for the default.
-
-    Returns:
-        The network that takes one tensor, and the samples.
 
     Raises:
         InvalidInput: There are no targets, or the default loss does not take them.

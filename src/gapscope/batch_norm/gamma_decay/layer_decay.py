@@ -1,4 +1,4 @@
-"""What a gamma decay is: of one layer, channel by channel, and of a network, layer by layer."""
+"""Result of `gamma_decay`: one layer's decay per channel, and a network's decay per layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerDecay:
-    r"""What batch statistics of one layer add to the expected loss, channel by channel, in float64.
+    r"""Expected loss that batch statistics of one layer add, per channel, in float64.
 
     With $a = (\mu_B-\mu_P)/\sigma_P$, $s = \sigma_B/\sigma_P - 1$ and u the normalized input:
 
@@ -68,19 +68,19 @@ class LayerDecay:
 
     @property
     def decay(self) -> Estimate:
-        """Sum over channels of zeta gamma^2, with the coupling between channels where it is known; units of loss."""
+        """Sum over channels of zeta gamma^2, coupled between channels if known, in units of the loss."""
         return Estimate(float(quadratic(self.gamma, self.rate)), self.standard_error)
 
     @property
     def rate(self) -> Tensor:
-        """Rate r [C] or [C, C] with which the decay is sum_i r_i gamma_i^2, or gamma^T r gamma, whatever the metric."""
+        """Rate r, [C] or [C, C], whose decay is sum_i r_i gamma_i^2 or gamma^T r gamma, for any metric."""
         if self.coupling is None:
             return self.zeta * self.length_factor.square()
         return self.coupling * self.length_factor * self.length_factor[:, None]
 
     @property
     def first_order_across_batches(self) -> Float[Tensor, " c"]:
-        """The part linear in gamma [C] where a sample meets the statistics of another batch, as the paper assumes.
+        """First-order part [C] if a sample meets the statistics of another batch, as the paper assumes.
 
         It vanishes at a stationary point of gamma and beta; `first_order` knows that a sample is in its own batch.
         """
@@ -92,13 +92,13 @@ class LayerDecay:
     def predicted(self) -> Estimate:
         """Expected loss with batch statistics minus loss with population statistics.
 
-        That is the first-order part plus `sampled` or, where no noise was drawn, `decay`.
+        The sum of the first-order part and `sampled`, or `decay` if no noise was sampled.
         """
         even = self.decay if self.sampled is None else self.sampled
         return Estimate(even + float(self.first_order.sum()), even.standard_error)
 
     def scaled(self, factor: float, batch_size: int) -> LayerDecay:
-        """The same with every variance of the batch statistics times `factor`, and nothing sampled."""
+        """Return the decay with all variances of the batch statistics times `factor`, without a sampled part."""
         names = ("zeta", "coupling", "first_order", "mean_variance", "std_variance", "covariance", "standard_error")
         values = {name: getattr(self, name) for name in names}
         return replace(
@@ -121,7 +121,7 @@ def _total(estimates: list[Estimate]) -> Estimate:
 
 
 class GammaDecay(Mapping[str, LayerDecay], Result):
-    """The gamma decay of a network: name of layer -> LayerDecay, in forward order.
+    """Gamma decay of a network: name of layer -> LayerDecay, in forward order.
 
     Args:
         layers: The layers.
@@ -153,24 +153,20 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
 
     @property
     def predicted(self) -> Estimate:
-        """Predicted loss with batch statistics minus loss with population statistics, summed over the layers."""
+        """Predicted loss with batch minus population statistics, summed over the layers."""
         return _total([layer.predicted for layer in self.values()])
 
     def for_batch_size(self, batch_size: int) -> GammaDecay:
-        """Return the same for another batch size, without measuring again.
+        """Return the decay for another batch size M by scaling with (n - M) / (M (n - 1)), or 1/M with replacement.
 
-        Args:
-            batch_size: Emulated batch size M; everything scales with (n - M) / (M (n - 1)), or 1/M with replacement.
-
-        Returns:
-            The decay for that batch size; a sampled part holds for its own batch size alone and is left out.
+        A sampled part is omitted, because it holds for its own batch size only.
         """
         factor = self.variance_factor(batch_size) / self.variance_factor(self.batch_size)
         layers = {name: layer.scaled(factor, batch_size) for name, layer in self.items()}
         return GammaDecay(layers, self.n_samples, self.replacement)
 
     def variance_factor(self, batch_size: int) -> float:
-        """Variance of a mean over a random batch, in units of the variance of a single sample."""
+        """Return the variance of a mean over a random batch, in units of that of a single sample."""
         n = self.n_samples
         if self.replacement:
             check_range("batch_size", batch_size, 1)
@@ -179,7 +175,7 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
         return (n - batch_size) / (batch_size * (n - 1))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the totals and every layer's numbers, channel by channel, as JSON-serializable values."""
+        """Return the totals and all layers' numbers per channel as JSON-serializable values."""
         return {
             "batch_size": self.batch_size,
             "n_samples": self.n_samples,
@@ -190,7 +186,7 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
         }
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per layer: batch size, mean zeta, mean gamma^2, decay, first-order part, predicted."""
+        """Return one row per layer: batch size, mean zeta, mean gamma^2, decay, first-order part, predicted."""
         import pandas
 
         rows = [

@@ -1,4 +1,4 @@
-"""The Euclidean length of a normalized layer's weights, beside the empirical one that batch norm decays."""
+"""Euclidean length of a normalized layer's weights relative to the empirical length."""
 
 from __future__ import annotations
 
@@ -15,17 +15,11 @@ from gapscope.inspection.moments import ChannelMoments
 
 
 def euclidean_length_factors(subject: EvaluationData) -> dict[str, Tensor]:
-    r"""Ratio $\sqrt{a}\, \lVert w_i \rVert / \sigma_i$ of the Euclidean to the empirical length of each channel.
+    r"""Return the ratio $\sqrt{a}\, \lVert w_i \rVert / \sigma_i$ of Euclidean to empirical length per channel.
 
     $\mathrm{Var}(w_i^\top x) = w_i^\top \Sigma w_i$ is $\sigma_i^2$; with $\Sigma = a I$, a the mean variance of the
     inputs' coordinates (of the channels of its group, in a convolution, borders left aside), it is $a \lVert w_i
     \rVert^2$. The ratio is 1 for white inputs.
-
-    Args:
-        subject: Network, layers and samples.
-
-    Returns:
-        Name -> ratio [C] in float64.
 
     Raises:
         NotMeasurable: A layer is not fed by a linear or convolutional layer alone.

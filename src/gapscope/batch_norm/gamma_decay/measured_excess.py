@@ -1,4 +1,4 @@
-"""Measured against predicted: the loss with batch statistics minus the loss with population statistics."""
+"""Measured loss with batch statistics minus the loss with population statistics, beside its prediction."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ALL_LAYERS = "all layers"
 
 @dataclass(frozen=True)
 class ExcessRow:
-    """One layer (or all) at one batch size.
+    """Measured and predicted excess of one layer (or all) at one batch size.
 
     Attributes:
         layer: Name of the layer with batch statistics, or "all layers".
@@ -59,10 +59,10 @@ class ExcessRow:
 
 
 class BatchNormExcess(RowResult[ExcessRow]):
-    """The rows of `batch_norm_excess`, with a table."""
+    """Rows of `batch_norm_excess`, with a table."""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per layer and batch size."""
+        """Return one row per layer and batch size."""
         import pandas
 
         rows = [
@@ -83,7 +83,7 @@ class BatchNormExcess(RowResult[ExcessRow]):
 def random_batches(
     n_samples: int, batch_size: int, passes: int, per_chunk: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Yield indices [k, batch_size] of at most `per_chunk` batches; each pass deals all samples again."""
+    """Yield indices [k, batch_size] of at most `per_chunk` batches; each pass partitions all samples."""
     batches = n_samples // batch_size
     for _ in range(passes):
         order = torch.randperm(n_samples, generator=generator)[: batches * batch_size].view(batches, batch_size)
@@ -95,7 +95,7 @@ def _mean(values: Tensor) -> Estimate:
 
 
 class _Comparison:
-    """A network in its population form, and what its loss gains by batch statistics in some layers."""
+    """Comparison of a network in its population form with batch statistics in some layers."""
 
     def __init__(self, subject: EvaluationData, decay: GammaDecay) -> None:
         self.subject, self.decay = subject, decay
@@ -108,7 +108,7 @@ class _Comparison:
         return self.subject.loss(outputs, y).detach().double().cpu()
 
     def _population_chunk(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Losses [n], and the part of the gain that is linear in each sample's mean and mean square of u, by layer."""
+        """Return losses [n], and by layer the part linear in each sample's mean and mean square of u."""
         outputs, taps = tapped_forward(self.subject.network, self.subject.layers, x)
         linear = {}
         for name, tap in taps.items():
@@ -118,7 +118,7 @@ class _Comparison:
         return self._losses(outputs, y), linear
 
     def excess(self, names: Sequence[str], batch_size: int, passes: int, generator: torch.Generator) -> Estimate:
-        """Mean over random batches of the batch's loss with batch statistics in these layers minus its loss without."""
+        """Return the mean excess over random batches with batch statistics in these layers."""
         parts = 1
 
         def by_batch(name: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ def batch_norm_excess(
     generator: torch.Generator | None = None,
     **decay_options: Any,
 ) -> BatchNormExcess:
-    r"""Expected batch-norm loss minus population-norm loss, measured, beside zeta gamma^2 and the full prediction.
+    r"""Measure the expected loss with batch minus population statistics, beside its prediction.
 
     On a copy of the network whose population statistics are made exact for the data, random batches of M samples
     (without replacement) go through the network twice: with population statistics everywhere, and with the batch's
@@ -168,20 +168,9 @@ def batch_norm_excess(
     Reference: Luo et al. 2019, theorem 1 (eq. 3).
 
     Args:
-        network: Network with BatchNorm, PopulationNorm or GhostBatchNorm layers.
-        data: Inputs with targets, taken for the population.
-        batch_sizes: Batch sizes M, each at least 2 and below the number of samples.
-        layers: Names of layers; None for all.
-        passes: How often all samples are dealt into batches.
         noise_draws: Of the prediction, see `gamma_decay`; 0 for the second-order form, zeta gamma^2 plus the part
             linear in gamma.
-        loss: Loss of each sample, as for `gamma_decay`.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-        generator: Source of the batches; None for the same draws at every call.
         **decay_options: Options of `gamma_decay` (covariance, curvature, draws, ...).
-
-    Returns:
-        Rows with numbers and standard errors; `.to_pandas()`.
 
     Raises:
         InvalidInput: A batch size does not fit the data, or the data have no targets.

@@ -1,4 +1,4 @@
-"""Expected loss under Gaussian batch statistics, by drawing them: the gamma decay without its expansion."""
+"""Monte Carlo estimate of the gamma decay: expected loss under Gaussian batch statistics, all even orders."""
 
 from __future__ import annotations
 
@@ -18,14 +18,7 @@ from gapscope.results.estimate import Estimate
 
 
 def gaussian_sampler(noise: SecondMoments) -> Callable[[int, torch.Generator], Tensor]:
-    """Return a function that draws n Gaussian vectors (q, a), [n, 2C], of given covariance.
-
-    Args:
-        noise: Covariances of q and a, [C] for independent channels or [C, C].
-
-    Returns:
-        (n, generator) -> draws, in float64 on the device of the covariances.
-    """
+    """Return a function (n, generator) -> n Gaussian vectors (q, a) [n, 2C] of given covariance, float64."""
     if noise.rr.ndim == 1:
         # channel by channel: a is its regression on q, and an independent rest
         deviation = noise.pp.clamp_min(0).sqrt()
@@ -48,7 +41,7 @@ def gaussian_sampler(noise: SecondMoments) -> Callable[[int, torch.Generator], T
 
 
 def _moving(statistics: Tensor) -> Callable[..., Tensor]:
-    """Forward hook that adds to a layer's output what batch statistics (q, a) [n, 2C] change, to first order."""
+    """Return a forward hook that applies batch statistics (q, a) [n, 2C] to a layer's output, to first order."""
 
     def add(name: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         q, a = statistics.to(output.dtype)[..., None].chunk(2, 1)
@@ -61,22 +54,15 @@ def _moving(statistics: Tensor) -> Callable[..., Tensor]:
 def even_loss_excess(
     subject: EvaluationData, name: str, noise: SecondMoments, *, scale: float, draws: int, generator: torch.Generator
 ) -> Estimate:
-    r"""Mean over samples of $\frac12 E[\ell(\delta) + \ell(-\delta)] - \ell(0)$ for the noise of batch statistics.
+    r"""Estimate the mean of $\frac12 E[\ell(\delta) + \ell(-\delta)] - \ell(0)$ under noise of batch statistics.
 
     The noise moves the layer's output by $\gamma(-\frac12 q u - a)$, its own for every sample and the same at all
     positions. To second order this is the decay with the Hessian of the loss itself; beyond it, it holds the kinks of
     ReLU networks and all higher even orders.
 
     Args:
-        subject: Network, layers, samples and loss.
-        name: Name of the layer.
         noise: Covariances of (q, a) for a batch of one sample.
         scale: Standard deviation of batch statistics over that of a single sample.
-        draws: Number of noises for every sample, at least 2.
-        generator: Source of the noise.
-
-    Returns:
-        The mean, with its standard error over draws.
     """
     network, loss, n = subject.network, subject.loss, len(subject.samples)
     source, means = gaussian_sampler(noise), []

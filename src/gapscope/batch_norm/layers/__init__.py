@@ -1,1 +1,1 @@
-"""Layers that take batch normalization apart, one idea a file."""
+"""Variants of batch normalization, one per file."""

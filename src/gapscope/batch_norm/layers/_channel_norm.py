@@ -1,4 +1,4 @@
-"""What the normalization layers share: affine parameters, running statistics, checks of their input."""
+"""Base of the normalization layers: affine parameters, running statistics, input checks."""
 
 from __future__ import annotations
 
@@ -16,25 +16,15 @@ _DIMENSIONS = {1: (2, 3), 2: (4,), 3: (5,)}
 
 
 class ChannelNorm(nn.Module):
-    """Base of the layers that normalize every channel of [n, C, ...] by statistics over samples and positions.
+    """Base of layers that normalize each channel of [n, C, ...] by statistics over samples and positions.
 
-    A kind of layer is a subclass that says what it does with a batch; its classes for one, two and three dimensions are
-    subclasses of it made with `dimensions=`, which say no more.
+    A kind of layer is a subclass that defines the treatment of a batch; its subclasses made with `dimensions=` are the
+    classes for one, two and three dimensions.
 
     Parameters and buffers have the names of torch's BatchNorm: weight (gamma), bias (beta), running_mean, running_var
-    (unbiased), num_batches_tracked. Buffers that a layer does not use are None.
-
-    NaN and infinity are handled as torch's BatchNorm handles them: they reach all outputs of their own channel, and
-    its running statistics, and no other channel.
-
-    Args:
-        num_features: Number of channels C.
-        eps: Added to variances inside the square root.
-        momentum: Weight of the newest batch in the running statistics; None for the plain average of all batches.
-        affine: Whether there are gamma and beta.
-        track_running_stats: Whether running statistics are kept; without them evaluation uses batch statistics.
-        device: Device of parameters and buffers.
-        dtype: Floating-point type of parameters and buffers.
+    (unbiased), num_batches_tracked. Buffers that a layer does not use are None. NaN and infinity propagate as in
+    torch's
+    BatchNorm, to their own channel only. Common parameters: see `gapscope.batch_norm`.
     """
 
     _dimensions: ClassVar[tuple[int, ...]] = ()
@@ -77,7 +67,7 @@ class ChannelNorm(nn.Module):
 
     @property
     def uses_batch_statistics(self) -> bool:
-        """Whether the next forward pass takes its statistics from the batch."""
+        """True if the next forward pass normalizes by the statistics of the batch."""
         return self.training or not self.track_running_stats
 
     def reset_running_stats(self) -> None:
@@ -95,20 +85,14 @@ class ChannelNorm(nn.Module):
             nn.init.zeros_(self.bias)
 
     def extra_repr(self) -> str:
-        """Settings, in the form of torch's BatchNorm."""
+        """Return the settings in the form of torch's BatchNorm."""
         return (
             f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
             f"track_running_stats={self.track_running_stats}"
         )
 
     def forward(self, h: Float[Tensor, "n c *positions"]) -> Float[Tensor, "n c *positions"]:
-        """Normalize a batch.
-
-        Args:
-            h: Batch of pre-activations.
-
-        Returns:
-            The normalized batch, in the type of `h`.
+        """Normalize a batch, in the type of `h`.
 
         Raises:
             InvalidInput: The shape does not fit, or statistics of a single value would be needed.
@@ -122,7 +106,7 @@ class ChannelNorm(nn.Module):
         return F.batch_norm(h, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
 
     def _normalize_by_batch(self, h: Tensor) -> Tensor:
-        """What is done with a batch in training, running statistics included."""
+        """Normalize a training batch and update the running statistics."""
         raise NotImplementedError
 
     def _check_shape(self, h: Tensor) -> None:
@@ -133,8 +117,8 @@ class ChannelNorm(nn.Module):
     def _check_batch(self, h: Tensor) -> None:
         if h.numel() < 2 * self.num_features:
             raise InvalidInput(
-                f"{type(self).__name__} needs at least 2 values per channel for batch statistics; got an input of shape "
-                f"{list(h.shape)}. Use a larger batch (drop_last=True in the DataLoader), or eval()."
+                f"{type(self).__name__} needs at least 2 values per channel for batch statistics; got an input of "
+                f"shape {list(h.shape)}. Use a larger batch (drop_last=True in the DataLoader), or eval()."
             )
 
     def _track(self, mean: Tensor | None, variance: Tensor | None) -> None:

@@ -1,10 +1,10 @@
-r"""A batch with its statistics, whose gradient is theirs too, in one pass forward and one backward.
+r"""Batch with its statistics, differentiable through both, in one forward and one backward pass.
 
-A layer puts statistics to use through gamma and beta: where $\mu_0$ and $\sigma_0$ are the statistics as constants,
+A layer applies statistics through gamma and beta: if $\mu_0$ and $\sigma_0$ are the statistics as constants,
 $$\gamma \frac{h-\mu}{\sigma} + \beta = \gamma' \frac{h-\mu_0}{\sigma_0} + \beta',\quad
 \gamma' = \gamma \frac{\sigma_0}{\sigma},\quad \beta' = \beta - \gamma \frac{\mu-\mu_0}{\sigma}.$$
 The right side is torch's fused evaluation function of h; $\gamma' = \gamma$ and $\beta' = \beta$ in value, and the
-gradient through the statistics runs through these C numbers. All orders of derivatives are torch's own.
+gradient through the statistics flows through these C numbers. All orders of derivatives are torch's own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def per_channel(values: Tensor, like: Tensor) -> Tensor:
 
 
 def over_channels(h: Tensor) -> list[int]:
-    """Dimensions of [n, C, ...] that statistics of a channel run over."""
+    """Return the dimensions of [n, C, ...] over which a channel's statistics run."""
     return [0, *range(2, h.ndim)]
 
 
@@ -79,26 +79,16 @@ class _WithMeanAndVariance(torch.autograd.Function):
 
 
 def with_mean(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return a batch [n, C, ...] and its mean [C], differentiable by the batch given; use the returned one once.
+    """Return a batch [n, C, ...] and its mean [C], differentiable by `h`.
 
-    Args:
-        h: Batch.
-        dtype: Floating-point type of the mean; sums run in at least that precision.
-
-    Returns:
-        Batch and mean.
+    Use the returned batch exactly once. Sums run in `dtype` or higher precision.
     """
     return _WithMean.apply(h, dtype)  # type: ignore[return-value]
 
 
 def with_mean_and_variance(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a batch [n, C, ...], its mean and biased variance [C], differentiable; use the returned batch once.
+    """Return a batch [n, C, ...], its mean and biased variance [C], differentiable by `h`.
 
-    Args:
-        h: Batch.
-        dtype: Floating-point type of the statistics; sums run in at least that precision.
-
-    Returns:
-        Batch, mean and variance.
+    Use the returned batch exactly once. Sums run in `dtype` or higher precision.
     """
     return _WithMeanAndVariance.apply(h, dtype)  # type: ignore[return-value]

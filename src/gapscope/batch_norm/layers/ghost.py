@@ -1,4 +1,4 @@
-"""Ghost batch normalization: a large batch normalized in small parts, with the regularization of the small ones."""
+"""Ghost batch normalization: statistics of small parts of a large batch, with their regularization."""
 
 from __future__ import annotations
 
@@ -13,17 +13,9 @@ from gapscope.batch_norm.layers._channel_norm import ChannelNorm
 def normalize_parts(
     h: Tensor, parts: int, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch-normalize `parts` equal parts of a batch, each by itself; sample i belongs to part i mod parts.
+    """Batch-normalize `parts` equal parts of a batch separately; sample i belongs to part i mod parts.
 
-    Args:
-        h: Batch [n, C, ...], n a multiple of `parts`.
-        parts: Number of parts.
-        weight: gamma [C].
-        bias: beta [C].
-        eps: Added to the variances.
-
-    Returns:
-        The normalized batch, and the means and unbiased variances [parts, C].
+    Returns the normalized batch, and the means and unbiased variances [parts, C].
     """
     mean, variance = torch.zeros(2, parts * h.shape[1], dtype=(h if weight is None else weight).dtype, device=h.device)
     if parts == 1:
@@ -37,25 +29,20 @@ def normalize_parts(
 
 
 class GhostBatchNorm(ChannelNorm):
-    r"""Batch normalization whose statistics come from parts ("ghost batches") of `ghost_size` samples of the batch.
+    r"""Batch normalization by statistics of parts ("ghost batches") of `ghost_size` samples of the batch.
 
-    A batch of n samples is dealt into max(1, n // ghost_size) parts whose sizes differ by at most one, so no part is
-    smaller than `ghost_size` unless the whole batch is. Where k parts are of one size they are dealt like cards (sample
-    i goes to part i mod k), which costs no copy; else the first samples are dealt to the larger parts, and the rest to
-    the smaller ones. Batches are in random order anyway. The running statistics move once a step, towards the plain
-    mean over the parts. Evaluation and state dictionary are those of torch's BatchNorm.
+    A batch of n samples is partitioned into max(1, n // ghost_size) parts whose sizes differ by at most one, so no
+    part is
+    smaller than `ghost_size` unless the whole batch is. Of k equal parts, sample i belongs to part i mod k, which
+    costs no
+    copy; else the first samples form the larger parts, and the rest the smaller ones. The running statistics move
+    once per
+    step, towards the plain mean over the parts. Evaluation and state dictionary are those of torch's BatchNorm.
 
-    Reference: Hoffer et al. 2017, algorithm 1.
+    Reference: Hoffer et al. 2017, algorithm 1. Common parameters: see `gapscope.batch_norm`.
 
     Args:
-        num_features: Number of channels.
         ghost_size: Samples per part.
-        eps: Added to the variance.
-        momentum: Weight of the newest step in the running statistics; None for the plain average.
-        affine: Whether there are gamma and beta.
-        track_running_stats: Whether running statistics are kept for evaluation.
-        device: Device of parameters and buffers.
-        dtype: Floating-point type of parameters and buffers.
 
     >>> layer = GhostBatchNorm1d(1, ghost_size=2)
     >>> layer(torch.tensor([[1.0], [10.0], [3.0], [30.0]])).round(decimals=4).flatten().tolist()
@@ -79,7 +66,7 @@ class GhostBatchNorm(ChannelNorm):
         self.ghost_size = ghost_size
 
     def extra_repr(self) -> str:
-        """Settings that the layer has."""
+        """Return the layer's settings."""
         return f"{super().extra_repr()}, ghost_size={self.ghost_size}"
 
     def _normalize_by_batch(self, h: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Mean-only batch normalization: the batch mean is subtracted, nothing is divided."""
+"""Mean-only batch normalization: subtraction of the batch mean without division."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gapscope.batch_norm.layers._statistics import with_mean
 
 
 class MeanOnlyBatchNorm(ChannelNorm):
-    r"""Subtracts the batch mean and divides by nothing: $y = \gamma (h - \mu_B) + \beta$; the running mean in eval.
+    r"""Subtracts the batch mean without division: $y = \gamma (h - \mu_B) + \beta$ (running mean in evaluation mode).
 
     Meant for weight-normalized layers, whose length g takes the place of gamma: then use `scale=False`.
     A channel that is constant over the batch becomes beta. `running_var` does not exist, so a BatchNorm's state
@@ -20,13 +20,7 @@ class MeanOnlyBatchNorm(ChannelNorm):
     Reference: Salimans and Kingma 2016, section 3, eq. 7-8; Luo et al. 2019, section 5 ("WN+mean-only BN").
 
     Args:
-        num_features: Number of channels.
-        momentum: Weight of the newest batch in the running mean; None for the plain average.
-        affine: Whether there are gamma and beta.
         scale: Whether there is gamma (only where `affine`).
-        track_running_stats: Whether the running mean is kept for evaluation.
-        device: Device of parameters and buffers.
-        dtype: Floating-point type of parameters and buffers.
 
     >>> MeanOnlyBatchNorm1d(1)(torch.tensor([[1.0], [5.0]])).flatten().tolist()
     [-2.0, 2.0]
@@ -49,7 +43,7 @@ class MeanOnlyBatchNorm(ChannelNorm):
             self.weight = None
 
     def extra_repr(self) -> str:
-        """Settings that the layer has."""
+        """Return the layer's settings."""
         return (
             f"{self.num_features}, momentum={self.momentum}, affine={self.affine}, scale={self.weight is not None}, "
             f"track_running_stats={self.track_running_stats}"

@@ -17,7 +17,7 @@ from gapscope.batch_norm.layers._statistics import over_channels, per_channel, w
 
 
 class _SecondDerivative(torch.autograd.Function):
-    r"""The value it is given, whose gradient is written out where it is to be differentiated again.
+    r"""Identity whose gradient is explicit, so that it can be differentiated again.
 
     The gradient is that of batch renormalization with r and d held constant. These follow h from batch to batch, so
     that this gradient is the gradient of no function, and a second derivative taken of the expression for the first
@@ -53,7 +53,7 @@ class _SecondDerivative(torch.autograd.Function):
 
 
 class PopulationNorm(ChannelNorm):
-    r"""Normalizes by population statistics that are frozen between refreshes: $\gamma (h-\mu_P)/\sigma_P + \beta$.
+    r"""Normalizes by population statistics, frozen between refreshes: $\gamma (h-\mu_P)/\sigma_P + \beta$.
 
     In training the value is the same as in evaluation, bit for bit. The gradient still runs through the statistics
     of the mini-batch, by the identity of batch renormalization,
@@ -68,12 +68,7 @@ class PopulationNorm(ChannelNorm):
     Reference: Luo et al. 2019, sections 2.1 and 5 ("PN"); Ioffe 2017 (batch renormalization), eq. 1-2.
 
     Args:
-        num_features: Number of channels.
-        eps: Added to the variance.
-        affine: Whether there are gamma and beta.
         detach: Whether the statistics are constants in the backward pass.
-        device: Device of parameters and buffers.
-        dtype: Floating-point type of parameters and buffers.
 
     >>> layer = PopulationNorm1d(1, eps=0.0)
     >>> _ = layer.running_mean.fill_(1.0), layer.running_var.fill_(4.0)
@@ -99,12 +94,12 @@ class PopulationNorm(ChannelNorm):
         self.detach = detach
 
     def extra_repr(self) -> str:
-        """Settings that the layer has."""
+        """Return the layer's settings."""
         return f"{self.num_features}, eps={self.eps}, affine={self.affine}, detach={self.detach}"
 
     @property
     def uses_batch_statistics(self) -> bool:
-        """Whether the gradient of the next forward pass runs through the statistics of the batch."""
+        """True if the gradient of the next forward pass flows through the statistics of the batch."""
         return self.training and not self.detach
 
     def _normalize_by_batch(self, h: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Variance-only batch normalization: divided by the batch standard deviation, nothing is subtracted."""
+"""Variance-only batch normalization: division by the batch standard deviation without subtraction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gapscope.batch_norm.layers._statistics import with_mean_and_variance
 
 
 class VarianceOnlyBatchNorm(ChannelNorm):
-    r"""Divides by the batch standard deviation and subtracts nothing: $y = \gamma h / \sigma_B + \beta$.
+    r"""Divides by the batch standard deviation without subtraction: $y = \gamma h / \sigma_B + \beta$.
 
     $\sigma_B^2 = \frac1m \sum (h - \mu_B)^2 + \epsilon$ about the batch mean (the paper gives no formula; this is our
     reading), or $\frac1m \sum h^2 + \epsilon$ with `rms`. In evaluation the running variance (with `rms`: the running
@@ -22,14 +22,7 @@ class VarianceOnlyBatchNorm(ChannelNorm):
     Reference: Luo et al. 2019, section 5 ("WN+variance-only BN").
 
     Args:
-        num_features: Number of channels.
-        eps: Added to the variance.
-        momentum: Weight of the newest batch in the running variance; None for the plain average.
-        affine: Whether there are gamma and beta.
-        track_running_stats: Whether the running variance is kept for evaluation.
         rms: Whether deviations are from 0 rather than from the batch mean.
-        device: Device of parameters and buffers.
-        dtype: Floating-point type of parameters and buffers.
 
     >>> VarianceOnlyBatchNorm1d(1, eps=0.0)(torch.tensor([[1.0], [5.0]])).flatten().tolist()
     [0.5, 2.5]
@@ -52,7 +45,7 @@ class VarianceOnlyBatchNorm(ChannelNorm):
         self.rms = rms
 
     def extra_repr(self) -> str:
-        """Settings that the layer has."""
+        """Return the layer's settings."""
         return f"{super().extra_repr()}, rms={self.rms}"
 
     def _normalize_by_batch(self, h: Tensor) -> Tensor:

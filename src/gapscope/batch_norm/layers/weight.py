@@ -1,4 +1,4 @@
-"""Weight normalization by torch's parametrization, and its initialization from data."""
+"""Weight normalization by torch's parametrization, and its data-dependent initialization."""
 
 from __future__ import annotations
 
@@ -22,19 +22,12 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def weight_normalize(network: Network, layers: Sequence[str] | None = None) -> Network:
-    r"""Give linear and convolutional layers the weights $w = g\, v / \lVert v \rVert$, one length g an output channel.
+    r"""Reparametrize linear and convolutional weights as $w = g\, v / \lVert v \rVert$, with g per output channel.
 
     The function of the network stays as it is (g starts as the norm of w). This is torch's `weight_norm`
     parametrization: g is `layer.parametrizations.weight.original0`, v is `original1`.
 
     Reference: Salimans and Kingma 2016, eq. 2.
-
-    Args:
-        network: The network, changed in place.
-        layers: Names of the layers; None for every linear and convolutional layer.
-
-    Returns:
-        The network.
 
     Raises:
         InvalidInput: A name is unknown, or an output channel has only zero weights and thus no direction.
@@ -84,7 +77,7 @@ def _broadcast(layer: nn.Module, values: Tensor, outputs: Tensor) -> Tensor:
 def initialize_from_data(
     network: Network, x: Shaped[Tensor, "n ..."], *, std: float = 0.05, generator: torch.Generator | None = None
 ) -> Network:
-    r"""Draw the directions of weight-normalized layers, and set lengths and biases from one batch.
+    r"""Sample directions of weight-normalized layers, and set lengths and biases from one batch.
 
     $v \sim N(0, \text{std}^2)$; with $t = v x / \lVert v \rVert$ over the batch (and positions), $g = 1/\sigma[t]$ and
     $b = -\mu[t]/\sigma[t]$, layer after layer in one forward pass, so that every such layer puts out mean 0 and
@@ -93,13 +86,7 @@ def initialize_from_data(
     Reference: Salimans and Kingma 2016, eq. 5-6; std = 0.05 is theirs.
 
     Args:
-        network: A network with weight-normalized layers, changed in place.
-        x: A batch of inputs.
         std: Standard deviation of v; it sets how fast directions turn, not the function.
-        generator: Source of v; None for the same draws at every call.
-
-    Returns:
-        The network.
 
     >>> layer = initialize_from_data(weight_normalize(nn.Linear(2, 1)), torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
     >>> outputs = layer(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))

@@ -1,7 +1,6 @@
-"""nn.MultiheadAttention, computed so that each of its projections is seen as a linear layer.
+"""Forward pass of nn.MultiheadAttention in which each projection is a recorded linear layer.
 
-Its own forward pass uses the weights of its projections without calling any module, and may take a fused kernel. While
-a pass is recorded, the forward pass below stands in for it: the same function, with the projections visible.
+The module's own forward uses the weights of its projections without calling any module, possibly in a fused kernel.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 @runtime_checkable
 class Projection(Protocol):
-    """A linear map that is recorded: rows `rows` of the weight and the bias, all of them where `rows` is None."""
+    """Recorded linear map by the rows `rows` of weight and bias, all if `rows` is None."""
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, rows: slice | None = None) -> Tensor:
         """Return x @ weight[rows].T + bias[rows]."""
@@ -24,7 +23,7 @@ class Projection(Protocol):
 
 
 def can_be_unfolded(module: nn.MultiheadAttention) -> bool:
-    """Whether `attention` is needed and computes what the module does: one packed weight, no extra keys."""
+    """Return whether `attention` is needed and equals the module: one packed weight, no extra keys."""
     return (
         type(module) is nn.MultiheadAttention
         and "forward" not in vars(module)
@@ -46,15 +45,7 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def attention(module: nn.MultiheadAttention, project: Projection) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """Return a forward pass for `module` that does all its projections by `project`.
-
-    Args:
-        module: The layer, for which `can_be_unfolded` holds.
-        project: The recorded linear map.
-
-    Returns:
-        A function with the arguments and results of `nn.MultiheadAttention.forward`.
-    """
+    """Return a forward pass for `module` (see `can_be_unfolded`) that does all projections by `project`."""
     original, e, heads = module.forward, module.embed_dim, module.num_heads
 
     def forward(

@@ -12,7 +12,7 @@ from gapscope.gradients.layer_rules import Call, layer_rule
 
 @layer_rule(nn.Embedding, features_last=True)
 def embedding(call: Call, gradient: Float[Tensor, "c n *places e"]) -> list[Contribution]:
-    """Each place adds its derivative to the row that it read; the padding row is no parameter."""
+    """Add each position's derivative to the row that it read, except for the padding row."""
     module = call.module
     if module.max_norm is not None or module.scale_grad_by_freq:
         raise ReplaceLayer(

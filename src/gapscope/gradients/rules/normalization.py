@@ -1,4 +1,4 @@
-"""Normalization layers whose statistics do not mix samples: scale and shift are explicit, small Jacobians."""
+"""Normalization layers whose statistics do not mix samples: scale and shift have small, explicit Jacobians."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gapscope.gradients.layer_rules import Call, Rule, layer_rule
 def _scale_and_shift(
     call: Call, gradient: Float[Tensor, "c n *output"], normalized: Callable[[], Tensor], kept: list[int]
 ) -> list[Contribution]:
-    """Sum g * normalized input (scale) and g (shift) over the dimensions that are not `kept`."""
+    """Sum g * normalized input (scale) and g (shift) over the dimensions that are not in `kept`."""
     contributions: list[Contribution] = []
     summed = [dim for dim in range(2, gradient.ndim) if dim not in kept]
     for name, parameter in call.parameters.items():
@@ -30,7 +30,7 @@ def _scale_and_shift(
 
 @layer_rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 def batch_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) -> list[Contribution]:
-    """BatchNorm with running statistics, or with those of its batch, held fixed."""
+    """BatchNorm with running statistics, or with constant batch statistics."""
     module = call.module
 
     def normalized() -> Tensor:
@@ -45,7 +45,7 @@ def batch_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) -> li
 
 @layer_rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 def instance_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) -> list[Contribution]:
-    """InstanceNorm with the statistics of each sample, or with running statistics in evaluation mode."""
+    """InstanceNorm with each sample's statistics, or running statistics in evaluation mode."""
     module = call.module
     running = module.track_running_stats and not module.training
 

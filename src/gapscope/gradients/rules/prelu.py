@@ -11,7 +11,7 @@ from gapscope.gradients.layer_rules import Call, layer_rule
 
 @layer_rule(nn.PReLU)
 def prelu(call: Call, gradient: Float[Tensor, "c n *output"]) -> list[Contribution]:
-    """The slope multiplies the negative part of the input, per channel (dimension 1) or everywhere."""
+    """Multiply by the negative part of the input, per channel (dimension 1) or summed."""
     weight = call.parameters["weight"]
     values = gradient * call.inputs.clamp(max=0)
     if weight.numel() == 1:
