@@ -23,10 +23,8 @@ def resolve_generator(
     """Return `generator`, or if None a new one with a fixed seed (the one meaning of `generator=None`).
 
     The same call always gives the same numbers: gapscope uses neither the global random state nor the operating
-    system's.
-    For other numbers pass a generator, or a seed to a public function. Streams of different purposes are
-    independent; an
-    empty purpose is seed 0.
+    system's. For other numbers pass a generator, or a seed to a public function. Streams of different purposes are
+    independent; an empty purpose is seed 0.
 
     >>> resolve_generator(None, "blur").initial_seed() == resolve_generator(None, "blur").initial_seed()
     True

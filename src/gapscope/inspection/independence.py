@@ -117,9 +117,8 @@ def _agree_when_perturbed(network: nn.Module, x: Tensor) -> bool | None:
 def is_sample_independent(network: nn.Module, x: Tensor) -> bool:
     """Return whether samples have the same outputs in different batches, and when computed again.
 
-    A few samples are run together and in parts: at the network's weights, and in float64 at perturbed weights,
-    which open
-    branches behind a zero weight.
+    A few samples are run together and in parts: at the network's weights, and in float64 at perturbed weights, which
+    open branches behind a zero weight.
     """
     x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:_LOOKED_AT].to(x.device)].detach()
     seen = _SEEN.setdefault(network, _Seen())

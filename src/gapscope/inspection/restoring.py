@@ -40,9 +40,8 @@ class _RngStates:
 def preserve_rng_state(*, own_draws: bool = True) -> Iterator[None]:
     """Restore the global random states of Python, NumPy and torch (CPU and CUDA) after the body.
 
-    Without `own_draws` the body is not expected to use them: with other threads alive, the states are restored only
-    if it
-    did (see `gapscope.inspection.threads`).
+    Without `own_draws` the body is not expected to use them: with other threads alive, the states are restored only if
+    it did (see `gapscope.inspection.threads`).
     """
     states = _RngStates()
     watch = None if own_draws or is_only_thread() else DrawWatch()
@@ -91,9 +90,8 @@ class _Values:
 def preserve_state(network: nn.Module, *, own_draws: bool | None = None) -> Iterator[None]:
     """Restore all module attributes (by identity), buffer values and random states after the body.
 
-    Values of parameters must not be changed in the body. `own_draws` as for `preserve_rng_state`; None for True if
-    a module
-    is in training mode.
+    Values of parameters must not be changed in the body. `own_draws` as for `preserve_rng_state`; None for True if a
+    module is in training mode.
     """
     if own_draws is None:
         own_draws = any(module.training for module in network.modules())

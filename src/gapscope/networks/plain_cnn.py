@@ -23,11 +23,9 @@ def plain_cnn(
 ) -> nn.Sequential:
     """Build a network of `n_conv` unpadded 3 x 3 convolutions and one hidden layer.
 
-    The "m-layer CNN" of Forouzesh et al. 2021 (arXiv 2007.15378), Fig. 2, whose sizes are tied:
-    `channels` = (`hidden` - 100) / 20 + 5 with `hidden` = 100, 120, ..., 480. Its Fig. 2(e) leaves the places of
-    dropout,
-    batch normalization and max-pooling open; the order here is convolution, batch normalization, ReLU, dropout,
-    pooling.
+    The "m-layer CNN" of Forouzesh et al. 2021 (arXiv 2007.15378), Fig. 2, whose sizes are tied: `channels` = (`hidden`
+    - 100) / 20 + 5 with `hidden` = 100, 120, ..., 480. Its Fig. 2(e) leaves the places of dropout, batch normalization
+    and max-pooling open; the order here is convolution, batch normalization, ReLU, dropout, pooling.
 
     Args:
         n_conv: Number of convolutions.

@@ -54,8 +54,7 @@ def class_scores(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Cla
     """Return balanced accuracy and area under the ROC curve.
 
     `scores` has one score per class; the largest is the prediction. Areas compare the scores of one class between
-    samples:
-    pass probabilities, not logits, of more than two classes. Classes without a sample do not count.
+    samples: pass probabilities, not logits, of more than two classes. Classes without a sample do not count.
 
     >>> found = class_scores(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3]]), torch.tensor([0, 0, 1]))
     >>> found.balanced_accuracy, found.auc

@@ -62,9 +62,8 @@ def log_evidence(
 ) -> float:
     r"""Return the log evidence in nats: the log density of $N(0, \beta^{-1} I + \alpha^{-1} F F^\top)$ at one target.
 
-    `values` are squared singular values of F, `inside` the target's left singular coordinates, `outside` its
-    squared norm
-    outside of them.
+    `values` are squared singular values of F, `inside` the target's left singular coordinates, `outside` its squared
+    norm outside of them.
     """
     residual, square_norm = _parts(values, inside, outside, alpha, beta)
     log_determinant = float((alpha + beta * values).log().sum()) + (d - len(values)) * math.log(alpha)

@@ -1,9 +1,8 @@
 r"""Curvature of the loss along gamma and beta of normalization layers, per sample, streamed.
 
 Batch statistics affect the loss as $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, the same at all positions of
-a sample. So the cost of a noise of given covariance follows from
-$H_{\gamma\gamma} = \frac1n \sum_j \partial^2 \ell_j / \partial\gamma_i^2$, and from $H_{\beta\beta}$ and
-$H_{\gamma\beta}$, defined alike.
+a sample. So the cost of a noise of given covariance follows from $H_{\gamma\gamma} = \frac1n \sum_j \partial^2 \ell_j /
+\partial\gamma_i^2$, and from $H_{\beta\beta}$ and $H_{\gamma\beta}$, defined alike.
 """
 
 from __future__ import annotations

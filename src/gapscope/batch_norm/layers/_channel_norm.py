@@ -23,8 +23,7 @@ class ChannelNorm(nn.Module):
 
     Parameters and buffers have the names of torch's BatchNorm: weight (gamma), bias (beta), running_mean, running_var
     (unbiased), num_batches_tracked. Buffers that a layer does not use are None. NaN and infinity propagate as in
-    torch's
-    BatchNorm, to their own channel only. Common parameters: see `gapscope.batch_norm`.
+    torch's BatchNorm, to their own channel only. Common parameters: see `gapscope.batch_norm`.
     """
 
     _dimensions: ClassVar[tuple[int, ...]] = ()

@@ -55,11 +55,10 @@ class _SecondDerivative(torch.autograd.Function):
 class PopulationNorm(ChannelNorm):
     r"""Normalizes by population statistics, frozen between refreshes: $\gamma (h-\mu_P)/\sigma_P + \beta$.
 
-    In training the value is the same as in evaluation, bit for bit. The gradient still runs through the statistics
-    of the mini-batch, by the identity of batch renormalization,
-    $\frac{h-\mu_P}{\sigma_P} = \frac{h-\mu_B}{\sigma_B} r + d$ with $r=\sigma_B/\sigma_P$,
-    $d=(\mu_B-\mu_P)/\sigma_P$ held constant, so that it is invariant to the scale of the weights before the layer, as
-    with weight normalization. With `detach` no gradient runs through the statistics.
+    In training the value is the same as in evaluation, bit for bit. The gradient still runs through the statistics of
+    the mini-batch, by the identity of batch renormalization, $\frac{h-\mu_P}{\sigma_P} = \frac{h-\mu_B}{\sigma_B} r +
+    d$ with $r=\sigma_B/\sigma_P$, $d=(\mu_B-\mu_P)/\sigma_P$ held constant, so that it is invariant to the scale of the
+    weights before the layer, as with weight normalization. With `detach` no gradient runs through the statistics.
 
     The statistics are 0 and 1 until `refresh_population` has set them. The state dictionary
     has the keys of torch's BatchNorm, and a BatchNorm's state gives the same evaluation function;
