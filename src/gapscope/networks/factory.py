@@ -12,17 +12,11 @@ from torch import nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range, did_you_mean
 from gapscope.base.options import check_known, coerce
-from gapscope.networks.alexnet import alexnet
-from gapscope.networks.conv6 import conv6
+from gapscope.networks.convolutional import HEADS, alexnet, conv6, lenet5, mobilenet, plain_cnn, small_cnn, vgg
 from gapscope.networks.fully_connected import fully_connected
 from gapscope.networks.initialization import initialize
 from gapscope.networks.layers import ACTIVATIONS, NORMALIZATIONS
-from gapscope.networks.lenet import lenet5
-from gapscope.networks.mobilenet import mobilenet
-from gapscope.networks.plain_cnn import plain_cnn
 from gapscope.networks.resnet import resnet
-from gapscope.networks.small_cnn import small_cnn
-from gapscope.networks.vgg import HEADS, vgg
 
 _FAMILIES: dict[str, Callable[..., nn.Module]] = {
     "alexnet": alexnet,

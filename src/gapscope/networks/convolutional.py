@@ -1,0 +1,290 @@
+"""Convolutional networks in sequence: AlexNet, conv6, LeNet-5, MobileNet, plain, small and VGG."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import nn
+
+from gapscope.networks.layers import (
+    Layers,
+    convolution,
+    dense,
+    dropout_layers,
+    fully_connected_head,
+    image_shape,
+    n_features,
+    pooled_head,
+    scale_channels,
+)
+
+_ALEXNET_CHANNELS = (64, 192, 384, 256, 256)
+_ALEXNET_POOLED = (1, 2, 5)
+# (channels, stride) of each depthwise-separable block
+_MOBILENET_BLOCKS = (
+    (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1), (512, 1), (512, 1), (512, 1), (512, 1),
+    (1024, 2), (1024, 1),
+)  # fmt: skip
+_VGG_CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+_VGG_CHANNELS = (64, 128, 256, 512, 512)
+HEADS = ("linear", "paper")
+
+
+def alexnet(
+    input_shape: Sequence[int],
+    n_outputs: int,
+    *,
+    width_multiplier: float = 1.0,
+    head_width: int = 4096,
+    dropout: float = 0.5,
+    batch_norm: bool = False,
+    max_pool: bool = True,
+) -> nn.Sequential:
+    """Build AlexNet for small images: 3 x 3 convolutions with 64-192-384-256-256 channels.
+
+    The first convolution has stride 2; 2 x 2 max-pooling follows the first, the second and the fifth. Without
+    max-pooling these three convolutions have twice their stride instead, as is needed for Forouzesh et al. 2021 (arXiv
+    2007.15378), Fig. 4, which does not say how. Szolnoky et al. 2022 (arXiv 2205.12642), Fig. 3, use it on MNIST.
+
+    Args:
+        head_width: Units of both hidden fully connected layers.
+        dropout: Probability of dropout before both hidden fully connected layers.
+        max_pool: Whether to pool; otherwise convolutions have larger strides.
+
+    >>> sum(p.numel() for p in alexnet((3, 32, 32), 10).parameters())
+    23272266
+    """
+    channels, *sides = image_shape("alexnet", input_shape)
+    normalization = "batch" if batch_norm else "none"
+    layers: Layers = {}
+    for i, full_width in enumerate(_ALEXNET_CHANNELS, start=1):
+        width = scale_channels(full_width, width_multiplier)
+        pooled = i in _ALEXNET_POOLED
+        stride = (2 if i == 1 else 1) * (2 if pooled and not max_pool else 1)
+        layers |= convolution(f"conv{i}", channels, width, stride=stride, normalization=normalization)
+        if pooled and max_pool:
+            layers[f"conv{i}_pool"] = nn.MaxPool2d(2)
+        channels = width
+    features = n_features("alexnet", layers, channels, sides)
+    layers |= fully_connected_head(features, [head_width] * 2, n_outputs, dropout=dropout, normalization=normalization)
+    return nn.Sequential(OrderedDict(layers))
+
+
+def conv6(
+    input_shape: Sequence[int], n_outputs: int, *, width_multiplier: float = 1.0, normalization: str = "batch"
+) -> nn.Sequential:
+    """Build conv(3,32)-conv(3,32)-conv(3,64)-conv(3,64)-pool(2,2)-fc(512)-fc.
+
+    Luo et al. 2019 (arXiv 1809.00846), App. B, who leave padding and places of the normalization open: here
+    convolutions keep the size of the image, and normalization follows all four convolutions and the hidden layer,
+    before ReLU. All layers have a bias, so that every kind of normalization can be put in or taken out afterwards.
+
+    >>> sum(p.numel() for p in conv6((3, 32, 32), 10, normalization="none").parameters())
+    8459818
+    """
+    channels, *sides = image_shape("conv6", input_shape)
+    layers: Layers = {}
+    for i, full_width in enumerate((32, 32, 64, 64), start=1):
+        width = scale_channels(full_width, width_multiplier)
+        layers |= convolution(f"conv{i}", channels, width, normalization=normalization)
+        channels = width
+    layers["pool"] = nn.MaxPool2d(2)
+    features = n_features("conv6", layers, channels, sides)
+    hidden = [scale_channels(512, width_multiplier)]
+    layers |= fully_connected_head(features, hidden, n_outputs, normalization=normalization)
+    return nn.Sequential(OrderedDict(layers))
+
+
+def lenet5(
+    input_shape: Sequence[int],
+    n_outputs: int,
+    *,
+    width_multiplier: float = 1.0,
+    dropout: float = 0.0,
+    batch_norm: bool = False,
+) -> nn.Sequential:
+    """Build LeNet-5 in its present form (6-16-120-84, ReLU, max-pooling).
+
+    Images smaller than 32 x 32 are padded by 2 in the first convolution, so that 28 x 28 images have the feature maps
+    that LeCun et al. 1998 have for 32 x 32. Szolnoky et al. 2022 (arXiv 2205.12642, Tables 1 and 2) use a LeNet-5
+    without saying more.
+
+    Args:
+        dropout: Probability of dropout before every fully connected layer.
+
+    >>> sum(p.numel() for p in lenet5((1, 28, 28), 10).parameters())
+    61706
+    """
+    channels, *sides = image_shape("lenet5", input_shape)
+    first, second, *hidden = (scale_channels(width, width_multiplier) for width in (6, 16, 120, 84))
+    normalization = "batch" if batch_norm else "none"
+    padding = 2 if min(sides) < 32 else 0
+    layers: Layers = {
+        **convolution("conv1", channels, first, kernel_size=5, padding=padding, normalization=normalization),
+        "conv1_pool": nn.MaxPool2d(2),
+        **convolution("conv2", first, second, kernel_size=5, padding=0, normalization=normalization),
+        "conv2_pool": nn.MaxPool2d(2),
+    }
+    features = n_features("lenet5", layers, second, sides)
+    layers |= fully_connected_head(
+        features, hidden, n_outputs, dropout=dropout, output_dropout=dropout, normalization=normalization
+    )
+    return nn.Sequential(OrderedDict(layers))
+
+
+def mobilenet(
+    input_shape: Sequence[int], n_outputs: int, *, width_multiplier: float = 1.0, normalization: str = "batch"
+) -> nn.Sequential:
+    """Build MobileNet: 13 blocks of a depthwise 3 x 3 and a pointwise 1 x 1 convolution.
+
+    Howard et al. 2017 with stride 1 in the first convolution, so that images of 32 x 32 pixels end as 2 x 2. Zhao,
+    Zhang, Hu 2022 use it on CIFAR-100; their ablated units are the 1024 outputs of `block13_pointwise_relu`.
+
+    >>> sum(p.numel() for p in mobilenet((3, 32, 32), 10).parameters())
+    3217226
+    """
+    in_channels, *_ = image_shape("mobilenet", input_shape)
+    bias = normalization == "none"
+    channels = scale_channels(32, width_multiplier)
+    layers = convolution("conv1", in_channels, channels, bias=bias, normalization=normalization)
+    for block, (full_width, stride) in enumerate(_MOBILENET_BLOCKS, start=1):
+        width = scale_channels(full_width, width_multiplier)
+        name = f"block{block}_depthwise"
+        layers |= convolution(
+            name, channels, channels, stride=stride, groups=channels, bias=bias, normalization=normalization
+        )
+        name = f"block{block}_pointwise"
+        layers |= convolution(name, channels, width, kernel_size=1, padding=0, bias=bias, normalization=normalization)
+        channels = width
+    return nn.Sequential(OrderedDict(layers | pooled_head(channels, n_outputs)))
+
+
+def plain_cnn(
+    input_shape: Sequence[int],
+    n_outputs: int,
+    *,
+    n_conv: int = 4,
+    channels: int = 5,
+    hidden: int = 100,
+    dropout: float = 0.0,
+    batch_norm: bool = False,
+    max_pool: bool = False,
+) -> nn.Sequential:
+    """Build a network of `n_conv` unpadded 3 x 3 convolutions and one hidden layer.
+
+    The "m-layer CNN" of Forouzesh et al. 2021 (arXiv 2007.15378), Fig. 2, whose sizes are tied: `channels` = (`hidden`
+    - 100) / 20 + 5 with `hidden` = 100, 120, ..., 480. Its Fig. 2(e) leaves the places of dropout, batch normalization
+    and max-pooling open; the order here is convolution, batch normalization, ReLU, dropout, pooling.
+
+    Args:
+        n_conv: Number of convolutions.
+        channels: Channels of every convolution.
+        hidden: Units of the hidden fully connected layer.
+        dropout: Probability of dropout after every ReLU (0.5 is customary).
+        max_pool: Whether 2 x 2 max-pooling follows every convolution.
+
+    >>> sum(p.numel() for p in plain_cnn((3, 32, 32), 10, n_conv=1).parameters())
+    451250
+    """
+    in_channels, *sides = image_shape("plain_cnn", input_shape)
+    normalization = "batch" if batch_norm else "none"
+    layers: Layers = {}
+    for i in range(1, n_conv + 1):
+        layers |= convolution(f"conv{i}", in_channels, channels, padding=0, normalization=normalization)
+        layers |= dropout_layers(f"conv{i}", dropout)
+        if max_pool:
+            layers[f"conv{i}_pool"] = nn.MaxPool2d(2)
+        in_channels = channels
+    features = n_features("plain_cnn", layers, channels, sides)
+    layers["flatten"] = nn.Flatten()
+    layers |= dense("fc1", features, hidden, normalization=normalization)
+    layers |= dropout_layers("fc1", dropout)
+    layers["output"] = nn.Linear(hidden, n_outputs)
+    return nn.Sequential(OrderedDict(layers))
+
+
+def small_cnn(
+    input_shape: Sequence[int],
+    n_outputs: int,
+    *,
+    width_multiplier: float = 1.0,
+    depth: int = 3,
+    dropout: float = 0.0,
+    batch_norm: bool = False,
+) -> nn.Sequential:
+    """Build conv32-conv64-pool-conv64-pool-fc128 (depth 3).
+
+    Convolutions are 3 x 3 and keep the size of the image. The first has 32 channels, all others 64; each of the last
+    two is followed by 2 x 2 max-pooling.
+
+    Args:
+        depth: Number of convolutions.
+        dropout: Probability of dropout before both fully connected layers.
+
+    >>> sum(p.numel() for p in small_cnn((1, 8, 8), 10).parameters())
+    89930
+    """
+    channels, *sides = image_shape("small_cnn", input_shape)
+    normalization = "batch" if batch_norm else "none"
+    layers: Layers = {}
+    for i in range(1, depth + 1):
+        width = scale_channels(32 if i == 1 else 64, width_multiplier)
+        layers |= convolution(f"conv{i}", channels, width, normalization=normalization)
+        if i > depth - 2:
+            layers[f"conv{i}_pool"] = nn.MaxPool2d(2)
+        channels = width
+    features = n_features("small_cnn", layers, channels, sides)
+    hidden = [scale_channels(128, width_multiplier)]
+    layers |= fully_connected_head(
+        features, hidden, n_outputs, dropout=dropout, output_dropout=dropout, normalization=normalization
+    )
+    return nn.Sequential(OrderedDict(layers))
+
+
+def vgg(
+    n_layers: int,
+    input_shape: Sequence[int],
+    n_outputs: int,
+    *,
+    width_multiplier: float = 1.0,
+    head: str = "linear",
+    head_width: int = 4096,
+    dropout: float = 0.0,
+    batch_norm: bool = True,
+    max_pool: bool = True,
+) -> nn.Sequential:
+    """Build VGG with five blocks of 3 x 3 convolutions with 64-128-256-512-512 channels.
+
+    The head "linear" is one linear layer, as in Forouzesh et al. 2021 (arXiv 2007.15378); the head "paper" has two
+    hidden layers of 4096 units, as in Simonyan and Zisserman 2015 and in Zhao, Zhang, Hu 2022, whose ablated units are
+    the 512 outputs of `block5_conv3_relu`. Without max-pooling the last convolution of each block has stride 2 instead.
+
+    Args:
+        n_layers: 11, 13, 16 or 19.
+        head: "linear" or "paper".
+        head_width: Units of both hidden layers of the head "paper".
+        dropout: Probability of dropout before every fully connected layer.
+        max_pool: Whether 2 x 2 max-pooling ends every block.
+
+    >>> sum(p.numel() for p in vgg(16, (3, 32, 32), 10).parameters())
+    14728266
+    """
+    channels, *sides = image_shape(f"vgg{n_layers}", input_shape)
+    normalization = "batch" if batch_norm else "none"
+    layers: Layers = {}
+    for block, (n_convolutions, full_width) in enumerate(
+        zip(_VGG_CONVOLUTIONS[n_layers], _VGG_CHANNELS, strict=True), start=1
+    ):
+        width = scale_channels(full_width, width_multiplier)
+        for i in range(1, n_convolutions + 1):
+            stride = 2 if i == n_convolutions and not max_pool else 1
+            name = f"block{block}_conv{i}"
+            layers |= convolution(name, channels, width, stride=stride, normalization=normalization)
+            channels = width
+        if max_pool:
+            layers[f"block{block}_pool"] = nn.MaxPool2d(2)
+    features = n_features(f"vgg{n_layers}", layers, channels, sides)
+    hidden = [head_width] * 2 if head == "paper" else []
+    layers |= fully_connected_head(features, hidden, n_outputs, dropout=dropout, output_dropout=dropout)
+    return nn.Sequential(OrderedDict(layers))
