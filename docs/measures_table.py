@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gapscope.measures.registry import COST_CLASSES, REPARAMETRISATIONS, Measure, list_measures
+from gapscope.measures.registry import COST_CLASSES, REPARAMETRIZATIONS, Measure, list_measures
 
 PAGE = Path(__file__).parent / "measures.md"
 COMPARED = PAGE.parents[1] / "benchmarks" / "measures" / "peers.json"
@@ -90,7 +90,7 @@ def page() -> str:
     lines = [f"{HEAD}Cost classes:", ""]
     lines += [f"- {name}: {meaning}." for name, meaning in COST_CLASSES.items()]
     lines += ["", 'What "unchanged by" names is checked both ways by one test; initial weights stay as they are:', ""]
-    lines += [f"- {SHORT[name]}: {meaning}." for name, meaning in REPARAMETRISATIONS.items()]
+    lines += [f"- {SHORT[name]}: {meaning}." for name, meaning in REPARAMETRIZATIONS.items()]
     lines += ["", '"better" is the direction that goes with a smaller generalization gap.']
     lines += ["", PEERS, "", *_not_run()]
     columns = ("measure", "what it measures", "better", "needs", "cost", "oracle", "unchanged by", "peers", "reference")

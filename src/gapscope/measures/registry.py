@@ -93,7 +93,7 @@ class Measure:
         supports_dense: Whether it also takes a label per position (pixels, tokens), where it needs targets or labels.
         title: What it measures, in words that need no paper; reports show it beside the name.
         cost_class: Which of `COST_CLASSES` the cost belongs to.
-        invariances: Which of `REPARAMETRISATIONS` leave all its numbers as they are (up to what is drawn); the initial
+        invariances: Which of `REPARAMETRIZATIONS` leave all its numbers as they are (up to what is drawn); the initial
             weights are not reparametrized with the network.
         oracle: What its value is checked against.
         cross_checks: Other programs that compute it; the table of all measures says which were run.
@@ -262,7 +262,7 @@ def register_measure(
         supports_dense: Whether it also takes a label per position.
         title: What it measures, in a few words that need no paper.
         cost_class: Which of `COST_CLASSES` the cost belongs to.
-        invariances: Which of `REPARAMETRISATIONS` leave all its numbers as they are.
+        invariances: Which of `REPARAMETRIZATIONS` leave all its numbers as they are.
         oracle: What its value is checked against.
         cross_checks: Other programs that compute it; the table of all measures says which were run.
         sampling: How it is taken on a part of the samples; None where a part says nothing of all.
