@@ -159,7 +159,7 @@ def _sparsity(network: Any, x: Any) -> dict[str, float]:
 
 
 def _sampled_labels(network: Any, x: Any) -> dict[str, float]:
-    from gapscope.measures.curvature.fisher_trace import fisher_trace
+    from gapscope.measures.curvature import fisher_trace
 
     return _estimate(fisher_trace(network, x, None, labels="sampled"))
 

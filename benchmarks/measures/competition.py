@@ -21,11 +21,11 @@ from torch import nn
 import gapscope as gs
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
-from gapscope.measures.margins.mixup_margin import mixup_margin
-from gapscope.measures.representations.graph_label_variation import label_variation
-from gapscope.measures.robustness.augmentation_robustness import augmentation_robustness
-from gapscope.measures.robustness.mixup_robustness import mixup_robustness
-from gapscope.measures.sizes.vc_dimension_bound import vc_dimension_bound
+from gapscope.measures.margins import mixup_margin
+from gapscope.measures.representations import label_variation
+from gapscope.measures.robustness import augmentation_robustness
+from gapscope.measures.robustness import mixup_robustness
+from gapscope.measures.sizes import vc_dimension_bound
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # the programs were written for Keras 2
 N, SEEDS = 500, range(6)

@@ -33,13 +33,13 @@ from gapscope.measures import _perturbed
 from gapscope.measures._krylov import Hessian, krylov
 from gapscope.measures._perturbed import MAGNITUDE_EPSILON
 from gapscope.measures._weights import squared_singular_values
-from gapscope.measures.curvature.hessian_top_eigenvalue import hessian_top_eigenvalue
-from gapscope.measures.norms.stable_rank import stable_rank
+from gapscope.measures.curvature import hessian_top_eigenvalue
+from gapscope.measures.norms import stable_rank
 from gapscope.measures.registry import get_measure
-from gapscope.measures.sharpness.pacbayes_flatness import pacbayes_flatness
-from gapscope.measures.sharpness.pacbayes_magnitude_flatness import pacbayes_magnitude_flatness
-from gapscope.measures.spectra.power_law_alpha import power_law_fit
-from gapscope.measures.training_speed.gradient_weight_alignment import gradient_weight_alignment
+from gapscope.measures.pacbayes import pacbayes_flatness
+from gapscope.measures.pacbayes import pacbayes_magnitude_flatness
+from gapscope.measures.spectra import power_law_fit
+from gapscope.measures.training_speed import gradient_weight_alignment
 
 
 def subject() -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from reparametrized import CHANGES, relu_network
 
 from gapscope.measures.registry import REPARAMETRIZATIONS, Measure, list_measures
 from gapscope.results.readings import Readings
 from measures_small import HISTORY, SMALL, options_of
+from reparametrized import CHANGES, relu_network
 
 NETWORK, SAMPLES, INITIAL = relu_network()
 MEASURES = list_measures()

@@ -1,14 +1,16 @@
-"""The registry of measures: a decorator that carries the facts, and look-up by name.
+"""Registry of measures: the decorator `register_measure`, and look-up by name.
 
-A measure is a function `(network, x[, y][, initial_state=...], *, options) -> number(s)`. It returns a float, a 0-d
-tensor or an Estimate where it yields one number, and an object with `scalars() -> {name: float | Estimate}` where it
-yields several; such an object may say why a number is NaN, by `missing() -> {name: why}`. Every file in
-`gapscope.measures` is found by itself; a measure of your own is registered by the decorator.
+A measure is a function `(network, x[, y], *, [initial_state=, history=,] options) -> number(s)`. It returns a float, a
+0-d tensor or an Estimate for one number, and an object with `scalars() -> {name: float | Estimate}` for several. Such
+an object may give the reasons of NaN by `missing() -> {name: reason}`. All files in `gapscope.measures` are imported by
+`list_measures`; a measure in another package is registered when its module is imported.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +31,7 @@ COST_CLASSES = {
     "weights": "no pass over the samples",
     "forward": "a few forward passes",
     "backward": "up to about ten backward passes",
-    "many": "tens of passes, or a backward pass an output",
+    "many": "tens of passes, or one backward pass per output",
     "superlinear": "grows faster than the number of samples",
 }
 REPARAMETRIZATIONS = {
@@ -38,17 +40,32 @@ REPARAMETRIZATIONS = {
     "head shift": "the same number added to every logit: the same probabilities",
 }
 EVERYTHING = tuple(REPARAMETRIZATIONS)
+# file in `gapscope.measures` -> family of its measures
+FAMILIES = {
+    "before_training": "before training",
+    "curvature": "curvature",
+    "margins": "margins",
+    "norms": "norms",
+    "pacbayes": "sharpness",
+    "path_norms": "norms",
+    "representations": "representations",
+    "robustness": "robustness",
+    "sharpness": "sharpness",
+    "sizes": "sizes",
+    "spectra": "spectra",
+    "training_speed": "training speed",
+}
 
 
 @dataclass(frozen=True)
 class ScalarInfo:
-    """Facts of one number that a measure yields.
+    """Description of one number that a measure returns.
 
     Attributes:
         units: Units of the number.
-        direction: Which direction goes with a smaller generalization gap: "lower", "higher" or "none".
-        aggregation: Over what it is summed or averaged.
-        title: What it is, in words, after the title of its measure; empty for its name.
+        direction: Direction that predicts a smaller generalization gap: "lower", "higher" or "none".
+        aggregation: What it is summed or averaged over.
+        title: Plain words, shown after the title of its measure; empty for its name.
     """
 
     units: str
@@ -59,15 +76,15 @@ class ScalarInfo:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a measure is taken on a part of the samples, where a budget of seconds asks for it.
+    """Evaluation of a measure on a subset of the samples, used under a time budget.
 
     Attributes:
-        kind: How the number of all samples follows from the part: "mean" (a mean over samples), "sum" (a sum over
-            samples), "own" (states a standard error that covers the choice of samples), "whole" (none of these: the
-            part's own number, its standard error from the spread among eight groups of the part).
-        fewest: Never fewer samples than these.
-        passes: Forward passes per sample that it costs, roughly, given the number of outputs.
-        probe: Options that make it cheaper, tried before samples are left out.
+        kind: Extrapolation from the subset to all samples: "mean" (a mean over samples), "sum" (a sum over samples),
+            "own" (the measure's own standard error covers the choice of samples), "whole" (none of these: the number
+            of the subset, its standard error from the spread over eight groups of the subset).
+        fewest: Smallest subset.
+        passes: Forward passes per sample that it costs, approximately, given the number of outputs.
+        probe: Options that make it cheaper, tried before the number of samples is reduced.
     """
 
     kind: Literal["mean", "sum", "own", "whole"]
@@ -78,28 +95,27 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Measure:
-    """A registered measure: its function and its facts.
+    """A registered measure: its function and its metadata.
 
     Attributes:
         name: Name in the registry.
         function: The function.
-        needs: What it is given beside the network: "inputs", "targets" (labels or regression targets), "labels"
-            (class labels only), "initial" (the state dictionary before training), "history" (one mapping an epoch, as
-            training returns it).
-        numbers: Facts of each number it yields.
-        cost: What it costs, in passes through the network.
+        needs: Arguments besides the network: "inputs", "targets" (labels or regression targets), "labels" (class
+            labels only), "initial" (state dictionary before training), "history" (one mapping per epoch).
+        numbers: Description of each number that it returns.
+        cost: Cost in passes through the network.
         reference: Source, with equation number.
-        default: Whether it is taken when no measures are named.
-        supports_dense: Whether it also takes a label per position (pixels, tokens), where it needs targets or labels.
-        title: What it measures, in words that need no paper; reports show it beside the name.
-        cost_class: Which of `COST_CLASSES` the cost belongs to.
-        invariances: Which of `REPARAMETRIZATIONS` leave all its numbers as they are (up to what is drawn); the initial
-            weights are not reparametrized with the network.
-        oracle: What its value is checked against.
-        cross_checks: Other programs that compute it; the table of all measures says which were run.
-        sampling: How it is taken on a part of the samples; None where a part says nothing of all.
-        stream: Name of its random stream; measures of one stream draw the same numbers and so share work. Empty for
-            its own name.
+        default: Whether it is measured when no measures are named.
+        supports_dense: Whether it also accepts one label per position (pixels, tokens).
+        title: Quantity in plain words, shown beside the name in reports.
+        cost_class: Key of `COST_CLASSES`.
+        invariances: Keys of `REPARAMETRIZATIONS` that leave all its numbers unchanged (up to random draws); the initial
+            weights are not reparametrized.
+        oracle: Reference computation that its tests compare it with.
+        cross_checks: Other programs that compute it; the table of all measures states which were run.
+        sampling: Evaluation on a subset; None if a subset is not informative.
+        stream: Name of its random stream; measures of one stream draw the same numbers and share work. Empty for its
+            own name.
     """
 
     name: str
@@ -120,9 +136,9 @@ class Measure:
 
     @property
     def family(self) -> str:
-        """Folder of its file within the measures, in words; empty for a measure of the four papers or of one's own."""
-        parts = self.function.__module__.split(".")
-        return parts[2].replace("_", " ") if parts[:2] == ["gapscope", "measures"] and len(parts) > 3 else ""
+        """Family of its file; empty for measures of the four papers, baselines and registrations by other packages."""
+        package, _, file = self.function.__module__.rpartition(".")
+        return FAMILIES.get(file, "") if package == "gapscope.measures" else ""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -133,18 +149,18 @@ class Measure:
         )
 
     def applies_to(self, samples: Samples, *, has_initial: bool, has_history: bool = False) -> bool:
-        """Whether everything that the measure needs is there."""
-        targets_there = samples.targets is not None and (self.supports_dense or not samples.is_dense)
-        labels_there = samples.is_classification or (self.supports_dense and samples.is_dense)
+        """Return whether all data that the measure needs are available."""
+        has_targets = samples.targets is not None and (self.supports_dense or not samples.is_dense)
+        has_labels = samples.is_classification or (self.supports_dense and samples.is_dense)
         return (
-            ("targets" not in self.needs or targets_there)
-            and ("labels" not in self.needs or labels_there)
+            ("targets" not in self.needs or has_targets)
+            and ("labels" not in self.needs or has_labels)
             and ("initial" not in self.needs or has_initial)
             and ("history" not in self.needs or has_history)
         )
 
     def check_options(self, options: Iterable[str]) -> None:
-        """Raise InvalidInput, naming the nearest right one, for a keyword option that the measure does not know."""
+        """Raise InvalidInput, with the nearest valid name, for an unknown keyword option."""
         check_known(self.name, options, self.options)
 
     def __call__(
@@ -156,27 +172,17 @@ class Measure:
         history: Sequence[Mapping[str, Any]] = (),
         **options: Any,
     ) -> Readings:
-        """Measure and return the readings.
-
-        Args:
-            network: The network.
-            samples: Inputs and targets.
-            initial_state: State dictionary before training, for measures that need it.
-            history: One mapping an epoch, as training returns it, for measures that need it.
-            **options: Keyword options of the measure.
-
-        Returns:
-            One reading a number.
+        """Measure a network and return one reading per number.
 
         Raises:
-            InvalidInput: Something that the measure needs is missing, or an option is unknown.
+            InvalidInput: Data that the measure needs are missing, or an option is unknown.
         """
         self.check_options(options)
         if not self.applies_to(samples, has_initial=initial_state is not None, has_history=bool(history)):
             raise InvalidInput(
                 f"{self.name} needs {', '.join(self.needs)}; pass data as (x, y)"
                 f"{' and initial_state=state_dict before training' if 'initial' in self.needs else ''}"
-                f"{' and history=what training returned, a mapping an epoch' if 'history' in self.needs else ''}."
+                f"{' and history=what training returned, one mapping per epoch' if 'history' in self.needs else ''}."
             )
         arguments = [samples.inputs] if {"inputs", "targets", "labels"} & set(self.needs) else []
         if {"targets", "labels"} & set(self.needs):
@@ -193,21 +199,21 @@ class Measure:
         return Readings(self._reading(name, value, seconds, missing.get(name, "")) for name, value in pairs)
 
     def title_of(self, number: str) -> str:
-        """What one of the numbers is, in words; empty where the measure has no title."""
+        """Return the title of one number; empty for a measure without a title."""
         if number == self.name or not self.title:
             return self.title
         return f"{self.title}: {self.numbers[number].title or number.replace('.', ', ').replace('_', ' ')}"
 
     def _reading(self, name: str, value: Any, seconds: float, note: str) -> Reading:
-        facts = self.numbers[name]
+        info = self.numbers[name]
         return Reading(
             measure=self.name,
             number=name,
             value=float(value),
             standard_error=value.standard_error if isinstance(value, Estimate) else None,
-            direction=facts.direction,
-            units=facts.units,
-            aggregation=facts.aggregation,
+            direction=info.direction,
+            units=info.units,
+            aggregation=info.aggregation,
             reference=self.reference,
             seconds=seconds,
             note=note,
@@ -246,51 +252,29 @@ def register_measure(
     sampling: Sampling | None = None,
     stream: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the decorated function as a measure.
+    """Register the decorated function as a measure, and complete its docstring.
 
-    Args:
-        name: Name in the registry, also the name of its only number unless `numbers` is given.
-        needs: Any of "inputs", "targets", "labels", "initial", "history".
-        cost: What it costs, in passes through the network.
-        reference: Source, with equation number.
-        units: Units of the only number.
-        direction: Direction of the only number that goes with a smaller gap.
-        aggregation: Sum or mean, and over what.
-        numbers: Facts of each number, for a measure that yields several.
-        default: Whether it is taken when no measures are named; False for one whose cost grows faster than the
-            number of samples.
-        supports_dense: Whether it also takes a label per position.
-        title: What it measures, in a few words that need no paper.
-        cost_class: Which of `COST_CLASSES` the cost belongs to.
-        invariances: Which of `REPARAMETRIZATIONS` leave all its numbers as they are.
-        oracle: What its value is checked against.
-        cross_checks: Other programs that compute it; the table of all measures says which were run.
-        sampling: How it is taken on a part of the samples; None where a part says nothing of all.
-        stream: Name of the random stream that it shares with others; empty for its own.
-
-    Returns:
-        The decorator; it returns the function unchanged.
+    The parameters are the attributes of `Measure`; `units`, `direction` and `aggregation` describe the only number of
+    a measure without `numbers`. Common parameters that the docstring of the function does not list are added to it.
 
     Raises:
-        InvalidInput: The name is taken by another function, or a need, a cost class or a reparametrization is unknown.
+        InvalidInput: The name is in use, or a need, a cost class or a reparametrization is unknown.
     """
     check_choice("cost_class", cost_class, COST_CLASSES)
     for change in invariances:
-        check_choice("unchanged_by", change, REPARAMETRIZATIONS)
+        check_choice("invariances", change, REPARAMETRIZATIONS)
     for need in needs:
         if need not in NEEDS:
             raise InvalidInput(f"needs must name any of {', '.join(NEEDS)}; got {need!r}.{did_you_mean(need, NEEDS)}")
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        taken = _MEASURES.get(name)
-        if taken is not None and (taken.function.__module__, taken.function.__qualname__) != (
-            function.__module__,
-            function.__qualname__,
-        ):
+        other = _MEASURES[name].function if name in _MEASURES else function
+        if (other.__module__, other.__qualname__) != (function.__module__, function.__qualname__):
             raise InvalidInput(f"A measure called {name!r} is registered already; choose another name.")
-        facts = dict(numbers) if numbers else {name: ScalarInfo(units, direction, aggregation)}
+        infos = dict(numbers) if numbers else {name: ScalarInfo(units, direction, aggregation)}
+        add_common_parameters(function)
         _MEASURES[name] = Measure(
-            name, function, needs, facts, cost, reference, default, supports_dense, title,
+            name, function, needs, infos, cost, reference, default, supports_dense, title,
             cost_class, invariances, oracle, cross_checks, sampling, stream,
         )  # fmt: skip
         return function
@@ -298,23 +282,37 @@ def register_measure(
     return register
 
 
+def add_common_parameters(function: Callable[..., Any]) -> None:
+    """Add the common parameters of a function, as `gapscope.measures` describes them, to its docstring."""
+    table = (sys.modules["gapscope.measures"].__doc__ or "").partition("Common parameters:\n")[2]
+    common = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", table, flags=re.M))
+    document = inspect.getdoc(function) or ""
+    missing = [
+        f"    {name}: {common[name]}\n"
+        for name in inspect.signature(function).parameters
+        if name in common and f"\n    {name}: " not in document
+    ]
+    if not missing or "Args:\n" in document:
+        function.__doc__ = document.replace("Args:\n", "Args:\n" + "".join(missing))
+        return
+    # before the first section or example, else at the end
+    end = re.search(r"^(Returns:|Raises:|>>> )", document, flags=re.M)
+    at = end.start() if end else len(document)
+    text = document[:at].rstrip() + "\n\nArgs:\n" + "".join(missing) + "\n" + document[at:]
+    function.__doc__ = text.rstrip() + "\n"
+
+
 def list_measures() -> dict[str, Measure]:
-    """All registered measures by name, sorted; those of gapscope are imported first."""
+    """Return all registered measures by name, sorted; those of gapscope are imported first."""
     import_all("gapscope.measures")
     return dict(sorted(_MEASURES.items()))
 
 
 def get_measure(name: str) -> Measure:
-    """Look a measure up by name.
-
-    Args:
-        name: Its name.
-
-    Returns:
-        The measure.
+    """Return the measure of this name.
 
     Raises:
-        InvalidInput: There is none of this name; the nearest is named.
+        InvalidInput: The name is unknown; the nearest is named.
     """
     known = list_measures()
     if name not in known:

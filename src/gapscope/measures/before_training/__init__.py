@@ -1,1 +1,0 @@
-"""Proxies that rank untrained networks."""

@@ -1,0 +1,407 @@
+"""Curvature of the loss: Hessian, Fisher information, local learning coefficient."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
+from gapscope.base.random_streams import resolve_generator
+from gapscope.base.samples import Samples
+from gapscope.inspection.losses import sample_losses
+from gapscope.inspection.outputs import measurement_mode, network_outputs, prepare_inputs, samples_per_pass
+from gapscope.measures._gradients import sample_square_norms
+from gapscope.measures._krylov import STREAM, krylov
+from gapscope.measures._numbers import Scalars
+from gapscope.measures._perturbed import at_weights, loss_and_gradient, trainable
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
+from gapscope.results.estimate import Estimate
+
+
+def _sampled(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[Tensor, " n"]:
+    """One class a sample, drawn from its softmax (by the largest of outputs with Gumbel noise)."""
+    uniform = torch.rand(outputs.shape, generator=generator, device=generator.device, dtype=torch.float64)
+    noise = -torch.log(-torch.log(uniform.clamp(min=1e-300)))
+    return (outputs.double() + noise.to(outputs.device)).argmax(1)
+
+
+@register_measure(
+    "fisher_trace",
+    title="size of the gradients of the individual samples' losses",
+    needs=("inputs", "targets"),
+    units="squared loss / squared weight units",
+    direction="lower",
+    aggregation="mean over samples, sum over weights",
+    cost="1 forward pass and 2 backward passes",
+    cost_class="backward",
+    default=False,
+    invariances=("unit permutation", "head shift"),
+    oracle="dense per-sample gradients",
+    sampling=Sampling("mean", 64, lambda k: 6),
+    reference="Jastrzebski et al. 2021 (arXiv:2012.14193), eq. 1, with the labels given",
+)
+def fisher_trace(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Shaped[Tensor, "n ..."] | None,
+    *,
+    labels: Literal["given", "sampled"] = "given",
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Estimate:
+    r"""Trace of the empirical Fisher information, $\frac1n \sum_i \lVert \nabla_\theta \ell_i \rVert^2$; exact.
+
+    Over all trainable weights, with the targets given, in evaluation mode. No gradient of a single sample is formed,
+    and no Jacobian: the cost does not grow with the number of outputs, be they a vocabulary.
+
+    With `labels="sampled"` each sample's class is drawn once from what the network predicts, which makes an unbiased
+    estimate of the trace of the Fisher information itself,
+    $\frac1n \sum_i E_{y \sim p(y|x_i)} \lVert \nabla_\theta \log p(y|x_i) \rVert^2$ (Kunstner et al. 2019, eq. 3).
+
+    Args:
+        network: The network.
+        x: Inputs, the training data.
+        y: Class labels or regression targets; not looked at where labels are sampled.
+        labels: "given", or "sampled" for classes drawn from the prediction.
+        generator: Source of sampled classes; None for the same ones at every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The trace; with sampled labels its standard error is the spread among the samples, which is too large rather
+        than too small (NaN for one sample).
+
+    Raises:
+        InvalidInput: An option is unknown, or there are no targets.
+        NotMeasurable: The network has no trainable parameters.
+
+    >>> import torch
+    >>> network = nn.Linear(1, 1, bias=False)  # loss (w x - y)^2, gradient 2 (w x - y) x
+    >>> _ = nn.init.zeros_(network.weight)
+    >>> fisher_trace(network, torch.tensor([[1.0], [2.0]]), torch.ones(2, 1))  # (4 + 16) / 2
+    10
+    """
+    check_choice("labels", labels, ("given", "sampled"))
+    if labels == "given":
+        if y is None:
+            raise InvalidInput("fisher_trace needs targets y; got None. Pass them, or labels='sampled'.")
+        return Estimate(sample_square_norms(network, x, y, chunk_size=chunk_size).mean().item())
+    with measurement_mode(network) as measured:
+        outputs = network_outputs(measured, prepare_inputs(measured, x), chunk_size=chunk_size)
+    norms = sample_square_norms(network, x, _sampled(outputs, resolve_generator(generator)), chunk_size=chunk_size)
+    return Estimate(float(norms.mean()), float(norms.std()) / len(norms) ** 0.5)
+
+
+@register_measure(
+    "hessian_density",
+    title="spread of the curvature over directions",
+    needs=("inputs", "targets"),
+    numbers={
+        "smallest": ScalarInfo("loss / squared weight units", "higher", "of the mean loss over samples"),
+        "negative_share": ScalarInfo("fraction", "lower", "of the summed magnitudes of eigenvalues"),
+        "dimension": ScalarInfo(
+            "eigenvalues", "none", "squared sum over sum of squares", "number of curved directions"
+        ),
+    },
+    cost="40 Hessian-vector products, each about 3 forward and backward passes",
+    cost_class="many",
+    default=False,
+    invariances=("unit permutation", "head shift"),
+    oracle="dense Hessian",
+    cross_checks=("PyHessian",),
+    sampling=Sampling("whole", 64, lambda k: 430),
+    stream=STREAM,
+    reference="Ghorbani, Krishnan and Xiao 2019 (arXiv:1901.10159), Sec. 2; quadrature of Golub and Welsch 1969",
+)
+def hessian_density(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Shaped[Tensor, "n ..."],
+    *,
+    probes: int = 2,
+    steps: int = 20,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Scalars:
+    r"""Three numbers of the Hessian's spectral density, by stochastic Lanczos quadrature.
+
+    Runs from random vectors give nodes $\lambda_j$ with weights $w_j$, whose sums estimate means over all
+    eigenvalues: the fraction of the negative ones, $\sum_{\lambda_j < 0} w_j |\lambda_j| / \sum_j w_j |\lambda_j|$, and
+    the number of curved directions $P (\sum_j w_j \lambda_j)^2 / \sum_j w_j \lambda_j^2$ of P weights, which is
+    $(\mathrm{tr} H)^2 / \mathrm{tr} H^2$ and exact where the runs are for the two moments. The smallest node of all
+    runs approaches the smallest eigenvalue from above. Sums are means over runs before they are divided; standard
+    errors are the spread of the smallest nodes among runs, and the jackknife over runs.
+
+    Args:
+        network: The network.
+        x: Inputs, the training data.
+        y: Class labels or regression targets.
+        probes: Number of runs, at least 2.
+        steps: Products with the Hessian a run.
+        generator: Source of the first vectors; None for the same at every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The numbers "smallest", "negative_share" and "dimension".
+
+    Raises:
+        InvalidInput: An option is out of range.
+        NotMeasurable: The network has no trainable parameters, or the loss is linear in them.
+
+    >>> network = nn.Linear(1, 1, bias=False)
+    >>> hessian_density(network, torch.tensor([[3.0]]), torch.ones(1, 1))["dimension"]
+    1 ± 0
+    """
+    check_range("probes", probes, 2, 1024)
+    check_range("steps", steps, 2)
+    spaces = krylov(network, x, y, generator=generator, chunk_size=chunk_size)
+    rows = []
+    for run in spaces.runs(probes, steps):
+        nodes, weights = run.quadrature(steps)
+        negative = (weights * nodes.abs())[nodes < 0].sum()
+        rows.append([nodes[0], negative, weights @ nodes.abs(), weights @ nodes, weights @ nodes.square()])
+    found = torch.tensor(rows, dtype=torch.float64)
+    if not bool((found[:, 2] > 0).all()):
+        raise NotMeasurable("A density of curvature needs a loss that is curved; all eigenvalues are 0.")
+
+    def ratios(means: Tensor) -> Tensor:
+        return torch.stack([means[1] / means[2], spaces.hessian.size * means[3] ** 2 / means[4]])
+
+    share, dimension = ratios(found.mean(0)).tolist()
+    without = torch.stack([ratios((found.sum(0) - row) / (probes - 1)) for row in found])
+    errors = ((probes - 1) * without.var(0, correction=0)).sqrt().tolist()
+    values = {
+        "smallest": Estimate(found[:, 0].min().item(), found[:, 0].std().item() / probes**0.5),
+        "negative_share": Estimate(share, errors[0]),
+        "dimension": Estimate(dimension, errors[1]),
+    }
+    return Scalars(values)
+
+
+@register_measure(
+    "hessian_top_eigenvalue",
+    title="strongest curvature of the loss",
+    needs=("inputs", "targets"),
+    units="loss / squared weight units",
+    direction="lower",
+    aggregation="of the mean loss over samples",
+    cost="up to 30 Hessian-vector products, each about 3 forward and backward passes",
+    cost_class="many",
+    default=False,
+    invariances=("unit permutation", "head shift"),
+    oracle="dense Hessian",
+    cross_checks=("PyHessian",),
+    sampling=Sampling("whole", 64, lambda k: 250),
+    stream=STREAM,
+    reference="Lanczos 1950; Yao et al. 2020 (arXiv:1912.07145), Sec. III-B",
+)
+def hessian_top_eigenvalue(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Shaped[Tensor, "n ..."],
+    *,
+    steps: int = 30,
+    tolerance: float = 1e-4,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Estimate:
+    r"""Largest eigenvalue of the Hessian of the mean loss by all trainable weights, in evaluation mode.
+
+    By Lanczos from a random vector: the largest Ritz value after at most `steps` products with the Hessian, or when it
+    changes by less than `tolerance` of itself. It approaches the eigenvalue from below, faster than power iteration,
+    and finds the largest one, not the largest in magnitude. The loss is the mean cross-entropy, or mean squared error
+    for regression. Memory: one vector as large as the weights a step.
+
+    Args:
+        network: The network.
+        x: Inputs, the training data.
+        y: Class labels or regression targets.
+        steps: Products with the Hessian, at the most.
+        tolerance: Relative change at which it ends.
+        generator: Source of the first vector; None for the same at every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The eigenvalue.
+
+    Raises:
+        InvalidInput: An option is out of range.
+        NotMeasurable: The network has no trainable parameters.
+
+    >>> network = nn.Linear(2, 1, bias=False)  # loss mean (w x - y)^2: Hessian 2 x x^T
+    >>> round(hessian_top_eigenvalue(network, torch.tensor([[3.0, 4.0]]), torch.ones(1, 1)), 4)
+    50.0
+    """
+    check_range("steps", steps, 1)
+    spaces, before = krylov(network, x, y, generator=generator, chunk_size=chunk_size), 0.0
+    for step in range(1, steps + 1):
+        (run,) = spaces.runs(1, step)
+        largest = run.quadrature(step)[0][-1].item()
+        if step > 1 and abs(largest - before) <= tolerance * abs(largest):
+            break
+        before = largest
+    return Estimate(largest)
+
+
+@register_measure(
+    "hessian_trace",
+    title="summed curvature of the loss",
+    needs=("inputs", "targets"),
+    units="loss / squared weight units",
+    direction="lower",
+    aggregation="sum over weights, of the mean loss over samples",
+    cost="10 Hessian-vector products, each about 3 forward and backward passes",
+    cost_class="many",
+    default=False,
+    invariances=("unit permutation", "head shift"),
+    oracle="dense Hessian",
+    cross_checks=("PyHessian",),
+    sampling=Sampling("whole", 64, lambda k: 90),
+    stream=STREAM,
+    reference="Hutchinson 1990, eq. 2.1; Yao et al. 2020 (arXiv:1912.07145), Sec. III-C",
+)
+def hessian_trace(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Shaped[Tensor, "n ..."],
+    *,
+    probes: int = 10,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Estimate:
+    r"""Trace of the Hessian of the mean loss by all trainable weights, by Hutchinson's estimator.
+
+    $\frac1p \sum_k v_k^\top H v_k$ over vectors of random signs: unbiased; the standard error is the spread among
+    probes. In evaluation mode; the loss is the mean cross-entropy, or mean squared error for regression.
+
+    Args:
+        network: The network.
+        x: Inputs, the training data.
+        y: Class labels or regression targets.
+        probes: Number of random vectors, at least 2.
+        generator: Source of the vectors; None for the same at every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The trace with its standard error.
+
+    Raises:
+        InvalidInput: An option is out of range.
+        NotMeasurable: The network has no trainable parameters.
+
+    >>> network = nn.Linear(1, 1, bias=False)  # loss (w x - y)^2: the second derivative is 2 x^2
+    >>> hessian_trace(network, torch.tensor([[3.0]]), torch.ones(1, 1))
+    18 ± 0
+    """
+    check_range("probes", probes, 2, 1024)
+    spaces = krylov(network, x, y, generator=generator, chunk_size=chunk_size)
+    values = [run.diagonal[0] * spaces.hessian.size for run in spaces.runs(probes, 1)]
+    traces = torch.tensor(values, dtype=torch.float64)
+    return Estimate(traces.mean().item(), traces.std().item() / probes**0.5)
+
+
+def _losses_at_the_weights(network: nn.Module, samples: Samples, size: int) -> Float[Tensor, " n"]:
+    """Of every sample once, in float64 on the CPU, instead of in every step."""
+    assert samples.targets is not None
+    outputs = network_outputs(network, samples.inputs, chunk_size=size).double()
+    return sample_losses(outputs, samples.targets).cpu()
+
+
+@register_measure(
+    "local_learning_coefficient",
+    title="effective number of parameters around the weights",
+    needs=("inputs", "targets"),
+    units="half parameters",
+    direction="lower",
+    aggregation="mean over draws and chains",
+    cost="1 forward and 1 backward pass of a batch per step, 400 steps",
+    cost_class="many",
+    default=False,
+    invariances=("unit permutation", "head shift"),
+    oracle="closed form of a quadratic loss",
+    sampling=Sampling("whole", 256, lambda k: 600),
+    reference="Lau et al. 2023 (arXiv:2308.12108), Sec. 4: estimator and sampler",
+)
+def local_learning_coefficient(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Shaped[Tensor, "n ..."],
+    *,
+    step_size: float = 1e-5,
+    localization: float = 100.0,
+    steps: int = 100,
+    burn_in: int = 50,
+    chains: int = 4,
+    batch_size: int = 128,
+    generator: torch.Generator | None = None,
+) -> Estimate:
+    r"""Local learning coefficient $n \beta \, (E_w L_n(w) - L_n(\theta))$, $\beta = 1 / \log n$, by Langevin dynamics.
+
+    w follows $\Delta w = \frac{\epsilon}{2} \big( \gamma (\theta - w) - n \beta \nabla L_b(w) \big) + \sqrt\epsilon\,
+    N(0, I)$ around the weights, b a random batch; the mean is over the steps after the burn-in, with the loss on the
+    batch of the step, minus the loss at the weights on the same batches. The standard error is the spread among
+    chains: how well the estimate is repeated. It does not cover what the step size and a short chain leave out, and
+    values of other settings are other numbers: compare networks under the same settings. For a quadratic loss of
+    curvatures $h_i$ it tends to $\sum_i \frac{n \beta h_i}{2 (n \beta h_i + \gamma)}$, half the number of parameters
+    where $\gamma$ is small. In evaluation mode, over all trainable weights. It may come out negative where the weights
+    are no minimum.
+
+    Args:
+        network: The network.
+        x: Inputs, the training data.
+        y: Class labels or regression targets.
+        step_size: Step size epsilon.
+        localization: Pull gamma back to the weights.
+        steps: Steps of each chain, burn-in included.
+        burn_in: Steps that do not count.
+        chains: Number of chains, at least 2.
+        batch_size: Samples per step; all where there are fewer.
+        generator: Source of noise and batches; None for the same at every call.
+
+    Returns:
+        The coefficient with its standard error.
+
+    Raises:
+        InvalidInput: An option is out of range, or there are fewer than 2 samples.
+        NotMeasurable: The network has no trainable parameters, or a chain diverged.
+    """
+    for name, value, low in (("steps", steps, 1), ("chains", chains, 2), ("batch_size", batch_size, 1)):
+        check_range(name, value, low)
+    check_range("burn_in", burn_in, 0, steps, high_open=True)
+    check_range("step_size", step_size, 0, low_open=True)
+    if len(x) < 2:
+        raise InvalidInput("local_learning_coefficient needs two samples or more, for its temperature; got one.")
+    n, source = len(x), resolve_generator(generator, "Langevin dynamics")
+    scale = n / math.log(n)
+    seeds = torch.randint(2**62, (chains,), generator=source, device=source.device).tolist()
+    with measurement_mode(network) as network:
+        samples = Samples(prepare_inputs(network, x), prepare_inputs(network, y))
+        own = [parameter.detach() for parameter in trainable(network)]
+        size = samples_per_pass(network, samples.inputs, None, one_pass=network, at_most=256)
+        at_home = _losses_at_the_weights(network, samples, size)
+        found = []
+        for seed in seeds:
+            draw, rises = torch.Generator().manual_seed(seed), []
+            with at_weights(network, [start.clone() for start in own]) as leaves:
+                for step in range(steps):
+                    batch, mean_at_home = samples, at_home.mean().item()
+                    if batch_size < n:
+                        chosen = torch.randperm(n, generator=draw)[:batch_size]
+                        batch = samples.subset(chosen.to(samples.inputs.device))
+                        mean_at_home = at_home[chosen].mean().item()
+                    loss, gradient = loss_and_gradient(network, batch, size, leaves)
+                    if step >= burn_in:
+                        rises.append(loss - mean_at_home)
+                    with torch.no_grad():
+                        for leaf, start, g in zip(leaves, own, gradient, strict=True):
+                            noise = torch.randn(leaf.shape, generator=draw).to(leaf)
+                            leaf += step_size / 2 * (localization * (start - leaf) - scale * g)
+                            leaf += step_size**0.5 * noise
+            found.append(scale * sum(rises) / len(rises))
+    coefficients = torch.tensor(found, dtype=torch.float64)
+    if not bool(coefficients.isfinite().all()):
+        raise NotMeasurable("Langevin dynamics must stay finite; a chain diverged. Use a smaller step_size.")
+    return Estimate(coefficients.mean().item(), coefficients.std().item() / chains**0.5)

@@ -1,1 +1,0 @@
-"""Second derivatives of the loss at the weights."""

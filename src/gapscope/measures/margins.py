@@ -1,0 +1,190 @@
+"""Margins at the outputs and at the first layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+
+from gapscope.base.random_streams import resolve_generator
+from gapscope.measures._augmented import Draws, UnitRange, check_images, cropped, erased, flipped, saturated
+from gapscope.measures._first_layer import first_layer_margin
+from gapscope.measures._forward import check_labelled, forward_pass, low_margin, margins_of
+from gapscope.measures._mixing import STREAM, mixup, same_class_partners
+from gapscope.measures._noisy_outputs import continuous_inputs
+from gapscope.measures._numbers import Scalars
+from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.results.estimate import Estimate
+
+
+@register_measure(
+    "augmentation_margin",
+    title="distance of changed images from the class boundary",
+    needs=("inputs", "labels"),
+    units="trimmed standard deviations of the first layer's features",
+    direction="higher",
+    aggregation="mean over samples",
+    cost="1 forward and 1 backward pass",
+    cost_class="backward",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="distance to a linear boundary",
+    cross_checks=("PGDL first place",),
+    sampling=Sampling("own", 128, lambda k: 4),
+    stream="augmentation",
+    reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.2; after Jiang et al. 2019 (arXiv:1810.00113)",
+)
+def augmentation_margin(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Int[Tensor, " n"],
+    *,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Estimate:
+    r"""Mean margin at the first layer of images that are flipped, saturated, cropped and erased at random.
+
+    .. math:: \frac1n \sum_i \frac{f_y(x_i') - f_j(x_i')}{s \, \lVert \nabla_h (f_y - f_j) \rVert_2}
+
+    h is the output of the first convolution or linear layer, j the class with the largest output other than y, so
+    that samples classified wrongly count negative; s is the root of the variance of h over samples, a mean over its
+    coordinates without the smallest and the largest twentieth. Each image takes each of the four changes with
+    probability one half; saturation by a factor in [0.6, 1.6), the middle 90 %, and a rectangle set to the smallest
+    number. The competition's first place changes flip, saturation, crop and brightness. The competition's score has
+    the other sign. The standard error is the spread over samples.
+
+    Args:
+        network: Classifier that returns logits [n, K].
+        x: Images [n, channels, height, width].
+        y: Class labels, as they were trained on.
+        generator: Source of what is drawn; None for the same at every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The mean.
+
+    Raises:
+        NotMeasurable: The inputs are no images, there is no first layer, or it does not vary.
+    """
+    samples = check_labelled("augmentation_margin", x, y)
+    check_images(x)
+    source = resolve_generator(generator, "augmentation")
+    draws, images = Draws.of(len(x), source), UnitRange.of(x)
+    taken = torch.rand(len(x), 4, 1, 1, 1, generator=source).to(x.device) < 0.5
+    inputs = x.detach()
+    for i, transform in enumerate((flipped, saturated, cropped, erased)):
+        inputs = torch.where(taken[:, i], images.change(transform, inputs, draws), inputs)
+    return first_layer_margin(network, replace(samples, inputs=inputs), chunk_size)
+
+
+@register_measure(
+    "mixup_margin",
+    title="distance of mixtures of two samples of a class from the class boundary",
+    needs=("inputs", "labels"),
+    units="trimmed standard deviations of the first layer's features",
+    direction="higher",
+    aggregation="mean over samples",
+    cost="1 forward and 1 backward pass",
+    cost_class="backward",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="distance to a linear boundary",
+    cross_checks=("PGDL first place",),
+    sampling=Sampling("own", 128, lambda k: 4),
+    stream=STREAM,
+    reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.2; after Jiang et al. 2019 (arXiv:1810.00113)",
+)
+def mixup_margin(
+    network: nn.Module,
+    x: Float[Tensor, "n ..."],
+    y: Int[Tensor, " n"],
+    *,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Estimate:
+    r"""Mean margin at the first layer of samples mixed half and half with another sample of their class.
+
+    .. math:: \frac1n \sum_i \frac{f_y(x_i') - f_j(x_i')}{s \, \lVert \nabla_h (f_y - f_j) \rVert_2}
+
+    h is the output of the first convolution or linear layer, j the class with the largest output other than y, so
+    that samples classified wrongly count negative; s is the root of the variance of h over samples, a mean over its
+    coordinates without the smallest and the largest twentieth. Each sample has one partner, and is one once. The
+    competition's score has the other sign. The standard error is the spread over samples.
+
+    Args:
+        network: Classifier that returns logits [n, K].
+        x: Inputs, floating point.
+        y: Class labels, as they were trained on.
+        generator: Source of what is drawn; None for the same at every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The mean.
+
+    Raises:
+        InvalidInput: The inputs are token ids.
+        NotMeasurable: There is no first layer, or it does not vary.
+    """
+    samples = check_labelled("mixup_margin", x, y)
+    pairs = same_class_partners(y, generator)
+    inputs = mixup(continuous_inputs(network, x), pairs, slice(len(x)))
+    return first_layer_margin(network, replace(samples, inputs=inputs), chunk_size)
+
+
+@register_measure(
+    "output_margin",
+    title="lead of the right class over the next one",
+    needs=("inputs", "labels"),
+    numbers={
+        "percentile_10": ScalarInfo(
+            "logits", "higher", "k-th smallest over samples, k = n // 10", "a tenth lies below"
+        ),
+        "median": ScalarInfo("logits", "higher", "median over samples"),
+        "inverse_square": ScalarInfo("1 / squared logits", "lower", "of the 10th percentile"),
+    },
+    cost="1 forward pass",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="closed form",
+    cross_checks=("robust-generalization-measures",),
+    sampling=Sampling("whole", 256, lambda k: 2),
+    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 22",
+)
+def output_margin(
+    network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
+) -> Scalars:
+    r"""Margin $\gamma_i = f_y(x_i) - \max_{j \ne y} f_j(x_i)$: 10th percentile, median, and $1 / \gamma^2$; exact.
+
+    The percentile is the k-th smallest margin, k = n // 10 (at least 1), negative where more than a tenth of the
+    samples are classified wrongly; $\gamma$ in $1 / \gamma^2$ is that percentile, so that its sign is lost there.
+
+    Args:
+        network: Classifier that returns logits [n, K].
+        x: Inputs, the training data.
+        y: Class labels.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The numbers "percentile_10", "median" and "inverse_square".
+
+    Raises:
+        NotMeasurable: There is one class only.
+
+    >>> found = output_margin(nn.Identity(), torch.tensor([[3.0, 1.0], [1.0, 0.5]]), torch.tensor([0, 0]))
+    >>> found["percentile_10"], found["median"], found["inverse_square"]
+    (0.5, 1.25, 4.0)
+    """
+    check_labelled("output_margin", x, y)
+    margins = margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu())
+    low = low_margin(margins)
+    inverse = 1 / low**2 if low else math.inf
+    return Scalars(
+        {
+            "percentile_10": low,
+            "median": torch.quantile(margins, 0.5).item(),
+            "inverse_square": inverse,
+        }
+    )

@@ -1,1 +1,0 @@
-"""Distances to the class boundary."""

@@ -1,0 +1,393 @@
+"""Norms of the weight matrices and the spectrally normalized margin bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float, Inexact, Int, Shaped
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from gapscope.base.errors import NotMeasurable
+from gapscope.inspection.memoization import memoize
+from gapscope.measures._forward import check_labelled, forward_pass, low_margin, margins_of
+from gapscope.measures._numbers import Scalars
+from gapscope.measures._weights import (
+    LayerWeight,
+    layer_weights,
+    log_products,
+    squared_frobenius_norms,
+    squared_singular_values,
+)
+from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.results.estimate import Estimate
+
+
+@register_measure(
+    "frobenius_norms",
+    title="size of the weights, layer by layer",
+    needs=("inputs",),
+    numbers={
+        "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
+        "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
+    },
+    cost="no pass (1 sample, to find batch norms)",
+    cost_class="weights",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="closed form",
+    cross_checks=("robust-generalization-measures",),
+    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 37 and 39; Dziugaite et al. 2020 (arXiv:2010.11924)",
+)
+def frobenius_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
+    r"""Squared Frobenius norms of L weights, $\sum_l \log \lVert W_l \rVert_F^2$, and their balanced sum; exact.
+
+    The sum is $\log \big( L (\prod_l \lVert W_l \rVert_F^2)^{1/L} \big)$: the smallest value that
+    $\sum_l \lVert W_l \rVert_F^2$ reaches when layers are rescaled against each other. Matrices are all trainable
+    weights of two or more dimensions, each once; batch norm is folded into the layer before it; biases do not count.
+    Accumulated in float64. Dziugaite et al. report half of (value - log n).
+
+    Args:
+        network: Any network.
+        x: Inputs, of which the first is run to find batch norms.
+
+    Returns:
+        The numbers "log_product" and "log_sum".
+
+    Raises:
+        NotMeasurable: There is no such weight, or one is zero.
+
+    >>> import torch
+    >>> network = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))
+    >>> for layer in network:
+    ...     _ = nn.init.ones_(layer.weight)
+    >>> round(frobenius_norms(network, torch.ones(1, 2)).scalars()["log_product"], 6)  # log 4 + log 2
+    2.079442
+    """
+    return Scalars(log_products(squared_frobenius_norms(layer_weights(network, x))))
+
+
+@register_measure(
+    "spectral_norms",
+    title="largest stretching by the weights, layer by layer",
+    needs=("inputs",),
+    numbers={
+        "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
+        "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
+    },
+    cost="no pass; eigenvalues of every layer's smaller Gram matrix",
+    cost_class="weights",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="closed form; singular values by LAPACK",
+    cross_checks=("robust-generalization-measures",),
+    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 32 and 35; reshaped as in Yoshida and Miyato 2017, Sec. 3.2",
+)
+def spectral_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
+    r"""Squared spectral norms of L weight matrices: $\sum_l \log \sigma_1(W_l)^2$, and their balanced sum; exact.
+
+    A kernel [O, I, h, w] counts as the matrix [O, I h w]; `operator_norms` takes the operator that it stands for. The
+    sum is $\log \big( L (\prod_l \sigma_1^2)^{1/L} \big)$. Which weights count, and batch norm, as for
+    `frobenius_norms`; computed in float64.
+
+    Args:
+        network: Any network.
+        x: Inputs, of which the first is run to find batch norms.
+
+    Returns:
+        The numbers "log_product" and "log_sum".
+
+    Raises:
+        NotMeasurable: There is no such weight, or one is zero.
+
+    >>> network = nn.Linear(2, 2)
+    >>> _ = network.weight.data.copy_(torch.diag(torch.tensor([3.0, 1.0])))
+    >>> round(spectral_norms(network, torch.ones(1, 2))["log_product"], 6)  # log 9
+    2.197225
+    """
+    spectra = squared_singular_values(network, x)
+    return Scalars(log_products(torch.stack([values[-1] for values in spectra.values()])))
+
+
+def circular_operator_norm(
+    kernel: Float[Tensor, "o i ..."],
+    positions: Sequence[int],
+    *,
+    stride: Sequence[int] | None = None,
+    dilation: Sequence[int] | None = None,
+    groups: int = 1,
+) -> float:
+    r"""Largest singular value of a convolution with circular padding, as a map of all positions; exact.
+
+    The Fourier transform over positions makes the operator block diagonal: its singular values are those of the
+    matrices $\hat K(\omega)$ [O, I] of every frequency. With a stride s the $s^{dims}$ frequencies that it folds onto
+    one another stand side by side in one matrix, divided by $s^{dims/2}$ each.
+
+    Args:
+        kernel: The kernel, inputs counted within a group.
+        positions: Size of the input in each dimension; made larger to a multiple of the stride, and to hold the kernel.
+        stride: Stride in each dimension.
+        dilation: Dilation in each dimension.
+        groups: Number of groups.
+
+    Returns:
+        The spectral norm.
+
+    >>> round(circular_operator_norm(torch.ones(1, 1, 3), [8]), 12)  # the constant input is tripled
+    3.0
+    """
+    dims = kernel.ndim - 2
+    strides, dilations = list(stride or [1] * dims), list(dilation or [1] * dims)
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel.shape[2:], strict=True)]
+    sizes = [-(-max(size, span) // step) * step for size, span, step in zip(positions, reach, strides, strict=True)]
+    spread = kernel.new_zeros(*kernel.shape[:2], *reach)
+    spread[(..., *(slice(None, None, d) for d in dilations))] = kernel
+    transformed = torch.fft.fftn(spread, s=sizes, dim=tuple(range(2, 2 + dims)))
+    largest = 0.0
+    for block in transformed.chunk(groups):
+        largest = max(largest, _largest(_folded(block, sizes, strides, half=not kernel.is_complex())))
+    return largest
+
+
+def _folded(block: Tensor, sizes: Sequence[int], strides: Sequence[int], *, half: bool) -> Inexact[Tensor, "f o i"]:
+    """Matrices of all frequencies of the output, or of half of them, from those of the input [O, I, *sizes]."""
+    dims = len(sizes)
+    # each dimension of frequencies becomes (alias, frequency of the output)
+    pairs = [length for size, step in zip(sizes, strides, strict=True) for length in (step, size // step)]
+    split = block.reshape(*block.shape[:2], *pairs)
+    aliases, kept = [2 + 2 * d for d in range(dims)], [3 + 2 * d for d in range(dims)]
+    if half:  # those of a real kernel at opposite frequencies are conjugate, but for the order of the aliases
+        split = split.narrow(kept[-1], 0, split.shape[kept[-1]] // 2 + 1)
+    matrices = split.permute(*kept, 0, 1, *aliases).flatten(dims + 1).flatten(0, dims - 1)
+    return matrices / math.prod(strides) ** 0.5
+
+
+def _largest(matrices: Inexact[Tensor, "f o i"]) -> float:
+    if matrices.shape[1] > matrices.shape[2]:
+        matrices = matrices.mT
+    grams = (matrices[part] @ matrices[part].mH for part in torch.arange(len(matrices)).split(256))
+    return max(float(torch.linalg.eigvalsh(gram)[:, -1].max()) for gram in grams) ** 0.5
+
+
+def _squared_norm(layer: LayerWeight, plain: Tensor) -> float:
+    module = layer.module
+    if not isinstance(module, _ConvNd) or layer.parameter.is_complex():
+        return plain[-1].item()
+    stride, dilation = module.stride, module.dilation
+    return (
+        circular_operator_norm(layer.weight, layer.positions, stride=stride, dilation=dilation, groups=module.groups)
+        ** 2
+    )
+
+
+@memoize
+def squared_operator_norms(network: nn.Module, x: Tensor) -> Float[Tensor, " l"]:
+    """Return the squared norm of every layer's operator, in the order of `layer_weights`."""
+    plain = squared_singular_values(network, x)
+    norms = [_squared_norm(layer, plain[layer.name]) for layer in layer_weights(network, x)]
+    return torch.tensor(norms, dtype=torch.float64)
+
+
+@register_measure(
+    "operator_norms",
+    title="largest stretching by the layers as they act on whole inputs",
+    needs=("inputs",),
+    numbers={
+        "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
+        "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
+    },
+    cost="no pass; eigenvalues of every layer's Gram matrix at every frequency of its input",
+    cost_class="weights",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="the operator as a dense matrix",
+    cross_checks=("robust-generalization-measures",),
+    reference="Sedghi, Gupta and Long 2019 (arXiv:1805.10408), Theorem 6",
+)
+def operator_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
+    r"""Squared spectral norms of the layers as operators: $\sum_l \log \sigma_1^2$, and their balanced sum.
+
+    A convolution counts as the linear map of whole feature maps, on the positions that its input has for these data,
+    with circular padding, where its norm is exact (strides, dilation and groups included); zero padding changes it by
+    the border only. Everything else counts as in `spectral_norms`, batch norm included. Computed in float64.
+
+    Args:
+        network: Any network.
+        x: Inputs, of which the first is run to find batch norms and sizes.
+
+    Returns:
+        The numbers "log_product" and "log_sum".
+
+    Raises:
+        NotMeasurable: There is no weight matrix, or one is zero.
+
+    >>> network = nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular")
+    >>> _ = nn.init.ones_(network.weight)
+    >>> round(operator_norms(network, torch.ones(1, 1, 8))["log_product"], 6)  # log 9
+    2.197225
+    """
+    return Scalars(log_products(squared_operator_norms(network, x)))
+
+
+@register_measure(
+    "stable_rank",
+    title="number of directions that the weights use",
+    needs=("inputs",),
+    numbers={
+        "sum": ScalarInfo("singular values", "lower", "sum over layers"),
+        "mean": ScalarInfo("singular values", "lower", "mean over layers"),
+    },
+    cost="no pass; eigenvalues of every layer's smaller Gram matrix",
+    cost_class="weights",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="closed form",
+    cross_checks=("robust-generalization-measures", "WeightWatcher"),
+    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 33; Dziugaite et al. 2020, fro-over-spec",
+)
+def stable_rank(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
+    r"""Stable ranks $\lVert W_l \rVert_F^2 / \sigma_1(W_l)^2$ of the weight matrices, their sum and their mean; exact.
+
+    Between 1 (one direction) and the rank. Which weights count, and batch norm, as for `frobenius_norms`.
+
+    Args:
+        network: Any network.
+        x: Inputs, of which the first is run to find batch norms.
+
+    Returns:
+        The numbers "sum" and "mean".
+
+    Raises:
+        NotMeasurable: There is no such weight, or one is zero.
+
+    >>> network = nn.Linear(2, 2)
+    >>> _ = network.weight.data.copy_(torch.diag(torch.tensor([2.0, 1.0])))
+    >>> stable_rank(network, torch.ones(1, 2))["sum"]  # (4 + 1) / 4
+    1.25
+    """
+    spectra = squared_singular_values(network, x).values()
+    if any(float(values[-1]) == 0 for values in spectra):
+        raise NotMeasurable("A stable rank needs weights other than zero; one weight matrix is all zero.")
+    ranks = torch.stack([values.sum() / values[-1] for values in spectra])
+    return Scalars({"sum": ranks.sum().item(), "mean": ranks.mean().item()})
+
+
+def log_spectral_bound(network: nn.Module, x: Tensor, y: Tensor, squares: Tensor, chunk_size: int | None) -> float:
+    r"""Return $\sum_l \log \sigma_l^2 - 2 \log |\gamma| + \log \sum_l s_l / \sigma_l^2$ of squared norms s."""
+    margin = abs(low_margin(margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu())))
+    spectral = torch.stack([values[-1] for values in squared_singular_values(network, x).values()])
+    ratio = (squares / spectral).sum().item()
+    if margin == 0 or ratio == 0:
+        raise NotMeasurable(
+            "The spectral bound needs a margin and weights other than zero; "
+            f"the margin is {margin:.3g}, the sum of squared norms over spectral norms {ratio:.3g}."
+        )
+    return log_products(spectral)["log_product"] - 2 * math.log(margin) + math.log(ratio)
+
+
+@register_measure(
+    "spectral_complexity",
+    title="stretching by the weights against the margin",
+    needs=("inputs", "labels"),
+    units="nats",
+    direction="lower",
+    aggregation="log of a product and a sum over layers, over the squared margin",
+    cost="1 forward pass",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="closed form",
+    cross_checks=("robust-generalization-measures",),
+    sampling=Sampling("whole", 256, lambda k: 2),
+    reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 30 (orig-main)",
+)
+def spectral_complexity(
+    network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
+) -> Estimate:
+    r"""Main term of the spectrally normalized margin bound, around the origin; exact.
+
+    .. math:: \log \prod_l \sigma_1(W_l)^2 - 2 \log |\gamma| +
+              \log \sum_l \frac{\lVert W_l \rVert_F^2}{\sigma_1(W_l)^2}
+
+    $\gamma$ is the margin $f_y - \max_{j \ne y} f_j$ below which a tenth of the samples lie (the k-th smallest,
+    k = n // 10). Matrices and batch norm as in `spectral_norms`. Dziugaite et al. report half of (value - log n).
+
+    Args:
+        network: Classifier that returns logits [n, K].
+        x: Inputs, the training data.
+        y: Class labels.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The logarithm.
+
+    Raises:
+        NotMeasurable: The margin or a weight is zero.
+
+    >>> network = nn.Linear(2, 2, bias=False)
+    >>> _ = nn.init.eye_(network.weight)
+    >>> y = torch.zeros(3).long()
+    >>> round(spectral_complexity(network, torch.tensor([[2.0, 1.0]]).repeat(3, 1), y), 6)  # 0 - 0 + log 2
+    0.693147
+    """
+    check_labelled("spectral_complexity", x, y)
+    squares = squared_frobenius_norms(layer_weights(network, x))
+    return Estimate(log_spectral_bound(network, x, y, squares, chunk_size))
+
+
+@register_measure(
+    "spectral_distance_complexity",
+    title="stretching by the weights, and how far they moved, against the margin",
+    needs=("inputs", "labels", "initial"),
+    units="nats",
+    direction="lower",
+    aggregation="log of a product and a sum over layers, over the squared margin",
+    cost="1 forward pass",
+    default=False,
+    invariances=("head shift",),
+    oracle="closed form",
+    cross_checks=("robust-generalization-measures",),
+    sampling=Sampling("whole", 256, lambda k: 2),
+    reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 29 (init-main)",
+)
+def spectral_distance_complexity(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Int[Tensor, " n"],
+    *,
+    initial_state: Mapping[str, Tensor],
+    chunk_size: int | None = None,
+) -> Estimate:
+    r"""Main term of the spectrally normalized margin bound, around the initial weights; exact.
+
+    .. math:: \log \prod_l \sigma_1(W_l)^2 - 2 \log |\gamma| +
+              \log \sum_l \frac{\lVert W_l - W_l^0 \rVert_F^2}{\sigma_1(W_l)^2}
+
+    As `spectral_complexity`, with the distance from the initial weights in place of the norm; batch norm is folded
+    into both.
+
+    Args:
+        network: Classifier that returns logits [n, K].
+        x: Inputs, the training data.
+        y: Class labels.
+        initial_state: Its state dictionary before training.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The logarithm.
+
+    Raises:
+        NotMeasurable: The margin is zero, or no weight has moved.
+        InvalidInput: `initial_state` is of another network.
+
+    >>> network = nn.Linear(2, 2, bias=False)
+    >>> _ = nn.init.eye_(network.weight)
+    >>> x, y = torch.tensor([[2.0, 1.0]]).repeat(3, 1), torch.zeros(3).long()
+    >>> initial = {"weight": torch.tensor([[0.0, 0.0], [0.0, 1.0]])}
+    >>> spectral_distance_complexity(network, x, y, initial_state=initial)  # 0 - 0 + log 1
+    0
+    """
+    check_labelled("spectral_distance_complexity", x, y)
+    moved = [layer.difference.square().sum().cpu() for layer in layer_weights(network, x, initial_state)]
+    return Estimate(log_spectral_bound(network, x, y, torch.stack(moved), chunk_size))

@@ -1,0 +1,326 @@
+"""Geometry of the classes in hidden layers."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from gapscope.base.errors import NotMeasurable, check_range
+from gapscope.base.random_streams import resolve_generator
+from gapscope.base.samples import slices
+from gapscope.inspection.hooks import capture_outputs
+from gapscope.inspection.outputs import measurement_mode, prepare_inputs, samples_per_pass
+from gapscope.measures._first_layer import first_layer
+from gapscope.measures._forward import check_labelled, features_of, forward_pass
+from gapscope.measures._mixing import STREAM, mixed_logits
+from gapscope.measures._numbers import Scalars
+from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.measures.robustness import mean_with_error
+from gapscope.results.estimate import Estimate
+
+# singular values of the class means below this part of the largest are rounding
+_RANK = 1e-6
+
+
+def _within_over_between(spread: Float[Tensor, "n d"], means: Float[Tensor, "c d"]) -> float:
+    """tr(S_W S_B^+) / C through the singular vectors of the class means, without a matrix of features by features."""
+    _, sizes, directions = torch.linalg.svd(means, full_matrices=False)
+    kept = sizes > _RANK * sizes[0]
+    scaled = spread @ directions[kept].mT / sizes[kept]
+    return scaled.square().sum().item() / len(spread)
+
+
+@register_measure(
+    "neural_collapse",
+    title="how tightly and evenly the features of the classes lie",
+    needs=("inputs", "labels"),
+    numbers={
+        "within_over_between": ScalarInfo("variance ratio", "lower", "mean over samples", "spread within classes"),
+        "unequal_norms": ScalarInfo("standard deviation / mean", "lower", "over classes", "unequal class means"),
+        "unequal_angles": ScalarInfo("cosine", "lower", "mean over pairs of classes", "unequal angles of class means"),
+        "head_mismatch": ScalarInfo(
+            "squared distance", "lower", "sum over entries", "class means against the last layer"
+        ),
+        "centre_disagreement": ScalarInfo(
+            "fraction of samples", "lower", "mean over samples", "predictions other than the nearest class mean"
+        ),
+    },
+    cost="1 forward pass",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="closed form of a simplex; dense matrices",
+    sampling=Sampling("whole", 256, lambda k: 2),
+    reference="Papyan, Han and Donoho 2020 (arXiv:2008.08186), NC1-NC4",
+)
+def neural_collapse(
+    network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
+) -> Scalars:
+    r"""Five numbers of the features h before the last layer that are 0 where classes have collapsed; exact.
+
+    With class means $\mu_c$, their mean $\mu$, and $m_c = \mu_c - \mu$ for C classes: $\frac1C \mathrm{tr}(\Sigma_W
+    \Sigma_B^+)$ of the covariances within and between classes (NC1); the standard deviation over the mean of $\lVert
+    m_c \rVert$, and the mean of $|\cos(m_c, m_{c'}) + \frac1{C-1}|$ (NC2); $\lVert W / \lVert W \rVert_F - M / \lVert M
+    \rVert_F \rVert_F^2$ of the last layer's weights and the class means (NC3); the fraction of samples whose prediction
+    is not the class of the nearest mean (NC4). Standard deviations divide by the number of classes.
+
+    Args:
+        network: Classifier that returns logits [n, K] by a last linear layer.
+        x: Inputs, the training data.
+        y: Class labels.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The five numbers; "head_mismatch" is NaN where the last layer has not one row per class that has samples.
+
+    Raises:
+        NotMeasurable: There are no features, or no two classes with different means.
+    """
+    check_labelled("neural_collapse", x, y)
+    found, y = forward_pass(network, x, chunk_size=chunk_size), y.cpu()
+    features, labels = features_of(found, "neural_collapse"), y.unique()
+    centres = torch.stack([features[y == label].mean(0) for label in labels])
+    means = centres - centres.mean(0)
+    if len(labels) < 2 or float(means.abs().max()) == 0:
+        raise NotMeasurable("Collapse is that of two classes or more with different mean features; there are none.")
+    count, norms = len(labels), means.norm(dim=1)
+    rows = torch.searchsorted(labels, y)
+    cosines = torch.nn.functional.normalize(means, dim=1)
+    angles = (cosines @ cosines.mT + 1 / (count - 1)).abs()[~torch.eye(count, dtype=torch.bool)]
+    nearest = labels[torch.cdist(features, centres).argmin(1)]
+    values = {
+        "within_over_between": _within_over_between(features - centres[rows], means),
+        "unequal_norms": (norms.std(correction=0) / norms.mean()).item(),
+        "unequal_angles": angles.mean().item(),
+        "centre_disagreement": (nearest != found.logits.argmax(1)).double().mean().item(),
+    }
+    head = None if not isinstance(found.head, nn.Linear) else found.head.weight.detach().double().cpu()
+    if head is None or head.shape != means.shape:
+        return Scalars(values, {"head_mismatch": "the last layer has not one row of weights a class"})
+    values["head_mismatch"] = (head / head.norm() - means / means.norm()).square().sum().item()
+    return Scalars({name: values[name] for name in (*list(values)[:3], "head_mismatch", "centre_disagreement")})
+
+
+def label_variation(features: Float[Tensor, "n d"], y: Int[Tensor, " n"], neighbours: int) -> float:
+    r"""Return $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ of the graph of nearest neighbours by cosine similarity.
+
+    It is the fraction of the weight of all edges that join samples of different labels: L = D - A, Y the labels as
+    one-hot rows. An edge joins samples one of which is among the `neighbours` nearest of the other; its weight is their
+    cosine similarity, 0 where that is negative.
+
+    Args:
+        features: Features.
+        y: Class labels.
+        neighbours: Neighbours a sample; all others where there are fewer.
+
+    Returns:
+        The share; 0 where no edge has a weight.
+
+    >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> label_variation(features, torch.tensor([0, 0, 1, 1]), 1), label_variation(features, torch.arange(4), 1)
+    (0.0, 1.0)
+    """
+    rows = torch.nn.functional.normalize(features.double(), dim=1)
+    similarity = (rows @ rows.mT).clamp(0, 1).fill_diagonal_(-1)
+    nearest = similarity.topk(min(neighbours, len(rows) - 1), dim=1)
+    joined = torch.zeros_like(similarity).scatter_(1, nearest.indices, 1.0)
+    weights = similarity.clamp_min(0) * torch.maximum(joined, joined.mT)
+    total = weights.sum().item()
+    return (weights * (y[:, None] != y)).sum().item() / total if total else 0.0
+
+
+@register_measure(
+    "graph_label_variation",
+    title="labels of samples with similar features",
+    needs=("inputs", "labels"),
+    numbers={
+        "features": ScalarInfo("fraction of edges", "lower", "weighted by similarity", "at the last hidden layer"),
+        "outputs": ScalarInfo("fraction of edges", "lower", "weighted by similarity", "at the outputs"),
+        "change": ScalarInfo("fraction of edges", "lower", "magnitude of the difference", "from one to the other"),
+    },
+    cost="1 forward pass",
+    default=False,
+    invariances=("layer rescaling", "unit permutation"),
+    oracle="the quadratic form of a dense Laplacian",
+    cross_checks=("PGDL third place",),
+    sampling=Sampling("own", 500, lambda k: 2),
+    stream="feature graphs",
+    reference="Lassance et al. 2020 (arXiv:2011.12737), label variation",
+)
+def graph_label_variation(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Int[Tensor, " n"],
+    *,
+    neighbours: int = 20,
+    group_size: int = 500,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Scalars:
+    r"""Fraction of the edges between similar samples that join different labels, at the last hidden layer and the outputs.
+
+    $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ for the Laplacian L of the graph of nearest neighbours by cosine
+    similarity: 0 where all neighbours share their label. It is the mean over random groups of samples of equal size,
+    with the spread among them as standard error; one group, and no error, where there are fewer samples. "change" is
+    how far it moves over the last layer. The competition's entry divides by a constant, and takes more layers and
+    mixtures, in its variants.
+
+    Args:
+        network: Classifier that returns logits [n, K].
+        x: Inputs, the training data.
+        y: Class labels.
+        neighbours: Nearest neighbours a sample.
+        group_size: Samples a graph.
+        generator: Source of the groups; None for the same ones at every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The numbers "features", "outputs" and "change".
+
+    Raises:
+        InvalidInput: An option is out of range.
+        NotMeasurable: There is no last linear or convolutional layer.
+    """
+    check_range("neighbours", neighbours, 1)
+    check_range("group_size", group_size, 2)
+    check_labelled("graph_label_variation", x, y)
+    found, y = forward_pass(network, x, chunk_size=chunk_size), y.cpu()
+    features = features_of(found, "graph_label_variation")
+    order = torch.arange(len(y))
+    if len(y) > group_size:
+        order = torch.randperm(len(y), generator=resolve_generator(generator, "feature graphs"))
+    groups = (
+        order.split(group_size)
+        if len(y) < 2 * group_size
+        else order[: len(y) // group_size * group_size].split(group_size)
+    )
+    pairs = [
+        [label_variation(signal[part], y[part], neighbours) for signal in (features, found.logits)] for part in groups
+    ]
+    rows = [(first, second, abs(second - first)) for first, second in pairs]
+    values = torch.tensor(rows, dtype=torch.float64)
+    errors = (values.std(0) / len(values) ** 0.5).tolist() if len(values) > 1 else [None] * 3
+    names = ("features", "outputs", "change")
+    return Scalars(
+        {name: Estimate(mean, error) for name, mean, error in zip(names, values.mean(0).tolist(), errors, strict=True)}
+    )
+
+
+POOLED = 4
+
+
+def davies_bouldin(features: Float[Tensor, "n d"], y: Int[Tensor, " n"]) -> float:
+    r"""Return $\frac1C \sum_k \max_{j \ne k} (s_k + s_j) / \lVert c_k - c_j \rVert$ of the classes that have samples.
+
+    Args:
+        features: Features.
+        y: Class labels.
+
+    Returns:
+        The index; NaN where there is one class only, infinite where two classes have the same centre.
+
+    >>> davies_bouldin(torch.tensor([[0.0], [2.0], [9.0], [11.0]]), torch.tensor([0, 0, 1, 1]))  # (1 + 1) / 9
+    0.2222222222222222
+    """
+    features, labels = features.double(), y.unique()
+    if len(labels) < 2:
+        return float("nan")
+    groups = [features[y == label] for label in labels]
+    centres = torch.stack([group.mean(0) for group in groups])
+    within = torch.stack([(group - centre).norm(dim=1).mean() for group, centre in zip(groups, centres, strict=True)])
+    ratios = (within[:, None] + within) / torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist")
+    return ratios.fill_diagonal_(-torch.inf).amax(1).mean().item()
+
+
+def _pooled(features: Tensor, module: nn.Module) -> Float[Tensor, "n d"]:
+    """Largest value of each 4 x 4 block of a feature map, all positions where it is smaller; anything else as it is."""
+    if isinstance(module, _ConvNd):
+        dims = features.ndim - 2
+        pool = {1: torch.nn.functional.max_pool1d, 2: torch.nn.functional.max_pool2d, 3: torch.nn.functional.max_pool3d}
+        size = [min(POOLED, length) for length in features.shape[2:]]
+        features = pool[dims](features, size)
+    return features.flatten(1)
+
+
+@register_measure(
+    "davies_bouldin_mixup",
+    title="overlap of the classes at the first layer, times the error on mixtures",
+    needs=("inputs", "labels"),
+    numbers={
+        "product": ScalarInfo("index", "lower", "of the two below"),
+        "davies_bouldin": ScalarInfo("index", "lower", "mean over batches", "overlap of the classes"),
+        "mixup_error": ScalarInfo("fraction of samples", "lower", "mean over samples", "error on mixtures"),
+    },
+    cost="2 forward passes",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="scikit-learn's Davies-Bouldin index",
+    cross_checks=("PGDL first place",),
+    sampling=Sampling("whole", 256, lambda k: 3),
+    stream=STREAM,
+    reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.1 and 3.3; Davies and Bouldin 1979, eq. 5",
+)
+def davies_bouldin_mixup(
+    network: nn.Module,
+    x: Float[Tensor, "n ..."],
+    y: Int[Tensor, " n"],
+    *,
+    batch_size: int = 150,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Scalars:
+    r"""Davies-Bouldin index of the classes at the first layer, times one minus the accuracy on mixtures.
+
+    The index is $\frac1C \sum_k \max_{j \ne k} \frac{s_k + s_j}{\lVert c_k - c_j \rVert}$, where $c_k$ is the centre
+    of a class and $s_k$ the mean distance from it, of the output of the first convolution or linear layer, max-pooled
+    4 x 4 where it is a feature map; a mean over random batches. The error is that of `mixup_robustness`. Standard
+    errors are the spread among batches and among samples. Small batches make the index larger: compare networks on
+    equal ones. The released code of the reference takes a mean over the other classes, and augmented images, for some
+    of its tables.
+
+    Args:
+        network: Classifier that returns logits [n, K].
+        x: Inputs, floating point.
+        y: Class labels, as they were trained on.
+        batch_size: Samples per batch of the index; what is left over from whole batches is not used.
+        generator: Source of pairs and batches; None for the same ones at every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The numbers "product", "davies_bouldin" and "mixup_error".
+
+    Raises:
+        InvalidInput: The inputs are token ids, or an option is out of range.
+        NotMeasurable: There is no first layer, or one class only.
+    """
+    check_range("batch_size", batch_size, 2)
+    check_labelled("davies_bouldin_mixup", x, y)
+    logits = mixed_logits(network, x, y, generator, chunk_size)
+    error = mean_with_error((logits.argmax(1) != y.cpu()).double())
+    features = []
+    with measurement_mode(network) as network, torch.no_grad():
+        x = prepare_inputs(network, x)
+        name, module = first_layer(network, x)
+        for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
+            with capture_outputs({name: module}) as seen:
+                network(x[part].clone())
+            features.append(_pooled(seen[name], module).cpu())
+    features = torch.cat(features)
+    order = torch.arange(len(x))
+    if len(x) > batch_size:
+        order = torch.randperm(len(x), generator=resolve_generator(generator, STREAM))
+    batches = [part for part in order.split(min(batch_size, len(x))) if len(part) == min(batch_size, len(x))]
+    found = torch.tensor([davies_bouldin(features[part], y.cpu()[part]) for part in batches], dtype=torch.float64)
+    found = found[~found.isnan()]
+    if len(found) == 0:
+        raise NotMeasurable("An index of classes needs two classes or more; the samples have one.")
+    index, spread = found.mean().item(), found.std().item() / len(found) ** 0.5 if len(found) > 1 else 0.0
+    product_error = ((float(error) * spread) ** 2 + (index * (error.standard_error or 0.0)) ** 2) ** 0.5
+    return Scalars(
+        {
+            "product": Estimate(index * error, product_error),
+            "davies_bouldin": Estimate(index, spread if len(found) > 1 else None),
+            "mixup_error": error,
+        }
+    )

@@ -1,1 +1,0 @@
-"""How features of classes lie."""

@@ -1,0 +1,155 @@
+"""Predictions on transformed and mixed samples."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+
+from gapscope.base.random_streams import resolve_generator
+from gapscope.base.samples import slices
+from gapscope.inspection.losses import class_logits
+from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
+from gapscope.measures._augmented import PENALTIES, Draws, UnitRange, check_images
+from gapscope.measures._forward import check_labelled, forward_pass
+from gapscope.measures._mixing import STREAM, mixed_logits
+from gapscope.measures._numbers import Scalars
+from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.results.estimate import Estimate
+
+
+def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
+    """Return the mean over samples, with its standard error over the draw of samples."""
+    error = values.std().item() / len(values) ** 0.5 if len(values) > 1 else None
+    return Estimate(values.mean().item(), error)
+
+
+@register_measure(
+    "mixup_robustness",
+    title="predictions on mixtures of two samples of a class",
+    needs=("inputs", "labels"),
+    numbers={
+        "accuracy": ScalarInfo("fraction of samples", "higher", "mean over samples"),
+        "loss": ScalarInfo("nats", "lower", "mean over samples"),
+    },
+    cost="1 forward pass",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="closed form of a linear network",
+    cross_checks=("PGDL first place",),
+    sampling=Sampling("own", 128, lambda k: 1),
+    stream=STREAM,
+    reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.3",
+)
+def mixup_robustness(
+    network: nn.Module,
+    x: Float[Tensor, "n ..."],
+    y: Int[Tensor, " n"],
+    *,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Scalars:
+    """Accuracy and cross-entropy on samples mixed half and half with another sample of their class.
+
+    Each sample has one partner, and is one once. Estimated over the random pairs; the standard error is the spread over
+    samples. The competition's first place mixes all pairs of a class within a batch.
+
+    Args:
+        network: Classifier that returns logits [n, K].
+        x: Inputs, floating point.
+        y: Class labels, as they were trained on.
+        generator: Source of the pairs; None for the same ones at every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The numbers "accuracy" and "loss".
+
+    Raises:
+        InvalidInput: The inputs are token ids, or labels do not fit.
+
+    >>> network = nn.Linear(1, 2, bias=False)  # class 1 where x > 0
+    >>> _ = network.weight.data.copy_(torch.tensor([[0.0], [1.0]]))
+    >>> x, y = torch.tensor([[3.0], [-1.0], [-2.0]]), torch.tensor([1, 1, 0])
+    >>> mixup_robustness(network, x, y)["accuracy"]  # both mixtures of class 1 lie at 1
+    1 ± 0
+    """
+    check_labelled("mixup_robustness", x, y)
+    logits = mixed_logits(network, x, y, generator, chunk_size)
+    right = (logits.argmax(1) == y.cpu()).double()
+    losses = F.cross_entropy(logits, y.cpu(), reduction="none")
+    return Scalars({"accuracy": mean_with_error(right), "loss": mean_with_error(losses)})
+
+
+@register_measure(
+    "augmentation_robustness",
+    title="change of the predictions when images are changed",
+    needs=("inputs",),
+    numbers={
+        "penalty": ScalarInfo("weighted changes", "lower", "sum over 7 transformations, mean over samples"),
+        "agreement": ScalarInfo("fraction of predictions", "higher", "mean over samples and transformations"),
+    },
+    cost="8 forward passes",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="enumerated on a network whose predictions are known",
+    cross_checks=("PGDL second place",),
+    sampling=Sampling("own", 128, lambda k: 8),
+    stream="augmentation",
+    reference="Aithal K, Kashyap and Subramanyam 2021 (arXiv:2101.06459), Sec. 3",
+)
+def augmentation_robustness(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    *,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Scalars:
+    r"""How much predictions change under seven transformations of images, weighted as in the competition.
+
+    For each sample and transformation: $|p - p'|$, the change of the largest probability, where the predicted class
+    stays, else that transformation's penalty: horizontal flip 6, saturation 1, central crop 2, Sobel edges 3,
+    brightness 1, flip and saturation 12, random erasing 2. Labels are not used. Images are brought to the range 0 to 1
+    of all images given while they are changed, which is the range of the competition's. The largest penalty is 27;
+    the competition's score is minus the sum over samples. The standard error is the spread over samples.
+
+    Args:
+        network: Classifier that returns logits [n, K].
+        x: Images [n, channels, height, width].
+        generator: Source of the factors and rectangles; None for the same ones at every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The numbers "penalty" and "agreement".
+
+    Raises:
+        NotMeasurable: The inputs are no images.
+
+    >>> network = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    >>> _ = nn.init.zeros_(network[1].weight)  # always the same prediction
+    >>> augmentation_robustness(network, torch.rand(5, 1, 4, 4))["penalty"]
+    0 ± 0
+    """
+    check_images(x)
+    before = forward_pass(network, x, chunk_size=chunk_size).logits.softmax(1).max(1)
+    draws = Draws.of(len(x), resolve_generator(generator, "augmentation"))
+    images = UnitRange.of(x)
+    penalties, agreements = [], []
+    with measurement_mode(network) as network, torch.no_grad():
+        x = prepare_inputs(network, x)
+        for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
+            total, same = torch.zeros(part.stop - part.start).double(), torch.zeros(part.stop - part.start).double()
+            for transform, penalty in PENALTIES.items():
+                outputs = checked_outputs(network(images.change(transform, x[part], draws[part])), len(total))
+                after = class_logits(outputs.double().cpu()).softmax(1).max(1)
+                stays = after.indices == before.indices[part]
+                total += torch.where(stays, (after.values - before.values[part]).abs(), penalty)
+                same += stays
+            penalties.append(total)
+            agreements.append(same / len(PENALTIES))
+    return Scalars(
+        {
+            "penalty": mean_with_error(torch.cat(penalties)),
+            "agreement": mean_with_error(torch.cat(agreements)),
+        }
+    )

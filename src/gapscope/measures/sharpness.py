@@ -1,0 +1,145 @@
+"""Sharpness: rise of the loss around the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxtyping import Shaped
+from torch import Tensor, nn
+
+from gapscope.base.errors import check_range
+from gapscope.measures._perturbed import loss_rise, norm_of
+from gapscope.measures.registry import Sampling, register_measure
+from gapscope.results.estimate import Estimate
+
+
+@register_measure(
+    "worst_case_sharpness",
+    title="rise of the loss in the worst direction around the weights",
+    needs=("inputs", "targets"),
+    units="nats (cross-entropy) or squared target units (regression)",
+    direction="lower",
+    aggregation="mean over samples",
+    cost="1 forward and 1 backward pass a step, and 1 forward pass",
+    cost_class="backward",
+    default=False,
+    invariances=("unit permutation", "head shift"),
+    oracle="closed form of a quadratic loss",
+    sampling=Sampling("whole", 256, lambda k: 15),
+    reference="Keskar et al. 2017 (arXiv:1609.04836), Metric 2.1; step of Foret et al. 2021 (arXiv:2010.01412), eq. 2",
+)
+def worst_case_sharpness(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Shaped[Tensor, "n ..."],
+    *,
+    radius: float = 0.05,
+    steps: int = 5,
+    chunk_size: int | None = None,
+) -> Estimate:
+    r"""Rise of the mean loss within a ball, $\max_{\lVert \delta \rVert_2 \le \rho} L(\theta + \delta) - L(\theta)$.
+
+    A lower bound, by projected gradient ascent over all trainable weights together, in evaluation mode: each step adds
+    $\frac{2 \rho}{s + 1} \nabla L / \lVert \nabla L \rVert$ and goes back into the ball; the largest loss on the way
+    counts. One step is the first-order worst case $\rho \nabla L / \lVert \nabla L \rVert$ of sharpness-aware
+    minimization. The loss is the mean cross-entropy, or mean squared error for regression. Weights in units that
+    another layer can take over change it: see `adaptive_sharpness`.
+
+    Args:
+        network: The network.
+        x: Inputs, the training data.
+        y: Class labels or regression targets.
+        radius: Radius rho of the ball in weight units.
+        steps: Steps s of ascent.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The rise, at least 0.
+
+    Raises:
+        InvalidInput: An option is out of range.
+        NotMeasurable: The network has no trainable parameters.
+
+    >>> import torch
+    >>> network = nn.Linear(1, 1, bias=False)  # loss (w - 1)^2 at w = 2: rises to (2.05 - 1)^2
+    >>> _ = nn.init.constant_(network.weight, 2.0)
+    >>> round(worst_case_sharpness(network, torch.ones(1, 1), torch.ones(1, 1)), 6)
+    0.1025
+    """
+    check_range("radius", radius, 0, low_open=True)
+    check_range("steps", steps, 1)
+
+    def move(deviations: Sequence[Tensor], own: Sequence[Tensor], gradient: Sequence[Tensor]) -> list[Tensor]:
+        norm = norm_of(gradient)
+        if norm == 0:
+            return list(deviations)
+        step = 2 * radius / (steps + 1) / norm
+        moved = [deviation + step * g for deviation, g in zip(deviations, gradient, strict=True)]
+        inside = min(1.0, radius / norm_of(moved))
+        return [inside * deviation for deviation in moved]
+
+    return Estimate(loss_rise(network, x, y, steps=steps, move=move, chunk_size=chunk_size))
+
+
+@register_measure(
+    "adaptive_sharpness",
+    title="rise of the loss when weights change in proportion to themselves, in the worst way",
+    needs=("inputs", "targets"),
+    units="nats (cross-entropy) or squared target units (regression)",
+    direction="lower",
+    aggregation="mean over samples",
+    cost="1 forward and 1 backward pass a step, and 1 forward pass",
+    cost_class="backward",
+    default=False,
+    invariances=("layer rescaling", "unit permutation"),
+    oracle="closed form of a quadratic loss",
+    sampling=Sampling("whole", 256, lambda k: 15),
+    reference="Kwon et al. 2021 (arXiv:2102.11600), eq. 5; Andriushchenko et al. 2023 (arXiv:2302.07011), eq. 2",
+)
+def adaptive_sharpness(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Shaped[Tensor, "n ..."],
+    *,
+    radius: float = 0.01,
+    steps: int = 5,
+    chunk_size: int | None = None,
+) -> Estimate:
+    r"""Rise of the loss, $\max_{|\delta_i| \le \rho |\theta_i|} L(\theta + \delta) - L(\theta)$.
+
+    A lower bound, by projected ascent over all trainable weights, in evaluation mode: each step adds
+    $\frac{2 \rho}{s + 1} |\theta_i| \, \mathrm{sign}(\partial_i L)$ and goes back into the box; the largest loss on the
+    way counts. Rescaling ReLU layers against each other leaves it as it is.
+
+    Args:
+        network: The network.
+        x: Inputs, the training data.
+        y: Class labels or regression targets.
+        radius: Largest change rho of a weight, as a part of its magnitude.
+        steps: Steps s of ascent.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The rise, at least 0.
+
+    Raises:
+        InvalidInput: An option is out of range.
+        NotMeasurable: The network has no trainable parameters.
+
+    >>> import torch
+    >>> network = nn.Linear(1, 1, bias=False)  # loss (w - 1)^2 at w = 2: rises to (2.02 - 1)^2
+    >>> _ = nn.init.constant_(network.weight, 2.0)
+    >>> round(adaptive_sharpness(network, torch.ones(1, 1), torch.ones(1, 1)), 6)
+    0.0404
+    """
+    check_range("radius", radius, 0, low_open=True)
+    check_range("steps", steps, 1)
+
+    def move(deviations: Sequence[Tensor], own: Sequence[Tensor], gradient: Sequence[Tensor]) -> list[Tensor]:
+        moved = []
+        for deviation, value, g in zip(deviations, own, gradient, strict=True):
+            reach = radius * value.abs()
+            moved.append((deviation + 2 / (steps + 1) * reach * g.sgn()).clamp(-reach, reach))
+        return moved
+
+    return Estimate(loss_rise(network, x, y, steps=steps, move=move, chunk_size=chunk_size))

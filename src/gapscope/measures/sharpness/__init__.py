@@ -1,1 +1,0 @@
-"""How the loss rises around the weights."""

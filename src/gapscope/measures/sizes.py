@@ -1,0 +1,98 @@
+"""Sizes of a network."""
+
+from __future__ import annotations
+
+import math
+
+from jaxtyping import Shaped
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from gapscope.base.errors import NotMeasurable
+from gapscope.gradients.double_backward import differentiable_kernels
+from gapscope.inspection.outputs import measurement_mode, prepare_inputs
+from gapscope.measures.registry import EVERYTHING, register_measure
+from gapscope.results.estimate import Estimate
+
+
+@register_measure(
+    "multiply_accumulates",
+    title="work of one forward pass",
+    needs=("inputs",),
+    units="multiplications with an addition",
+    direction="none",
+    aggregation="sum over layers, of one sample",
+    cost="1 forward pass of one sample",
+    cost_class="weights",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="closed form",
+    reference="Abdelfattah et al. 2021 (arXiv:2101.08134), beside which zero-cost proxies must stand",
+)
+def multiply_accumulates(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Estimate:
+    r"""Multiply-accumulate operations of all matrix products and convolutions for one sample; exact.
+
+    A linear layer of I inputs and O outputs has $I O$ of them at every position, a convolution
+    $O \cdot I / g \cdot k_h k_w$ at every position of its output; attention counts its two products. Biases,
+    normalization, activations and pooling are not counted. It is a size, beside which other measures must stand.
+
+    Args:
+        network: Any network.
+        x: Inputs, of which the first is run.
+
+    Returns:
+        The count.
+
+    >>> import torch
+    >>> multiply_accumulates(nn.Linear(3, 2), torch.ones(5, 3))
+    6
+    """
+    # fused layers hide their products from the counter; where a weight has a gradient, torch fuses none
+    with measurement_mode(network) as network, differentiable_kernels(network.modules()):
+        network.requires_grad_(True)
+        counter = FlopCounterMode(display=False)
+        with counter:
+            network(prepare_inputs(network, x[:1]).clone())
+    return Estimate(counter.get_total_flops() / 2)
+
+
+@register_measure(
+    "vc_dimension_bound",
+    title="size and depth, as the 2020 competition's baseline counts them",
+    needs=(),
+    units="samples",
+    direction="lower",
+    aggregation="sum over weight matrices",
+    cost="no pass",
+    cost_class="weights",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="closed form, and values of the competition's own networks",
+    cross_checks=("PGDL baseline",),
+    reference="Jiang et al. 2020 (arXiv:2012.07976), baseline; after Bartlett et al. 2019, JMLR 20(63), Theorem 7",
+)
+def vc_dimension_bound(network: nn.Module, *, input_size: int = 32) -> Estimate:
+    r"""Size baseline of the 2020 competition, $d + 2 d \log(22\, d\, s^2) \sum_l |W_l|$; exact.
+
+    d is the number of weights of two or more dimensions (kernels and matrices, each shared one once), $|W_l|$ their
+    number of entries, s the side of the images, 32 in the competition. Natural logarithm. The constants are the
+    competition's; only ranks mean something.
+
+    Args:
+        network: Any network.
+        input_size: Side s of the input images.
+
+    Returns:
+        The bound.
+
+    Raises:
+        NotMeasurable: There is no such weight.
+
+    >>> round(vc_dimension_bound(nn.Linear(3, 2)), 3)
+    121.27
+    """
+    sizes = [weight.numel() for weight in network.parameters() if weight.requires_grad and weight.ndim >= 2]
+    if not sizes:
+        raise NotMeasurable("A bound on the VC dimension needs a trainable weight of two dimensions; there is none.")
+    depth = len(sizes)
+    return Estimate(depth + 2 * depth * math.log(22 * depth * input_size**2) * sum(sizes))

@@ -1,1 +1,0 @@
-"""How large a network is."""

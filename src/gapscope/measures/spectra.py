@@ -1,0 +1,105 @@
+"""Power laws in the spectra of the weight matrices."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from gapscope.base.errors import NotMeasurable, check_range
+from gapscope.measures._numbers import Scalars
+from gapscope.measures._weights import squared_singular_values
+from gapscope.measures.registry import ScalarInfo, register_measure
+
+# eigenvalues below this part of the largest are rounding
+_ZERO = 1e-12
+
+
+def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
+    r"""Return exponent, start and distance of the power law $p(x) \propto x^{-\alpha}$, $x \ge x_{\min}$, of best fit.
+
+    For each start among the values the exponent is the one of largest likelihood, $1 + m / \sum \log(x_i / x_{\min})$
+    over the m values from it on; the start is that of the smallest Kolmogorov-Smirnov distance (Clauset, Shalizi and
+    Newman 2009, eq. 3.1 and 3.9).
+
+    Args:
+        values: Positive numbers, three or more.
+
+    Returns:
+        alpha, x_min and the distance.
+    """
+    x = values.double().sort().values
+    n, logs = len(x), values.double().sort().values.log()
+    best = (math.nan, math.nan, math.inf)
+    # sums of logarithms from each value on
+    tails = logs.flip(0).cumsum(0).flip(0)
+    for start in range(n - 1):
+        m = n - start
+        excess = float(tails[start]) - m * float(logs[start])
+        if excess <= 0 or (start and x[start] == x[start - 1]):
+            continue
+        alpha = 1 + m / excess
+        fitted = 1 - torch.exp((1 - alpha) * (logs[start:] - logs[start]))
+        empirical = torch.arange(m, dtype=torch.float64) / m
+        distance = float((fitted - empirical).abs().max())
+        if distance < best[2]:
+            best = (alpha, float(x[start]), distance)
+    return best
+
+
+@register_measure(
+    "power_law_alpha",
+    title="how heavy the tails of the weights' spectra are",
+    needs=("inputs",),
+    numbers={
+        "alpha": ScalarInfo("exponent", "lower", "mean over layers"),
+        "weighted": ScalarInfo(
+            "exponent times decades", "lower", "mean over layers", "weighted by the largest eigenvalue"
+        ),
+    },
+    cost="no pass; eigenvalues of every layer's smaller Gram matrix",
+    cost_class="weights",
+    default=False,
+    invariances=("unit permutation", "head shift"),
+    oracle="exact quantiles of a power law",
+    cross_checks=("WeightWatcher",),
+    reference="Martin, Peng and Mahoney 2021 (arXiv:2002.06716), eq. 5 and 6; Clauset, Shalizi and Newman 2009",
+)
+def power_law_alpha(network: nn.Module, x: Shaped[Tensor, "n ..."], *, min_eigenvalues: int = 20) -> Scalars:
+    r"""Exponents $\alpha_l$ of power laws fitted to the eigenvalues of $W_l^\top W_l$, their mean, and $\hat\alpha$.
+
+    $\hat\alpha$ is the mean of $\alpha_l \log_{10} \lambda_{\max, l}$. The fit is the one of largest likelihood above
+    the start with the smallest Kolmogorov-Smirnov distance. A kernel [O, I, h, w] counts as the matrix [O, I h w]
+    (WeightWatcher joins the spectra of its h w slices); batch norm is folded in. Layers with fewer than
+    `min_eigenvalues` positive eigenvalues are left out.
+
+    Args:
+        network: Any network.
+        x: Inputs, of which the first is run to find batch norms.
+        min_eigenvalues: Fewest eigenvalues of a layer that counts, at least 3; WeightWatcher asks for 50.
+
+    Returns:
+        The numbers "alpha" and "weighted".
+
+    Raises:
+        InvalidInput: `min_eigenvalues` is out of range.
+        NotMeasurable: No layer has so many eigenvalues.
+    """
+    check_range("min_eigenvalues", min_eigenvalues, 3)
+    alphas, weighted = [], []
+    for values in squared_singular_values(network, x).values():
+        values = values[values > _ZERO * values[-1]]
+        if len(values) < min_eigenvalues:
+            continue
+        alpha = power_law_fit(values)[0]
+        if math.isfinite(alpha):
+            alphas.append(alpha)
+            weighted.append(alpha * math.log10(float(values[-1])))
+    if not alphas:
+        raise NotMeasurable(
+            f"A power law needs a layer with {min_eigenvalues} or more different eigenvalues; none has. "
+            "Pass a smaller min_eigenvalues."
+        )
+    return Scalars({"alpha": sum(alphas) / len(alphas), "weighted": sum(weighted) / len(weighted)})

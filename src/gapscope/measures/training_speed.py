@@ -1,0 +1,248 @@
+"""Speed of training and agreement of the gradients of samples."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int, Shaped
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.base.random_streams import resolve_generator
+from gapscope.base.samples import Samples
+from gapscope.inspection.outputs import check_labels, measurement_mode, prepare_inputs, samples_per_pass
+from gapscope.measures._forward import check_labelled, features_of, forward_pass
+from gapscope.measures._gradients import mean_gradient, sample_square_norms
+from gapscope.measures._numbers import Scalars
+from gapscope.measures._perturbed import loss_and_gradient, norm_of, trainable
+from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.results.estimate import Estimate
+
+
+@register_measure(
+    "gradient_disparity",
+    title="distance between the gradients of batches",
+    needs=("inputs", "targets"),
+    units="loss / weight units",
+    direction="lower",
+    aggregation="mean over pairs of batches",
+    cost="1 forward and 1 backward pass of 5 batches",
+    cost_class="backward",
+    default=False,
+    invariances=("unit permutation", "head shift"),
+    oracle="closed form",
+    sampling=Sampling("own", 320, lambda k: 4),
+    reference="Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 3",
+)
+def gradient_disparity(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Shaped[Tensor, "n ..."],
+    *,
+    batches: int = 5,
+    batch_size: int = 128,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Estimate:
+    r"""Mean distance between the gradients of batches, $\frac{2}{s (s-1)} \sum_{i < j} \lVert g_i - g_j \rVert_2$.
+
+    $g_i$ is the gradient of the mean loss of a batch by all trainable weights, in evaluation mode. The s batches are
+    random and have no sample in common; where there are fewer than s times `batch_size` samples, batches are of one
+    s-th of them. The standard error is the jackknife over batches.
+
+    Args:
+        network: The network.
+        x: Inputs, the training data.
+        y: Class labels or regression targets.
+        batches: Number of batches s, 3 or more.
+        batch_size: Samples per batch, at the most.
+        generator: Source of the batches; None for the same ones at every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The mean distance with its standard error.
+
+    Raises:
+        InvalidInput: An option is out of range, or there are fewer samples than batches.
+        NotMeasurable: The network has no trainable parameters.
+    """
+    check_range("batches", batches, 3)
+    check_range("batch_size", batch_size, 1)
+    size = min(batch_size, len(x) // batches)
+    if size < 1:
+        raise InvalidInput(f"gradient_disparity needs a sample a batch, here {batches}; got {len(x)} samples.")
+    order = torch.randperm(len(x), generator=resolve_generator(generator, "batches of gradients"))
+    with measurement_mode(network) as network:
+        samples = Samples(prepare_inputs(network, x), prepare_inputs(network, y))
+        at_once = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
+        parts = order[: batches * size].to(samples.inputs.device).split(size)
+        leaves = trainable(network)
+        gradients = [loss_and_gradient(network, samples.subset(part), at_once, leaves)[1] for part in parts]
+    distances = torch.zeros(batches, batches, dtype=torch.float64)
+    for i, j in itertools.combinations(range(batches), 2):
+        distance = norm_of([a - b for a, b in zip(gradients[i], gradients[j], strict=True)])
+        distances[i, j] = distances[j, i] = distance
+    mean = distances.sum().item() / (batches * (batches - 1))
+    left = (distances.sum() - 2 * distances.sum(1)) / ((batches - 1) * (batches - 2))
+    error = ((batches - 1) / batches * (left - left.mean()).square().sum()).sqrt().item()
+    return Estimate(mean, error)
+
+
+@register_measure(
+    "gradient_noise",
+    title="disagreement of the individual samples' gradients",
+    needs=("inputs", "targets"),
+    units="squared loss / squared weight units",
+    direction="lower",
+    aggregation="variance over samples, sum over weights",
+    cost="2 forward and 3 backward passes",
+    cost_class="backward",
+    default=False,
+    invariances=("unit permutation", "head shift"),
+    oracle="dense per-sample gradients",
+    sampling=Sampling("whole", 64, lambda k: 10),
+    reference="Jiang et al. 2020 (arXiv:1912.02178), gradient noise at the end of training",
+)
+def gradient_noise(
+    network: nn.Module,
+    x: Shaped[Tensor, "n ..."],
+    y: Shaped[Tensor, "n ..."],
+    *,
+    chunk_size: int | None = None,
+) -> Estimate:
+    r"""Variance of the gradients of individual samples, $\frac1n \sum_i \lVert \nabla \ell_i - \nabla L \rVert^2$; exact.
+
+    Over all trainable weights, at the weights as they are, in evaluation mode. The gradient of a batch of B samples,
+    drawn with replacement, has this divided by B (in the reference, at the end of training).
+
+    Args:
+        network: The network.
+        x: Inputs, the training data.
+        y: Class labels or regression targets.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The variance (trace of the covariance).
+
+    Raises:
+        NotMeasurable: The network has no trainable parameters.
+
+    >>> import torch
+    >>> network = nn.Linear(1, 1, bias=False)  # gradients 2 (w x - y) x: -2 and -4
+    >>> _ = nn.init.zeros_(network.weight)
+    >>> gradient_noise(network, torch.tensor([[1.0], [2.0]]), torch.ones(2, 1))
+    1
+    """
+    squares = sample_square_norms(network, x, y, chunk_size=chunk_size).mean().item()
+    return Estimate(max(0.0, squares - norm_of(mean_gradient(network, x, y, chunk_size=chunk_size)) ** 2))
+
+
+@register_measure(
+    "gradient_weight_alignment",
+    title="agreement of the samples' gradients with the direction of the weights",
+    needs=("inputs", "labels"),
+    numbers={
+        "alignment": ScalarInfo("cosine", "higher", "mean over samples over (excess kurtosis + 1.2)"),
+        "mean": ScalarInfo("cosine", "higher", "mean over samples"),
+    },
+    cost="1 forward pass",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="gradients of the last layer by autograd",
+    cross_checks=("gwa",),
+    sampling=Sampling("whole", 256, lambda k: 2),
+    reference="Holzl, Rueckert and Kaissis 2025 (arXiv:2510.25480), Sec. 3; constants of the authors' program",
+)
+def gradient_weight_alignment(
+    network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
+) -> Scalars:
+    r"""Alignment of gradients with weights at the last layer, $E[\gamma] / (\mathrm{kurt}(\gamma) + 1.2)$; exact.
+
+    $\gamma_i = -\cos(\nabla_W \ell_i, W)$ of each sample's cross-entropy and the weight W of the last linear layer, as
+    the authors' program has it; the excess kurtosis is that of the population of samples, 0 for a Gaussian and above
+    -2, so that the quotient can change its sign where it is below -1.2. A sample without a gradient has alignment 0.
+    The authors read it along training; here it is at the weights as they are.
+
+    Args:
+        network: Classifier that returns logits [n, K] by a last linear layer.
+        x: Inputs, the training data.
+        y: Class labels.
+        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+
+    Returns:
+        The numbers "alignment" and "mean".
+
+    Raises:
+        NotMeasurable: The outputs are not those of a last linear layer with one row per class.
+    """
+    check_labelled("gradient_weight_alignment", x, y)
+    found = forward_pass(network, x, chunk_size=chunk_size)
+    features = features_of(found, "gradient_weight_alignment")
+    check_labels(y, found.logits.shape[1])
+    if not isinstance(found.head, nn.Linear) or found.head.weight.shape != (found.logits.shape[1], features.shape[1]):
+        raise NotMeasurable(
+            "Alignment is taken at a last linear layer with one row of weights a class, which this network has not."
+        )
+    weight = found.head.weight.detach().double().cpu()
+    by_logits = found.logits.softmax(1) - F.one_hot(y.cpu(), found.logits.shape[1])
+    # the gradient of a sample is the outer product of these rows
+    product = -((by_logits @ weight) * features).sum(1)
+    cosines = product / (by_logits.norm(dim=1) * features.norm(dim=1) * weight.norm() + 1e-12)
+    centred = cosines - cosines.mean()
+    variance = centred.square().mean().item()
+    if variance == 0:
+        reason = "all samples have the same alignment, which has no kurtosis"
+        return Scalars({"mean": cosines.mean().item()}, {"alignment": reason})
+    kurtosis = centred.pow(4).mean().item() / variance**2 - 3
+    mean = cosines.mean().item()
+    return Scalars({"alignment": mean / (kurtosis + 1.2), "mean": mean})
+
+
+@register_measure(
+    "training_loss_sum",
+    title="training losses of all epochs together",
+    needs=("history",),
+    numbers={
+        "all": ScalarInfo("nats (cross-entropy) or squared target units", "lower", "sum over epochs", "all epochs"),
+        "last": ScalarInfo("nats (cross-entropy) or squared target units", "lower", "sum over epochs", "last epochs"),
+    },
+    cost="no pass",
+    cost_class="weights",
+    default=False,
+    invariances=EVERYTHING,
+    oracle="closed form",
+    reference="Lyle et al. 2020 (arXiv:2010.14499), Sec. 3; Ru et al. 2021 (arXiv:2006.04492), eq. 1",
+)
+def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]], last: int = 10) -> Scalars:
+    r"""Sum of the training losses over the epochs of training, $\sum_t \ell_t$, and over the last ones; exact.
+
+    It is large where training was slow. The loss of an epoch is what its row of the history calls `train_loss`: the
+    mean over its batches, in training mode, without penalties. Compare networks with as many epochs.
+
+    Args:
+        network: Not looked at.
+        history: One mapping an epoch, as training, a monitor's rows and records have it.
+        last: Number of last epochs; all where there are fewer.
+
+    Returns:
+        The numbers "all" and "last".
+
+    Raises:
+        InvalidInput: An epoch has no `train_loss`.
+
+    >>> history = [{"train_loss": 2.0}, {"train_loss": 1.0}, {"train_loss": 0.5}]
+    >>> training_loss_sum(nn.Identity(), history=history, last=2).scalars()
+    {'all': 3.5, 'last': 1.5}
+    """
+    check_range("last", last, 1)
+    if any("train_loss" not in row for row in history):
+        raise InvalidInput(
+            "history must hold train_loss for every epoch; one row has none. Pass what gs.train returned, "
+            "or one mapping an epoch such as {'epoch': 1, 'train_loss': 0.7}."
+        )
+    losses = [float(row["train_loss"]) for row in history]
+    return Scalars({"all": sum(losses), "last": sum(losses[-last:])})

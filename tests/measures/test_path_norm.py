@@ -1,0 +1,75 @@
+"""Path norm: all paths, enumerated."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cases import CASES
+from gapscope.base.errors import NotMeasurable
+from gapscope.measures.path_norms import path_norm, path_norm_over_margin
+
+DOUBLE = torch.float64
+
+
+def enumerated(weights: list[Tensor], biases: list[Tensor]) -> float:
+    """Sum over every path from an input, or from a bias, of the squared product of what it passes."""
+    weights, biases = [w.detach() for w in weights], [b.detach() for b in biases]
+    total = 0.0
+    for start in range(len(weights)):
+        sizes = [len(weight) for weight in weights[start:]]
+        for path in itertools.product(range(weights[start].shape[1]), *map(range, sizes)):
+            product = 1.0
+            for weight, (source, target) in zip(weights[start:], itertools.pairwise(path), strict=True):
+                product *= float(weight[target, source])
+            total += product**2 if start == 0 else (product * float(biases[start - 1][path[0]])) ** 2
+    return total + float(biases[-1].square().sum())
+
+
+def test_all_paths_of_a_small_network() -> None:
+    network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2), nn.LeakyReLU(), nn.Linear(2, 2)).double()
+    layers = [network[0], network[2], network[4]]
+    expected = enumerated([layer.weight for layer in layers], [layer.bias for layer in layers])  # type: ignore[misc]
+    assert path_norm(network, torch.zeros(1, 2, dtype=DOUBLE)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_is_the_map_that_it_is_in_evaluation_mode(affine: bool) -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=affine), nn.ReLU(), nn.Linear(4, 2)).double()
+    if affine:
+        nn.init.normal_(network[1].weight), nn.init.normal_(network[1].bias)  # type: ignore[arg-type]
+    network.train()(torch.randn(50, 3, dtype=DOUBLE) + 1)
+    network.eval()
+    first, norm, last = (network.get_submodule(name) for name in ("0", "1", "3"))
+    assert isinstance(first, nn.Linear) and isinstance(norm, nn.BatchNorm1d) and isinstance(last, nn.Linear)
+    assert norm.running_var is not None and norm.running_mean is not None
+    scale = (norm.weight if affine else 1) / (norm.running_var + norm.eps).sqrt()
+    folded = first.weight * scale[:, None]
+    shift = (first.bias - norm.running_mean) * scale + (norm.bias if affine else 0)
+    hidden = folded.square().sum(1) + shift**2
+    expected = last.weight.square() @ hidden + last.bias.square()
+    assert path_norm(network, torch.zeros(1, 3, dtype=DOUBLE)) == pytest.approx(
+        float(expected.sum().detach()), rel=1e-10
+    )
+
+
+def test_what_is_not_piecewise_linear_is_refused() -> None:
+    for name in ("fully connected", "residual, group norm", "LSTM"):
+        network, samples = CASES[name].make(2)
+        with pytest.raises(NotMeasurable, match="A sum over paths needs activations that are linear"):
+            path_norm(network, samples.inputs)
+    network, samples = CASES["encoder"].make(2)
+    with pytest.raises(NotMeasurable, match="needs floating-point inputs"):
+        path_norm(network, samples.inputs)
+
+
+def test_over_the_margin() -> None:
+    network = nn.Linear(2, 2, bias=False)
+    nn.init.eye_(network.weight)
+    x, y = torch.tensor([[3.0, 1.0], [2.0, 1.5]]), torch.tensor([0, 0])
+    assert path_norm_over_margin(network, x, y) == pytest.approx(2 / 0.25)
+    with pytest.raises(NotMeasurable, match="margin other than zero"):
+        path_norm_over_margin(network, torch.ones(2, 2), y)

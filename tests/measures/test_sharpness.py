@@ -1,0 +1,152 @@
+"""Sharpness: closed forms of a quadratic loss and of a linear classifier under noise."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import pytest
+import torch
+from torch import nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.inspection.memoization import memo_scope
+from gapscope.measures import _perturbed
+from gapscope.measures.pacbayes import (
+    pacbayes_distance,
+    pacbayes_flatness,
+    pacbayes_magnitude_distance,
+    pacbayes_magnitude_flatness,
+    pacbayes_magnitude_norm,
+    pacbayes_norm,
+)
+from gapscope.measures.sharpness import adaptive_sharpness, worst_case_sharpness
+
+DOUBLE = torch.float64
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_rise_of_a_quadratic_loss(steps: int) -> None:
+    """loss |w - w*|^2 / 2 (two outputs, two samples): the worst direction is away from w*."""
+    network = nn.Linear(2, 1, bias=False).double()
+    network.weight.data.copy_(torch.tensor([[1.0, 2.0]]))
+    x, y = torch.eye(2, dtype=DOUBLE), torch.zeros(2, 1, dtype=DOUBLE)
+    distance, radius = math.sqrt(5), 0.3
+    expected = ((distance + radius) ** 2 - distance**2) / 2
+    assert worst_case_sharpness(network, x, y, radius=radius, steps=steps) == pytest.approx(expected, rel=1e-10)
+    box = (1.1**2 + 2.2**2 - 5) / 2
+    assert adaptive_sharpness(network, x, y, radius=0.1, steps=steps) == pytest.approx(box, rel=1e-10)
+
+
+def test_a_flat_point_has_no_first_order_rise() -> None:
+    network = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(network.weight)
+    assert worst_case_sharpness(network, torch.ones(3, 2), torch.zeros(3, 1)) == 0
+
+
+def margin_classifier(margin: float) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """f = (0, w) for x = 1 and label 1, right where w + noise > noise of the other output."""
+    network = nn.Linear(1, 2, bias=False)
+    network.weight.data.copy_(torch.tensor([[0.0], [margin]]))
+    return network, torch.ones(4, 1), torch.ones(4).long()
+
+
+def many_margins(margin: float) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """As `margin_classifier`, 1,000 times over: every sample has two weights, and so noise, of its own."""
+    network = nn.Linear(1000, 2, bias=False)
+    network.weight.data.copy_(torch.tensor([[0.0], [margin]]).expand(2, 1000))
+    return network, torch.eye(1000), torch.ones(1000).long()
+
+
+def test_the_deviation_is_a_standard_deviation() -> None:
+    """The accuracy under noise is Phi(margin / (sqrt 2 sigma)): it drops by a tenth at one known sigma.
+
+    8 draws for each of 1,000 samples leave the accuracy to .0034, and the search ends within .01 of the drop; a
+    deviation that is off by a share s moves the drop by .225 s.
+    """
+    sigma = 0.5 / (math.sqrt(2) * NormalDist().inv_cdf(0.9))
+    found = pacbayes_flatness(*many_margins(0.5), draws=8)
+    assert found**-0.5 == pytest.approx(sigma, rel=(0.01 + 2 * 0.0034) / 0.225)
+
+
+def test_the_drop_is_met_by_the_very_draws_that_are_taken() -> None:
+    """Each draw errs from one deviation on, margin / (n_0 - n_1): the fraction of them below the found one is the drop."""
+    network, x, y = margin_classifier(0.5)
+    found = pacbayes_flatness(network, x, y, draws=100, generator=torch.Generator().manual_seed(5)) ** -0.5
+    seeds = torch.randint(2**62, (100,), generator=torch.Generator().manual_seed(5)).tolist()
+    noise = torch.stack([torch.randn(2, 1, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
+    wrong = found * (noise[:, 0, 0] - noise[:, 1, 0]) >= 0.5
+    assert abs(wrong.double().mean().item() - 0.1) < 0.01
+
+
+def test_bounds_follow_from_the_deviation() -> None:
+    network, x, y = margin_classifier(0.5)
+    with memo_scope():
+        found = pacbayes_flatness(network, x, y, draws=100)
+        bound = 0.25 / (4 / found) + math.log(4 * found**0.5) + 10
+        assert pacbayes_norm(network, x, y, draws=100) == pytest.approx(bound)
+        initial = {"weight": torch.tensor([[0.0], [0.2]])}
+        bound = 0.09 / (4 / found) + math.log(4 * found**0.5) + 10
+        assert pacbayes_distance(network, x, y, draws=100, initial_state=initial) == pytest.approx(bound, rel=1e-6)
+
+
+def test_noise_in_units_of_the_weights() -> None:
+    """Only the weight of the right class is not zero: its noise is sigma' w, so that the margin does not matter."""
+    factor = 1 / NormalDist().inv_cdf(0.9)
+    for margin in (0.5, 5.0):
+        found = pacbayes_magnitude_flatness(*many_margins(margin), draws=8)
+        # the drop moves by Phi'(1.28) 1.28 = .225 of the share by which the factor is off
+        assert found**-0.5 == pytest.approx(factor, rel=(0.01 + 2 * 0.0034) / 0.225)
+    network, x, y = margin_classifier(5.0)
+    found = pacbayes_magnitude_flatness(network, x, y, draws=100)
+    initial = {"weight": torch.tensor([[0.0], [4.0]])}
+    own, square = found**-0.5, 1 / found
+    with memo_scope():
+        for measure, squares in ((pacbayes_magnitude_norm, 25.0), (pacbayes_magnitude_distance, 1.0)):
+            numerator = 1e-6 + (square + 1) * squares / 2
+            logs = math.log(numerator / 1e-6) + math.log(numerator / (1e-6 + square * 1.0))
+            expected = logs / 4 + math.log(4 / own) + 10
+            assert measure(network, x, y, draws=100, initial_state=initial) == pytest.approx(expected, rel=1e-6)
+
+
+def test_measures_of_one_stream_search_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, x, y = margin_classifier(0.5)
+    searches, noisy = [], _perturbed._noisy
+
+    def counted(*args: object, **options: object) -> object:
+        searches.append(1)
+        return noisy(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_perturbed, "_noisy", counted)
+    pacbayes_flatness(network, x, y, generator=torch.Generator().manual_seed(3))
+    once = len(searches)
+    with memo_scope():
+        for measure in (pacbayes_flatness, pacbayes_norm):
+            measure(network, x, y, generator=torch.Generator().manual_seed(3))
+    assert len(searches) == 2 * once > 0
+
+
+def test_draws_that_cannot_matter_are_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most deviations the accuracy is lost after a few draws, whatever the others would show."""
+    network, x, y = margin_classifier(0.02)
+    drawn, noisy = [], _perturbed._noisy
+
+    def counted(*args: object, **options: object) -> object:
+        drawn.append(1)
+        return noisy(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_perturbed, "_noisy", counted)
+    found, spared = pacbayes_flatness(network, x, y, draws=50), len(drawn)
+    monkeypatch.setattr(_perturbed, "_certainly_exceeds", lambda *args: False)
+    assert pacbayes_flatness(network, x, y, draws=50) == found
+    assert len(drawn) - spared > 1.3 * spared
+
+
+def test_options_are_checked() -> None:
+    network, x, y = margin_classifier(0.5)
+    with pytest.raises(InvalidInput, match="draws must lie in"):
+        pacbayes_flatness(network, x, y, draws=0)
+    with pytest.raises(InvalidInput, match="radius must lie in"):
+        worst_case_sharpness(network, x, y, radius=0)
+    with pytest.raises(InvalidInput, match="'weight' is of another shape"):
+        pacbayes_magnitude_distance(network, x, y, initial_state={"weight": torch.ones(1)})

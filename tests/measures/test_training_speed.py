@@ -1,0 +1,84 @@
+"""Training speed: closed forms, dense gradients, the last layer by autograd, and a history from training."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.stats import kurtosis
+from torch import nn
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+from gapscope.measures.training_speed import (
+    gradient_disparity,
+    gradient_noise,
+    gradient_weight_alignment,
+    training_loss_sum,
+)
+
+DOUBLE = torch.float64
+
+
+def data(n: int = 20) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    network = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    return network, torch.randn(n, 3, dtype=DOUBLE), torch.arange(n) % 3
+
+
+def gradient(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    found = torch.autograd.grad(F.cross_entropy(network(x), y), list(network.parameters()))
+    return torch.cat([g.flatten() for g in found])
+
+
+def test_noise_of_dense_gradients() -> None:
+    network, x, y = data()
+    rows = torch.stack([gradient(network, a[None], b[None]) for a, b in zip(x, y, strict=True)])
+    expected = (rows - rows.mean(0)).square().sum(1).mean()
+    assert gradient_noise(network, x, y) == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_disparity_of_all_pairs_of_batches() -> None:
+    network, x, y = data(23)
+    found = gradient_disparity(network, x, y, batches=4, generator=torch.Generator().manual_seed(1))
+    order = torch.randperm(23, generator=torch.Generator().manual_seed(1))[:20].split(5)
+    rows = [gradient(network, x[part], y[part]) for part in order]
+    distances = [float((a - b).norm()) for a, b in itertools.combinations(rows, 2)]
+    assert found == pytest.approx(sum(distances) / 6, rel=1e-9) and found.standard_error is not None
+    left = [
+        sum(float((a - b).norm()) for a, b in itertools.combinations(rows[:i] + rows[i + 1 :], 2)) / 3 for i in range(4)
+    ]
+    mean = sum(left) / 4
+    assert found.standard_error == pytest.approx((0.75 * sum((v - mean) ** 2 for v in left)) ** 0.5, rel=1e-9)
+    same = gradient_disparity(network, x[:1].expand(30, 3), y[:1].expand(30))
+    assert same == pytest.approx(0, abs=1e-12)
+    with pytest.raises(InvalidInput, match="needs a sample a batch, here 5; got 3 samples"):
+        gradient_disparity(network, x[:3], y[:3])
+
+
+def test_alignment_of_the_last_layer_by_autograd() -> None:
+    network, x, y = data()
+    weight = network.get_submodule("2").get_parameter("weight")
+    cosines = []
+    for a, b in zip(x, y, strict=True):
+        (found,) = torch.autograd.grad(F.cross_entropy(network(a[None]), b[None]), weight)
+        cosines.append(float(F.cosine_similarity(-found.flatten(), weight.detach().flatten(), dim=0)))
+    mean = sum(cosines) / len(cosines)
+    found = gradient_weight_alignment(network, x, y)
+    assert found["mean"] == pytest.approx(mean, rel=1e-8)
+    assert found["alignment"] == pytest.approx(mean / (kurtosis(cosines) + 1.2), rel=1e-7)
+    alike = gradient_weight_alignment(network, x[:1].expand(4, 3), y[:1].expand(4))
+    assert alike["alignment"] != alike["alignment"] and "no kurtosis" in alike.missing()["alignment"]
+
+
+def test_the_history_of_a_training_is_summed_and_its_lack_said_in_one_row() -> None:
+    network, samples = nn.Linear(3, 2), gs.Samples(torch.randn(30, 3), torch.arange(30) % 2)
+    result = gs.train(network, samples, gs.TrainingSpec(learning_rate=0.1, epochs=4, batch_size=10))
+    losses = [row["train_loss"] for row in result.history]
+    readings = gs.measure(network, samples, ["training_loss_sum"], history=result.history)
+    assert readings["training_loss_sum.all"].value == pytest.approx(sum(losses))
+    with pytest.raises(InvalidInput, match="history=what training returned, a mapping an epoch"):
+        gs.measure(network, samples, ["training_loss_sum"])
+    with pytest.raises(InvalidInput, match="history must hold train_loss for every epoch"):
+        training_loss_sum(network, history=[{"epoch": 1}])

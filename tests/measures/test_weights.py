@@ -1,0 +1,150 @@
+"""Norms of weight matrices: closed forms, dense operators, folded batch norm."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cases import CASES, each
+from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.measures._weights import layer_weights
+from gapscope.measures.norms import (
+    circular_operator_norm,
+    frobenius_norms,
+    operator_norms,
+    spectral_complexity,
+    spectral_distance_complexity,
+    spectral_norms,
+    stable_rank,
+)
+
+DOUBLE = torch.float64
+
+
+def two_layers() -> tuple[nn.Module, Tensor]:
+    network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    return network, torch.randn(20, 3, dtype=DOUBLE)
+
+
+def test_norms_of_two_layers() -> None:
+    network, x = two_layers()
+    weights = [network[0].weight.detach(), network[2].weight.detach()]  # type: ignore[index, union-attr]
+    squares = [float(torch.linalg.matrix_norm(w, 2) ** 2) for w in weights]
+    found = spectral_norms(network, x)
+    assert found["log_product"] == pytest.approx(math.log(squares[0]) + math.log(squares[1]), rel=1e-12)
+    assert found["log_sum"] == pytest.approx(math.log(2 * math.sqrt(squares[0] * squares[1])), rel=1e-12)
+    frobenius = [float(w.square().sum()) for w in weights]
+    assert frobenius_norms(network, x)["log_product"] == pytest.approx(math.log(frobenius[0] * frobenius[1]))
+    ranks = [f / s for f, s in zip(frobenius, squares, strict=True)]
+    assert stable_rank(network, x).scalars() == pytest.approx({"sum": sum(ranks), "mean": sum(ranks) / 2})
+
+
+def test_the_balanced_sum_is_the_smallest_that_rescaling_reaches() -> None:
+    network, x = two_layers()
+    smallest = frobenius_norms(network, x)["log_sum"]
+    one, two = (float(layer.weight.detach().square().sum()) for layer in (network[0], network[2]))  # type: ignore[index, union-attr]
+    factors = torch.logspace(-3, 3, 20001, dtype=DOUBLE)
+    assert float((factors * one + two / factors).min().log()) == pytest.approx(smallest, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["linear", "convolution"])
+def test_batch_norm_is_folded_into_the_layer_before_it(kind: str) -> None:
+    layer = nn.Linear(3, 4) if kind == "linear" else nn.Conv2d(3, 4, 3)
+    norm = nn.BatchNorm1d(4) if kind == "linear" else nn.BatchNorm2d(4)
+    x = torch.randn(30, 3) if kind == "linear" else torch.randn(30, 3, 5, 5)
+    nn.init.uniform_(norm.weight, 0.5, 2)
+    network = nn.Sequential(layer, norm)
+    network.train()(x)
+    scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()  # type: ignore[union-attr]
+    folded = layer.weight.double().flatten(1) * scale[:, None]
+    torch.testing.assert_close(layer_weights(network, x)[0].matrix, folded.detach())
+    # so that a weight that batch norm makes irrelevant counts for nothing, once the statistics follow it
+    doubled = copy.deepcopy(network)
+    with torch.no_grad():
+        doubled[0].weight.mul_(3)  # type: ignore[operator]
+        doubled[0].bias.mul_(3)  # type: ignore[operator]
+        doubled[1].running_var.mul_(9).add_(8 * norm.eps)  # type: ignore[operator]
+    for found in (frobenius_norms, spectral_norms):
+        assert found(doubled, x)["log_product"] == pytest.approx(found(network, x)["log_product"], abs=1e-4)
+
+
+def dense_circular(kernel: Tensor, size: tuple[int, ...], **options: Any) -> Tensor:
+    """The convolution with circular padding as a matrix, column by column."""
+    groups = options.get("groups", 1)
+    inputs = kernel.shape[1] * groups
+    basis = torch.eye(inputs * math.prod(size), dtype=DOUBLE).reshape(-1, inputs, *size)
+    dilation = options.get("dilation", (1,) * len(size))
+    pads: list[int] = []
+    for length, d in zip(reversed(kernel.shape[2:]), reversed(dilation), strict=True):
+        pads += [0, d * (length - 1)]
+    convolve = {1: F.conv1d, 2: F.conv2d}[len(size)]
+    return convolve(F.pad(basis, pads, mode="circular"), kernel, **options).flatten(1).T
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "options"),
+    [
+        ((3, 2, 3, 3), (5, 6), {}),
+        ((2, 3, 3, 3), (6, 4), {"stride": (2, 2)}),
+        ((4, 2, 2, 3), (6, 6), {"stride": (3, 2)}),
+        ((4, 2, 3, 3), (6, 6), {"groups": 2}),
+        ((2, 2, 2, 2), (6, 5), {"dilation": (2, 3)}),
+        ((3, 2, 3), (8,), {"stride": (2,)}),
+        ((2, 3, 1, 1), (4, 4), {"stride": (2, 2)}),
+    ],
+)
+def test_the_operator_norm_is_that_of_the_dense_operator(
+    shape: tuple[int, ...], size: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    kernel = torch.randn(*shape, dtype=DOUBLE)
+    expected = float(torch.linalg.matrix_norm(dense_circular(kernel, size, **options), 2))
+    assert circular_operator_norm(kernel, size, **options) == pytest.approx(expected, rel=1e-10)
+
+
+def test_operator_norms_of_a_network_take_the_sizes_of_its_data() -> None:
+    network, samples = CASES["convolutional"].make(4, dtype=DOUBLE)
+    layers = {layer.name: layer for layer in layer_weights(network, samples.inputs)}
+    assert {name: layer.positions for name, layer in layers.items()} == {
+        "0.weight": (8, 8), "4.weight": (4, 4), "8.weight": (), "10.weight": (),
+    }  # fmt: skip
+    expected = [float(torch.linalg.matrix_norm(dense_circular(layers[k].weight, layers[k].positions), 2))
+                for k in ("0.weight", "4.weight")]  # fmt: skip
+    expected += [float(torch.linalg.matrix_norm(layers[k].weight, 2)) for k in ("8.weight", "10.weight")]
+    found = operator_norms(network, samples.inputs)["log_product"]
+    assert found == pytest.approx(2 * sum(math.log(value) for value in expected), rel=1e-10)
+
+
+def test_spectral_bounds_of_one_layer() -> None:
+    network = nn.Linear(2, 2, bias=False)
+    network.weight.data.copy_(torch.diag(torch.tensor([2.0, 1.0])))
+    x, y = torch.tensor([[3.0, 1.0], [1.0, 1.0], [2.0, 1.0]]), torch.zeros(3).long()  # margins 5, 1, 3
+    assert spectral_complexity(network, x, y) == pytest.approx(math.log(4) - 2 * math.log(1) + math.log(5 / 4))
+    initial = {"weight": torch.eye(2)}
+    found = spectral_distance_complexity(network, x, y, initial_state=initial)
+    assert found == pytest.approx(math.log(4) + math.log(1 / 4))
+    with pytest.raises(NotMeasurable, match="margin and weights other than zero"):
+        spectral_distance_complexity(network, x, y, initial_state=dict(network.state_dict()))
+    with pytest.raises(InvalidInput, match="'weight' is of another shape"):
+        spectral_distance_complexity(network, x, y, initial_state={"weight": torch.zeros(3)})
+
+
+def test_without_matrices_there_is_no_norm() -> None:
+    with pytest.raises(NotMeasurable, match="needs a trainable weight of two dimensions"):
+        frobenius_norms(nn.LayerNorm(3), torch.ones(2, 3))
+    network = nn.Linear(2, 2)
+    nn.init.zeros_(network.weight)
+    with pytest.raises(NotMeasurable, match="one weight matrix is all zero"):
+        spectral_norms(network, torch.ones(1, 2))
+
+
+@each()
+def test_every_trainable_matrix_counts_once(name: str) -> None:
+    network, samples = CASES[name].make(2)
+    expected = [p for p, q in network.named_parameters() if q.requires_grad and q.ndim >= 2]
+    assert [layer.name for layer in layer_weights(network, samples.inputs)] == expected
