@@ -53,7 +53,7 @@ def test_bare_parameters_need_no_other_pass(name: str) -> None:
     network, x = _network(name)
     tape, outputs = record_forward(network, x)
     norms = square_norms(tape, outputs, one_hot_cotangents(outputs), create_graph=True)
-    assert not tape.irregular and not tape.separate
+    assert not tape.whole_network and not tape.per_sample
     assert not tape.contributions_per_call(outputs, one_hot_cotangents(outputs), create_graph=False)[1]
     rows = dense_jacobian(network, x, create_graph=True)
     torch.testing.assert_close(norms, rows.square().sum((1, 2)), rtol=1e-10, atol=0)
@@ -81,7 +81,9 @@ def test_a_table_of_positions_is_read_once_for_all_samples(shape: tuple[int, ...
     rows = dense_jacobian(network, x)
     norms = square_norms(tape, outputs, one_hot_cotangents(outputs))
     torch.testing.assert_close(norms, rows.square().sum((1, 2)), rtol=1e-10, atol=0)
-    assert not any(call.lacks_batch_dim and call.owned & tape.irregular for call in tape.calls if call.name == "norm")
+    assert not any(
+        call.lacks_batch_dim and call.owned & tape.whole_network for call in tape.calls if call.name == "norm"
+    )
 
 
 def test_a_use_that_is_not_known_goes_another_way() -> None:

@@ -95,11 +95,11 @@ def test_random_numbers_beside_a_parameter_outside_layers_are_seen_as_drawn() ->
     )
     tape, outputs = record_forward(network.double().train(), torch.randn(4, 3, dtype=torch.float64))
     norms = square_norms(tape, outputs, one_hot_cotangents(outputs))
-    assert not tape.separate
+    assert not tape.per_sample
     torch.testing.assert_close(norms, _square_norms_on_the_graph(network, outputs))
     tape, outputs = record_forward(network.eval(), torch.randn(4, 3, dtype=torch.float64))
     verify(tape, outputs)
-    assert not tape.separate
+    assert not tape.per_sample
 
 
 def test_dropout_is_seen_with_the_masks_that_were_drawn() -> None:
@@ -163,7 +163,7 @@ def test_irregular_parameters_are_found_and_remembered() -> None:
     x = torch.randn(3, 1, 4, 4, dtype=torch.float64)
     tape, outputs = record_forward(network, x)
     verify(tape, outputs)
-    assert tape.irregular == frozenset()  # the owner of the bare parameters is the network itself
+    assert tape.whole_network == frozenset()  # the owner of the bare parameters is the network itself
     network.positions.requires_grad_(False)
     per_sample_traces(network, x, None, chunk_size=64)
     passes = []
@@ -182,7 +182,7 @@ def test_the_self_check_can_fail() -> None:
         parts = tape.contributions(outputs, one_hot_cotangents(outputs)).values()
         wrong = sum(float(part.square_norms().sum()) for part in parts)
     verify(tape, outputs)
-    assert tape.irregular == {id(network.get_parameter("first.weight"))}
+    assert tape.whole_network == {id(network.get_parameter("first.weight"))}
     right = float(dense_jacobian(network, x).square().sum())
     assert abs(float(square_norms(tape, outputs, one_hot_cotangents(outputs)).sum()) - right) < 1e-9 * right
     assert abs(wrong - right) > 1e-3 * right
@@ -225,5 +225,5 @@ def test_lower_precision_is_close(dtype: torch.dtype) -> None:
 def test_outputs_without_a_gradient_are_refused() -> None:
     network = Wrapped(lambda net, x: net.layer(x).detach(), layer=nn.Linear(2, 2))
     tape, outputs = record_forward(network, torch.zeros(2, 2))
-    with pytest.raises(NotMeasurable, match=r"these have no gradient\. Look for torch\.no_grad"):
+    with pytest.raises(NotMeasurable, match=r"outputs without a gradient.*torch\.no_grad"):
         verify(tape, outputs)

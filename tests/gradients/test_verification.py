@@ -117,7 +117,7 @@ def test_what_no_faster_way_follows_is_right_and_said_once() -> None:
     x = torch.randn(4, 3, dtype=torch.float64)
     penalty = GradientSimilarityPenalty(1.0, method="exact", reduction="sum")
     with pytest.warns(
-        SlowGradients, match=r"by mixer are computed one backward pass per sample.*requires_grad_\(False\)"
+        SlowGradients, match=r"by mixer are computed by one backward pass per sample.*requires_grad_\(False\)"
     ):
         outputs, value = penalty.forward_with_penalty(network, x)
     parameters = list(network.parameters())

@@ -346,7 +346,7 @@ def test_batch_norm_and_dropout_and_a_bare_parameter_at_once() -> None:
 
     torch.manual_seed(0)
     network, x = Network().double().train(), torch.randn(5, 4, dtype=torch.float64)
-    with pytest.warns(SlowGradients, match="by power are computed one backward pass per sample"):
+    with pytest.warns(SlowGradients, match="by power are computed by one backward pass per sample"):
         first = GradientSimilarityPenalty(1.0, method="exact")(network, x)
     first.backward()
     assert bool(torch.isfinite(_gathered(network)).all())

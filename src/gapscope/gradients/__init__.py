@@ -1,23 +1,23 @@
-"""Gradients of the outputs by the weights, layer by layer, without ever forming the whole Jacobian.
+"""Per-sample gradients of the outputs by the weights, layer by layer, without forming the whole Jacobian.
 
 A forward pass is recorded (`recording`), the derivatives of the outputs by the outputs of layers are propagated
-(`tape`), and each layer's rule (`rules`, registered by `layer_rules.layer_rule`) says what its call adds to the
-Jacobian as `contributions`: factors, read rows of a table, or JSON-serializable values. From these come squared norms
+(`tape`), and each layer's rule (`rules`, registered by `layer_rules.layer_rule`) returns what its call adds to the
+Jacobian as `contributions`: outer-product factors, embedding rows, or dense values. From these come squared norms
 (`traces`), kernels (`kernel`, `contractions`) and log determinants (`log_determinant`), all of them differentiable once
-more. What has no rule goes through `per_sample`; `self_check` makes sure that nothing is silently wrong.
+more. Layers without a rule go through `per_sample`; `verification` compares all rows with autograd.
 
-How the parts fit, for one weight W [O, K] that a layer uses at T places of each of N samples, with C outputs:
+The parts, for one weight W [O, K] that a layer uses at T positions of each of N samples, with C outputs:
 
-    forward pass            backward pass, one a output       what the layer's rule makes of one call
+    forward pass            backward pass, one per output     contribution of one call by the layer's rule
     (recording, tape)       (backward)                        (rules, layer_rules)
 
-    inputs [N, ...]         gradients g [C, N, O, T]   --->   Factors(inputs, g, layout)    most weights
-         |                        |                           Lookup(rows, g)               rows of a table
-         | layout.unfold          |                           Dense(J)                      small, or without rule
+    inputs [N, ...]         gradients g [C, N, O, T]   --->   OuterProductFactors(inputs, g, layout)   most weights
+         |                        |                           EmbeddingContribution(rows, g)           tables
+         | layout.unfold          |                           DenseJacobian(J)                 small, or without rule
          v (layouts)              |                                 |
-    columns a [N, K, T]           |                                 |  combined: uses of the same weight are added,
-         |                        |                                 v  no parameter is left in two contributions
-         +-----------+------------+                           one contribution a key (contributions)
+    columns a [N, K, T]           |                                 |  merge_contributions: add uses of one weight;
+         |                        |                                 v  no parameter is in two contributions
+         +-----------+------------+                           one contribution per key (contributions)
                      |                                              |
           J_nc = sum_t g_cnt a_nt^T                   +-------------+---------------+
           [O, K], never formed for all n, c           |             |               |
@@ -28,4 +28,7 @@ How the parts fit, for one weight W [O, K] that a layer uses at T places of each
                                                     traces       kernel      log_determinant, penalties
 
 Sums over all weights of the last row are those of the whole Jacobian [N C, P], whose rows are (n, c).
+
+Common parameters: `network` in the mode to be measured, `x` inputs [n, ...], `outputs` [n, k] of the recorded pass on
+`tape`, `cotangents` C weights of each output, `create_graph` whether the result is to be differentiated.
 """

@@ -59,8 +59,8 @@ def check_single_batch(mode: str, chunk_size: int | None) -> None:
 
 def _bytes(tape: Tape, outputs: Tensor) -> int:
     """Estimate the bytes of a pass: inputs of layers, and derivatives by their outputs once per output."""
-    beside = tape.irregular | tape.separate
-    numbers = outputs.shape[1] * tape.n * sum(p.numel() for p in tape.parameters.values() if id(p) in beside)
+    rerouted = tape.whole_network | tape.per_sample
+    numbers = outputs.shape[1] * tape.n * sum(p.numel() for p in tape.parameters.values() if id(p) in rerouted)
     for call in tape.calls:
         tensors = [leaf for leaf, _ in call.versions]
         by_output = sum(out.shape.numel() for out in call.outputs)

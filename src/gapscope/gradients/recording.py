@@ -12,12 +12,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from gapscope.gradients.attention import attention, can_be_unfolded
 from gapscope.gradients.contributions import Contribution
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.gradients.frozen_batch_stats import allow_frozen_stats
 from gapscope.gradients.layer_rules import Call, rule_of
-from gapscope.gradients.rules.attention import attention, can_be_unfolded
-from gapscope.gradients.rules.linear import linear
+from gapscope.gradients.rules import linear
 from gapscope.gradients.tape import Tape, original_parameter
 from gapscope.inspection.outputs import checked_outputs, eager_mode, raw_outputs, unwrapped
 from gapscope.inspection.substitution import ParameterSubstitution

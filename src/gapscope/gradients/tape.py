@@ -24,8 +24,8 @@ from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobia
 from gapscope.inspection.outputs import explain_torch_errors, raw_outputs
 from gapscope.inspection.substitution import ParameterSubstitution
 
-# Networks of which it has been said that their gradients are slow.
-_TOLD: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+# Networks for which the warning about slow gradients was issued.
+_WARNED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def _leaves(tree: Any) -> list[Any]:
@@ -53,19 +53,19 @@ def original_parameter(parameter: Any, substituted: ParameterSubstitution | None
 
 def _trainable(modules: Mapping[str, nn.Module], substituted: ParameterSubstitution | None) -> dict[str, nn.Parameter]:
     """Return trainable parameters by their first name, without walking the network again."""
-    found: dict[nn.Parameter, str] = {}
+    names: dict[nn.Parameter, str] = {}
     for prefix, module in modules.items():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.requires_grad:
-                found.setdefault(original_parameter(parameter, substituted), f"{prefix}.{name}" if prefix else name)
-    return {name: parameter for parameter, name in found.items()}
+                names.setdefault(original_parameter(parameter, substituted), f"{prefix}.{name}" if prefix else name)
+    return {name: parameter for parameter, name in names.items()}
 
 
 def _warn_slow_path(tape: Tape, parameters: Mapping[str, nn.Parameter]) -> None:
-    owned = getattr(tape.network, "adapted_from", tape.network)
-    if owned in _TOLD:
+    network = getattr(tape.network, "adapted_from", tape.network)
+    if network in _WARNED:
         return
-    _TOLD.add(owned)
+    _WARNED.add(network)
     names = list(parameters)
     listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     warnings.warn(
@@ -97,10 +97,11 @@ class Tape:
         calls: Calls of modules that own trainable parameters.
         whole: The call of the network itself, with all trainable parameters; there once it has returned.
         outputs_of: Reads the outputs [n, K] from what the network returned.
-        irregular: Parameters (by identity) that are used outside calls of their own module, or in calls whose
-            outputs do not hold one row per sample; their Jacobian is taken from the whole network.
-        separate: Parameters for which that is not right either; their Jacobian is taken by its definition, from one
-            backward pass of the whole batch for every sample.
+        whole_network: Parameters (by identity) that are used outside calls of their own module, or in calls whose
+            outputs do not hold one row per sample. Their Jacobian comes from the whole network, vectorized over
+            samples.
+        per_sample: Parameters for which that fails, too. Their Jacobian comes from its definition: one backward pass of
+            the whole batch per sample.
     """
 
     def __init__(
@@ -120,8 +121,8 @@ class Tape:
             torch.autocast, device, torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device)
         )
         self.calls: list[Call] = []
-        self.irregular: frozenset[int] = frozenset()
-        self.separate: frozenset[int] = frozenset()
+        self.whole_network: frozenset[int] = frozenset()
+        self.per_sample: frozenset[int] = frozenset()
         self.parameters = _trainable(modules, substituted)
         if not self.parameters:
             raise NotMeasurable(
@@ -168,39 +169,41 @@ class Tape:
 
     def _broadcasts(self, outputs: Tensor) -> list[Broadcast]:
         """Return tensors without a batch dimension: parameters without a rule, and calls on positions."""
-        left = self.irregular | self.separate
+        rerouted = self.whole_network | self.per_sample
         known = {id(p) for call in self.calls if call.rule is not None for p in call.parameters.values()}
-        found = [
+        broadcasts = [
             Broadcast(get_gradient_edge(self.source(p)), partial(_dense_rows, p), frozenset({id(p)}))
             for p in self.parameters.values()
-            if id(p) not in known | left and not p.is_complex()
+            if id(p) not in known | rerouted and not p.is_complex()
         ]
         for call in self.calls:
-            if call.lacks_batch_dim and not call.owned & left:
-                found.append(Broadcast(call.outputs[0].edge, partial(_rows_of_call, call), call.owned))
-        return find_joins(outputs, found, self.n) if found else []
+            if call.lacks_batch_dim and not call.owned & rerouted:
+                broadcasts.append(Broadcast(call.outputs[0].edge, partial(_rows_of_call, call), call.owned))
+        return find_joins(outputs, broadcasts, self.n) if broadcasts else []
 
     def _routed(self, broadcasts: Sequence[Broadcast]) -> tuple[list[Call], set[int]]:
         """Split parameters into calls that give correct rows, and parameters without any."""
-        seen_to = {key for broadcast in broadcasts for key in broadcast.parameters}
-        irregular, separate = set(self.irregular), set(self.separate)
+        broadcast_keys = {key for broadcast in broadcasts for key in broadcast.parameters}
+        whole_network, per_sample = set(self.whole_network), set(self.per_sample)
         for call in self.calls:
-            if call.lacks_batch_dim and not call.owned & seen_to:
-                irregular |= call.owned
-        if not irregular | separate | seen_to:
-            return self.calls, separate
+            if call.lacks_batch_dim and not call.owned & broadcast_keys:
+                whole_network |= call.owned
+        if not whole_network | per_sample | broadcast_keys:
+            return self.calls, per_sample
         if self.whole is None:
-            separate |= irregular
+            per_sample |= whole_network
         routed = []
         for call in self.calls:
-            elsewhere = irregular | separate | (seen_to if call.rule is None or call.lacks_batch_dim else set())
-            regular = {name: p for name, p in call.parameters.items() if id(p) not in elsewhere}
+            rerouted = (
+                whole_network | per_sample | (broadcast_keys if call.rule is None or call.lacks_batch_dim else set())
+            )
+            regular = {name: p for name, p in call.parameters.items() if id(p) not in rerouted}
             if regular:
                 routed.append(replace(call, parameters=regular))
-        left = {name: p for name, p in self.parameters.items() if id(p) in irregular - separate}
+        left = {name: p for name, p in self.parameters.items() if id(p) in whole_network - per_sample}
         if left and self.whole is not None:
             routed.append(replace(self.whole, parameters=left))
-        return routed, separate
+        return routed, per_sample
 
     def contributions(
         self, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool = False
@@ -226,35 +229,35 @@ class Tape:
             OutOfMemoryError: The device's memory does not suffice.
         """
         broadcasts = self._broadcasts(outputs)
-        calls, separate = self._routed(broadcasts)
+        calls, per_sample = self._routed(broadcasts)
         for call in calls:
             call.check_unchanged()
         edges = [out.edge for call in calls for out in call.outputs]
         edges += [join.edge for broadcast in broadcasts for join in broadcast.joins]
         cotangents = cotangents.to(outputs.dtype)
         with explain_torch_errors():
-            found = gradients_at([outputs], edges, [cotangents], create_graph=create_graph) if edges else []
-        gradients = iter(found)
+            derivatives = gradients_at([outputs], edges, [cotangents], create_graph=create_graph) if edges else []
+        gradients = iter(derivatives)
         parts: list[Contribution] = []
         with torch.set_grad_enabled(create_graph), torch.autocast(outputs.device.type, enabled=False):
             for call in calls:
-                given = [next(gradients) for _ in call.outputs]
-                if all(gradient is None for gradient in given):
+                by_output = [next(gradients) for _ in call.outputs]
+                if all(gradient is None for gradient in by_output):
                     continue
                 filled = [
                     outputs.new_zeros(len(cotangents), *out.shape) if gradient is None else gradient
-                    for gradient, out in zip(given, call.outputs, strict=True)
+                    for gradient, out in zip(by_output, call.outputs, strict=True)
                 ]
                 try:
                     parts += per_sample_jacobian(call, filled) if call.rule is None else apply_rule(call, filled[0])
                 except (GapscopeError, torch.OutOfMemoryError):
                     raise
                 except (NotSeparable, RuntimeError, ValueError, IndexError, TypeError, AssertionError):
-                    # Not a row per sample after all: sizes coincide, or a module cannot run on a single sample.
-                    separate |= {id(parameter) for parameter in call.parameters.values()}
+                    # Not one row per sample after all: sizes coincide, or a module cannot run on a single sample.
+                    per_sample |= {id(parameter) for parameter in call.parameters.values()}
             for broadcast in broadcasts:
                 parts += broadcast.contributions([next(gradients) for _ in broadcast.joins], create_graph=create_graph)
-        while dropped := [part for part in parts if separate & set(part.key)]:
-            separate |= {key for part in dropped for key in part.key}
-            parts = [part for part in parts if not separate & set(part.key)]
-        return parts, {name: p for name, p in self.parameters.items() if id(p) in separate}
+        while dropped := [part for part in parts if per_sample & set(part.key)]:
+            per_sample |= {key for part in dropped for key in part.key}
+            parts = [part for part in parts if not per_sample & set(part.key)]
+        return parts, {name: p for name, p in self.parameters.items() if id(p) in per_sample}

@@ -1,0 +1,192 @@
+"""Layer rules: the per-sample Jacobian of linear, embedding, PReLU, convolution and normalization layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from gapscope.base.errors import ReplaceLayer
+from gapscope.gradients.contributions import Contribution, DenseJacobian, EmbeddingContribution, OuterProductFactors
+from gapscope.gradients.frozen_batch_stats import uses_batch_statistics
+from gapscope.gradients.layer_rules import Call, Rule, layer_rule
+from gapscope.gradients.layouts import Columns, Tokens, Windows
+
+
+@layer_rule(nn.Linear, NonDynamicallyQuantizableLinear, features_last=True)
+def linear(call: Call, gradient: Float[Tensor, "c n *places o"]) -> list[Contribution]:
+    r"""$J = \sum_t g_t (x_t, 1)^\top$ over all positions t of the middle dimensions."""
+    c, n, *_, o = gradient.shape
+    places = gradient.reshape(c, n, -1, o).transpose(2, 3)
+    weight, bias = call.parameters.get("weight"), call.parameters.get("bias")
+    if weight is None:
+        assert bias is not None
+        return [DenseJacobian((bias,), places.sum(3))]
+    parameters = (weight,) if bias is None else (weight, bias)
+    return [OuterProductFactors(parameters, call.inputs, places, Tokens(ones=bias is not None))]
+
+
+@layer_rule(nn.Embedding, features_last=True)
+def embedding(call: Call, gradient: Float[Tensor, "c n *places e"]) -> list[Contribution]:
+    """Add each position's derivative to the row that it read, except for the padding row."""
+    module = call.module
+    if module.max_norm is not None or module.scale_grad_by_freq:
+        raise ReplaceLayer(
+            f"Embedding '{call.name}' must have max_norm=None and scale_grad_by_freq=False, which change weights or "
+            f"gradients behind autograd; got max_norm={module.max_norm}, "
+            f"scale_grad_by_freq={module.scale_grad_by_freq}. Set them so."
+        )
+    c, n, *_, e = gradient.shape
+    rows = call.inputs.reshape(n, -1)
+    places = gradient.reshape(c, n, -1, e).transpose(2, 3)
+    if module.padding_idx is not None:
+        places = places * rows.ne(module.padding_idx)[:, None, :]
+    return [EmbeddingContribution((call.parameters["weight"],), rows, places)]
+
+
+@layer_rule(nn.PReLU)
+def prelu(call: Call, gradient: Float[Tensor, "c n *output"]) -> list[Contribution]:
+    """Multiply by the negative part of the input, per channel (dimension 1) or summed."""
+    weight = call.parameters["weight"]
+    values = gradient * call.inputs.clamp(max=0)
+    if weight.numel() == 1:
+        return [DenseJacobian((weight,), values.flatten(2).sum(2, keepdim=True))]
+    return [DenseJacobian((weight,), values.flatten(3).sum(3) if values.ndim > 3 else values)]
+
+
+def _padded(module: Any, inputs: Tensor) -> Tensor:
+    """Pad as the layer does: by numbers or "same", and in its padding mode."""
+    widths = module._reversed_padding_repeated_twice
+    if not any(widths):
+        return inputs
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    return F.pad(inputs, widths, mode=mode)
+
+
+def _grouped(
+    columns: Float[Tensor, "n gk t"], gradients: Float[Tensor, "c n go t"], groups: int, *, transposed: bool
+) -> Float[Tensor, "c n p"]:
+    """Jacobian of a grouped weight: group j joins block j of the columns with block j of the derivatives."""
+    (n, _, t), c = columns.shape, gradients.shape[0]
+    columns = columns.reshape(n, groups, -1, t)
+    gradients = gradients.reshape(c, n, groups, -1, t).permute(1, 2, 0, 3, 4)
+    jacobian = torch.matmul(gradients.flatten(2, 3), columns.mT).unflatten(2, (c, -1))  # (n, groups, c, o, k)
+    jacobian = jacobian.mT if transposed else jacobian
+    return jacobian.permute(2, 0, 1, 3, 4).flatten(2)
+
+
+@layer_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) -> list[Contribution]:
+    r"""$J = \sum_t g_t (x_t, 1)^\top$ over all windows $x_t$ of the padded input."""
+    module = call.module
+    places = gradient.flatten(3)
+    weight, bias = call.parameters.get("weight"), call.parameters.get("bias")
+    bias_alone = [] if bias is None else [DenseJacobian((bias,), places.sum(3))]
+    if weight is None:
+        return [*bias_alone]
+    inputs, groups = _padded(module, call.inputs), module.groups
+    layout = Windows(bias is not None and groups == 1, module.kernel_size, module.stride, module.dilation)
+    if groups == 1:
+        return [OuterProductFactors((weight,) if bias is None else (weight, bias), inputs, places, layout)]
+    values = _grouped(layout.columns(inputs), places, groups, transposed=False)
+    return [DenseJacobian((weight,), values), *bias_alone]
+
+
+@layer_rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+def transposed_convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) -> list[Contribution]:
+    r"""$J = \sum_t x_t\, g_t^\top$ with $g_t$ the window of the output to which input position t contributes."""
+    module = call.module
+    c, n, o, *space = gradient.shape
+    weight, bias = call.parameters.get("weight"), call.parameters.get("bias")
+    bias_alone = [] if bias is None else [DenseJacobian((bias,), gradient.flatten(3).sum(3))]
+    if weight is None:
+        return [*bias_alone]
+    layout = Windows(False, module.kernel_size, module.stride, module.dilation)
+    widths = [width for padding in reversed(module.padding) for width in (padding, padding)]
+    # Rows that only output_padding adds, or that the stride never reaches, hold no window and drop out by themselves.
+    windows = layout.columns(F.pad(gradient.flatten(0, 1), widths))
+    inputs = call.inputs
+    windows = windows.view(c, n, o * math.prod(module.kernel_size), -1)
+    reached = layout.places(tuple(s + 2 * p for s, p in zip(space, module.padding, strict=True)))
+    positions = inputs.shape[2:]
+    windows = windows.unflatten(3, reached)[(..., *(slice(size) for size in positions))].flatten(3)
+    columns = inputs.flatten(2)
+    if module.groups == 1:
+        return [OuterProductFactors((weight,), columns, windows, Columns(ones=False), transposed=True), *bias_alone]
+    return [DenseJacobian((weight,), _grouped(columns, windows, module.groups, transposed=True)), *bias_alone]
+
+
+def _scale_and_shift(
+    call: Call, gradient: Float[Tensor, "c n *output"], normalized: Callable[[], Tensor], kept: list[int]
+) -> list[Contribution]:
+    """Sum g * normalized input (scale) and g (shift) over the dimensions that are not in `kept`."""
+    contributions: list[Contribution] = []
+    summed = [dim for dim in range(2, gradient.ndim) if dim not in kept]
+    for name, parameter in call.parameters.items():
+        values = gradient * normalized() if name == "weight" else gradient
+        values = values.sum(summed) if summed else values
+        contributions.append(DenseJacobian((parameter,), values.flatten(2)))
+    return contributions
+
+
+@layer_rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+def batch_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) -> list[Contribution]:
+    """BatchNorm with running statistics, or with constant batch statistics."""
+    module = call.module
+
+    def normalized() -> Tensor:
+        if uses_batch_statistics(module):
+            return F.batch_norm(call.inputs, None, None, training=True, eps=module.eps)
+        shape = (-1,) + (1,) * (gradient.ndim - 3)
+        scale = torch.rsqrt(module.running_var + module.eps).view(shape)
+        return (call.inputs - module.running_mean.view(shape)) * scale
+
+    return _scale_and_shift(call, gradient, normalized, kept=[2])
+
+
+@layer_rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+def instance_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) -> list[Contribution]:
+    """InstanceNorm with each sample's statistics, or running statistics in evaluation mode."""
+    module = call.module
+    running = module.track_running_stats and not module.training
+
+    def normalized() -> Tensor:
+        if running:
+            return F.instance_norm(
+                call.inputs, module.running_mean, module.running_var, use_input_stats=False, eps=module.eps
+            )
+        return F.instance_norm(call.inputs, eps=module.eps)
+
+    return _scale_and_shift(call, gradient, normalized, kept=[2])
+
+
+@layer_rule(nn.GroupNorm)
+def group_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) -> list[Contribution]:
+    """GroupNorm."""
+    module = call.module
+    return _scale_and_shift(
+        call, gradient, lambda: F.group_norm(call.inputs, module.num_groups, eps=module.eps), kept=[2]
+    )
+
+
+def _over_last_dimensions(normalize: Callable[[Any, Tensor], Tensor]) -> Rule:
+    def rule(call: Call, gradient: Float[Tensor, "c n *output"]) -> list[Contribution]:
+        dims = len(call.module.normalized_shape)
+        kept = list(range(gradient.ndim - dims, gradient.ndim))
+        return _scale_and_shift(call, gradient, lambda: normalize(call.module, call.inputs), kept)
+
+    return rule
+
+
+layer_rule(nn.LayerNorm, features_last=True)(
+    _over_last_dimensions(lambda module, x: F.layer_norm(x, module.normalized_shape, eps=module.eps))
+)
+layer_rule(nn.RMSNorm, features_last=True)(
+    _over_last_dimensions(lambda module, x: F.rms_norm(x, module.normalized_shape, eps=module.eps))
+)
