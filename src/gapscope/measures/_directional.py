@@ -17,14 +17,6 @@ def output_change(
     r"""Return $J v$, the derivative of the outputs along a direction v in the weights, without the Jacobian J.
 
     It is the derivative of $u^\top J v$ by u, where $u^\top J$ is one backward pass: two backward passes in all.
-
-    Args:
-        outputs: Outputs with a graph that can be differentiated twice.
-        parameters: The parameters.
-        direction: One real tensor a parameter.
-
-    Returns:
-        One row per sample.
     """
     cotangent = torch.zeros_like(outputs, requires_grad=True)
     gradients = whole_gradient(outputs, parameters, cotangent, create_graph=True)

@@ -19,13 +19,6 @@ EPSILON = 1e-14
 def first_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module]:
     """Return the first convolution or linear layer that a forward pass of one sample calls.
 
-    Args:
-        network: The network, in evaluation mode.
-        x: Inputs.
-
-    Returns:
-        Its name and the module.
-
     Raises:
         NotMeasurable: There is none.
     """
@@ -43,14 +36,6 @@ def trimmed_mean(values: Float[Tensor, " d"], share: float = 0.05) -> float:
 
 def first_layer_margin(network: nn.Module, samples: Samples, chunk_size: int | None) -> Estimate:
     r"""Mean of $(f_y - \max_{j \ne y} f_j) / \lVert \nabla_h (f_y - f_j) \rVert$ at the first layer's output h, scaled.
-
-    Args:
-        network: The network.
-        samples: Inputs with class labels.
-        chunk_size: Samples per pass.
-
-    Returns:
-        The mean over samples in units of the trimmed standard deviation of the features, and its standard error.
 
     Raises:
         NotMeasurable: There is no first layer, it does not vary, or it is the last one and constant.

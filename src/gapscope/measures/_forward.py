@@ -54,16 +54,7 @@ def last_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module] | None:
 
 @memoize
 def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None) -> ForwardPass:
-    """Run a network once, in evaluation mode, and keep its outputs and the features behind them.
-
-    Args:
-        network: The network.
-        x: Inputs.
-        chunk_size: Samples per pass; None for as many as memory allows.
-
-    Returns:
-        Outputs and features.
-    """
+    """Run a network once, in evaluation mode, and keep its outputs and the features behind them."""
     seen: list[Tensor] = []
 
     def keep(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -86,14 +77,6 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
 def check_labelled(measure: str, x: Tensor, y: Tensor) -> Samples:
     """Return checked samples with one class label each.
 
-    Args:
-        measure: Name of the measure, for the message.
-        x: Inputs.
-        y: Class labels.
-
-    Returns:
-        The samples.
-
     Raises:
         InvalidInput: The labels are none.
     """
@@ -105,13 +88,6 @@ def check_labelled(measure: str, x: Tensor, y: Tensor) -> Samples:
 
 def margins_of(logits: Float[Tensor, "n c"], y: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
     r"""Return $f_y - \max_{j \ne y} f_j$ of every sample.
-
-    Args:
-        logits: One logit a class.
-        y: Class labels.
-
-    Returns:
-        The margins; negative where the prediction is wrong.
 
     Raises:
         NotMeasurable: There is one class only.

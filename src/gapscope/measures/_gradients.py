@@ -23,17 +23,7 @@ _AT_ONCE = 256
 
 @memoize
 def mean_gradient(network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int | None = None) -> Sequence[Tensor]:
-    """Return the gradient of the mean loss by all trainable weights, in evaluation mode.
-
-    Args:
-        network: The network.
-        x: Inputs.
-        y: Class labels or regression targets.
-        chunk_size: Samples per pass.
-
-    Returns:
-        One real tensor a trainable parameter, in their order.
-    """
+    """Return the gradient of the mean loss by all trainable weights, in evaluation mode."""
     with measurement_mode(network) as network:
         x, y = prepare_inputs(network, x), prepare_inputs(network, y)
         size = samples_per_pass(network, x, chunk_size, one_pass=network, at_most=256)
@@ -45,17 +35,7 @@ def mean_gradient(network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int |
 def sample_square_norms(
     network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int | None = None
 ) -> Float[Tensor, " n"]:
-    """Return the squared norm of the gradient of each sample's own loss by all trainable weights, in float64.
-
-    Args:
-        network: The network.
-        x: Inputs.
-        y: Class labels or regression targets.
-        chunk_size: Samples per pass.
-
-    Returns:
-        One number per sample, on the CPU.
-    """
+    """Return the squared norm of the gradient of each sample's own loss by all trainable weights, in float64."""
 
     def norms(x: Tensor, y: Tensor) -> Tensor:
         tape, outputs = record_forward(network, x)

@@ -27,14 +27,7 @@ STREAM = "Hessian probes"
 
 
 class Hessian:
-    """The Hessian of the mean loss by all trainable weights, in evaluation mode, as products with vectors.
-
-    Args:
-        network: The network.
-        x: Inputs.
-        y: Class labels or regression targets.
-        chunk_size: Samples per pass.
-    """
+    """The Hessian of the mean loss by all trainable weights, in evaluation mode, as products with vectors."""
 
     def __init__(self, network: nn.Module, x: Tensor, y: Tensor, chunk_size: int | None) -> None:
         self.network, self.x, self.y, self.chunk_size = network, x, y, chunk_size
@@ -129,7 +122,6 @@ class Krylov:
 
     Args:
         hessian: The Hessian.
-        generator: Source of the vectors.
     """
 
     def __init__(self, hessian: Hessian, generator: torch.Generator) -> None:
@@ -156,16 +148,5 @@ class Krylov:
 def krylov(
     network: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None, chunk_size: int | None
 ) -> Krylov:
-    """Return the Krylov spaces of a network's Hessian on some samples.
-
-    Args:
-        network: The network.
-        x: Inputs.
-        y: Class labels or regression targets.
-        generator: Source of the random vectors.
-        chunk_size: Samples per pass.
-
-    Returns:
-        The spaces, nothing computed yet.
-    """
+    """Return the Krylov spaces of a network's Hessian on some samples."""
     return Krylov(Hessian(network, x, y, chunk_size), resolve_generator(generator, STREAM))

@@ -22,13 +22,6 @@ def same_class_partners(y: Int[Tensor, " n"], generator: torch.Generator | None)
     """Return for each sample the index of another one of its class: a random cyclic order within each class.
 
     A sample that is the only one of its class is its own partner.
-
-    Args:
-        y: Class labels.
-        generator: Source of the order.
-
-    Returns:
-        One index a sample, each index once.
     """
     source = resolve_generator(generator, STREAM)
     y = y.cpu()
@@ -49,18 +42,7 @@ def mixup(x: Tensor, pairs: Int[Tensor, " n"], part: slice) -> Tensor:
 def mixed_logits(
     network: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, chunk_size: int | None
 ) -> Float[Tensor, "n c"]:
-    """Return the logits of every sample mixed with its partner, in evaluation mode, in float64 on the CPU.
-
-    Args:
-        network: The network.
-        x: Inputs.
-        y: Class labels.
-        generator: Source of the pairs.
-        chunk_size: Samples per pass.
-
-    Returns:
-        One row per sample.
-    """
+    """Return the logits of every sample mixed with its partner, in evaluation mode, in float64 on the CPU."""
     pairs, outputs = same_class_partners(y, generator), []
     with measurement_mode(network) as network, torch.no_grad():
         x = continuous_inputs(network, x)

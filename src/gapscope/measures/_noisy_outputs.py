@@ -27,13 +27,6 @@ _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 def continuous_inputs(network: nn.Module, x: Tensor) -> Tensor:
     """Return `x`, checked and on the network's device, or say that it can be neither shifted nor differentiated.
 
-    Args:
-        network: The network that will see `x`.
-        x: Inputs [n, ...].
-
-    Returns:
-        The inputs.
-
     Raises:
         InvalidInput: The inputs are integers, not finite, or of another type than the weights.
     """
@@ -62,7 +55,6 @@ class InputNoise:
     over samples by 7 times as much: by 3 % for 256 equal weights.
 
     Args:
-        x: Inputs.
         source: Where the noise is drawn.
     """
 
@@ -105,18 +97,6 @@ def output_shifts(
     """Yield f(x + noise) - f(x) for one draw of noise after the other, in float64 on the CPU.
 
     The noise of a draw does not depend on `chunk_size`; see `InputNoise`.
-
-    Args:
-        network: The network, in evaluation mode.
-        x: Inputs that went through `continuous_inputs`.
-        noise_std: Standard deviation of the noise in units of the inputs.
-        draws: Number of draws.
-        space: What f is: raw outputs or probabilities.
-        generator: Source of the noise.
-        chunk_size: Samples per pass; None for as many as memory allows.
-
-    Yields:
-        The shifts of one draw.
     """
     chunk_size = samples_per_pass(network, x, chunk_size, at_most=256)
 

@@ -44,15 +44,7 @@ def trainable(network: nn.Module) -> list[nn.Parameter]:
 
 @contextmanager
 def at_weights(network: nn.Module, values: Sequence[Tensor]) -> Iterator[list[nn.Parameter]]:
-    """Let the network have other trainable weights in the body.
-
-    Args:
-        network: The network, inside `measuring`.
-        values: One tensor a trainable parameter.
-
-    Yields:
-        The leaves that stand in for the parameters.
-    """
+    """Let the network have other trainable weights in the body."""
     parameters = trainable(network)
     leaves = [nn.Parameter(value) for value in values]
     with ParameterSubstitution(zip(parameters, leaves, strict=True)) as stand_in, stand_in.install(network):
@@ -62,17 +54,7 @@ def at_weights(network: nn.Module, values: Sequence[Tensor]) -> Iterator[list[nn
 def loss_and_gradient(
     network: nn.Module, samples: Samples, chunk_size: int, leaves: Sequence[Tensor]
 ) -> tuple[float, list[Tensor]]:
-    """Return the mean loss over samples (in float64) and its gradient by the leaves.
-
-    Args:
-        network: The network, inside `measuring`.
-        samples: Inputs with targets, on the network's device.
-        chunk_size: Samples per pass.
-        leaves: The parameters, or what stands in for them.
-
-    Returns:
-        Loss and gradient.
-    """
+    """Return the mean loss over samples (in float64) and its gradient by the leaves."""
     assert samples.targets is not None
     total, sums = 0.0, [torch.zeros_like(leaf) for leaf in leaves]
     for part in slices(len(samples), chunk_size):
@@ -112,19 +94,7 @@ def loss_rise(
     move: Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]],
     chunk_size: int | None,
 ) -> float:
-    """Return by how much the loss rises, at the most, along gradient ascent in the weights.
-
-    Args:
-        network: The network.
-        x: Inputs.
-        y: Targets.
-        steps: Steps of ascent.
-        move: Makes the new deviations of one step from those of before, the weights and the gradient.
-        chunk_size: Samples per pass.
-
-    Returns:
-        The largest loss on the way minus the loss at the weights; at least 0.
-    """
+    """Return by how much the loss rises, at the most, along gradient ascent in the weights."""
     with measurement_mode(network) as network:
         own = [parameter.detach() for parameter in trainable(network)]
         samples = _ready(network, x, y)
@@ -169,20 +139,6 @@ def noise_tolerance(
 
     Accuracy is a mean over draws, which are the same for every deviation. The search lies in [0, 2] and ends within
     0.01 of the drop, or after 15 halvings; where the accuracy never drops so far the result is close to 2.
-
-    Args:
-        measure: Name of the measure that asks, for messages.
-        network: The network.
-        x: Inputs.
-        y: Class labels.
-        magnitude: Whether the deviation of a weight is in units of its magnitude.
-        drop: Drop of the accuracy.
-        draws: Draws of the noise.
-        generator: Source of the noise.
-        chunk_size: Samples per pass.
-
-    Returns:
-        The standard deviation (not the variance).
     """
     check_range("drop", drop, 0, 1, low_open=True)
     check_range("draws", draws, 1)
@@ -256,17 +212,7 @@ def deviations_from(network: nn.Module, initial_state: Mapping[str, Tensor]) -> 
 
 
 def magnitude_bound(moved: Sequence[Tensor], squares: float, factor: float, n: int) -> float:
-    """Return the PAC-Bayes bound with noise in units of the weights.
-
-    Args:
-        moved: The weights minus their initial values.
-        squares: Squared norm of the weights, or of how far they moved.
-        factor: Standard deviation of the noise in units of the weights.
-        n: Number of samples.
-
-    Returns:
-        The bound.
-    """
+    """Return the PAC-Bayes bound with noise in units of the weights."""
     count = sum(tensor.numel() for tensor in moved)
     epsilon = MAGNITUDE_EPSILON**2
     numerator = epsilon + (factor**2 + 1) * squares / count

@@ -79,9 +79,6 @@ class PoweredNetwork:
     def check_homogeneous(self, shape: tuple[int, ...]) -> None:
         """Raise unless the network without its shifts doubles its outputs with its inputs.
 
-        Args:
-            shape: Shape of one input.
-
         Raises:
             NotMeasurable: It does not: a sum over paths is then not what it computes.
         """
@@ -102,14 +99,6 @@ def with_powered_weights(network: nn.Module, x: Tensor, power: int) -> Iterator[
     r"""Compute with $|\theta|^p$ in place of every parameter in the body, in the finest precision of the device.
 
     Batch norm becomes the power of the map that it is in evaluation mode.
-
-    Args:
-        network: The network.
-        x: Inputs, which must be floating point.
-        power: p.
-
-    Yields:
-        The network, and what stands in for its parameters.
 
     Raises:
         NotMeasurable: The inputs are token ids, in whose place no ones can be put.
@@ -135,18 +124,7 @@ def with_powered_weights(network: nn.Module, x: Tensor, power: int) -> Iterator[
 
 
 def path_sum(network: nn.Module, x: Tensor) -> Float[Tensor, ""]:
-    """Return the sum over outputs of the network with squared weights on an input of ones.
-
-    Args:
-        network: The network.
-        x: Inputs; only their shape counts.
-
-    Returns:
-        The sum.
-
-    Raises:
-        NotMeasurable: The network is not piecewise linear, or its inputs are token ids.
-    """
+    """Return the sum over outputs of the network with squared weights on an input of ones."""
     shape = tuple(x.shape[1:])
     with with_powered_weights(network, x, 2) as seen:
         with torch.no_grad():

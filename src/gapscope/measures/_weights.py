@@ -104,14 +104,6 @@ def layer_weights(
     A batch norm that takes the output of a convolution or linear layer directly scales its rows, as it does in
     evaluation mode.
 
-    Args:
-        network: The network.
-        x: Inputs; one sample is run.
-        initial_state: The state dictionary before training.
-
-    Returns:
-        The weights, in the order of the parameters.
-
     Raises:
         NotMeasurable: There is no such weight.
         InvalidInput: `initial_state` is of another network.
@@ -149,13 +141,6 @@ def squared_singular_values(network: nn.Module, x: Tensor) -> Mapping[str, Float
     """Return the squared singular values of each weight matrix, by the name of its parameter.
 
     They are the eigenvalues of the smaller of its two Gram matrices, in float64.
-
-    Args:
-        network: The network.
-        x: Inputs; one sample is run.
-
-    Returns:
-        Parameter name -> values in ascending order, on the CPU.
     """
     found = {}
     for layer in layer_weights(network, x):
@@ -174,12 +159,6 @@ def log_products(squares: Float[Tensor, " l"]) -> dict[str, float]:
     r"""Return $\sum_l \log s_l$ and $\log(L (\prod_l s_l)^{1/L})$ of one squared norm a layer.
 
     The second is the logarithm of the smallest sum over layers that rescaling them against each other can reach.
-
-    Args:
-        squares: A squared norm of each of L layers.
-
-    Returns:
-        The numbers "log_product" and "log_sum".
 
     Raises:
         NotMeasurable: A weight matrix is zero.

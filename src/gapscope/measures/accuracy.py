@@ -34,15 +34,6 @@ def accuracy(
 
     Exact; in evaluation mode. On training samples it is the training accuracy against the labels as given.
 
-    Args:
-        network: Classifier that returns logits [n, K].
-        x: Inputs.
-        y: Class labels.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        A number in [0, 1].
-
     Raises:
         InvalidInput: Inputs, labels and outputs do not fit together.
 

@@ -48,18 +48,6 @@ def connection_sensitivity(
     To first order, the change of the mean loss where a weight is removed, summed over weights. In evaluation mode.
     A proxy that ranks untrained networks.
 
-    Args:
-        network: The network.
-        x: Inputs, the training data.
-        y: Class labels or regression targets.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The sum.
-
-    Raises:
-        NotMeasurable: The network has no trainable parameters.
-
     >>> import torch
     >>> network = nn.Linear(1, 1, bias=False)  # loss (w x - y)^2, gradient 2 (w x - y) x
     >>> _ = nn.init.constant_(network.weight, 2.0)
@@ -101,18 +89,6 @@ def gradient_norm(
     The sum is over weights of two or more dimensions, $\sum_l \lVert \nabla_{W_l} L \rVert_F$, as zero-cost proxies
     have it. In evaluation mode. Before training it is a proxy that ranks networks; afterwards it says how near the
     weights are to a stationary point.
-
-    Args:
-        network: The network.
-        x: Inputs, the training data.
-        y: Class labels or regression targets.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The numbers "whole" and "sum".
-
-    Raises:
-        NotMeasurable: The network has no trainable parameters.
 
     >>> import torch
     >>> network = nn.Linear(1, 1, bias=False)  # loss (w x - y)^2, gradient 2 (w x - y) x
@@ -168,14 +144,8 @@ def jacobian_covariance(
     that ranks untrained networks.
 
     Args:
-        network: The network.
         x: Inputs, floating point.
         group_size: Samples n of one correlation matrix.
-        generator: Source of the groups; None for the same ones at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The score.
 
     Raises:
         InvalidInput: Inputs are token ids, or there are fewer than two samples.
@@ -227,10 +197,6 @@ def synaptic_flow(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Estimate:
 
     Args:
         network: Any network with floating-point inputs.
-        x: Inputs; only their shape counts.
-
-    Returns:
-        The logarithm.
 
     Raises:
         NotMeasurable: Inputs are token ids, or nothing flows.

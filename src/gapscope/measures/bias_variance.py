@@ -93,9 +93,6 @@ def bias_variance(
         predictions: Predictions of every run.
         targets: Class labels [n] (compared as one-hot rows), or targets [n, K].
 
-    Returns:
-        The three parts.
-
     Raises:
         InvalidInput: The shapes do not fit together.
 
@@ -126,9 +123,6 @@ def approximate_cross_entropy(
     Args:
         predictions: Probabilities of every run.
         targets: Class labels [n], or one-hot targets [n, K].
-
-    Returns:
-        The approximation, between 0 and 1.
 
     Raises:
         InvalidInput: The shapes do not fit together.

@@ -178,9 +178,6 @@ def plan_budget(
         dispensable: Names of measures that may be left out.
         shown: Whether to show a bar while it is tried what they cost, where that lasts over two seconds.
 
-    Returns:
-        The plan.
-
     Raises:
         InvalidInput: The budget is not positive.
     """

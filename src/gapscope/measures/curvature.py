@@ -63,12 +63,7 @@ def fisher_trace(
     $\frac1n \sum_i E_{y \sim p(y|x_i)} \lVert \nabla_\theta \log p(y|x_i) \rVert^2$ (Kunstner et al. 2019, eq. 3).
 
     Args:
-        network: The network.
-        x: Inputs, the training data.
-        y: Class labels or regression targets; not looked at where labels are sampled.
         labels: "given", or "sampled" for classes drawn from the prediction.
-        generator: Source of sampled classes; None for the same ones at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The trace; with sampled labels its standard error is the spread among the samples, which is too large rather
@@ -136,16 +131,8 @@ def hessian_density(
     errors are the spread of the smallest nodes among runs, and the jackknife over runs.
 
     Args:
-        network: The network.
-        x: Inputs, the training data.
-        y: Class labels or regression targets.
         probes: Number of runs, at least 2.
         steps: Products with the Hessian a run.
-        generator: Source of the first vectors; None for the same at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The numbers "smallest", "negative_share" and "dimension".
 
     Raises:
         InvalidInput: An option is out of range.
@@ -216,20 +203,8 @@ def hessian_top_eigenvalue(
     for regression. Memory: one vector as large as the weights a step.
 
     Args:
-        network: The network.
-        x: Inputs, the training data.
-        y: Class labels or regression targets.
         steps: Products with the Hessian, at the most.
         tolerance: Relative change at which it ends.
-        generator: Source of the first vector; None for the same at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The eigenvalue.
-
-    Raises:
-        InvalidInput: An option is out of range.
-        NotMeasurable: The network has no trainable parameters.
 
     >>> network = nn.Linear(2, 1, bias=False)  # loss mean (w x - y)^2: Hessian 2 x x^T
     >>> round(hessian_top_eigenvalue(network, torch.tensor([[3.0, 4.0]]), torch.ones(1, 1)), 4)
@@ -278,19 +253,7 @@ def hessian_trace(
     probes. In evaluation mode; the loss is the mean cross-entropy, or mean squared error for regression.
 
     Args:
-        network: The network.
-        x: Inputs, the training data.
-        y: Class labels or regression targets.
         probes: Number of random vectors, at least 2.
-        generator: Source of the vectors; None for the same at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The trace with its standard error.
-
-    Raises:
-        InvalidInput: An option is out of range.
-        NotMeasurable: The network has no trainable parameters.
 
     >>> network = nn.Linear(1, 1, bias=False)  # loss (w x - y)^2: the second derivative is 2 x^2
     >>> hessian_trace(network, torch.tensor([[3.0]]), torch.ones(1, 1))
@@ -350,19 +313,12 @@ def local_learning_coefficient(
     are no minimum.
 
     Args:
-        network: The network.
-        x: Inputs, the training data.
-        y: Class labels or regression targets.
         step_size: Step size epsilon.
         localization: Pull gamma back to the weights.
         steps: Steps of each chain, burn-in included.
         burn_in: Steps that do not count.
         chains: Number of chains, at least 2.
         batch_size: Samples per step; all where there are fewer.
-        generator: Source of noise and batches; None for the same at every call.
-
-    Returns:
-        The coefficient with its standard error.
 
     Raises:
         InvalidInput: An option is out of range, or there are fewer than 2 samples.

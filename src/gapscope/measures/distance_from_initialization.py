@@ -29,13 +29,6 @@ def distance_from_initialization(network: nn.Module, *, initial_state: Mapping[s
 
     Exact; accumulated in float64.
 
-    Args:
-        network: The trained network.
-        initial_state: Its state dictionary before training.
-
-    Returns:
-        The distance.
-
     Raises:
         InvalidInput: `initial_state` lacks a parameter of the network, or has another shape for it.
 

@@ -38,15 +38,8 @@ def empirical_ntk(
     are propagated, and each layer's share is contracted in the cheapest exact order.
 
     Args:
-        network: The network.
-        x: Inputs of the rows.
         x2: Inputs of the columns; None for the rows' own.
         outputs: "full" or "traced".
-        chunk_size: Samples per pass, of the rows as of the columns, without effect beyond rounding; None for as many as
-            `max_bytes` allows.
-        max_bytes: Bytes that factors, temporaries and the backward pass may take beside weights and result, among them
-            the blocks in which the contributions of a layer are contracted, which hold no whole sample; None for a
-            quarter of the free memory, at most 1 GiB. A small budget costs passes, not accuracy.
         dtype: Floating-point type in which everything is computed; None for the network's own.
         mode: "eval", or "train": BatchNorm normalizes by the statistics of x (those of x2 for the columns), which are
             held fixed in the derivatives, and dropout draws one mask. Then x is one batch, as is x2, run in one pass.
@@ -56,7 +49,6 @@ def empirical_ntk(
 
     Raises:
         InvalidInput: An option is unknown or out of range, or inputs and weights differ in dtype.
-        NotMeasurable: The network has no trainable parameters.
         UnsupportedLayer: The network mixes samples, for example by BatchNorm without running statistics.
 
     >>> network = nn.Linear(2, 3)

@@ -93,21 +93,12 @@ def gradient_neighbours(
     Exact up to rounding; memory 2 n^2 float64 beside the kernel.
 
     Args:
-        network: The network.
-        x: Inputs.
-        y: Class labels.
         neighbours: Neighbours a sample; fewer than the samples of a class.
         voters: How many of them vote, the most similar ones.
-        chunk_size: As for `empirical_ntk`.
-
-    Returns:
-        Neighbours, votes, and both numbers.
 
     Raises:
         InvalidInput: There are not more samples than neighbours, labels do not fit the outputs, or an option is out of
             range.
-        NotMeasurable: The network has no trainable parameters.
-        UnsupportedLayer: The network mixes samples.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> gradient_neighbours(nn.Linear(2, 2), x, torch.tensor([0, 0, 1, 0]), neighbours=1).agreement
@@ -130,14 +121,8 @@ def neighbours_from_kernel(
 
     Args:
         kernel: `empirical_ntk(network, x, outputs="traced")`.
-        network: The network, for its own probabilities.
-        x: Inputs.
-        y: Class labels.
         neighbours: Neighbours a sample; fewer than the samples.
         voters: How many of them vote.
-
-    Returns:
-        Neighbours, votes, and both numbers.
 
     Raises:
         InvalidInput: There are not more samples than neighbours, labels do not fit, or an option is out of range.

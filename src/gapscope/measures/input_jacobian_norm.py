@@ -40,11 +40,8 @@ def squared_products(
     over the chunk gives every sample's own product.
 
     Args:
-        network: The network, in evaluation mode.
-        x: Inputs that went through `continuous_inputs`.
         cotangents: v, one a sample ([m, n, k]) or the same for all samples ([m, 1, k]).
         space: What f is: raw outputs or probabilities.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The squared norms in float64, on the CPU.
@@ -129,14 +126,10 @@ def input_jacobian_norm(
     single probe the spread over the samples stands in for it, which is larger.
 
     Args:
-        network: Network that returns raw outputs [n, K].
-        x: Inputs; no labels are needed.
         space: "logits" before the softmax, "probabilities" behind it.
         squared: Whether to average the squared norm.
         method: "exact", or "probe" together with `squared=True`.
         draws: Number of draws of the signs, one backward pass each.
-        generator: Source of the probes; None draws the same ones for every network.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The mean norm, or mean squared norm, with a standard error where it was probed.

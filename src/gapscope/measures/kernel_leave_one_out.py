@@ -143,15 +143,9 @@ def kernel_columns(
     """Compute the kernel of all samples with all, or where there are more than `max_exact` with drawn landmarks.
 
     Args:
-        network: The network.
-        x: Inputs.
         max_exact: Samples up to which the kernel is computed whole.
         landmarks: Samples that stand for all others beyond.
-        generator: Draws the landmarks; None for a fixed draw.
         size: `chunk_size` of `empirical_ntk`.
-
-    Returns:
-        The kernel.
     """
     if len(x) <= max_exact:
         return KernelColumns(empirical_ntk(network, x, outputs="traced", chunk_size=size), None)
@@ -209,22 +203,12 @@ def kernel_leave_one_out(
     approximate kernel.
 
     Args:
-        network: The network.
-        x: Inputs.
-        y: Class labels [n], or regression targets [n, k].
         ridges: Ridges to choose from, in units of the mean eigenvalue of the kernel.
         max_exact: Samples up to which the kernel is computed whole.
         landmarks: Samples that stand for all others beyond.
-        chunk_size: As for `empirical_ntk`.
-        generator: Draws the landmarks; None for a fixed draw.
-
-    Returns:
-        Predictions, accuracy, errors, effective dimension.
 
     Raises:
         InvalidInput: There are fewer than three samples, or an option is out of range.
-        NotMeasurable: The network has no trainable parameters.
-        UnsupportedLayer: The network mixes samples.
 
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> found = kernel_leave_one_out(nn.Linear(1, 2), x, torch.tensor([0, 0, 1, 1]))
@@ -260,13 +244,7 @@ def loo_from_kernel(
 
     Args:
         kernel: `empirical_ntk(network, x, outputs="traced")`.
-        network: The network; only the number of its outputs is used.
-        x: Inputs.
-        y: Targets.
         ridges: As for `kernel_leave_one_out`.
-
-    Returns:
-        Predictions, accuracy, errors, effective dimension.
     """
     _check(x, ridges, len(x), 2)
     return _left_out_of(KernelColumns(kernel, None), network, x, y, ridges)
@@ -336,18 +314,9 @@ def kernel_leave_one_out_at_both_weights(
     """Left-out predictions at the initial weights and at the given ones; see `kernel_leave_one_out`.
 
     Args:
-        network: The network.
-        x: Inputs.
-        y: Targets.
-        initial_state: State dictionary before training.
         ridges: As for `kernel_leave_one_out`.
         max_exact: As for `kernel_leave_one_out`.
         landmarks: As for `kernel_leave_one_out`.
-        chunk_size: As for `empirical_ntk`.
-        generator: Draws the landmarks; None for a fixed draw.
-
-    Returns:
-        Both.
 
     Raises:
         InvalidInput: As for `kernel_leave_one_out`.

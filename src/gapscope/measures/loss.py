@@ -34,15 +34,6 @@ def loss(
 
     Exact; in evaluation mode; accumulated in float64.
 
-    Args:
-        network: Network that returns raw outputs [n, K].
-        x: Inputs.
-        y: Class labels [n], or regression targets [n, K].
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The loss, 0 or larger.
-
     Raises:
         InvalidInput: Inputs, targets and outputs do not fit together.
 

@@ -55,9 +55,6 @@ class MarginSignature(Result):
 
         A network with fewer hidden layers has NaN in the places of those that it lacks.
 
-        Returns:
-            Twenty numbers, such as "h1.median".
-
         Raises:
             NotMeasurable: The signature has other features or more layers than readings have places.
         """
@@ -157,16 +154,12 @@ def margin_signature(
     Scaling a layer by a positive factor and the next one by its inverse changes nothing, up to $\epsilon$.
 
     Args:
-        network: Network that returns logits [n, K].
-        x: Inputs, the training data.
-        y: Class labels, as they were trained on.
         layers: Names of modules, and "input"; None takes the input and up to three evenly spaced hidden layers, each
             a convolution's or linear layer's output behind its normalization and before its activation.
         normalize: "total_variation", or "none" for plain distances.
         features: "quartiles" or "moments".
         log: Whether features are natural logarithms, which predict the gap best in the paper.
         epsilon: Keeps the root from 0; 0 is allowed.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The signature, and the margins from which it comes.

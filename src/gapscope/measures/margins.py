@@ -57,14 +57,7 @@ def augmentation_margin(
     the other sign. The standard error is the spread over samples.
 
     Args:
-        network: Classifier that returns logits [n, K].
         x: Images [n, channels, height, width].
-        y: Class labels, as they were trained on.
-        generator: Source of what is drawn; None for the same at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The mean.
 
     Raises:
         NotMeasurable: The inputs are no images, there is no first layer, or it does not vary.
@@ -115,14 +108,7 @@ def mixup_margin(
     competition's score has the other sign. The standard error is the spread over samples.
 
     Args:
-        network: Classifier that returns logits [n, K].
         x: Inputs, floating point.
-        y: Class labels, as they were trained on.
-        generator: Source of what is drawn; None for the same at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The mean.
 
     Raises:
         InvalidInput: The inputs are token ids.
@@ -160,15 +146,6 @@ def output_margin(
 
     The percentile is the k-th smallest margin, k = n // 10 (at least 1), negative where more than a tenth of the
     samples are classified wrongly; $\gamma$ in $1 / \gamma^2$ is that percentile, so that its sign is lost there.
-
-    Args:
-        network: Classifier that returns logits [n, K].
-        x: Inputs, the training data.
-        y: Class labels.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The numbers "percentile_10", "median" and "inverse_square".
 
     Raises:
         NotMeasurable: There is one class only.

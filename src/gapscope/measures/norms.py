@@ -49,13 +49,6 @@ def frobenius_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
     weights of two or more dimensions, each once; batch norm is folded into the layer before it; biases do not count.
     Accumulated in float64. Dziugaite et al. report half of (value - log n).
 
-    Args:
-        network: Any network.
-        x: Inputs, of which the first is run to find batch norms.
-
-    Returns:
-        The numbers "log_product" and "log_sum".
-
     Raises:
         NotMeasurable: There is no such weight, or one is zero.
 
@@ -92,13 +85,6 @@ def spectral_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
     sum is $\log \big( L (\prod_l \sigma_1^2)^{1/L} \big)$. Which weights count, and batch norm, as for
     `frobenius_norms`; computed in float64.
 
-    Args:
-        network: Any network.
-        x: Inputs, of which the first is run to find batch norms.
-
-    Returns:
-        The numbers "log_product" and "log_sum".
-
     Raises:
         NotMeasurable: There is no such weight, or one is zero.
 
@@ -131,9 +117,6 @@ def circular_operator_norm(
         stride: Stride in each dimension.
         dilation: Dilation in each dimension.
         groups: Number of groups.
-
-    Returns:
-        The spectral norm.
 
     >>> round(circular_operator_norm(torch.ones(1, 1, 3), [8]), 12)  # the constant input is tripled
     3.0
@@ -213,13 +196,6 @@ def operator_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
     with circular padding, where its norm is exact (strides, dilation and groups included); zero padding changes it by
     the border only. Everything else counts as in `spectral_norms`, batch norm included. Computed in float64.
 
-    Args:
-        network: Any network.
-        x: Inputs, of which the first is run to find batch norms and sizes.
-
-    Returns:
-        The numbers "log_product" and "log_sum".
-
     Raises:
         NotMeasurable: There is no weight matrix, or one is zero.
 
@@ -251,13 +227,6 @@ def stable_rank(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
     r"""Stable ranks $\lVert W_l \rVert_F^2 / \sigma_1(W_l)^2$ of the weight matrices, their sum and their mean; exact.
 
     Between 1 (one direction) and the rank. Which weights count, and batch norm, as for `frobenius_norms`.
-
-    Args:
-        network: Any network.
-        x: Inputs, of which the first is run to find batch norms.
-
-    Returns:
-        The numbers "sum" and "mean".
 
     Raises:
         NotMeasurable: There is no such weight, or one is zero.
@@ -313,15 +282,6 @@ def spectral_complexity(
     $\gamma$ is the margin $f_y - \max_{j \ne y} f_j$ below which a tenth of the samples lie (the k-th smallest,
     k = n // 10). Matrices and batch norm as in `spectral_norms`. Dziugaite et al. report half of (value - log n).
 
-    Args:
-        network: Classifier that returns logits [n, K].
-        x: Inputs, the training data.
-        y: Class labels.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The logarithm.
-
     Raises:
         NotMeasurable: The margin or a weight is zero.
 
@@ -366,16 +326,6 @@ def spectral_distance_complexity(
 
     As `spectral_complexity`, with the distance from the initial weights in place of the norm; batch norm is folded
     into both.
-
-    Args:
-        network: Classifier that returns logits [n, K].
-        x: Inputs, the training data.
-        y: Class labels.
-        initial_state: Its state dictionary before training.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The logarithm.
 
     Raises:
         NotMeasurable: The margin is zero, or no weight has moved.

@@ -101,11 +101,7 @@ def ntk_logdet(
     rows and the machine precision of `dtype`, the result is -inf, and its `rank` says how many eigenvalues are.
 
     Args:
-        network: The network.
-        x: Inputs.
         outputs: "full" for all nC rows, or "traced" for the n x n kernel summed over outputs. The two differ.
-        chunk_size: As for `empirical_ntk`.
-        max_bytes: As for `empirical_ntk`.
         dtype: Floating-point type in which gradients and kernel are computed; None for the network's own, which is
             faster and raises the threshold. The factorization is in float64 always.
         mode: As for `empirical_ntk`.
@@ -115,7 +111,6 @@ def ntk_logdet(
 
     Raises:
         InvalidInput: An option is unknown or out of range.
-        NotMeasurable: The network has no trainable parameters.
         UnsupportedLayer: The network mixes samples, for example by BatchNorm without running statistics.
 
     >>> network = nn.Linear(2, 1, bias=False)

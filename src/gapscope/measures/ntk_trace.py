@@ -107,14 +107,10 @@ def ntk_trace(
       far noisier; for comparison.
 
     Args:
-        network: The network.
-        x: Inputs.
         method: "exact", or "probe" for an estimate with its standard error.
         draws: Number of draws of the probe, each for all samples at once before anything is computed.
         reduction: "sum" over samples and outputs, or "mean" (the sum divided by N C).
         probe: Kind of probe.
-        generator: Source of the probes; None for the same ones at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
         mode: "eval", or "train": BatchNorm normalizes by the statistics of x, which are held fixed in the derivatives,
             and dropout draws one mask. Then x is one batch and is run in one pass.
 
@@ -125,7 +121,6 @@ def ntk_trace(
 
     Raises:
         InvalidInput: An option is unknown or out of range.
-        NotMeasurable: The network has no trainable parameters.
         UnsupportedLayer: The network mixes samples, for example by BatchNorm without running statistics.
 
     >>> network = nn.Linear(2, 3)

@@ -122,16 +122,11 @@ def output_sensitivity(
     the spread under new noise alone.
 
     Args:
-        network: Network that returns raw outputs [n, K].
-        x: Inputs, in the units in which the network takes them.
         noise_std: Standard deviation of the noise on every input entry.
         draws: Noise draws per sample (the paper's: 1).
         space: "logits", or "probabilities" for the per-output form behind the softmax.
         per_output: Whether to average the outputs' variances instead of taking the variance of their mean.
         method: "sampled", or "zero_noise" for the exact limit of vanishing noise; `draws` has no effect there.
-        generator: Source of the noise; None draws the same noise for every network, so that differences between
-            networks are not differences of noise.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         S, 0 or larger; without a standard error for `method="zero_noise"`.

@@ -87,13 +87,9 @@ def output_variance(
     $\sqrt{2 / (\mathrm{draws} - 1)}$, and smaller where several outputs move independently.
 
     Args:
-        network: Network that returns raw outputs [n, K].
-        x: Inputs.
         noise_std: Standard deviation of the noise on every input entry.
         draws: Noise draws an input, 2 or more; each costs a forward pass.
         space: "probabilities" or "logits".
-        generator: Source of the noise; None draws the same noise for every network.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         One variance an input, in squared output units, float64 on the CPU.
@@ -164,14 +160,9 @@ def error_detection(
     probability, at ten times its cost, and the variance of the raw outputs is near chance (0.52 to 0.59).
 
     Args:
-        network: Classifier that returns raw outputs [n, K].
-        x: Inputs.
-        y: Class labels.
         noise_std: Standard deviation of the noise on every input entry.
         draws: Noise draws an input.
         space: "probabilities" or "logits", whose variance is judged.
-        generator: Source of the noise.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         Both areas, their difference, and the number of wrong predictions.

@@ -59,20 +59,8 @@ def pacbayes_flatness(
     where torch expects a standard deviation; here it is the standard deviation.
 
     Args:
-        network: Classifier that returns logits [n, K].
-        x: Inputs, the training data.
-        y: Class labels.
         drop: Drop of the accuracy that defines sigma.
         draws: Draws of the noise.
-        generator: Source of the noise; None for the same at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The flatness.
-
-    Raises:
-        InvalidInput: An option is out of range.
-        NotMeasurable: The network has no trainable parameters.
     """
     sigma = noise_tolerance(
         "pacbayes_flatness", network, x, y, magnitude=False, drop=drop, draws=draws, generator=generator,
@@ -115,20 +103,8 @@ def pacbayes_norm(
     statistics are not perturbed and its scales are weights like others. Dziugaite et al. report $\sqrt{\cdot / n}$.
 
     Args:
-        network: Classifier that returns logits [n, K].
-        x: Inputs, the training data.
-        y: Class labels.
         drop: Drop of the accuracy that defines sigma.
         draws: Draws of the noise.
-        generator: Source of the noise; None for the same at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The bound.
-
-    Raises:
-        InvalidInput: An option is out of range.
-        NotMeasurable: The network has no trainable parameters.
     """
     sigma = noise_tolerance(
         "pacbayes_norm", network, x, y, magnitude=False, drop=drop, draws=draws, generator=generator,
@@ -175,21 +151,11 @@ def pacbayes_distance(
     statistics are not perturbed and its scales are weights like others. Dziugaite et al. report $\sqrt{\cdot / n}$.
 
     Args:
-        network: Classifier that returns logits [n, K].
-        x: Inputs, the training data.
-        y: Class labels.
-        initial_state: Its state dictionary before training.
         drop: Drop of the accuracy that defines sigma.
         draws: Draws of the noise.
-        generator: Source of the noise; None for the same at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The bound.
 
     Raises:
         InvalidInput: An option is out of range, or `initial_state` is of another network.
-        NotMeasurable: The network has no trainable parameters.
     """
     sigma = noise_tolerance(
         "pacbayes_distance", network, x, y, magnitude=False, drop=drop, draws=draws, generator=generator,
@@ -234,20 +200,8 @@ def pacbayes_magnitude_flatness(
     are not perturbed and its scales are weights like others.
 
     Args:
-        network: Classifier that returns logits [n, K].
-        x: Inputs, the training data.
-        y: Class labels.
         drop: Drop of the accuracy that defines sigma'.
         draws: Draws of the noise.
-        generator: Source of the noise; None for the same at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The flatness.
-
-    Raises:
-        InvalidInput: An option is out of range.
-        NotMeasurable: The network has no trainable parameters.
     """
     factor = noise_tolerance(
         "pacbayes_magnitude_flatness", network, x, y, magnitude=True, drop=drop, draws=draws, generator=generator,
@@ -294,21 +248,11 @@ def pacbayes_magnitude_norm(
     are not perturbed and its scales are weights like others. Dziugaite et al. report $\sqrt{\cdot / n}$.
 
     Args:
-        network: Classifier that returns logits [n, K].
-        x: Inputs, the training data.
-        y: Class labels.
-        initial_state: Its state dictionary before training.
         drop: Drop of the accuracy that defines sigma'.
         draws: Draws of the noise.
-        generator: Source of the noise; None for the same at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The bound.
 
     Raises:
         InvalidInput: An option is out of range, or `initial_state` is of another network.
-        NotMeasurable: The network has no trainable parameters.
     """
     factor = noise_tolerance(
         "pacbayes_magnitude_norm", network, x, y, magnitude=True, drop=drop, draws=draws, generator=generator,
@@ -357,21 +301,11 @@ def pacbayes_magnitude_distance(
     are not perturbed and its scales are weights like others. Dziugaite et al. report $\sqrt{\cdot / n}$.
 
     Args:
-        network: Classifier that returns logits [n, K].
-        x: Inputs, the training data.
-        y: Class labels.
-        initial_state: Its state dictionary before training.
         drop: Drop of the accuracy that defines sigma'.
         draws: Draws of the noise.
-        generator: Source of the noise; None for the same at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The bound.
 
     Raises:
         InvalidInput: An option is out of range, or `initial_state` is of another network.
-        NotMeasurable: The network has no trainable parameters.
     """
     factor = noise_tolerance(
         "pacbayes_magnitude_distance", network, x, y, magnitude=True, drop=drop, draws=draws, generator=generator,

@@ -24,12 +24,6 @@ from gapscope.results.estimate import Estimate
 def parameter_count(network: nn.Module) -> Estimate:
     """Number of trainable parameters; a parameter shared by several modules counts once. Exact.
 
-    Args:
-        network: Any network.
-
-    Returns:
-        The count.
-
     >>> parameter_count(nn.Linear(3, 2))
     8
     """

@@ -28,12 +28,6 @@ def parameter_norm(network: nn.Module) -> Estimate:
 
     Exact; accumulated in float64.
 
-    Args:
-        network: Any network.
-
-    Returns:
-        The squared norm.
-
     >>> layer = nn.Linear(2, 1)
     >>> _ = nn.init.constant_(layer.weight, 2.0), nn.init.constant_(layer.bias, 1.0)
     >>> parameter_norm(layer)

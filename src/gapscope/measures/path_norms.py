@@ -43,10 +43,6 @@ def path_norm(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Estimate:
 
     Args:
         network: A network that is piecewise linear.
-        x: Inputs; only their shape counts.
-
-    Returns:
-        The path norm.
 
     Raises:
         NotMeasurable: The network is not piecewise linear, or its inputs are token ids.
@@ -86,12 +82,6 @@ def path_norm_over_margin(
 
     Args:
         network: A piecewise linear classifier that returns logits [n, K].
-        x: Inputs, the training data.
-        y: Class labels.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The ratio.
 
     Raises:
         NotMeasurable: The margin is zero, or there is no path norm.
@@ -134,15 +124,6 @@ def fisher_rao_norm(
     without biases and with ReLU it is $(L+1)^2 \frac1n \sum_i \langle \partial \ell_i / \partial f, f(x_i)
     \rangle^2$. Each $\langle \theta, \nabla \ell_i \rangle$ is a derivative along the weights, so that no gradient of
     a single sample is formed.
-
-    Args:
-        network: Classifier that returns logits [n, K].
-        x: Inputs, the training data.
-        y: Class labels.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The squared norm.
 
     Raises:
         NotMeasurable: The network has no trainable parameters.

@@ -67,9 +67,6 @@ def neural_collapse(
 
     Args:
         network: Classifier that returns logits [n, K] by a last linear layer.
-        x: Inputs, the training data.
-        y: Class labels.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
 
     Returns:
         The five numbers; "head_mismatch" is NaN where the last layer has not one row per class that has samples.
@@ -111,7 +108,6 @@ def label_variation(features: Float[Tensor, "n d"], y: Int[Tensor, " n"], neighb
 
     Args:
         features: Features.
-        y: Class labels.
         neighbours: Neighbours a sample; all others where there are fewer.
 
     Returns:
@@ -158,7 +154,7 @@ def graph_label_variation(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Scalars:
-    r"""Fraction of the edges between similar samples that join different labels, at the last hidden layer and the outputs.
+    r"""Compute the label variation over graphs of similar features: fraction of edges joining classes.
 
     $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ for the Laplacian L of the graph of nearest neighbours by cosine
     similarity: 0 where all neighbours share their label. It is the mean over random groups of samples of equal size,
@@ -167,19 +163,10 @@ def graph_label_variation(
     mixtures, in its variants.
 
     Args:
-        network: Classifier that returns logits [n, K].
-        x: Inputs, the training data.
-        y: Class labels.
         neighbours: Nearest neighbours a sample.
         group_size: Samples a graph.
-        generator: Source of the groups; None for the same ones at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The numbers "features", "outputs" and "change".
 
     Raises:
-        InvalidInput: An option is out of range.
         NotMeasurable: There is no last linear or convolutional layer.
     """
     check_range("neighbours", neighbours, 1)
@@ -215,7 +202,6 @@ def davies_bouldin(features: Float[Tensor, "n d"], y: Int[Tensor, " n"]) -> floa
 
     Args:
         features: Features.
-        y: Class labels.
 
     Returns:
         The index; NaN where there is one class only, infinite where two classes have the same centre.
@@ -280,15 +266,8 @@ def davies_bouldin_mixup(
     of its tables.
 
     Args:
-        network: Classifier that returns logits [n, K].
         x: Inputs, floating point.
-        y: Class labels, as they were trained on.
         batch_size: Samples per batch of the index; what is left over from whole batches is not used.
-        generator: Source of pairs and batches; None for the same ones at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The numbers "product", "davies_bouldin" and "mixup_error".
 
     Raises:
         InvalidInput: The inputs are token ids, or an option is out of range.

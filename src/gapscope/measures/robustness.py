@@ -56,14 +56,7 @@ def mixup_robustness(
     samples. The competition's first place mixes all pairs of a class within a batch.
 
     Args:
-        network: Classifier that returns logits [n, K].
         x: Inputs, floating point.
-        y: Class labels, as they were trained on.
-        generator: Source of the pairs; None for the same ones at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The numbers "accuracy" and "loss".
 
     Raises:
         InvalidInput: The inputs are token ids, or labels do not fit.
@@ -114,13 +107,7 @@ def augmentation_robustness(
     the competition's score is minus the sum over samples. The standard error is the spread over samples.
 
     Args:
-        network: Classifier that returns logits [n, K].
         x: Images [n, channels, height, width].
-        generator: Source of the factors and rectangles; None for the same ones at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The numbers "penalty" and "agreement".
 
     Raises:
         NotMeasurable: The inputs are no images.

@@ -46,19 +46,8 @@ def worst_case_sharpness(
     another layer can take over change it: see `adaptive_sharpness`.
 
     Args:
-        network: The network.
-        x: Inputs, the training data.
-        y: Class labels or regression targets.
         radius: Radius rho of the ball in weight units.
         steps: Steps s of ascent.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The rise, at least 0.
-
-    Raises:
-        InvalidInput: An option is out of range.
-        NotMeasurable: The network has no trainable parameters.
 
     >>> import torch
     >>> network = nn.Linear(1, 1, bias=False)  # loss (w - 1)^2 at w = 2: rises to (2.05 - 1)^2
@@ -112,19 +101,8 @@ def adaptive_sharpness(
     way counts. Rescaling ReLU layers against each other leaves it as it is.
 
     Args:
-        network: The network.
-        x: Inputs, the training data.
-        y: Class labels or regression targets.
         radius: Largest change rho of a weight, as a part of its magnitude.
         steps: Steps s of ascent.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The rise, at least 0.
-
-    Raises:
-        InvalidInput: An option is out of range.
-        NotMeasurable: The network has no trainable parameters.
 
     >>> import torch
     >>> network = nn.Linear(1, 1, bias=False)  # loss (w - 1)^2 at w = 2: rises to (2.02 - 1)^2

@@ -36,13 +36,6 @@ def multiply_accumulates(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Esti
     $O \cdot I / g \cdot k_h k_w$ at every position of its output; attention counts its two products. Biases,
     normalization, activations and pooling are not counted. It is a size, beside which other measures must stand.
 
-    Args:
-        network: Any network.
-        x: Inputs, of which the first is run.
-
-    Returns:
-        The count.
-
     >>> import torch
     >>> multiply_accumulates(nn.Linear(3, 2), torch.ones(5, 3))
     6
@@ -79,11 +72,7 @@ def vc_dimension_bound(network: nn.Module, *, input_size: int = 32) -> Estimate:
     competition's; only ranks mean something.
 
     Args:
-        network: Any network.
         input_size: Side s of the input images.
-
-    Returns:
-        The bound.
 
     Raises:
         NotMeasurable: There is no such weight.

@@ -26,9 +26,6 @@ def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
 
     Args:
         values: Positive numbers, three or more.
-
-    Returns:
-        alpha, x_min and the distance.
     """
     x = values.double().sort().values
     n, logs = len(x), values.double().sort().values.log()
@@ -76,12 +73,7 @@ def power_law_alpha(network: nn.Module, x: Shaped[Tensor, "n ..."], *, min_eigen
     `min_eigenvalues` positive eigenvalues are left out.
 
     Args:
-        network: Any network.
-        x: Inputs, of which the first is run to find batch norms.
         min_eigenvalues: Fewest eigenvalues of a layer that counts, at least 3; WeightWatcher asks for 50.
-
-    Returns:
-        The numbers "alpha" and "weighted".
 
     Raises:
         InvalidInput: `min_eigenvalues` is out of range.

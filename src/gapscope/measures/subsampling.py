@@ -54,8 +54,6 @@ def evaluate_on_subset(
         item: The measure.
         ready: The network and all samples.
         share: Number of samples, and what else the plan says.
-        initial_state: State dictionary before training.
-        history: Training history, one mapping an epoch.
         options: The caller's options.
         seed: Seed of the samples and of what is drawn.
 

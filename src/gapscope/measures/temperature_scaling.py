@@ -78,7 +78,6 @@ class TemperatureScaled(nn.Module):
     The temperature is a buffer, so that it is saved with the weights and not trained.
 
     Args:
-        network: Network that returns raw outputs [n, K].
         temperature: T > 0, as `fit_temperature` returns it.
 
     >>> TemperatureScaled(nn.Identity(), 2.0)(torch.tensor([[4.0, 0.0]])).tolist()

@@ -55,16 +55,8 @@ def gradient_disparity(
     s-th of them. The standard error is the jackknife over batches.
 
     Args:
-        network: The network.
-        x: Inputs, the training data.
-        y: Class labels or regression targets.
         batches: Number of batches s, 3 or more.
         batch_size: Samples per batch, at the most.
-        generator: Source of the batches; None for the same ones at every call.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The mean distance with its standard error.
 
     Raises:
         InvalidInput: An option is out of range, or there are fewer samples than batches.
@@ -114,22 +106,10 @@ def gradient_noise(
     *,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Variance of the gradients of individual samples, $\frac1n \sum_i \lVert \nabla \ell_i - \nabla L \rVert^2$; exact.
+    r"""Compute the variance of per-sample gradients, the trace of their covariance; exact.
 
-    Over all trainable weights, at the weights as they are, in evaluation mode. The gradient of a batch of B samples,
+    $\frac1n \sum_i \lVert \nabla \ell_i - \nabla L \rVert^2$ over all trainable weights, at the weights as they are, in evaluation mode. The gradient of a batch of B samples,
     drawn with replacement, has this divided by B (in the reference, at the end of training).
-
-    Args:
-        network: The network.
-        x: Inputs, the training data.
-        y: Class labels or regression targets.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The variance (trace of the covariance).
-
-    Raises:
-        NotMeasurable: The network has no trainable parameters.
 
     >>> import torch
     >>> network = nn.Linear(1, 1, bias=False)  # gradients 2 (w x - y) x: -2 and -4
@@ -169,12 +149,6 @@ def gradient_weight_alignment(
 
     Args:
         network: Classifier that returns logits [n, K] by a last linear layer.
-        x: Inputs, the training data.
-        y: Class labels.
-        chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-
-    Returns:
-        The numbers "alignment" and "mean".
 
     Raises:
         NotMeasurable: The outputs are not those of a last linear layer with one row per class.
@@ -224,12 +198,7 @@ def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]
     mean over its batches, in training mode, without penalties. Compare networks with as many epochs.
 
     Args:
-        network: Not looked at.
-        history: One mapping an epoch, as training, a monitor's rows and records have it.
         last: Number of last epochs; all where there are fewer.
-
-    Returns:
-        The numbers "all" and "last".
 
     Raises:
         InvalidInput: An epoch has no `train_loss`.

@@ -229,9 +229,6 @@ def unit_sparsity(
     replaced.
 
     Args:
-        network: Network that returns logits [n, K].
-        x: Inputs, the training data.
-        y: Class labels, as they were trained on.
         layers: Name of the module whose output is ablated; None: see above. A sequence of names gives a dictionary of
             results, one a layer, also where it holds one name.
         unit_axis: Axis of the layer's output that counts its units; None takes the last one behind a linear layer (also
@@ -246,9 +243,6 @@ def unit_sparsity(
             M / (M+1) of the other where E_r is nowhere below E.
         include_all_ablated: Whether n = M counts for n_0^r.
         n_classes: C of the chance level; None takes the network's number of outputs.
-        chunk_size: Rows per pass, each a sample or a sample with some units masked, without effect on the result; None
-            for as many as memory allows beside the activations of one class.
-        generator: Source of the random ranking; None takes the same for every network.
         progress: Whether to show a bar, where standard error is a terminal.
 
     Returns:
