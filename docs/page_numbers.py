@@ -29,6 +29,12 @@ def find(file: str, steps: Sequence[Any]) -> Any:
     """Follow steps into a JSON file: a key, an index, or a table that selects the first row with these values.
 
     "mean", "min" and "max" as the last step reduce a list.
+
+    Returns:
+        The value.
+
+    Raises:
+        KeyError: No row has these values.
     """
     value = _read(file)
     for step in steps:
@@ -82,6 +88,9 @@ def table(entry: Mapping[str, Any]) -> str:
     """Write a Markdown table: one line per selected row, one column per [heading, step or steps, format].
 
     Rows are a list of mappings, or a mapping whose keys become the column "name".
+
+    Returns:
+        The table.
     """
     rows = find(entry["file"], entry["at"])
     if isinstance(rows, Mapping):

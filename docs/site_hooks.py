@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import ast
 import html
-import os
 import re
-import subprocess
 import sys
-import tempfile
 from collections import defaultdict
 from pathlib import Path
 
@@ -20,6 +17,9 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parent))
+from gallery import gallery
 
 ROOT = Path(__file__).parent.parent
 TOP_PAGES = {"CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
@@ -79,40 +79,6 @@ def _api_pages() -> dict[str, str]:
     return {"api/index.md": "\n".join(index), **pages}
 
 
-def _example_page(path: Path, figures: Path) -> str:
-    """Docstring, code, what the example printed; its figure where it writes one (`--output`)."""
-    source = path.read_text()
-    docstring = ast.get_docstring(ast.parse(source)) or ""
-    figure = figures / f"{path.stem}.svg"
-    arguments = ["--output", str(figure)] if "--output" in source else []
-    with tempfile.TemporaryDirectory() as empty:
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg", "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(
-            [sys.executable, str(path), *arguments], capture_output=True, text=True, cwd=empty, env=environment
-        )
-    skipped = done.stderr.startswith("skipped:")  # an extra that it needs is not installed
-    if done.returncode and not skipped:
-        raise RuntimeError(f"The example {path.name} failed:\n{done.stderr}")
-    lines = [f"# {path.stem.replace('_', ' ')}", "", docstring, ""]
-    shown = "not run when this page was made: an extra was not installed" if skipped else done.stdout.rstrip()
-    lines += ["```text", shown, "```", ""] if shown else []
-    lines += [f"![{path.stem}]({figure.name})", ""] if figure.exists() else []
-    return "\n".join([*lines, f"```python\n{source}```", ""])
-
-
-def _gallery(files: Files, config: MkDocsConfig) -> None:
-    figures = Path(tempfile.mkdtemp())
-    index = ["# Gallery", "", "Every example ran when this site was built.", ""]
-    for path in sorted((ROOT / "examples").glob("*.py")):
-        text = _example_page(path, figures)
-        files.append(File.generated(config, f"examples/{path.stem}.md", content=text))
-        summary = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].replace("\n", " ")
-        index.append(f"- [{path.stem.replace('_', ' ')}]({path.stem}.md): {summary}")
-    for figure in sorted(figures.iterdir()):
-        files.append(File.generated(config, f"examples/{figure.name}", content=figure.read_bytes()))
-    files.append(File.generated(config, "examples/index.md", content="\n".join(index)))
-
-
 def _root_page(name: str) -> str:
     """A page of the repository's top, with its links as they are on the site."""
     text = (ROOT / name).read_text()
@@ -135,7 +101,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, uri, content=content))
     for uri, content in _api_pages().items():
         files.append(File.generated(config, uri, content=content))
-    _gallery(files, config)
+    for uri, content in gallery().items():
+        files.append(File.generated(config, uri, content=content))
     return files
 
 

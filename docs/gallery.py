@@ -1,0 +1,134 @@
+"""The gallery: every script of examples/ is run, and its page shows what it printed and drew, and how long it took.
+
+Outputs are cached under site-cache/, by the content of the script and of the library, so that a second build is quick.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+CACHE = ROOT / "site-cache"
+GROUPS = {
+    "Data": ["check_a_table", "label_errors_in_images", "label_errors_in_a_table", "correct_labels_and_retrain",
+             "learning_curve_of_a_function"],
+    "Before and after training": ["forecast_before_training", "which_network_to_train", "compare_trained_networks",
+                                  "california_with_pandas"],
+    "While training": ["cnn_with_batch_norm", "penalty_against_label_noise", "batch_size_and_batch_norm",
+                       "lightning_module"],
+    "Fine-tuning": ["fine_tune_memorizing", "hf_trainer", "bert_with_lora"],
+    "Many networks": ["many_networks", "own_pool_to_an_estimate"],
+    "Theory": ["batch_norm_theory"],
+}  # fmt: skip
+RUNNER = """
+import runpy, sys
+path, folder = sys.argv[1:]
+sys.argv = [path]
+runpy.run_path(path, run_name="__main__")
+import matplotlib.pyplot as plt
+for number in plt.get_fignums():
+    plt.figure(number).savefig(f"{folder}/{number}.png", dpi=80, bbox_inches="tight")
+"""
+
+
+def title_of(name: str) -> str:
+    """Title of an example: its file name in words, with the usual capitals."""
+    words = name.replace("_", " ")
+    for lower, upper in {"bert": "BERT", "lora": "LoRA", "cnn": "CNN", "hf trainer": "Hugging Face Trainer"}.items():
+        words = words.replace(lower, upper)
+    return words[0].upper() + words[1:]
+
+
+def summary_of(path: Path) -> str:
+    """First paragraph of an example's docstring."""
+    return (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def library_key() -> bytes:
+    """Digest of the library's code, on which outputs depend."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
+def run_example(path: Path, library: bytes) -> Path:
+    """Run an example, unless its output is cached.
+
+    Returns:
+        The folder with output.json and its pictures.
+
+    Raises:
+        RuntimeError: It failed.
+    """
+    folder = CACHE / f"{path.stem}-{hashlib.sha256(library + path.read_bytes()).hexdigest()[:16]}"
+    if (folder / "output.json").exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as empty:
+        done = subprocess.run(
+            [sys.executable, "-c", RUNNER, str(path), str(folder)],
+            capture_output=True, text=True, cwd=empty, env=environment, check=False,
+        )  # fmt: skip
+    skipped = done.stderr.startswith("skipped:")  # an extra that it needs is not installed
+    if done.returncode and not skipped:
+        raise RuntimeError(f"The example {path.name} failed:\n{done.stderr}")
+    printed = "not run when this page was made: an extra is not installed" if skipped else done.stdout.rstrip()
+    content = {"printed": printed, "seconds": time.perf_counter() - start}
+    (folder / "output.json").write_text(json.dumps(content))
+    return folder
+
+
+def page_of(path: Path, folder: Path) -> str:
+    """Markdown of an example's page."""
+    output, source = json.loads((folder / "output.json").read_text()), path.read_text()
+    lines = [f"# {title_of(path.stem)}", "", summary_of(path), ""]
+    lines += [f"Ran in {output['seconds']:.0f} s on one thread. [Download the script]({path.name}).", ""]
+    pictures = sorted(folder.glob("*.png"))
+    lines += [f"![Output of {path.stem}]({path.stem}-{picture.name})\n" for picture in pictures]
+    lines += ["```text", output["printed"], "```", ""] if output["printed"] else []
+    return "\n".join([*lines, f"```python\n{source}```", ""])
+
+
+def gallery() -> dict[str, str | bytes]:
+    """Every file of the gallery by its path on the site: pages, scripts, pictures, and the index."""
+    paths = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
+    library = library_key()
+    with ThreadPoolExecutor(2) as pool:
+        folders = dict(zip(paths, pool.map(lambda path: run_example(path, library), paths.values()), strict=True))
+    index = [
+        "# Gallery",
+        "",
+        "Every script ran when this site was built, at a small scale; each can be downloaded.",
+        "",
+    ]
+    files: dict[str, str | bytes] = {}
+    for group, names in GROUPS.items():
+        index += [f"## {group}", "", '<div class="gallery" markdown>', ""]
+        for name in names:
+            path, folder = paths[name], folders[name]
+            files[f"examples/{name}.md"] = page_of(path, folder)
+            files[f"examples/{name}.py"] = path.read_text()
+            pictures = sorted(folder.glob("*.png"))
+            files |= {f"examples/{name}-{picture.name}": picture.read_bytes() for picture in pictures}
+            shown = f"[![{title_of(name)}]({name}-{pictures[0].name})]({name}.md)\n" if pictures else ""
+            index += [
+                f'<div class="card" markdown>\n{shown}\n[{title_of(name)}]({name}.md)\n',
+                f"{summary_of(path)}\n</div>\n",
+            ]
+        index += ["</div>", ""]
+    files["examples/index.md"] = "\n".join(index)
+    return files

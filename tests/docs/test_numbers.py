@@ -1,0 +1,78 @@
+"""Numbers of the pages come from the stored results, by key; those of README.md equal them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "theory" not in path.parts)
+# a measured quality typed by hand: an interval, or a score with a decimal value
+TYPED = re.compile(r"\d %? ?\(?95 % CI|(RMSE|AUROC|coverage|precision|recall|hit rate|accuracy of) (of |is )?0?\.\d\d")
+
+
+@pytest.fixture(scope="module")
+def numbers() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("page_numbers", DOCS / "page_numbers.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _prose(path: Path) -> str:
+    """Text of a page without its code and outputs."""
+    return re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(), flags=re.DOTALL)
+
+
+def test_every_key_resolves_and_every_key_is_used(numbers: ModuleType) -> None:
+    known = {f"numbers.{key}" for key in numbers.all_numbers()} | {f"tables.{key}" for key in numbers.all_tables()}
+    used = {key for page in PAGES for key in re.findall(r"\{\{ ((?:numbers|tables)\.\w+) \}\}", page.read_text())}
+    assert used <= known
+    content = tomllib.loads((DOCS / "numbers.toml").read_text())
+    in_readme = {f"numbers.{key}" for line in content["readme"]["sentences"] for key in re.findall(r"\{(\w+)\}", line)}
+    unused = {key for key in known - used - in_readme if not re.match(r"numbers\.gs\d", key)}
+    assert not unused
+
+
+def test_a_number_is_the_stored_one(numbers: ModuleType) -> None:
+    stored = json.loads((ROOT / "benchmarks/results/fine_tuning.json").read_text())["summary"]["language model"]
+    assert numbers.all_numbers()["memorization_flagged"] == str(stored["flagged in time"])
+    rows = numbers.all_tables()["regression_alarms"].splitlines()
+    stored = json.loads((ROOT / "benchmarks/results/regression_alarms.json").read_text())["summary"]
+    assert len(rows) == 2 + len(stored)
+    assert rows[2].split("|")[3].strip() == f"{stored[0]['errors']['gradient_disparity']:.2f}"
+
+
+def test_a_missing_row_or_an_unknown_format_is_an_error(numbers: ModuleType) -> None:
+    with pytest.raises(KeyError, match="wrong_labels"):
+        numbers.find("benchmarks/results/wrong_labels.json", ["summary", {"set": "none"}])
+    with pytest.raises(ValueError, match="furlong"):
+        numbers.show(1.0, "furlong .2f")
+    assert numbers.show(None, "number .2f") == numbers.show(float("nan"), "percent .0f") == "–"
+
+
+def test_readme_quotes_the_stored_results(numbers: ModuleType) -> None:
+    text = (ROOT / "README.md").read_text()
+    assert not [sentence for sentence in numbers.readme_sentences() if sentence not in text]
+    assert len(text.splitlines()) <= 100
+
+
+def test_readme_shows_the_code_and_output_of_the_landing_page() -> None:
+    readme, landing = (ROOT / "README.md").read_text(), (DOCS / "index.md").read_text()
+    code = re.search(r"```python\n.*?```\n\n```text\n.*?```", landing, re.DOTALL)
+    assert code is not None and code[0] in readme
+    assert (DOCS / "images" / "found.png").exists() and "docs/images/found.png" in readme
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_no_measured_number_is_typed(page: Path) -> None:
+    assert not TYPED.findall(_prose(page))
+    assert "<!--" not in page.read_text()

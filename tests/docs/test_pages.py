@@ -1,0 +1,66 @@
+"""Code of the guides: every page's Python runs as it stands, own-networks.md also on the command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NEEDS = {"monitoring": ("transformers", "accelerate")}
+GUIDES = [
+    page
+    for page in sorted((ROOT / "docs").glob("*.md"))
+    if not page.stem.startswith("add-a-") and page.stem != "measures"  # these have tests of their own
+]
+
+
+@pytest.fixture(scope="module")
+def pages() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "pages.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("page", [page for page in GUIDES if "```python\n" in page.read_text()], ids=lambda p: p.stem)
+def test_code_of_page_runs(page: Path, pages: ModuleType, tmp_path: Path) -> None:
+    for package in NEEDS.get(page.stem, ()):
+        pytest.importorskip(package)
+    pages.run(page, folder=str(tmp_path))
+
+
+@pytest.mark.thorough
+def test_own_networks_on_the_command_line(pages: ModuleType, tmp_path: Path) -> None:
+    page = ROOT / "docs" / "own-networks.md"
+    pages.run(page, folder=str(tmp_path))
+    assert len(list((tmp_path / "pool" / "runs").iterdir())) == 30
+    (block,) = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+    shutil.rmtree(tmp_path / "pool")
+    gapscope = Path(sys.executable).with_name("gapscope")
+    for line in block.splitlines():
+        done = subprocess.run(
+            line.replace("gapscope", str(gapscope), 1), shell=True, cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+    assert (tmp_path / "pool").is_dir()
+
+
+def test_outputs_are_filled() -> None:
+    empty = [page.name for page in [*GUIDES, ROOT / "README.md"] if "```text\n```" in page.read_text()]
+    assert not empty
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.stem)
+def test_lines_are_short(page: Path) -> None:
+    prose = re.sub(r"```text\n.*?```", "", page.read_text(), flags=re.DOTALL)
+    assert not [line for line in prose.splitlines() if len(line) > 130 and not line.startswith("|")]

@@ -1,0 +1,58 @@
+"""Every script of the gallery runs in seconds, has under 45 lines, and prints what its page is about."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+HUGGING_FACE = ("transformers", "accelerate")
+NEEDS = {
+    "bert_with_lora": (*HUGGING_FACE, "peft"),
+    "fine_tune_memorizing": HUGGING_FACE,
+    "hf_trainer": (*HUGGING_FACE, "datasets"),
+    "lightning_module": ("lightning",),
+}
+PRINTED = {
+    "batch_size_and_batch_norm": "Ghost batches of 32",
+    "bert_with_lora": "parameter_count",
+    "california_with_pandas": "input_jacobian_norm",
+    "check_a_table": "GS101",
+    "cnn_with_batch_norm": "unit_sparsity.zeta",
+    "compare_trained_networks": "ntk_trace",
+    "correct_labels_and_retrain": "label noise 30%",
+    "fine_tune_memorizing": "flagged at epoch",
+    "forecast_before_training": "small CNN",
+    "hf_trainer": "eval_loss",
+    "label_errors_in_a_table": "Grignolino",
+    "label_errors_in_images": "errors are found",
+    "learning_curve_of_a_function": "two halves and quarter",
+    "lightning_module": "unit_sparsity.kappa",
+    "many_networks": "data.label_noise",
+    "own_pool_to_an_estimate": "verdict",
+    "penalty_against_label_noise": "strength 0.003",
+    "which_network_to_train": "width 256",
+}
+OTHERS = {"batch_norm_theory"}  # longer, with a test of its own
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", PRINTED)
+def test_example_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in NEEDS.get(name, ()):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    path = EXAMPLES / f"{name}.py"
+    assert len(path.read_text().splitlines()) < 45
+    runpy.run_path(str(path), run_name="__main__")
+    assert PRINTED[name] in capsys.readouterr().out
+
+
+def test_every_example_is_tested() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PRINTED) | OTHERS
