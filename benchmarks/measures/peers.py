@@ -29,15 +29,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gapscope as gs
 from gapscope.base.environment import environment
-from gapscope.measures import _perturbed
+from gapscope.measures import pacbayes
 from gapscope.measures._krylov import Hessian, krylov
-from gapscope.measures._perturbed import MAGNITUDE_EPSILON
 from gapscope.measures._weights import squared_singular_values
 from gapscope.measures.curvature import hessian_top_eigenvalue
 from gapscope.measures.norms import stable_rank
+from gapscope.measures.pacbayes import MAGNITUDE_EPSILON, pacbayes_flatness, pacbayes_magnitude_flatness
 from gapscope.measures.registry import get_measure
-from gapscope.measures.pacbayes import pacbayes_flatness
-from gapscope.measures.pacbayes import pacbayes_magnitude_flatness
 from gapscope.measures.spectra import power_law_fit
 from gapscope.measures.training_speed import gradient_weight_alignment
 
@@ -246,7 +244,7 @@ def _bounds(
     for name, (measure, magnitude) in BOUNDS.items():
         with torch.no_grad():
             sigma = _pacbayes_sigma(folded, loader, accuracy, 0, MAGNITUDE_EPSILON if magnitude else None)
-        with mock.patch.object(_perturbed, "_searched_deviation", lambda *args, found=sigma, **options: found):
+        with mock.patch.object(pacbayes, "_noise_tolerance", lambda *args, found=sigma, **options: found):
             given = {"initial": start} if "initial" in get_measure(measure).needs else {}
             ours = float(get_measure(measure).function(folded, x, y, **given))
         value = float(theirs[name]) ** 2 * len(x)

@@ -11,7 +11,7 @@ from torch import nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection.memoization import memo_scope
-from gapscope.measures import _perturbed
+from gapscope.measures import pacbayes
 from gapscope.measures.pacbayes import (
     pacbayes_distance,
     pacbayes_flatness,
@@ -111,13 +111,13 @@ def test_noise_in_units_of_the_weights() -> None:
 
 def test_measures_of_one_stream_search_once(monkeypatch: pytest.MonkeyPatch) -> None:
     network, x, y = margin_classifier(0.5)
-    searches, noisy = [], _perturbed._noisy
+    searches, noisy = [], pacbayes._noisy
 
     def counted(*args: object, **options: object) -> object:
         searches.append(1)
         return noisy(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(_perturbed, "_noisy", counted)
+    monkeypatch.setattr(pacbayes, "_noisy", counted)
     pacbayes_flatness(network, x, y, generator=torch.Generator().manual_seed(3))
     once = len(searches)
     with memo_scope():
@@ -129,15 +129,15 @@ def test_measures_of_one_stream_search_once(monkeypatch: pytest.MonkeyPatch) -> 
 def test_draws_that_cannot_matter_are_spared(monkeypatch: pytest.MonkeyPatch) -> None:
     """At most deviations the accuracy is lost after a few draws, whatever the others would show."""
     network, x, y = margin_classifier(0.02)
-    drawn, noisy = [], _perturbed._noisy
+    drawn, noisy = [], pacbayes._noisy
 
     def counted(*args: object, **options: object) -> object:
         drawn.append(1)
         return noisy(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(_perturbed, "_noisy", counted)
+    monkeypatch.setattr(pacbayes, "_noisy", counted)
     found, spared = pacbayes_flatness(network, x, y, draws=50), len(drawn)
-    monkeypatch.setattr(_perturbed, "_certainly_exceeds", lambda *args: False)
+    monkeypatch.setattr(pacbayes, "_certainly_exceeds", lambda *args: False)
     assert pacbayes_flatness(network, x, y, draws=50) == found
     assert len(drawn) - spared > 1.3 * spared
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
@@ -20,6 +20,7 @@ from gapscope.inspection.outputs import (
     prepare_inputs,
     samples_per_pass,
 )
+from gapscope.measures._types import Labels
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def check_labelled(measure: str, x: Tensor, y: Tensor) -> Samples:
     return samples
 
 
-def margins_of(logits: Float[Tensor, "n c"], y: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+def margins_of(logits: Float[Tensor, "n c"], y: Labels) -> Float[Tensor, " n"]:
     r"""Return $f_y - \max_{j \ne y} f_j$ of every sample.
 
     Raises:

@@ -12,13 +12,14 @@ from gapscope.inspection.losses import class_logits
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import check_labels, checked_outputs, measurement_mode, samples_per_pass
 from gapscope.measures._noisy_outputs import continuous_inputs
+from gapscope.measures._types import Labels
 
 # measures of this stream mix the same pairs
 STREAM = "mixup"
 
 
 @memoize
-def same_class_partners(y: Int[Tensor, " n"], generator: torch.Generator | None) -> Int[Tensor, " n"]:
+def same_class_partners(y: Labels, generator: torch.Generator | None) -> Int[Tensor, " n"]:
     """Return for each sample the index of another one of its class: a random cyclic order within each class.
 
     A sample that is the only one of its class is its own partner.

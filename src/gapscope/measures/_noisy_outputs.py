@@ -14,6 +14,7 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import as_samples, slices_of
 from gapscope.inspection.distributed import compute_distributed
 from gapscope.inspection.outputs import checked_outputs, prepare_inputs, samples_per_pass
+from gapscope.measures._types import FloatInputs
 
 Space = Literal["logits", "probabilities"]
 SPACES = ("logits", "probabilities")
@@ -58,7 +59,7 @@ class InputNoise:
         source: Where the noise is drawn.
     """
 
-    def __init__(self, x: Float[Tensor, "n ..."], source: torch.Generator) -> None:
+    def __init__(self, x: FloatInputs, source: torch.Generator) -> None:
         self._shape, entries, device = x.shape, x[0].numel(), source.device
         self._shared = _SHARED if entries >= _ENTRIES else 1
         groups = -(-len(x) // self._shared)
@@ -86,7 +87,7 @@ class InputNoise:
 
 def output_shifts(
     network: nn.Module,
-    x: Float[Tensor, "n ..."],
+    x: FloatInputs,
     *,
     noise_std: float,
     draws: int,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor, nn
 
 from gapscope.base.samples import Samples
 from gapscope.inspection.checks import check_finite
 from gapscope.inspection.losses import evaluate
+from gapscope.measures._types import FloatInputs
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -27,9 +28,7 @@ from gapscope.results.estimate import Estimate
     oracle="closed form",
     sampling=Sampling("mean", 256, lambda k: 1),
 )
-def accuracy(
-    network: nn.Module, x: Float[Tensor, "n ..."], y: Int64[Tensor, " n"], *, chunk_size: int | None = None
-) -> Estimate:
+def accuracy(network: nn.Module, x: FloatInputs, y: Int64[Tensor, " n"], *, chunk_size: int | None = None) -> Estimate:
     r"""Fraction of samples whose largest output is the labelled class, $\frac1n \sum_i 1[\arg\max_c f_c(x_i) = y_i]$.
 
     Exact; in evaluation mode. On training samples it is the training accuracy against the labels as given.

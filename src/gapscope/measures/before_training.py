@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
@@ -17,32 +19,31 @@ from gapscope.measures._noisy_outputs import continuous_inputs
 from gapscope.measures._numbers import Scalars
 from gapscope.measures._perturbed import norm_of
 from gapscope.measures._powered import with_powered_weights
+from gapscope.measures._types import FloatInputs, Inputs, Targets
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
+_register = partial(
+    register_measure,
+    cost="1 forward and 1 backward pass",
+    cost_class="backward",
+    default=False,
+    invariances=EVERYTHING,
+)
 
-@register_measure(
+
+@_register(
     "connection_sensitivity",
     title="change of the loss when single weights are removed (SNIP)",
     needs=("inputs", "targets"),
     units="nats (cross-entropy) or squared target units (regression)",
     direction="none",
     aggregation="sum over weights",
-    cost="1 forward and 1 backward pass",
-    cost_class="backward",
-    default=False,
-    invariances=EVERYTHING,
     oracle="closed form",
     sampling=Sampling("whole", 256, lambda k: 4),
     reference="Lee, Ajanthan and Torr 2019 (arXiv:1810.02340), eq. 5; Abdelfattah et al. 2021, eq. 1",
 )
-def connection_sensitivity(
-    network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Shaped[Tensor, "n ..."],
-    *,
-    chunk_size: int | None = None,
-) -> Estimate:
+def connection_sensitivity(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
     r"""SNIP: $\sum_w | w \, \partial L / \partial w |$ over all trainable weights of two or more dimensions; exact.
 
     To first order, the change of the mean loss where a weight is removed, summed over weights. In evaluation mode.
@@ -61,7 +62,7 @@ def connection_sensitivity(
     return Estimate(sum((value.double() * g.double()).abs().sum().item() for value, g, ndim in rows if ndim >= 2))
 
 
-@register_measure(
+@_register(
     "gradient_norm",
     title="size of the gradient of the loss",
     needs=("inputs", "targets"),
@@ -69,21 +70,12 @@ def connection_sensitivity(
         "whole": ScalarInfo("loss / weight units", "none", "L2 norm over all trainable parameters"),
         "sum": ScalarInfo("loss / weight units", "none", "sum over matrices of their Frobenius norms"),
     },
-    cost="1 forward and 1 backward pass",
-    cost_class="backward",
-    default=False,
     invariances=("unit permutation", "head shift"),
     oracle="closed form",
     sampling=Sampling("whole", 256, lambda k: 4),
     reference="Abdelfattah et al. 2021 (arXiv:2101.08134), Sec. 3.2 (grad_norm)",
 )
-def gradient_norm(
-    network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Shaped[Tensor, "n ..."],
-    *,
-    chunk_size: int | None = None,
-) -> Scalars:
+def gradient_norm(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None) -> Scalars:
     r"""Norm of the gradient of the mean loss over all trainable weights, and the sum of the layers' norms; exact.
 
     The sum is over weights of two or more dimensions, $\sum_l \lVert \nabla_{W_l} L \rVert_F$, as zero-cost proxies
@@ -110,17 +102,13 @@ def correlation_score(rows: Float[Tensor, "n d"]) -> float:
     return -(eigenvalues.log() + 1 / eigenvalues).mean().item()
 
 
-@register_measure(
+@_register(
     "jacobian_covariance",
     title="how differently the samples' outputs depend on their inputs",
     needs=("inputs",),
     units="1",
     direction="none",
     aggregation="mean over eigenvalues, and over groups of samples",
-    cost="1 forward and 1 backward pass",
-    cost_class="backward",
-    default=False,
-    invariances=EVERYTHING,
     oracle="dense correlations",
     sampling=Sampling("own", 256, lambda k: 4),
     stream="Jacobian groups",
@@ -128,7 +116,7 @@ def correlation_score(rows: Float[Tensor, "n d"]) -> float:
 )
 def jacobian_covariance(
     network: nn.Module,
-    x: Float[Tensor, "n ..."],
+    x: FloatInputs,
     *,
     group_size: int = 64,
     generator: torch.Generator | None = None,
@@ -173,7 +161,7 @@ def jacobian_covariance(
     return Estimate(scores.mean().item(), scores.std().item() / len(scores) ** 0.5 if len(scores) > 1 else None)
 
 
-@register_measure(
+@_register(
     "synaptic_flow",
     title="flow through all weights, without data",
     needs=("inputs",),
@@ -182,12 +170,10 @@ def jacobian_covariance(
     aggregation="log of the sum over weights",
     cost="1 forward and 1 backward pass of one input",
     cost_class="weights",
-    default=False,
-    invariances=EVERYTHING,
     oracle="closed form of homogeneous networks",
     reference="Tanaka et al. 2020 (arXiv:2006.05467), eq. 2; Abdelfattah et al. 2021 (arXiv:2101.08134), Sec. 3.2",
 )
-def synaptic_flow(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Estimate:
+def synaptic_flow(network: nn.Module, x: Inputs) -> Estimate:
     r"""Logarithm of $\sum_w | w \, \partial R / \partial w |$, R the sum of outputs for ones under absolute weights.
 
     The sum is over all trainable weights of two or more dimensions; every parameter is replaced by its absolute value,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
@@ -18,8 +19,18 @@ from gapscope.measures._gradients import sample_square_norms
 from gapscope.measures._krylov import STREAM, krylov
 from gapscope.measures._numbers import Scalars
 from gapscope.measures._perturbed import at_weights, loss_and_gradient, trainable
+from gapscope.measures._types import Inputs, Targets
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
+
+_register = partial(
+    register_measure,
+    needs=("inputs", "targets"),
+    cost_class="many",
+    default=False,
+    invariances=("unit permutation", "head shift"),
+    oracle="dense Hessian",
+)
 
 
 def _sampled(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[Tensor, " n"]:
@@ -29,25 +40,22 @@ def _sampled(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[T
     return (outputs.double() + noise.to(outputs.device)).argmax(1)
 
 
-@register_measure(
+@_register(
     "fisher_trace",
     title="size of the gradients of the individual samples' losses",
-    needs=("inputs", "targets"),
     units="squared loss / squared weight units",
     direction="lower",
     aggregation="mean over samples, sum over weights",
     cost="1 forward pass and 2 backward passes",
     cost_class="backward",
-    default=False,
-    invariances=("unit permutation", "head shift"),
     oracle="dense per-sample gradients",
     sampling=Sampling("mean", 64, lambda k: 6),
     reference="Jastrzebski et al. 2021 (arXiv:2012.14193), eq. 1, with the labels given",
 )
 def fisher_trace(
     network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Shaped[Tensor, "n ..."] | None,
+    x: Inputs,
+    y: Targets | None,
     *,
     labels: Literal["given", "sampled"] = "given",
     generator: torch.Generator | None = None,
@@ -90,10 +98,9 @@ def fisher_trace(
     return Estimate(float(norms.mean()), float(norms.std()) / len(norms) ** 0.5)
 
 
-@register_measure(
+@_register(
     "hessian_density",
     title="spread of the curvature over directions",
-    needs=("inputs", "targets"),
     numbers={
         "smallest": ScalarInfo("loss / squared weight units", "higher", "of the mean loss over samples"),
         "negative_share": ScalarInfo("fraction", "lower", "of the summed magnitudes of eigenvalues"),
@@ -102,10 +109,6 @@ def fisher_trace(
         ),
     },
     cost="40 Hessian-vector products, each about 3 forward and backward passes",
-    cost_class="many",
-    default=False,
-    invariances=("unit permutation", "head shift"),
-    oracle="dense Hessian",
     cross_checks=("PyHessian",),
     sampling=Sampling("whole", 64, lambda k: 430),
     stream=STREAM,
@@ -113,8 +116,8 @@ def fisher_trace(
 )
 def hessian_density(
     network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Shaped[Tensor, "n ..."],
+    x: Inputs,
+    y: Targets,
     *,
     probes: int = 2,
     steps: int = 20,
@@ -168,18 +171,13 @@ def hessian_density(
     return Scalars(values)
 
 
-@register_measure(
+@_register(
     "hessian_top_eigenvalue",
     title="strongest curvature of the loss",
-    needs=("inputs", "targets"),
     units="loss / squared weight units",
     direction="lower",
     aggregation="of the mean loss over samples",
     cost="up to 30 Hessian-vector products, each about 3 forward and backward passes",
-    cost_class="many",
-    default=False,
-    invariances=("unit permutation", "head shift"),
-    oracle="dense Hessian",
     cross_checks=("PyHessian",),
     sampling=Sampling("whole", 64, lambda k: 250),
     stream=STREAM,
@@ -187,8 +185,8 @@ def hessian_density(
 )
 def hessian_top_eigenvalue(
     network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Shaped[Tensor, "n ..."],
+    x: Inputs,
+    y: Targets,
     *,
     steps: int = 30,
     tolerance: float = 1e-4,
@@ -221,18 +219,13 @@ def hessian_top_eigenvalue(
     return Estimate(largest)
 
 
-@register_measure(
+@_register(
     "hessian_trace",
     title="summed curvature of the loss",
-    needs=("inputs", "targets"),
     units="loss / squared weight units",
     direction="lower",
     aggregation="sum over weights, of the mean loss over samples",
     cost="10 Hessian-vector products, each about 3 forward and backward passes",
-    cost_class="many",
-    default=False,
-    invariances=("unit permutation", "head shift"),
-    oracle="dense Hessian",
     cross_checks=("PyHessian",),
     sampling=Sampling("whole", 64, lambda k: 90),
     stream=STREAM,
@@ -240,8 +233,8 @@ def hessian_top_eigenvalue(
 )
 def hessian_trace(
     network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Shaped[Tensor, "n ..."],
+    x: Inputs,
+    y: Targets,
     *,
     probes: int = 10,
     generator: torch.Generator | None = None,
@@ -273,25 +266,21 @@ def _losses_at_the_weights(network: nn.Module, samples: Samples, size: int) -> F
     return sample_losses(outputs, samples.targets).cpu()
 
 
-@register_measure(
+@_register(
     "local_learning_coefficient",
     title="effective number of parameters around the weights",
-    needs=("inputs", "targets"),
     units="half parameters",
     direction="lower",
     aggregation="mean over draws and chains",
     cost="1 forward and 1 backward pass of a batch per step, 400 steps",
-    cost_class="many",
-    default=False,
-    invariances=("unit permutation", "head shift"),
     oracle="closed form of a quadratic loss",
     sampling=Sampling("whole", 256, lambda k: 600),
     reference="Lau et al. 2023 (arXiv:2308.12108), Sec. 4: estimator and sampler",
 )
 def local_learning_coefficient(
     network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Shaped[Tensor, "n ..."],
+    x: Inputs,
+    y: Targets,
     *,
     step_size: float = 1e-5,
     localization: float = 100.0,

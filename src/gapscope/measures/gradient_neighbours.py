@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import check_range
 from gapscope.gradients.neighbours import most_similar
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs
+from gapscope.measures._types import Labels
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure
 
@@ -77,7 +78,7 @@ def conflict_fraction(at_neighbours: Float[Tensor, "n c"], labels: Int[Tensor, "
 def gradient_neighbours(
     network: nn.Module,
     x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    y: Labels,
     *,
     neighbours: int = 20,
     voters: int = 5,
@@ -112,7 +113,7 @@ def neighbours_from_kernel(
     kernel: Float[Tensor, "n n"],
     network: nn.Module,
     x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    y: Labels,
     *,
     neighbours: int = 20,
     voters: int = 5,

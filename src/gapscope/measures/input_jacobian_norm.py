@@ -17,22 +17,18 @@ from gapscope.gradients.probes import draw_probe
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, network_outputs, samples_per_pass
 from gapscope.measures._noisy_outputs import NOISE, SPACES, Space, continuous_inputs, in_space
+from gapscope.measures._types import FloatInputs
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
 from gapscope.results.estimate import Estimate
 
 
-def number_of_outputs(network: nn.Module, x: Float[Tensor, "n ..."]) -> int:
+def number_of_outputs(network: nn.Module, x: FloatInputs) -> int:
     """Return K, from one forward pass of one sample."""
     return network_outputs(network, x[:1]).shape[1]
 
 
 def squared_products(
-    network: nn.Module,
-    x: Float[Tensor, "n ..."],
-    cotangents: Float[Tensor, "m _ k"],
-    *,
-    space: Space,
-    chunk_size: int | None,
+    network: nn.Module, x: FloatInputs, cotangents: Float[Tensor, "m _ k"], *, space: Space, chunk_size: int | None
 ) -> Float[Tensor, "m n"]:
     r"""Return $\lVert J_i^\top v_{ji} \rVert^2$ for every cotangent j and sample i, J_i = df/dx at sample i.
 
@@ -64,7 +60,7 @@ def squared_products(
 
 
 def squared_jacobian_norms(
-    network: nn.Module, x: Float[Tensor, "n ..."], *, space: Space, chunk_size: int | None
+    network: nn.Module, x: FloatInputs, *, space: Space, chunk_size: int | None
 ) -> Float[Tensor, " n"]:
     """Return the squared Frobenius norm of every sample's Jacobian, exactly: one backward pass an output."""
     k = number_of_outputs(network, x)
@@ -105,7 +101,7 @@ def _mean_of_probes(squares: Float[Tensor, "m n"]) -> Estimate:
 )
 def input_jacobian_norm(
     network: nn.Module,
-    x: Float[Tensor, "n ..."],
+    x: FloatInputs,
     *,
     space: Space = "logits",
     squared: bool = False,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from jaxtyping import Float, Shaped
-from torch import Tensor, nn
+from torch import nn
 
 from gapscope.base.samples import Samples
 from gapscope.inspection.checks import check_finite
 from gapscope.inspection.losses import evaluate
+from gapscope.measures._types import FloatInputs, Targets
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -27,9 +27,7 @@ from gapscope.results.estimate import Estimate
     oracle="closed form",
     sampling=Sampling("mean", 256, lambda k: 1),
 )
-def loss(
-    network: nn.Module, x: Float[Tensor, "n ..."], y: Shaped[Tensor, "n ..."], *, chunk_size: int | None = None
-) -> Estimate:
+def loss(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
     r"""Mean cross-entropy $-\frac1n \sum_i \log \mathrm{softmax}(f(x_i))_{y_i}$, or mean squared error (regression).
 
     Exact; in evaluation mode; accumulated in float64.

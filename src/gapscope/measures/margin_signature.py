@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.ablation.margins import boundary_distances, default_layers, moment_features, quartile_features
@@ -16,6 +16,7 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, chec
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import check_labels, checked_outputs, measurement_mode, prepare_inputs
+from gapscope.measures._types import FloatInputs, Labels
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result
 
@@ -124,8 +125,8 @@ def _chosen(network: nn.Module, samples: Samples, layers: str | Sequence[str] | 
 )
 def margin_signature(
     network: nn.Module,
-    x: Float[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    x: FloatInputs,
+    y: Labels,
     *,
     layers: str | Sequence[str] | None = None,
     normalize: Literal["total_variation", "none"] = "total_variation",

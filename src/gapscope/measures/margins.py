@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import torch
-from jaxtyping import Float, Int, Shaped
-from torch import Tensor, nn
+from torch import nn
 
 from gapscope.base.random_streams import resolve_generator
 from gapscope.measures._augmented import Draws, UnitRange, check_images, cropped, erased, flipped, saturated
@@ -16,34 +16,34 @@ from gapscope.measures._forward import check_labelled, forward_pass, low_margin,
 from gapscope.measures._mixing import STREAM, mixup, same_class_partners
 from gapscope.measures._noisy_outputs import continuous_inputs
 from gapscope.measures._numbers import Scalars
+from gapscope.measures._types import FloatInputs, Inputs, Labels
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
-
-@register_measure(
-    "augmentation_margin",
-    title="distance of changed images from the class boundary",
+_register = partial(
+    register_measure,
     needs=("inputs", "labels"),
-    units="trimmed standard deviations of the first layer's features",
-    direction="higher",
-    aggregation="mean over samples",
     cost="1 forward and 1 backward pass",
-    cost_class="backward",
     default=False,
     invariances=EVERYTHING,
     oracle="distance to a linear boundary",
     cross_checks=("PGDL first place",),
     sampling=Sampling("own", 128, lambda k: 4),
+)
+
+
+@_register(
+    "augmentation_margin",
+    title="distance of changed images from the class boundary",
+    units="trimmed standard deviations of the first layer's features",
+    direction="higher",
+    aggregation="mean over samples",
+    cost_class="backward",
     stream="augmentation",
     reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.2; after Jiang et al. 2019 (arXiv:1810.00113)",
 )
 def augmentation_margin(
-    network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
-    *,
-    generator: torch.Generator | None = None,
-    chunk_size: int | None = None,
+    network: nn.Module, x: Inputs, y: Labels, *, generator: torch.Generator | None = None, chunk_size: int | None = None
 ) -> Estimate:
     r"""Mean margin at the first layer of images that are flipped, saturated, cropped and erased at random.
 
@@ -73,27 +73,20 @@ def augmentation_margin(
     return first_layer_margin(network, replace(samples, inputs=inputs), chunk_size)
 
 
-@register_measure(
+@_register(
     "mixup_margin",
     title="distance of mixtures of two samples of a class from the class boundary",
-    needs=("inputs", "labels"),
     units="trimmed standard deviations of the first layer's features",
     direction="higher",
     aggregation="mean over samples",
-    cost="1 forward and 1 backward pass",
     cost_class="backward",
-    default=False,
-    invariances=EVERYTHING,
-    oracle="distance to a linear boundary",
-    cross_checks=("PGDL first place",),
-    sampling=Sampling("own", 128, lambda k: 4),
     stream=STREAM,
     reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.2; after Jiang et al. 2019 (arXiv:1810.00113)",
 )
 def mixup_margin(
     network: nn.Module,
-    x: Float[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    x: FloatInputs,
+    y: Labels,
     *,
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
@@ -120,10 +113,9 @@ def mixup_margin(
     return first_layer_margin(network, replace(samples, inputs=inputs), chunk_size)
 
 
-@register_measure(
+@_register(
     "output_margin",
     title="lead of the right class over the next one",
-    needs=("inputs", "labels"),
     numbers={
         "percentile_10": ScalarInfo(
             "logits", "higher", "k-th smallest over samples, k = n // 10", "a tenth lies below"
@@ -132,16 +124,12 @@ def mixup_margin(
         "inverse_square": ScalarInfo("1 / squared logits", "lower", "of the 10th percentile"),
     },
     cost="1 forward pass",
-    default=False,
-    invariances=EVERYTHING,
     oracle="closed form",
     cross_checks=("robust-generalization-measures",),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 22",
 )
-def output_margin(
-    network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
-) -> Scalars:
+def output_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
     r"""Margin $\gamma_i = f_y(x_i) - \max_{j \ne y} f_j(x_i)$: 10th percentile, median, and $1 / \gamma^2$; exact.
 
     The percentile is the k-th smallest margin, k = n // 10 (at least 1), negative where more than a tenth of the

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
-from jaxtyping import Float, Inexact, Int, Shaped
+from jaxtyping import Float, Inexact
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
@@ -14,6 +15,7 @@ from gapscope.base.errors import NotMeasurable
 from gapscope.inspection.memoization import memoize
 from gapscope.measures._forward import check_labelled, forward_pass, low_margin, margins_of
 from gapscope.measures._numbers import Scalars
+from gapscope.measures._types import Inputs, Labels
 from gapscope.measures._weights import (
     LayerWeight,
     layer_weights,
@@ -24,24 +26,28 @@ from gapscope.measures._weights import (
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
+_register = partial(
+    register_measure,
+    needs=("inputs",),
+    default=False,
+    invariances=EVERYTHING,
+    oracle="closed form",
+    cross_checks=("robust-generalization-measures",),
+)
 
-@register_measure(
+
+@_register(
     "frobenius_norms",
     title="size of the weights, layer by layer",
-    needs=("inputs",),
     numbers={
         "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
         "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
     },
     cost="no pass (1 sample, to find batch norms)",
     cost_class="weights",
-    default=False,
-    invariances=EVERYTHING,
-    oracle="closed form",
-    cross_checks=("robust-generalization-measures",),
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 37 and 39; Dziugaite et al. 2020 (arXiv:2010.11924)",
 )
-def frobenius_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
+def frobenius_norms(network: nn.Module, x: Inputs) -> Scalars:
     r"""Squared Frobenius norms of L weights, $\sum_l \log \lVert W_l \rVert_F^2$, and their balanced sum; exact.
 
     The sum is $\log \big( L (\prod_l \lVert W_l \rVert_F^2)^{1/L} \big)$: the smallest value that
@@ -62,23 +68,19 @@ def frobenius_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
     return Scalars(log_products(squared_frobenius_norms(layer_weights(network, x))))
 
 
-@register_measure(
+@_register(
     "spectral_norms",
     title="largest stretching by the weights, layer by layer",
-    needs=("inputs",),
     numbers={
         "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
         "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
     },
     cost="no pass; eigenvalues of every layer's smaller Gram matrix",
     cost_class="weights",
-    default=False,
-    invariances=EVERYTHING,
     oracle="closed form; singular values by LAPACK",
-    cross_checks=("robust-generalization-measures",),
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 32 and 35; reshaped as in Yoshida and Miyato 2017, Sec. 3.2",
 )
-def spectral_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
+def spectral_norms(network: nn.Module, x: Inputs) -> Scalars:
     r"""Squared spectral norms of L weight matrices: $\sum_l \log \sigma_1(W_l)^2$, and their balanced sum; exact.
 
     A kernel [O, I, h, w] counts as the matrix [O, I h w]; `operator_norms` takes the operator that it stands for. The
@@ -173,23 +175,19 @@ def squared_operator_norms(network: nn.Module, x: Tensor) -> Float[Tensor, " l"]
     return torch.tensor(norms, dtype=torch.float64)
 
 
-@register_measure(
+@_register(
     "operator_norms",
     title="largest stretching by the layers as they act on whole inputs",
-    needs=("inputs",),
     numbers={
         "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
         "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
     },
     cost="no pass; eigenvalues of every layer's Gram matrix at every frequency of its input",
     cost_class="weights",
-    default=False,
-    invariances=EVERYTHING,
     oracle="the operator as a dense matrix",
-    cross_checks=("robust-generalization-measures",),
     reference="Sedghi, Gupta and Long 2019 (arXiv:1805.10408), Theorem 6",
 )
-def operator_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
+def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
     r"""Squared spectral norms of the layers as operators: $\sum_l \log \sigma_1^2$, and their balanced sum.
 
     A convolution counts as the linear map of whole feature maps, on the positions that its input has for these data,
@@ -207,23 +205,19 @@ def operator_norms(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
     return Scalars(log_products(squared_operator_norms(network, x)))
 
 
-@register_measure(
+@_register(
     "stable_rank",
     title="number of directions that the weights use",
-    needs=("inputs",),
     numbers={
         "sum": ScalarInfo("singular values", "lower", "sum over layers"),
         "mean": ScalarInfo("singular values", "lower", "mean over layers"),
     },
     cost="no pass; eigenvalues of every layer's smaller Gram matrix",
     cost_class="weights",
-    default=False,
-    invariances=EVERYTHING,
-    oracle="closed form",
     cross_checks=("robust-generalization-measures", "WeightWatcher"),
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 33; Dziugaite et al. 2020, fro-over-spec",
 )
-def stable_rank(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Scalars:
+def stable_rank(network: nn.Module, x: Inputs) -> Scalars:
     r"""Stable ranks $\lVert W_l \rVert_F^2 / \sigma_1(W_l)^2$ of the weight matrices, their sum and their mean; exact.
 
     Between 1 (one direction) and the rank. Which weights count, and batch norm, as for `frobenius_norms`.
@@ -256,7 +250,7 @@ def log_spectral_bound(network: nn.Module, x: Tensor, y: Tensor, squares: Tensor
     return log_products(spectral)["log_product"] - 2 * math.log(margin) + math.log(ratio)
 
 
-@register_measure(
+@_register(
     "spectral_complexity",
     title="stretching by the weights against the margin",
     needs=("inputs", "labels"),
@@ -264,16 +258,10 @@ def log_spectral_bound(network: nn.Module, x: Tensor, y: Tensor, squares: Tensor
     direction="lower",
     aggregation="log of a product and a sum over layers, over the squared margin",
     cost="1 forward pass",
-    default=False,
-    invariances=EVERYTHING,
-    oracle="closed form",
-    cross_checks=("robust-generalization-measures",),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 30 (orig-main)",
 )
-def spectral_complexity(
-    network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
-) -> Estimate:
+def spectral_complexity(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Estimate:
     r"""Main term of the spectrally normalized margin bound, around the origin; exact.
 
     .. math:: \log \prod_l \sigma_1(W_l)^2 - 2 \log |\gamma| +
@@ -296,7 +284,7 @@ def spectral_complexity(
     return Estimate(log_spectral_bound(network, x, y, squares, chunk_size))
 
 
-@register_measure(
+@_register(
     "spectral_distance_complexity",
     title="stretching by the weights, and how far they moved, against the margin",
     needs=("inputs", "labels", "initial"),
@@ -304,20 +292,12 @@ def spectral_complexity(
     direction="lower",
     aggregation="log of a product and a sum over layers, over the squared margin",
     cost="1 forward pass",
-    default=False,
     invariances=("head shift",),
-    oracle="closed form",
-    cross_checks=("robust-generalization-measures",),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 29 (init-main)",
 )
 def spectral_distance_complexity(
-    network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
-    *,
-    initial_state: Mapping[str, Tensor],
-    chunk_size: int | None = None,
+    network: nn.Module, x: Inputs, y: Labels, *, initial_state: Mapping[str, Tensor], chunk_size: int | None = None
 ) -> Estimate:
     r"""Main term of the spectrally normalized margin bound, around the initial weights; exact.
 

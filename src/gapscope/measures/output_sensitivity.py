@@ -15,6 +15,7 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import measurement_mode
 from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
+from gapscope.measures._types import FloatInputs
 from gapscope.measures.input_jacobian_norm import (
     number_of_outputs,
     random_signs,
@@ -87,7 +88,7 @@ def _zero_noise(network: nn.Module, x: Tensor, *, space: Space, per_output: bool
 )
 def output_sensitivity(
     network: nn.Module,
-    x: Float[Tensor, "n ..."],
+    x: FloatInputs,
     *,
     noise_std: float = 0.1,
     draws: int = 1,

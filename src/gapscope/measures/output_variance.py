@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
@@ -19,6 +19,7 @@ from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs
 from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
+from gapscope.measures._types import FloatInputs, Labels
 from gapscope.results.estimate import Estimate
 from gapscope.results.result import Result
 
@@ -68,7 +69,7 @@ def _unbiased_variance(shifts: Iterable[Float[Tensor, "n k"]]) -> Float[Tensor, 
 
 def output_variance(
     network: nn.Module,
-    x: Float[Tensor, "n ..."],
+    x: FloatInputs,
     *,
     noise_std: float = 0.1,
     draws: int = 10,
@@ -143,8 +144,8 @@ def _odds_against(outputs: Tensor) -> Tensor:
 
 def error_detection(
     network: nn.Module,
-    x: Float[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    x: FloatInputs,
+    y: Labels,
     *,
     noise_std: float = 0.1,
     draws: int = 10,

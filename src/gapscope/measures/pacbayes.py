@@ -1,139 +1,227 @@
-"""PAC-Bayes bounds."""
+r"""PAC-Bayes bounds and flatness, from the noise on the weights that the accuracy tolerates.
+
+All six measures share one quantity. For noise of one scale, sigma is the largest standard deviation of Gaussian noise
+on all trainable weights at which the accuracy, a mean over `draws` noise samples, drops by at most `drop`. For noise in
+proportion to the weights, sigma' is the largest factor of noise with standard deviation $\sqrt{\sigma'^2 \theta_i^2 +
+\epsilon^2}$, $\epsilon = 0.001$. Both are found by bisection in [0, 2], within 0.01 of the drop or after 15 steps. They
+are close to 2 if the accuracy never drops that far, as for a network at chance. Batch-norm scales are perturbed like
+other weights, batch-norm statistics are not. Dziugaite et al. 2020 report $\sqrt{\cdot / n}$ of the bounds.
+
+Further common parameters:
+    drop: Drop of the accuracy that defines sigma, in (0, 1).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
-from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.measures._perturbed import (
-    STREAM,
-    deviations_from,
-    magnitude_bound,
-    noise_tolerance,
-    norm_of,
-    trainable,
-)
+from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.random_streams import resolve_generator
+from gapscope.inspection.losses import class_logits
+from gapscope.inspection.memoization import memoize
+from gapscope.inspection.outputs import as_real, check_labels, measurement_mode, network_outputs, samples_per_pass
+from gapscope.measures._forward import check_labelled
+from gapscope.measures._perturbed import at_weights, norm_of, on_device, trainable
+from gapscope.measures._types import Inputs, Labels
 from gapscope.measures.distance_from_initialization import distance_from_initialization
 from gapscope.measures.registry import Sampling, register_measure
 from gapscope.results.estimate import Estimate
 
+# all six perturb by the same noise samples, so that each kind of noise is searched once
+STREAM = "perturbations"
+# keeps weights near zero from being frozen, as in the reference
+MAGNITUDE_EPSILON = 1e-3
+# distance from the drop at which the search ends
+TOLERANCE = 0.01
+_NEYSHABUR = "Neyshabur et al. 2017 (arXiv:1706.08947)"
 
-@register_measure(
+_register = partial(
+    register_measure,
+    direction="lower",
+    cost="up to 15 forward passes per noise sample",
+    cost_class="many",
+    default=False,
+    oracle="closed form of a linear network",
+    cross_checks=("robust-generalization-measures",),
+    sampling=Sampling("whole", 256, lambda k: 75),
+    stream=STREAM,
+)
+_register_bound = partial(_register, units="nats", aggregation="sum over all trainable weights")
+
+
+def _noisy(weights: Sequence[Tensor], deviation: float, seed: int, *, magnitude: bool) -> list[Tensor]:
+    """Return the weights plus Gaussian noise of a standard deviation, or of that times their magnitude."""
+    generator, values = torch.Generator().manual_seed(seed), []
+    for weight in weights:
+        noise = torch.randn(weight.shape, generator=generator).to(weight.device, weight.dtype)
+        scale = ((deviation * weight).abs().square() + MAGNITUDE_EPSILON**2).sqrt() if magnitude else deviation
+        values.append(weight + scale * noise)
+    return values
+
+
+def _certainly_exceeds(clean: float, noisy: Sequence[float], draws: int, drop: float) -> bool:
+    """Return whether the mean drop exceeds `drop` even if all missing noise samples have accuracy 1."""
+    highest = (sum(noisy) + draws - len(noisy)) / draws
+    return clean - highest - drop >= TOLERANCE
+
+
+@memoize
+def _noise_tolerance(
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    magnitude: bool,
+    drop: float,
+    draws: int,
+    generator: torch.Generator | None,
+    chunk_size: int | None,
+) -> float:
+    """Return sigma, or sigma' for noise in proportion to the weights, by bisection."""
+    source = resolve_generator(generator, STREAM)
+    # every deviation is tried with the same noise samples, so that the accuracy is a smooth function of it
+    seeds = torch.randint(2**62, (draws,), generator=source, device=source.device).tolist()
+    with measurement_mode(network) as network:
+        weights = [parameter.detach() for parameter in trainable(network)]
+        samples = on_device(network, x, y)
+        size = samples_per_pass(network, samples.inputs, chunk_size)
+
+        def accuracy(values: Sequence[Tensor]) -> float:
+            with at_weights(network, values):
+                logits = class_logits(network_outputs(network, samples.inputs, chunk_size=size))
+            check_labels(samples.targets, logits.shape[1])  # type: ignore[arg-type]
+            return (logits.argmax(1) == samples.targets).double().mean().item()
+
+        clean, low, high, middle = accuracy(weights), 0.0, 2.0, 1.0
+        for _ in range(15):
+            middle, noisy = (low + high) / 2, list[float]()
+            for seed in seeds:
+                noisy.append(accuracy(_noisy(weights, middle, seed, magnitude=magnitude)))
+                if _certainly_exceeds(clean, noisy, draws, drop):
+                    break
+            excess = abs(clean - sum(noisy) / len(noisy)) - drop
+            if abs(excess) < TOLERANCE:
+                break
+            low, high = (low, middle) if excess > 0 else (middle, high)
+    return middle
+
+
+def _tolerance(
+    measure: str,
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    drop: float,
+    draws: int,
+    generator: torch.Generator | None,
+    chunk_size: int | None,
+    *,
+    magnitude: bool = False,
+) -> float:
+    """Check the arguments of a measure and return the tolerated noise."""
+    check_range("drop", drop, 0, 1, low_open=True)
+    check_range("draws", draws, 1)
+    check_labelled(measure, x, y)
+    return _noise_tolerance(network, x, y, magnitude, drop, draws, generator, chunk_size)
+
+
+def _weight_differences(network: nn.Module, initial_state: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the trainable weights minus their initial values, in float64."""
+    differences = []
+    for name, parameter in network.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if name not in initial_state or initial_state[name].shape != parameter.shape:
+            raise InvalidInput(
+                f"initial must be a state dictionary of the same network; '{name}' is "
+                f"{'missing' if name not in initial_state else 'of another shape'}. "
+                "Copy network.state_dict() before training."
+            )
+        start = as_real(initial_state[name].detach().to(parameter.device)).double()
+        differences.append(as_real(parameter.detach()).double() - start)
+    return differences
+
+
+def _bound(squares: float, sigma: float, n: int) -> Estimate:
+    """Return the bound for a squared norm of the weights and noise of one scale."""
+    return Estimate(squares / (4 * sigma**2) + math.log(n / sigma) + 10)
+
+
+def _magnitude_bound(differences: Sequence[Tensor], squares: float, factor: float, n: int) -> Estimate:
+    """Return the bound for noise in proportion to the weights, from their differences and a squared norm."""
+    count = sum(tensor.numel() for tensor in differences)
+    epsilon = MAGNITUDE_EPSILON**2
+    numerator = epsilon + (factor**2 + 1) * squares / count
+    logs = [(numerator / (epsilon + factor**2 * tensor.square())).log().sum().item() for tensor in differences]
+    return Estimate(sum(logs) / 4 + math.log(n / factor) + 10)
+
+
+@_register(
     "pacbayes_flatness",
     title="sensitivity of the accuracy to noise on the weights",
     needs=("inputs", "labels"),
     units="1 / squared weight units",
-    direction="lower",
     aggregation="of the accuracy, a mean over samples and draws",
-    cost="up to 15 forward passes a draw",
-    cost_class="many",
-    default=False,
     invariances=("unit permutation", "head shift"),
-    oracle="closed form of a linear network",
-    cross_checks=("robust-generalization-measures",),
-    sampling=Sampling("whole", 256, lambda k: 75),
-    stream=STREAM,
-    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 53; Neyshabur et al. 2017 (arXiv:1706.08947)",
+    reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 53; {_NEYSHABUR}",
 )
 def pacbayes_flatness(
     network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    x: Inputs,
+    y: Labels,
     *,
     drop: float = 0.1,
     draws: int = 10,
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Flatness $1 / \sigma^2$ of the accuracy around the weights; estimated.
+    r"""Compute the flatness $1 / \sigma^2$ of the accuracy under noise on the weights; estimated.
 
-    $\sigma$ is the largest standard deviation of Gaussian noise on all trainable weights at which the accuracy, a
-    mean over draws, drops by `drop`: found by bisection in [0, 2], up to 15 steps or within 0.01 of the drop. It is
-    near 2 where the accuracy never drops so far, as for a network at chance. Batch norm stays as it is, its
-    statistics are not perturbed and its scales are weights like others. Noise of the same draws is used for every
-    deviation, so that the search is one of a smooth function. The released code of the reference passes a variance
-    where torch expects a standard deviation; here it is the standard deviation.
-
-    Args:
-        drop: Drop of the accuracy that defines sigma.
-        draws: Draws of the noise.
+    The released code of the reference passes a variance where torch expects a standard deviation; here $\sigma$ is the
+    standard deviation.
     """
-    sigma = noise_tolerance(
-        "pacbayes_flatness", network, x, y, magnitude=False, drop=drop, draws=draws, generator=generator,
-        chunk_size=chunk_size,
-    )  # fmt: skip
+    sigma = _tolerance("pacbayes_flatness", network, x, y, drop, draws, generator, chunk_size)
     return Estimate(1 / sigma**2)
 
 
-@register_measure(
+@_register_bound(
     "pacbayes_norm",
-    title="size of the weights in units of the noise that they bear",
+    title="weight norm relative to the tolerated weight noise",
     needs=("inputs", "labels"),
-    units="nats",
-    direction="lower",
-    aggregation="sum over all trainable weights",
-    cost="up to 15 forward passes a draw",
-    cost_class="many",
-    default=False,
-    oracle="closed form of a linear network",
-    cross_checks=("robust-generalization-measures",),
-    sampling=Sampling("whole", 256, lambda k: 75),
-    stream=STREAM,
-    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 49; Neyshabur et al. 2017 (arXiv:1706.08947)",
+    reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 49; {_NEYSHABUR}",
 )
 def pacbayes_norm(
     network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    x: Inputs,
+    y: Labels,
     *,
     drop: float = 0.1,
     draws: int = 10,
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""PAC-Bayes bound around the origin, $\frac{\lVert\theta\rVert^2}{4\sigma^2} + \log\frac n\sigma + 10$.
+    r"""Compute the PAC-Bayes bound around the origin in nats; estimated.
 
-    $\sigma$ is the largest standard deviation of Gaussian noise on all trainable weights at which the accuracy, a
-    mean over draws, drops by `drop`: found by bisection in [0, 2], up to 15 steps or within 0.01 of the drop. It is
-    near 2 where the accuracy never drops so far, as for a network at chance. Batch norm stays as it is, its
-    statistics are not perturbed and its scales are weights like others. Dziugaite et al. report $\sqrt{\cdot / n}$.
-
-    Args:
-        drop: Drop of the accuracy that defines sigma.
-        draws: Draws of the noise.
+    $\frac{\lVert\theta\rVert^2}{4\sigma^2} + \log\frac n\sigma + 10$
     """
-    sigma = noise_tolerance(
-        "pacbayes_norm", network, x, y, magnitude=False, drop=drop, draws=draws, generator=generator,
-        chunk_size=chunk_size,
-    )  # fmt: skip
-    squares = norm_of(trainable(network)) ** 2
-    return Estimate(squares / (4 * sigma**2) + math.log(len(x) / sigma) + 10)
+    sigma = _tolerance("pacbayes_norm", network, x, y, drop, draws, generator, chunk_size)
+    return _bound(norm_of(trainable(network)) ** 2, sigma, len(x))
 
 
-@register_measure(
+@_register_bound(
     "pacbayes_distance",
-    title="how far the weights moved in units of the noise that they bear",
+    title="distance from the initial weights relative to the tolerated weight noise",
     needs=("inputs", "labels", "initial"),
-    units="nats",
-    direction="lower",
-    aggregation="sum over all trainable weights",
-    cost="up to 15 forward passes a draw",
-    cost_class="many",
-    default=False,
-    oracle="closed form of a linear network",
-    cross_checks=("robust-generalization-measures",),
-    sampling=Sampling("whole", 256, lambda k: 75),
-    stream=STREAM,
-    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 48; Neyshabur et al. 2017 (arXiv:1706.08947)",
+    reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 48; {_NEYSHABUR}",
 )
 def pacbayes_distance(
     network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    x: Inputs,
+    y: Labels,
     *,
     initial_state: Mapping[str, Tensor],
     drop: float = 0.1,
@@ -141,95 +229,48 @@ def pacbayes_distance(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""PAC-Bayes bound around the initial weights, in nats.
+    r"""Compute the PAC-Bayes bound around the initial weights in nats; estimated.
 
-    .. math:: \frac{\lVert\theta - \theta_0\rVert^2}{4\sigma^2} + \log\frac n\sigma + 10
-
-    $\sigma$ is the largest standard deviation of Gaussian noise on all trainable weights at which the accuracy, a
-    mean over draws, drops by `drop`: found by bisection in [0, 2], up to 15 steps or within 0.01 of the drop. It is
-    near 2 where the accuracy never drops so far, as for a network at chance. Batch norm stays as it is, its
-    statistics are not perturbed and its scales are weights like others. Dziugaite et al. report $\sqrt{\cdot / n}$.
-
-    Args:
-        drop: Drop of the accuracy that defines sigma.
-        draws: Draws of the noise.
-
-    Raises:
-        InvalidInput: An option is out of range, or `initial_state` is of another network.
+    $\frac{\lVert\theta - \theta_0\rVert^2}{4\sigma^2} + \log\frac n\sigma + 10$
     """
-    sigma = noise_tolerance(
-        "pacbayes_distance", network, x, y, magnitude=False, drop=drop, draws=draws, generator=generator,
-        chunk_size=chunk_size,
-    )  # fmt: skip
-    distance = distance_from_initialization(network, initial_state=initial_state)
-    return Estimate(distance**2 / (4 * sigma**2) + math.log(len(x) / sigma) + 10)
+    sigma = _tolerance("pacbayes_distance", network, x, y, drop, draws, generator, chunk_size)
+    return _bound(distance_from_initialization(network, initial_state=initial_state) ** 2, sigma, len(x))
 
 
-@register_measure(
+@_register(
     "pacbayes_magnitude_flatness",
     title="sensitivity of the accuracy to noise in proportion to the weights",
     needs=("inputs", "labels"),
     units="1",
-    direction="lower",
     aggregation="of the accuracy, a mean over samples and draws",
-    cost="up to 15 forward passes a draw",
-    cost_class="many",
-    default=False,
     invariances=("layer rescaling", "unit permutation"),
-    oracle="closed form of a linear network",
-    cross_checks=("robust-generalization-measures",),
-    sampling=Sampling("whole", 256, lambda k: 75),
-    stream=STREAM,
-    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 61; Neyshabur et al. 2017 (arXiv:1706.08947)",
+    reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 61; {_NEYSHABUR}",
 )
 def pacbayes_magnitude_flatness(
     network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    x: Inputs,
+    y: Labels,
     *,
     drop: float = 0.1,
     draws: int = 10,
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Flatness $1 / \sigma'^2$ under noise in proportion to the weights; estimated.
-
-    $\sigma'$ is the largest factor such that Gaussian noise of standard deviation $\sqrt{\sigma'^2 \theta_i^2 +
-    \epsilon^2}$, $\epsilon = 0.001$, on every trainable weight lets the accuracy, a mean over draws, drop by `drop`:
-    found by bisection in [0, 2], up to 15 steps or within 0.01 of the drop. Batch norm stays as it is, its statistics
-    are not perturbed and its scales are weights like others.
-
-    Args:
-        drop: Drop of the accuracy that defines sigma'.
-        draws: Draws of the noise.
-    """
-    factor = noise_tolerance(
-        "pacbayes_magnitude_flatness", network, x, y, magnitude=True, drop=drop, draws=draws, generator=generator,
-        chunk_size=chunk_size,
-    )  # fmt: skip
-    return Estimate(1 / factor**2)
+    r"""Compute the flatness $1 / \sigma'^2$ under noise in proportion to the weights; estimated."""
+    sigma = _tolerance("pacbayes_magnitude_flatness", network, x, y, drop, draws, generator, chunk_size, magnitude=True)
+    return Estimate(1 / sigma**2)
 
 
-@register_measure(
+@_register_bound(
     "pacbayes_magnitude_norm",
-    title="size of the weights in units of the noise in proportion to them that they bear",
+    title="weight norm relative to the tolerated noise in proportion to the weights",
     needs=("inputs", "labels", "initial"),
-    units="nats",
-    direction="lower",
-    aggregation="sum over all trainable weights",
-    cost="up to 15 forward passes a draw",
-    cost_class="many",
-    default=False,
-    oracle="closed form of a linear network",
-    cross_checks=("robust-generalization-measures",),
-    sampling=Sampling("whole", 256, lambda k: 75),
-    stream=STREAM,
-    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 57; Neyshabur et al. 2017 (arXiv:1706.08947)",
+    reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 57; {_NEYSHABUR}",
 )
 def pacbayes_magnitude_norm(
     network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    x: Inputs,
+    y: Labels,
     *,
     initial_state: Mapping[str, Tensor],
     drop: float = 0.1,
@@ -237,52 +278,26 @@ def pacbayes_magnitude_norm(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""PAC-Bayes bound with noise in units of the weights, around the origin.
+    r"""Compute the PAC-Bayes bound for proportional noise around the origin in nats; estimated.
 
     .. math:: \frac14 \sum_{i=1}^k \log\frac{\epsilon^2 + (\sigma'^2 + 1) \lVert\theta\rVert^2 / k}
               {\epsilon^2 + \sigma'^2 (\theta_i - \theta_{0,i})^2} + \log\frac n{\sigma'} + 10
-
-    $\sigma'$ is the largest factor such that Gaussian noise of standard deviation $\sqrt{\sigma'^2 \theta_i^2 +
-    \epsilon^2}$, $\epsilon = 0.001$, on every trainable weight lets the accuracy, a mean over draws, drop by `drop`:
-    found by bisection in [0, 2], up to 15 steps or within 0.01 of the drop. Batch norm stays as it is, its statistics
-    are not perturbed and its scales are weights like others. Dziugaite et al. report $\sqrt{\cdot / n}$.
-
-    Args:
-        drop: Drop of the accuracy that defines sigma'.
-        draws: Draws of the noise.
-
-    Raises:
-        InvalidInput: An option is out of range, or `initial_state` is of another network.
     """
-    factor = noise_tolerance(
-        "pacbayes_magnitude_norm", network, x, y, magnitude=True, drop=drop, draws=draws, generator=generator,
-        chunk_size=chunk_size,
-    )  # fmt: skip
-    own = trainable(network)
-    moved = deviations_from(network, initial_state)
-    return Estimate(magnitude_bound(moved, norm_of(own) ** 2, factor, len(x)))
+    factor = _tolerance("pacbayes_magnitude_norm", network, x, y, drop, draws, generator, chunk_size, magnitude=True)
+    differences = _weight_differences(network, initial_state)
+    return _magnitude_bound(differences, norm_of(trainable(network)) ** 2, factor, len(x))
 
 
-@register_measure(
+@_register_bound(
     "pacbayes_magnitude_distance",
-    title="how far the weights moved in units of the noise in proportion to them",
+    title="distance from the initial weights relative to the tolerated proportional noise",
     needs=("inputs", "labels", "initial"),
-    units="nats",
-    direction="lower",
-    aggregation="sum over all trainable weights",
-    cost="up to 15 forward passes a draw",
-    cost_class="many",
-    default=False,
-    oracle="closed form of a linear network",
-    cross_checks=("robust-generalization-measures",),
-    sampling=Sampling("whole", 256, lambda k: 75),
-    stream=STREAM,
-    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 56; Neyshabur et al. 2017 (arXiv:1706.08947)",
+    reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 56; {_NEYSHABUR}",
 )
 def pacbayes_magnitude_distance(
     network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    x: Inputs,
+    y: Labels,
     *,
     initial_state: Mapping[str, Tensor],
     drop: float = 0.1,
@@ -290,26 +305,11 @@ def pacbayes_magnitude_distance(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""PAC-Bayes bound with noise in units of the weights, around the initial weights.
+    r"""Compute the PAC-Bayes bound for proportional noise around the initial weights in nats; estimated.
 
-    .. math:: \frac14 \sum_{i=1}^k \log\frac{\epsilon^2 + (\sigma'^2 + 1) \lVert\theta - \theta_0\rVert^2 / k}
-              {\epsilon^2 + \sigma'^2 (\theta_i - \theta_{0,i})^2} + \log\frac n{\sigma'} + 10
-
-    $\sigma'$ is the largest factor such that Gaussian noise of standard deviation $\sqrt{\sigma'^2 \theta_i^2 +
-    \epsilon^2}$, $\epsilon = 0.001$, on every trainable weight lets the accuracy, a mean over draws, drop by `drop`:
-    found by bisection in [0, 2], up to 15 steps or within 0.01 of the drop. Batch norm stays as it is, its statistics
-    are not perturbed and its scales are weights like others. Dziugaite et al. report $\sqrt{\cdot / n}$.
-
-    Args:
-        drop: Drop of the accuracy that defines sigma'.
-        draws: Draws of the noise.
-
-    Raises:
-        InvalidInput: An option is out of range, or `initial_state` is of another network.
+    As `pacbayes_magnitude_norm`, with $\lVert\theta - \theta_0\rVert^2$ in place of $\lVert\theta\rVert^2$.
     """
-    factor = noise_tolerance(
-        "pacbayes_magnitude_distance", network, x, y, magnitude=True, drop=drop, draws=draws, generator=generator,
-        chunk_size=chunk_size,
-    )  # fmt: skip
-    moved = deviations_from(network, initial_state)
-    return Estimate(magnitude_bound(moved, norm_of(moved) ** 2, factor, len(x)))
+    name = "pacbayes_magnitude_distance"
+    factor = _tolerance(name, network, x, y, drop, draws, generator, chunk_size, magnitude=True)
+    differences = _weight_differences(network, initial_state)
+    return _magnitude_bound(differences, norm_of(differences) ** 2, factor, len(x))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
@@ -15,26 +17,32 @@ from gapscope.inspection.outputs import as_real, checked_outputs, measurement_mo
 from gapscope.measures._directional import output_change
 from gapscope.measures._forward import check_labelled, forward_pass, low_margin, margins_of
 from gapscope.measures._powered import path_sum
+from gapscope.measures._types import Inputs, Labels
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
 from gapscope.results.estimate import Estimate
 
+_register = partial(
+    register_measure,
+    needs=("inputs", "labels"),
+    direction="lower",
+    default=False,
+    invariances=("layer rescaling", "unit permutation"),
+)
 
-@register_measure(
+
+@_register(
     "path_norm",
     title="strength of all paths from input to output",
     needs=("inputs",),
     units="squared output / squared input",
-    direction="lower",
     aggregation="sum over paths of the squared product of weights",
     cost="1 forward pass of one input",
     cost_class="weights",
-    default=False,
-    invariances=("layer rescaling", "unit permutation"),
     oracle="sum over all paths, enumerated",
     cross_checks=("robust-generalization-measures",),
     reference="Neyshabur, Tomioka and Srebro 2015 (arXiv:1503.00036), eq. 7; Jiang et al. 2020, eq. 44",
 )
-def path_norm(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Estimate:
+def path_norm(network: nn.Module, x: Inputs) -> Estimate:
     r"""Sum over all paths from inputs and biases to outputs of the squared product of the weights on them; exact.
 
     It is the sum of the outputs of the network with squared weights for an input of ones. Batch norm is the linear map
@@ -57,24 +65,18 @@ def path_norm(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Estimate:
     return Estimate(path_sum(network, x).item())
 
 
-@register_measure(
+@_register(
     "path_norm_over_margin",
     title="strength of all paths against the margin",
-    needs=("inputs", "labels"),
     units="1 / squared input",
-    direction="lower",
     aggregation="sum over paths, over the squared margin",
     cost="1 forward pass",
-    default=False,
-    invariances=("layer rescaling", "unit permutation"),
     oracle="closed form",
     cross_checks=("robust-generalization-measures",),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 43; Dziugaite et al. 2020",
 )
-def path_norm_over_margin(
-    network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
-) -> Estimate:
+def path_norm_over_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Estimate:
     r"""`path_norm` divided by $\gamma^2$; exact.
 
     $\gamma$ is the margin $f_y - \max_{j \ne y} f_j$ below which a tenth of the samples lie (the k-th smallest,
@@ -100,24 +102,19 @@ def path_norm_over_margin(
     return Estimate(path_sum(network, x).item() / margin**2)
 
 
-@register_measure(
+@_register(
     "fisher_rao_norm",
     title="change of the loss when all weights grow",
-    needs=("inputs", "labels"),
     units="squared nats",
-    direction="lower",
     aggregation="mean over samples",
     cost="1 forward pass and 2 backward passes",
     cost_class="backward",
-    default=False,
     invariances=EVERYTHING,
     oracle="closed form of homogeneous networks; dense per-sample gradients",
     sampling=Sampling("mean", 64, lambda k: 5),
     reference="Liang, Poggio, Rakhlin and Stokes 2019 (arXiv:1711.01530), Sec. 3",
 )
-def fisher_rao_norm(
-    network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
-) -> Estimate:
+def fisher_rao_norm(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Estimate:
     r"""Squared Fisher-Rao norm with the labels given, $\frac1n \sum_i \langle \theta, \nabla_\theta \ell_i \rangle^2$.
 
     Exact; over all trainable weights, of the cross-entropy in nats, in evaluation mode. In a network of L + 1 layers

@@ -283,9 +283,11 @@ def register_measure(
 
 
 def add_common_parameters(function: Callable[..., Any]) -> None:
-    """Add the common parameters of a function, as `gapscope.measures` describes them, to its docstring."""
-    table = (sys.modules["gapscope.measures"].__doc__ or "").partition("Common parameters:\n")[2]
-    common = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", table, flags=re.M))
+    """Add the common parameters of the package, and those of its own file, to the docstring of a measure."""
+    common: dict[str, str] = {}
+    for module in ("gapscope.measures", function.__module__):
+        table = (sys.modules[module].__doc__ or "" if module in sys.modules else "").partition("ommon parameters:\n")[2]
+        common |= dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", table, flags=re.M))
     document = inspect.getdoc(function) or ""
     missing = [
         f"    {name}: {common[name]}\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
@@ -16,12 +18,22 @@ from gapscope.measures._first_layer import first_layer
 from gapscope.measures._forward import check_labelled, features_of, forward_pass
 from gapscope.measures._mixing import STREAM, mixed_logits
 from gapscope.measures._numbers import Scalars
+from gapscope.measures._types import FloatInputs, Inputs, Labels
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.measures.robustness import mean_with_error
 from gapscope.results.estimate import Estimate
 
 # singular values of the class means below this part of the largest are rounding
 _RANK = 1e-6
+
+
+_register = partial(
+    register_measure,
+    needs=("inputs", "labels"),
+    cost="1 forward pass",
+    default=False,
+    invariances=EVERYTHING,
+)
 
 
 def _within_over_between(spread: Float[Tensor, "n d"], means: Float[Tensor, "c d"]) -> float:
@@ -32,10 +44,9 @@ def _within_over_between(spread: Float[Tensor, "n d"], means: Float[Tensor, "c d
     return scaled.square().sum().item() / len(spread)
 
 
-@register_measure(
+@_register(
     "neural_collapse",
     title="how tightly and evenly the features of the classes lie",
-    needs=("inputs", "labels"),
     numbers={
         "within_over_between": ScalarInfo("variance ratio", "lower", "mean over samples", "spread within classes"),
         "unequal_norms": ScalarInfo("standard deviation / mean", "lower", "over classes", "unequal class means"),
@@ -47,16 +58,11 @@ def _within_over_between(spread: Float[Tensor, "n d"], means: Float[Tensor, "c d
             "fraction of samples", "lower", "mean over samples", "predictions other than the nearest class mean"
         ),
     },
-    cost="1 forward pass",
-    default=False,
-    invariances=EVERYTHING,
     oracle="closed form of a simplex; dense matrices",
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Papyan, Han and Donoho 2020 (arXiv:2008.08186), NC1-NC4",
 )
-def neural_collapse(
-    network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
-) -> Scalars:
+def neural_collapse(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
     r"""Five numbers of the features h before the last layer that are 0 where classes have collapsed; exact.
 
     With class means $\mu_c$, their mean $\mu$, and $m_c = \mu_c - \mu$ for C classes: $\frac1C \mathrm{tr}(\Sigma_W
@@ -99,7 +105,7 @@ def neural_collapse(
     return Scalars({name: values[name] for name in (*list(values)[:3], "head_mismatch", "centre_disagreement")})
 
 
-def label_variation(features: Float[Tensor, "n d"], y: Int[Tensor, " n"], neighbours: int) -> float:
+def label_variation(features: Float[Tensor, "n d"], y: Labels, neighbours: int) -> float:
     r"""Return $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ of the graph of nearest neighbours by cosine similarity.
 
     It is the fraction of the weight of all edges that join samples of different labels: L = D - A, Y the labels as
@@ -126,17 +132,14 @@ def label_variation(features: Float[Tensor, "n d"], y: Int[Tensor, " n"], neighb
     return (weights * (y[:, None] != y)).sum().item() / total if total else 0.0
 
 
-@register_measure(
+@_register(
     "graph_label_variation",
     title="labels of samples with similar features",
-    needs=("inputs", "labels"),
     numbers={
         "features": ScalarInfo("fraction of edges", "lower", "weighted by similarity", "at the last hidden layer"),
         "outputs": ScalarInfo("fraction of edges", "lower", "weighted by similarity", "at the outputs"),
         "change": ScalarInfo("fraction of edges", "lower", "magnitude of the difference", "from one to the other"),
     },
-    cost="1 forward pass",
-    default=False,
     invariances=("layer rescaling", "unit permutation"),
     oracle="the quadratic form of a dense Laplacian",
     cross_checks=("PGDL third place",),
@@ -146,8 +149,8 @@ def label_variation(features: Float[Tensor, "n d"], y: Int[Tensor, " n"], neighb
 )
 def graph_label_variation(
     network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    x: Inputs,
+    y: Labels,
     *,
     neighbours: int = 20,
     group_size: int = 500,
@@ -197,7 +200,7 @@ def graph_label_variation(
 POOLED = 4
 
 
-def davies_bouldin(features: Float[Tensor, "n d"], y: Int[Tensor, " n"]) -> float:
+def davies_bouldin(features: Float[Tensor, "n d"], y: Labels) -> float:
     r"""Return $\frac1C \sum_k \max_{j \ne k} (s_k + s_j) / \lVert c_k - c_j \rVert$ of the classes that have samples.
 
     Args:
@@ -229,18 +232,15 @@ def _pooled(features: Tensor, module: nn.Module) -> Float[Tensor, "n d"]:
     return features.flatten(1)
 
 
-@register_measure(
+@_register(
     "davies_bouldin_mixup",
     title="overlap of the classes at the first layer, times the error on mixtures",
-    needs=("inputs", "labels"),
     numbers={
         "product": ScalarInfo("index", "lower", "of the two below"),
         "davies_bouldin": ScalarInfo("index", "lower", "mean over batches", "overlap of the classes"),
         "mixup_error": ScalarInfo("fraction of samples", "lower", "mean over samples", "error on mixtures"),
     },
     cost="2 forward passes",
-    default=False,
-    invariances=EVERYTHING,
     oracle="scikit-learn's Davies-Bouldin index",
     cross_checks=("PGDL first place",),
     sampling=Sampling("whole", 256, lambda k: 3),
@@ -249,8 +249,8 @@ def _pooled(features: Tensor, module: nn.Module) -> Float[Tensor, "n d"]:
 )
 def davies_bouldin_mixup(
     network: nn.Module,
-    x: Float[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    x: FloatInputs,
+    y: Labels,
     *,
     batch_size: int = 150,
     generator: torch.Generator | None = None,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.random_streams import resolve_generator
@@ -15,8 +17,15 @@ from gapscope.measures._augmented import PENALTIES, Draws, UnitRange, check_imag
 from gapscope.measures._forward import check_labelled, forward_pass
 from gapscope.measures._mixing import STREAM, mixed_logits
 from gapscope.measures._numbers import Scalars
+from gapscope.measures._types import FloatInputs, Inputs, Labels
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
+
+_register = partial(
+    register_measure,
+    default=False,
+    invariances=EVERYTHING,
+)
 
 
 def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
@@ -25,7 +34,7 @@ def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
     return Estimate(values.mean().item(), error)
 
 
-@register_measure(
+@_register(
     "mixup_robustness",
     title="predictions on mixtures of two samples of a class",
     needs=("inputs", "labels"),
@@ -34,8 +43,6 @@ def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
         "loss": ScalarInfo("nats", "lower", "mean over samples"),
     },
     cost="1 forward pass",
-    default=False,
-    invariances=EVERYTHING,
     oracle="closed form of a linear network",
     cross_checks=("PGDL first place",),
     sampling=Sampling("own", 128, lambda k: 1),
@@ -44,8 +51,8 @@ def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
 )
 def mixup_robustness(
     network: nn.Module,
-    x: Float[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    x: FloatInputs,
+    y: Labels,
     *,
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
@@ -74,7 +81,7 @@ def mixup_robustness(
     return Scalars({"accuracy": mean_with_error(right), "loss": mean_with_error(losses)})
 
 
-@register_measure(
+@_register(
     "augmentation_robustness",
     title="change of the predictions when images are changed",
     needs=("inputs",),
@@ -83,8 +90,6 @@ def mixup_robustness(
         "agreement": ScalarInfo("fraction of predictions", "higher", "mean over samples and transformations"),
     },
     cost="8 forward passes",
-    default=False,
-    invariances=EVERYTHING,
     oracle="enumerated on a network whose predictions are known",
     cross_checks=("PGDL second place",),
     sampling=Sampling("own", 128, lambda k: 8),
@@ -92,11 +97,7 @@ def mixup_robustness(
     reference="Aithal K, Kashyap and Subramanyam 2021 (arXiv:2101.06459), Sec. 3",
 )
 def augmentation_robustness(
-    network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    *,
-    generator: torch.Generator | None = None,
-    chunk_size: int | None = None,
+    network: nn.Module, x: Inputs, *, generator: torch.Generator | None = None, chunk_size: int | None = None
 ) -> Scalars:
     r"""How much predictions change under seven transformations of images, weighted as in the competition.
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
 from gapscope.measures._perturbed import loss_rise, norm_of
+from gapscope.measures._types import Inputs, Targets
 from gapscope.measures.registry import Sampling, register_measure
 from gapscope.results.estimate import Estimate
 
-
-@register_measure(
-    "worst_case_sharpness",
-    title="rise of the loss in the worst direction around the weights",
+_register = partial(
+    register_measure,
     needs=("inputs", "targets"),
     units="nats (cross-entropy) or squared target units (regression)",
     direction="lower",
@@ -23,19 +22,19 @@ from gapscope.results.estimate import Estimate
     cost="1 forward and 1 backward pass a step, and 1 forward pass",
     cost_class="backward",
     default=False,
-    invariances=("unit permutation", "head shift"),
     oracle="closed form of a quadratic loss",
     sampling=Sampling("whole", 256, lambda k: 15),
+)
+
+
+@_register(
+    "worst_case_sharpness",
+    title="rise of the loss in the worst direction around the weights",
+    invariances=("unit permutation", "head shift"),
     reference="Keskar et al. 2017 (arXiv:1609.04836), Metric 2.1; step of Foret et al. 2021 (arXiv:2010.01412), eq. 2",
 )
 def worst_case_sharpness(
-    network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Shaped[Tensor, "n ..."],
-    *,
-    radius: float = 0.05,
-    steps: int = 5,
-    chunk_size: int | None = None,
+    network: nn.Module, x: Inputs, y: Targets, *, radius: float = 0.05, steps: int = 5, chunk_size: int | None = None
 ) -> Estimate:
     r"""Rise of the mean loss within a ball, $\max_{\lVert \delta \rVert_2 \le \rho} L(\theta + \delta) - L(\theta)$.
 
@@ -70,29 +69,14 @@ def worst_case_sharpness(
     return Estimate(loss_rise(network, x, y, steps=steps, move=move, chunk_size=chunk_size))
 
 
-@register_measure(
+@_register(
     "adaptive_sharpness",
     title="rise of the loss when weights change in proportion to themselves, in the worst way",
-    needs=("inputs", "targets"),
-    units="nats (cross-entropy) or squared target units (regression)",
-    direction="lower",
-    aggregation="mean over samples",
-    cost="1 forward and 1 backward pass a step, and 1 forward pass",
-    cost_class="backward",
-    default=False,
     invariances=("layer rescaling", "unit permutation"),
-    oracle="closed form of a quadratic loss",
-    sampling=Sampling("whole", 256, lambda k: 15),
     reference="Kwon et al. 2021 (arXiv:2102.11600), eq. 5; Andriushchenko et al. 2023 (arXiv:2302.07011), eq. 2",
 )
 def adaptive_sharpness(
-    network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Shaped[Tensor, "n ..."],
-    *,
-    radius: float = 0.01,
-    steps: int = 5,
-    chunk_size: int | None = None,
+    network: nn.Module, x: Inputs, y: Targets, *, radius: float = 0.01, steps: int = 5, chunk_size: int | None = None
 ) -> Estimate:
     r"""Rise of the loss, $\max_{|\delta_i| \le \rho |\theta_i|} L(\theta + \delta) - L(\theta)$.
 

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
-from jaxtyping import Shaped
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
+from gapscope.measures._types import Inputs
 from gapscope.measures.registry import EVERYTHING, register_measure
 from gapscope.results.estimate import Estimate
 
+_register = partial(
+    register_measure,
+    cost_class="weights",
+    default=False,
+    invariances=EVERYTHING,
+)
 
-@register_measure(
+
+@_register(
     "multiply_accumulates",
     title="work of one forward pass",
     needs=("inputs",),
@@ -23,13 +31,10 @@ from gapscope.results.estimate import Estimate
     direction="none",
     aggregation="sum over layers, of one sample",
     cost="1 forward pass of one sample",
-    cost_class="weights",
-    default=False,
-    invariances=EVERYTHING,
     oracle="closed form",
     reference="Abdelfattah et al. 2021 (arXiv:2101.08134), beside which zero-cost proxies must stand",
 )
-def multiply_accumulates(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Estimate:
+def multiply_accumulates(network: nn.Module, x: Inputs) -> Estimate:
     r"""Multiply-accumulate operations of all matrix products and convolutions for one sample; exact.
 
     A linear layer of I inputs and O outputs has $I O$ of them at every position, a convolution
@@ -49,7 +54,7 @@ def multiply_accumulates(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Esti
     return Estimate(counter.get_total_flops() / 2)
 
 
-@register_measure(
+@_register(
     "vc_dimension_bound",
     title="size and depth, as the 2020 competition's baseline counts them",
     needs=(),
@@ -57,9 +62,6 @@ def multiply_accumulates(network: nn.Module, x: Shaped[Tensor, "n ..."]) -> Esti
     direction="lower",
     aggregation="sum over weight matrices",
     cost="no pass",
-    cost_class="weights",
-    default=False,
-    invariances=EVERYTHING,
     oracle="closed form, and values of the competition's own networks",
     cross_checks=("PGDL baseline",),
     reference="Jiang et al. 2020 (arXiv:2012.07976), baseline; after Bartlett et al. 2019, JMLR 20(63), Theorem 7",

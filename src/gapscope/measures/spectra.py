@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.measures._numbers import Scalars
+from gapscope.measures._types import Inputs
 from gapscope.measures._weights import squared_singular_values
 from gapscope.measures.registry import ScalarInfo, register_measure
 
@@ -64,7 +65,7 @@ def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
     cross_checks=("WeightWatcher",),
     reference="Martin, Peng and Mahoney 2021 (arXiv:2002.06716), eq. 5 and 6; Clauset, Shalizi and Newman 2009",
 )
-def power_law_alpha(network: nn.Module, x: Shaped[Tensor, "n ..."], *, min_eigenvalues: int = 20) -> Scalars:
+def power_law_alpha(network: nn.Module, x: Inputs, *, min_eigenvalues: int = 20) -> Scalars:
     r"""Exponents $\alpha_l$ of power laws fitted to the eigenvalues of $W_l^\top W_l$, their mean, and $\hat\alpha$.
 
     $\hat\alpha$ is the mean of $\alpha_l \log_{10} \lambda_{\max, l}$. The fit is the one of largest likelihood above

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Int, Shaped
-from torch import Tensor, nn
+from torch import nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
@@ -19,6 +18,7 @@ from gapscope.measures._forward import check_labelled, features_of, forward_pass
 from gapscope.measures._gradients import mean_gradient, sample_square_norms
 from gapscope.measures._numbers import Scalars
 from gapscope.measures._perturbed import loss_and_gradient, norm_of, trainable
+from gapscope.measures._types import Inputs, Labels, Targets
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -40,8 +40,8 @@ from gapscope.results.estimate import Estimate
 )
 def gradient_disparity(
     network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Shaped[Tensor, "n ..."],
+    x: Inputs,
+    y: Targets,
     *,
     batches: int = 5,
     batch_size: int = 128,
@@ -99,17 +99,11 @@ def gradient_disparity(
     sampling=Sampling("whole", 64, lambda k: 10),
     reference="Jiang et al. 2020 (arXiv:1912.02178), gradient noise at the end of training",
 )
-def gradient_noise(
-    network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Shaped[Tensor, "n ..."],
-    *,
-    chunk_size: int | None = None,
-) -> Estimate:
+def gradient_noise(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
     r"""Compute the variance of per-sample gradients, the trace of their covariance; exact.
 
-    $\frac1n \sum_i \lVert \nabla \ell_i - \nabla L \rVert^2$ over all trainable weights, at the weights as they are, in evaluation mode. The gradient of a batch of B samples,
-    drawn with replacement, has this divided by B (in the reference, at the end of training).
+    $\frac1n \sum_i \lVert \nabla \ell_i - \nabla L \rVert^2$ over all trainable weights, at the current weights. The
+    gradient of a batch of B samples, sampled with replacement, has this variance divided by B.
 
     >>> import torch
     >>> network = nn.Linear(1, 1, bias=False)  # gradients 2 (w x - y) x: -2 and -4
@@ -137,9 +131,7 @@ def gradient_noise(
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Holzl, Rueckert and Kaissis 2025 (arXiv:2510.25480), Sec. 3; constants of the authors' program",
 )
-def gradient_weight_alignment(
-    network: nn.Module, x: Shaped[Tensor, "n ..."], y: Int[Tensor, " n"], *, chunk_size: int | None = None
-) -> Scalars:
+def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
     r"""Alignment of gradients with weights at the last layer, $E[\gamma] / (\mathrm{kurt}(\gamma) + 1.2)$; exact.
 
     $\gamma_i = -\cos(\nabla_W \ell_i, W)$ of each sample's cross-entropy and the weight W of the last linear layer, as

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from gapscope.ablation.class_curves import ClassCurves, class_curves
@@ -17,6 +17,7 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs, prepare_inputs
+from gapscope.measures._types import Inputs, Labels
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result
 
@@ -181,8 +182,8 @@ def unit_sparsity(
 )
 def unit_sparsity(
     network: nn.Module,
-    x: Shaped[Tensor, "n ..."],
-    y: Int[Tensor, " n"],
+    x: Inputs,
+    y: Labels,
     *,
     layers: str | Sequence[str] | None = None,
     unit_axis: int | None = None,
