@@ -18,11 +18,12 @@ from gapscope.inspection.validation import ready
 from gapscope.labels.duplicates import conflicting_duplicates
 from gapscope.labels.kernel_views import kernel_views
 from gapscope.labels.loo_canaries import canary_margins
-from gapscope.labels.monitored import get_monitored_labels
+from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
 from gapscope.labels.noise_interval import estimate_noise_interval
-from gapscope.labels.noise_rate import margins_of
+from gapscope.labels.noise_rate import margins_of, noise_rate_bound
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate, rank_label_issues
 from gapscope.measures.kernel_leave_one_out import RIDGES, kernel_columns
+from gapscope.statistics.baselines import rbf_spectrum, sample_features, target_matrix
 from gapscope.statistics.kernel_ridge import select_ridge
 
 # of an automatic penalty strength, which relies on the rate
@@ -30,6 +31,8 @@ FEWEST_SAMPLES = 100
 MIN_SAMPLES = 50
 # the rate is the smallest ratio over the canaries' margins from here on
 QUANTILE = 0.3
+# the same for the expected precision of the flagged samples: unbiased there on average, where the rate is a little low
+QUANTILE_OF_PRECISION = 0.5
 
 
 @dataclass(frozen=True)
@@ -138,11 +141,14 @@ def _kernel_assessment(network: nn.Module | None, samples: Samples, seed: int, o
         changed, accuracy, n_classes, samples=len(labels), quantile=QUANTILE,
         generator=make_generator(seed, "resampling"),
     )  # fmt: skip
+    fraction = noise_rate_bound(
+        changed.ordinary.flatten(), changed.canaries.flatten(), n_classes, quantile=QUANTILE_OF_PRECISION
+    )
     frequent = float(torch.bincount(labels).max()) / len(labels)
     noise = replace(noise, accuracy=accuracy, most_frequent=frequent).as_upper_bound()
     issues = rank_label_issues(
         torch.arange(len(labels)), labels.cpu(), predicted.cpu(), margins.cpu(), changed.canaries.flatten(), noise,
-        probabilities=_probabilities(scores, predicted).cpu(),
+        probabilities=_probabilities(scores, predicted).cpu(), fraction=min(fraction, noise.high),
     )  # fmt: skip
     issues = replace(
         issues, method=best.method, samples=samples, conflicts=conflicting_duplicates(samples), notes=tuple(notes)
@@ -199,7 +205,20 @@ def _assess(source: Any, data: Any, features: Any, labels: Any, seed: int, optio
         )
     monitored = get_monitored_labels(source)
     noise = monitored.noise(make_generator(seed, "resampling"))
-    return LabelAssessment(monitored.ranked(noise), noise)
+    kernel = _kernel_margins(getattr(source, "monitor", source), monitored)
+    return LabelAssessment(monitored.ranked(noise, kernel), noise)
+
+
+def _kernel_margins(monitor: Any, monitored: MonitoredLabels) -> Tensor | None:
+    """Leave-one-out margins by an RBF kernel of the labels that were trained on; None if these are not known."""
+    samples = getattr(monitor, "samples", None)
+    if not isinstance(samples, Samples) or samples.targets is None or len(samples) != len(monitored.given):
+        return None
+    trained, features = samples.targets.cpu(), sample_features(samples)
+    if bool((trained == monitored.given)[monitored.is_canary].any()) or not features.shape[1]:
+        return None  # the labels of the canaries are restored
+    _, best = select_ridge(rbf_spectrum(features), target_matrix(trained, monitored.n_classes), RIDGES)
+    return margins_of(best.predictions, trained)
 
 
 def estimate_label_noise(

@@ -69,23 +69,32 @@ class MonitoredLabels:
         )
         return noise if accuracy >= LEAST_ACCURACY else replace(noise, clean_accuracy=accuracy)
 
-    def ranked(self, noise: LabelNoiseEstimate) -> LabelIssues:
-        """Rank the samples that are no canaries.
+    def ranked(self, noise: LabelNoiseEstimate, kernel: Float[Tensor, " n"] | None = None) -> LabelIssues:
+        """Rank the samples that are no canaries: by margin, or by the mean of its rank and a kernel machine's.
 
         Args:
             noise: What `noise` returned.
+            kernel: Leave-one-out margins of the labels that were trained on, of a kernel that sees the inputs alone.
 
         Returns:
-            The ranking; positions are those in the training data.
+            The ranking; positions are those in the training data. With `kernel` its margins are mean ranks less 0.5.
         """
-        kept = ~self.is_canary
+        ordinary = ~self.is_canary
         cut = float(self.margins[self.is_canary].quantile(RECALL))
         agreed = (self.margins > 0) & (self.margins > cut)
-        likelier = torch.where(agreed, self.given, self.rivals)
-        canaries = self.margins[self.is_canary]
+        suggested = torch.where(agreed, self.given, self.rivals)
+        margins = self.margins
+        if kernel is not None:
+            margins = (_ranks(self.margins) + _ranks(kernel)) / 2 - 0.5
         return rank_label_issues(
-            self.positions[kept], self.given[kept], likelier[kept], self.margins[kept], canaries, noise
-        )
+            self.positions[ordinary], self.given[ordinary], suggested[ordinary], margins[ordinary],
+            margins[self.is_canary], noise,
+        )  # fmt: skip
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Ranks in [0, 1), smallest first; ties in the order of the samples."""
+    return values.argsort(stable=True).argsort().double() / len(values)
 
 
 @runtime_checkable

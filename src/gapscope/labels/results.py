@@ -248,6 +248,7 @@ def rank_label_issues(
     noise: LabelNoiseEstimate,
     *,
     probabilities: Float[Tensor, " n"] | None = None,
+    fraction: float | None = None,
 ) -> LabelIssues:
     r"""Rank samples by their margin and flag as many as are expected to be wrong.
 
@@ -262,6 +263,7 @@ def rank_label_issues(
         canaries: Margins of samples whose label was corrupted on purpose.
         noise: The rate.
         probabilities: Probability of the predicted class.
+        fraction: r of the formula; default the rate.
 
     Returns:
         The ranking; nothing is flagged where the rate is unreliable.
@@ -271,8 +273,9 @@ def rank_label_issues(
     curve, flagged, expected = torch.empty(0), 0, math.nan
     if not reason:
         below = torch.searchsorted(canaries.double().sort().values, margins[order].double(), right=True) / len(canaries)
-        curve = (noise.rate * below.double() * n / torch.arange(1, n + 1)).clamp(max=1.0)
-        flagged = min(round(noise.rate * n), n)
+        fraction = noise.rate if fraction is None else fraction
+        curve = (fraction * below.double() * n / torch.arange(1, n + 1)).clamp(max=1.0)
+        flagged = min(round(fraction * n), n)
         expected = float(curve[flagged - 1]) if flagged else math.nan
     return LabelIssues(
         indices=positions[order],

@@ -1,0 +1,131 @@
+"""Data sets with planted label errors: which samples, which network, which kind of noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+from gapscope.base.randomness import derive_seed
+from gapscope.data import inject_label_noise, load_dataset
+
+KINDS = ("symmetric", "pair-wise", "instance-dependent", "class-similar")
+RATES = (0.05, 0.1, 0.2)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Where samples come from, how many are used, and the network that is trained on them."""
+
+    source: str
+    n: int
+    network: str = "fully_connected"
+    options: dict[str, Any] = field(default_factory=lambda: {"n_hidden": 2, "width": 128})
+
+
+IMAGES = {
+    "digits": DataSet("digits", 600),
+    "MNIST": DataSet("mnist", 600),
+    "Fashion-MNIST": DataSet("fashion_mnist", 600, "lenet5", {}),
+    "CIFAR-10": DataSet("cifar10", 600, "small_cnn", {"width_multiplier": 0.25}),
+}
+TABLES = {
+    "breast cancer": DataSet("breast_cancer", 569),
+    "wine": DataSet("wine", 178),
+    "California thirds": DataSet("california_housing", 800),
+    "concrete thirds": DataSet("concrete", 700),
+}
+DATASETS = IMAGES | TABLES
+
+
+def clean_samples(name: str, generator: torch.Generator) -> gs.Samples:
+    """Samples with the labels as published; regression targets are cut into three classes of equal size."""
+    dataset = DATASETS[name]
+    if dataset.source in ("breast_cancer", "wine"):
+        from sklearn import datasets
+
+        table = getattr(datasets, f"load_{dataset.source}")()
+        x, y = torch.as_tensor(table.data, dtype=torch.float32), torch.as_tensor(table.target)
+        x = (x - x.mean(0)) / x.std(0)
+    else:
+        train = load_dataset(dataset.source).train
+        assert train.targets is not None
+        x, y = train.inputs, train.targets
+        if y.is_floating_point():
+            y = y.squeeze(1)
+            y = torch.bucketize(y, y.quantile(torch.tensor([1 / 3, 2 / 3], dtype=y.dtype)))
+    rows = torch.randperm(len(x), generator=generator)[: dataset.n]
+    return gs.Samples(x[rows], y[rows].long())
+
+
+def pair_wise(labels: Tensor, rate: float, n_classes: int, generator: torch.Generator) -> Tensor:
+    """Change a fraction of the labels to the next class."""
+    chosen = torch.randperm(len(labels), generator=generator)[: round(rate * len(labels))]
+    noisy = labels.clone()
+    noisy[chosen] = (labels[chosen] + 1) % n_classes
+    return noisy
+
+
+def instance_dependent(x: Tensor, labels: Tensor, rate: float, n_classes: int, generator: torch.Generator) -> Tensor:
+    """Change labels with a probability per sample, to the class that a random linear map of the sample prefers.
+
+    After Xia et al. 2020 (arXiv:2006.07836): probabilities are normal about the rate, clipped to [0, 1].
+    """
+    x = x.flatten(1)
+    x = (x - x.mean(0)) / (x.std(0) + 1e-6) / x.shape[1] ** 0.5
+    maps = torch.randn(n_classes, x.shape[1], n_classes, generator=generator)
+    odds = torch.stack([row @ maps[int(label)] for row, label in zip(x, labels, strict=True)])
+    odds = odds.scatter(1, labels[:, None], -torch.inf).softmax(1)
+    errs = torch.rand(len(x), generator=generator) < (rate + 0.1 * torch.randn(len(x), generator=generator)).clamp(0, 1)
+    return torch.where(errs, torch.multinomial(odds, 1, generator=generator).squeeze(1), labels)
+
+
+def class_similar(x: Tensor, labels: Tensor, rate: float, n_classes: int, generator: torch.Generator) -> Tensor:
+    """Change a fraction of the labels to a class that a nearest-neighbour classifier confuses with the true one.
+
+    Odds are the off-diagonal counts of its five-fold confusion matrix on clean labels, plus 0.1.
+    """
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.neighbors import KNeighborsClassifier
+
+    folds = StratifiedKFold(5, shuffle=True, random_state=0)
+    predicted = cross_val_predict(KNeighborsClassifier(5), x.flatten(1).numpy(), labels.numpy(), cv=folds)
+    odds = torch.full((n_classes, n_classes), 0.1)
+    odds.index_put_((labels, torch.as_tensor(np.asarray(predicted))), torch.ones(len(labels)), accumulate=True)
+    odds.fill_diagonal_(0.0)
+    chosen = torch.randperm(len(labels), generator=generator)[: round(rate * len(labels))]
+    noisy = labels.clone()
+    noisy[chosen] = torch.multinomial(odds[labels[chosen]], 1, generator=generator).squeeze(1)
+    return noisy
+
+
+def make_cell(name: str, kind: str, rate: float, seed: int) -> tuple[gs.Samples, Tensor, int]:
+    """Samples with noisy labels, which labels are wrong, and the number of classes."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, f"{name} {kind} {rate}"))
+    samples = clean_samples(name, generator)
+    x, y = samples.inputs, samples.targets
+    assert y is not None
+    n_classes = int(y.max()) + 1
+    plant: dict[str, Callable[[], Tensor]] = {
+        "symmetric": partial(inject_label_noise, y, rate, n_classes, generator),
+        "pair-wise": partial(pair_wise, y, rate, n_classes, generator),
+        "instance-dependent": partial(instance_dependent, x, y, rate, n_classes, generator),
+        "class-similar": partial(class_similar, x, y, rate, n_classes, generator),
+    }
+    noisy = plant[kind]()
+    return gs.Samples(x, noisy), noisy != y, n_classes
+
+
+def make_network(name: str, samples: gs.Samples, n_classes: int, seed: int) -> nn.Module:
+    """The untrained network of a data set."""
+    dataset, generator = DATASETS[name], torch.Generator().manual_seed(derive_seed(seed, "initial weights"))
+    shape = tuple(samples.inputs.shape[1:])
+    return gs.build_network(
+        dataset.network, input_shape=shape, n_outputs=n_classes, generator=generator, **dataset.options
+    )
