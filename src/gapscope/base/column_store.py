@@ -69,11 +69,11 @@ class _Column:
         self.pad(len(floats))
 
     def taken(self, rows: Sequence[int]) -> _Column:
-        found = _Column()
-        found.values, found._code_of = self.values, self._code_of
-        found.floats = None if self.floats is None else array("d", map(self.floats.__getitem__, rows))
-        found.codes = array("i", map(self.codes.__getitem__, rows) if self.floats is None else ())
-        return found
+        column = _Column()
+        column.values, column._code_of = self.values, self._code_of
+        column.floats = None if self.floats is None else array("d", map(self.floats.__getitem__, rows))
+        column.codes = array("i", map(self.codes.__getitem__, rows) if self.floats is None else ())
+        return column
 
     def plain(self) -> dict[str, Any]:
         if self.floats is not None:
@@ -82,13 +82,13 @@ class _Column:
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> _Column:
-        found = cls()
+        column = cls()
         if "floats" in content:
-            found.floats = _unpacked("d", content["floats"])
-            return found
-        found.floats, found.values, found.codes = None, content["values"], _unpacked("i", content["codes"])
-        found._code_of = {(value.__class__, value): code for code, value in enumerate(found.values)}
-        return found
+            column.floats = _unpacked("d", content["floats"])
+            return column
+        column.floats, column.values, column.codes = None, content["values"], _unpacked("i", content["codes"])
+        column._code_of = {(value.__class__, value): code for code, value in enumerate(column.values)}
+        return column
 
     def series(self) -> Any:
         """Return the column of a pandas.DataFrame of the rows."""
@@ -137,10 +137,10 @@ class ColumnStore:
 
     def taken(self, rows: Sequence[int]) -> ColumnStore:
         """Return a store of some rows, in the given order."""
-        found = ColumnStore()
-        found._columns = {name: column.taken(rows) for name, column in self._columns.items()}
-        found._length = len(rows)
-        return found
+        store = ColumnStore()
+        store._columns = {name: column.taken(rows) for name, column in self._columns.items()}
+        store._length = len(rows)
+        return store
 
     def column(self, name: str) -> list[Any]:
         """Return the values of one column; missing numbers are NaN, other missing values None."""
@@ -164,12 +164,12 @@ class ColumnStore:
         Raises:
             ValueError: It was written on a machine of another byte order, or its columns differ in length.
         """
-        found = cls()
-        found._length = content["length"]
-        found._columns = {name: _Column.from_plain(column) for name, column in content["columns"].items()}
-        if content["byteorder"] != sys.byteorder or any(len(c) != found._length for c in found._columns.values()):
+        store = cls()
+        store._length = content["length"]
+        store._columns = {name: _Column.from_plain(column) for name, column in content["columns"].items()}
+        if content["byteorder"] != sys.byteorder or any(len(c) != store._length for c in store._columns.values()):
             raise ValueError("the columns are not as this machine writes them")
-        return found
+        return store
 
     def to_pandas(self, names: Sequence[str], index: str) -> pandas.DataFrame:
         """Return the columns `names` that any row has as a DataFrame with the given index column.

@@ -173,7 +173,7 @@ def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
     target = next((name for name in LABEL_NAMES if name in columns), None)
     targets = None if target is None else columns.pop(target)
     if not columns:
-        raise InvalidInput(f"A mapping must hold inputs beside the labels; got {', '.join(data) or 'nothing'}.")
+        raise InvalidInput(f"A mapping must hold inputs besides the labels; got {', '.join(data) or 'nothing'}.")
     return CollatedData(columns, targets, notes, names)
 
 
@@ -257,7 +257,7 @@ def _check_masked(batches: Sequence[dict[str, Tensor]]) -> None:
     tokens = [name for name, part in batches[0].items() if part.ndim == 2 and not part.is_floating_point()]
     if len({batch[name].shape[1:] for batch in batches for name in tokens}) > 1 and "attention_mask" not in batches[0]:
         raise InvalidInput(
-            "Batches of different lengths need an attention_mask, which says what is padding; got "
+            "Batches of different lengths need an attention_mask, which marks the padding; got "
             f"{', '.join(batches[0])}. Pad all samples to one length."
         )
 
@@ -329,10 +329,10 @@ def collate_data(data: Any) -> CollatedData:
                 f"data must be a pair (x, y); got a {type(data).__name__} of {len(data)}: {_kinds(data)[:120]}. "
                 "To pass several inputs give ((x1, x2), y)."
             )
-    found = _one(data)
-    if found.targets is not None:
-        check_same_length("inputs", _length(found.inputs), "targets", len(found.targets))
-    return found
+    collated = _one(data)
+    if collated.targets is not None:
+        check_same_length("inputs", _length(collated.inputs), "targets", len(collated.targets))
+    return collated
 
 
 def _length(inputs: Inputs) -> int:

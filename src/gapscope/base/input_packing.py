@@ -13,14 +13,14 @@ from torch import Tensor
 class InputLayout:
     """Meaning of one tensor of inputs.
 
-    Measures work on one tensor with a row per sample. Several floating-point inputs of one type lie side by side in it;
-    with any others it holds row numbers [n, 1] of the `columns`, which are kept whole. Row i is written as -1 - i: an
-    embedding that is called with row numbers by mistake fails instead of reading them as tokens.
+    Measures work on one tensor with a row per sample. Several floating-point inputs of one type are concatenated in it;
+    with any others it holds row numbers [n, 1] of the `columns`, which are stored separately. Row i is written as
+    -1 - i: an embedding that is called with row numbers by mistake fails instead of reading them as tokens.
 
     Attributes:
-        names: Keywords of the inputs; None where they are passed by position.
-        columns: The inputs themselves, where the tensor holds row numbers.
-        shapes: Shape of a sample of each input, where several lie side by side.
+        names: Keywords of the inputs; None if they are passed by position.
+        columns: The inputs themselves, if the tensor holds row numbers.
+        shapes: Shape of one sample of each input, if several are concatenated.
     """
 
     names: tuple[str, ...] | None = None

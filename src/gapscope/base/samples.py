@@ -24,9 +24,9 @@ class Samples:
         inputs: [n, ...], floating point or token ids (int64).
         targets: Class labels [n] (int64), class labels of positions [n, ...] (int64, -100 where there is none),
             regression targets [n, K], or None.
-        form: What `inputs` stand for where the network takes keywords or several tensors; None for `network(inputs)`.
-        notes: Sentences about what was left out or understood on the way from the data as they were given.
-        class_names: Names of the classes, where labels were strings or categories.
+        form: Layout of `inputs` if the network takes keywords or several tensors; None for `network(inputs)`.
+        notes: Notes about omitted data and their interpretation.
+        class_names: Names of the classes, if labels were strings or categories.
     """
 
     inputs: Tensor
@@ -140,9 +140,9 @@ def _parse_targets(targets: Tensor, notes: list[str]) -> Tensor:
 def as_samples(data: Any) -> Samples:
     """Return Samples from data in any common form; omitted data are noted.
 
-    Taken are a tensor x or a pair (x, y), where x is a tensor, a numpy array, a DataFrame, a tuple of them or a mapping
+    Accepted: a tensor x or a pair (x, y) whose x is a tensor, a numpy array, a DataFrame, a tuple of them or a mapping
     (such as a BatchEncoding) of them; a mapping of inputs with `labels`; a torch Dataset or DataLoader that yields any
-    of these; a `datasets.Dataset`; Samples. Labels may be any integers, samples with the label -100 are left out, and
+    of these; a `datasets.Dataset`; Samples. Labels may be any integers, samples with the label -100 are omitted, and
     labels with a number per position (pixels, tokens) keep -100 for positions that do not count. Float targets [n] are
     regression targets [n, 1], unless all are 0.0 or 1.0: these are two classes.
 
@@ -151,19 +151,21 @@ def as_samples(data: Any) -> Samples:
     """
     if isinstance(data, Samples):
         return data
-    found = collate_data(data)
-    inputs, form, notes = found.inputs, None, list(found.notes)
+    collated = collate_data(data)
+    inputs, form, notes = collated.inputs, None, list(collated.notes)
     if not isinstance(inputs, Tensor):
         for part in inputs.values() if isinstance(inputs, dict) else inputs:
             _check_values(part)
         inputs, form = pack_inputs(inputs)
-    targets = None if found.targets is None else _parse_targets(found.targets, notes)
+    targets = None if collated.targets is None else _parse_targets(collated.targets, notes)
     if targets is not None and targets.ndim == 1 and not targets.is_floating_point():
-        kept = targets != IGNORED
-        if len(kept) == len(inputs) and bool(kept.any()) and not bool(kept.all()):
-            notes.append(f"{int((~kept).sum())} of {len(kept)} samples have the label -100 and are left out.")
-            inputs, targets = inputs[kept], targets[kept]
-    return Samples(inputs, targets, form, tuple(notes), found.class_names)
+        is_labelled = targets != IGNORED
+        if len(is_labelled) == len(inputs) and bool(is_labelled.any()) and not bool(is_labelled.all()):
+            notes.append(
+                f"{int((~is_labelled).sum())} of {len(is_labelled)} samples have the label -100 and are left out."
+            )
+            inputs, targets = inputs[is_labelled], targets[is_labelled]
+    return Samples(inputs, targets, form, tuple(notes), collated.class_names)
 
 
 def slices(n: int, chunk_size: int) -> Iterator[slice]:

@@ -97,12 +97,12 @@ class DataSpec(_BaseSpec):
     Attributes:
         name: Name of the data set, as in `gapscope data list`.
         options: Settings of the data set itself (for example `noise` of the two circles).
-        train_size: Number of training samples drawn without replacement; None takes all.
+        train_size: Number of training samples, sampled without replacement; None for all.
         test_size: The same for the test split.
         balanced: Whether every class gets the same number of training samples.
         blur_severity: Motion blur of the training images, 1 to 5 as in MNIST-C; 0 is none.
         label_noise: Fraction of training labels replaced by another class, exactly round(rate * n) of them.
-        label_noise_may_keep_class: Whether the new label is drawn from all classes, the true one included.
+        label_noise_may_keep_class: Whether the new label is sampled from all classes, including the true one.
         target_noise: Standard deviation of Gaussian noise on regression targets, in their units.
         center_targets: Whether the mean of the regression targets that are trained on is subtracted from those of both
             splits; then a network that starts near 0 starts at the best constant.
@@ -159,7 +159,7 @@ class NormalizationSpec(_BaseSpec):
     Attributes:
         kind: "batch", "ghost", "population" (statistics of training samples, measured again before every step),
             "mean_only", "variance_only" or "none", as in `gapscope.batch_norm.replace`.
-        weight_norm: Whether all linear and convolutional layers are weight-normalized, with directions drawn and
+        weight_norm: Whether all linear and convolutional layers are weight-normalized, with random directions and
             lengths set from data (Salimans and Kingma 2016).
         emulated_size: Of "ghost": samples a ghost batch. Of "population": the batch size whose gamma decay is added to
             the loss, 0 for none.
@@ -238,7 +238,7 @@ class TrainingSpec(_BaseSpec):
             in training mode) of at most this; None never.
         stop_epochs: See stop_at_train_loss.
         precision: "float32", or "mixed" (automatic mixed precision, on CUDA only).
-        channels_last: Whether images are kept in channels-last memory format.
+        channels_last: Whether images use the channels-last memory format.
     """
 
     optimizer: str = "sgd"
@@ -316,7 +316,7 @@ class RunSpec(_BaseSpec):
     def id(self) -> str:
         """First 16 hexadecimal digits of the SHA-256 of the settings that differ from their defaults.
 
-        Defaults are left out so that a new setting with a neutral default keeps the ids of older runs.
+        Defaults are omitted so that a new setting with a neutral default keeps the ids of older runs.
         """
         tables = {name: getattr(self, name).non_default for name in _TABLES}
         content = {name: table for name, table in tables.items() if table}

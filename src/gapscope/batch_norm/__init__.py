@@ -4,7 +4,7 @@ Common parameters:
 
 Args:
     network: Network with BatchNorm, PopulationNorm or GhostBatchNorm layers, unchanged unless stated.
-    data: Inputs with targets in any form (pair of tensors, Samples, Dataset, DataLoader), taken for the population.
+    data: Inputs with targets in any form (pair of tensors, Samples, Dataset, DataLoader), used as the population.
     batch_size: Batch size M, at least 2 and below the number of samples; `batch_sizes` several of them.
     layers: Names as in `network.named_modules()`; None for all.
     passes: Number of random partitions of the samples into batches.

@@ -48,8 +48,8 @@ def batch_norm_layers(
         InvalidInput: A name is unknown, or a layer keeps no running statistics.
     """
     listed = ", ".join(kind.__name__ for kind in kinds)
-    found = {name: module for name, module in named_modules(network).items() if type(module) in kinds}
-    layers = select_layers(found, names, f"normalization layers ({listed})")
+    by_name = {name: module for name, module in named_modules(network).items() if type(module) in kinds}
+    layers = select_layers(by_name, names, f"normalization layers ({listed})")
     for name, layer in layers.items():
         if layer.running_mean is None:
             raise InvalidInput(

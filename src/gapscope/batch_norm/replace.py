@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 
 
 def _incompatibility(layer: Any, kind: str, has_feeder: bool, needs_feeder: bool) -> str:
-    """Return why a layer cannot be replaced with its function kept; empty if it can."""
+    """Return why a layer cannot be replaced without changing its function; empty if it can."""
     if type(layer) not in BATCH_NORMS:
         return f"a {type(layer).__name__} may do more than normalize; put a plain BatchNorm there"
     if layer.running_mean is None:
@@ -152,20 +152,20 @@ def replace_batch_norm(
     Written as $y = s h + t$ in evaluation mode ($s = \gamma/\sigma$, $t = \beta - s\mu$ with the running statistics):
     "batch", "population" and "ghost" keep every parameter and statistic; "mean_only" gets gamma = s; "variance_only"
     gets beta = t; "none" gives s and t to the weights and bias of the layer before (as in fine-tuning without batch
-    norm, where the paper forgets the bias). In training mode the kinds differ, which is what they are for.
+    norm; the paper omits the bias). In training mode the kinds differ, which is what they are for.
 
     Args:
         kind: "batch", "population", "ghost", "mean_only", "variance_only" or "none".
         weight_norm: Whether the linear or convolutional layer before each replaced layer is weight-normalized too. With
             "mean_only" its length g then takes the place of gamma (Salimans and Kingma 2016).
         inputs: A few inputs [n, ...]; needed by "none" and by `weight_norm`, which must see which layer comes before.
-        strict: Whether a layer whose function cannot be kept is an error; else it stays as it is, with a warning.
+        strict: Whether a layer whose function cannot be preserved is an error; else it stays unchanged, with a warning.
         inplace: Whether the network itself is changed rather than a copy. An optimizer made before must be recreated.
         **options: Settings of the new layers (`ghost_size`, `detach`, `rms`, `momentum`, `eps`, ...).
 
     Raises:
         InvalidInput: `kind`, a layer's name or an option is unknown, or `inputs` is missing.
-        ReplaceLayer: The function of a layer cannot be kept; the message says why.
+        ReplaceLayer: The function of a layer cannot be preserved.
 
     Reference: Luo et al. 2019, sections 2.1 (eq. 4) and 5; appendix B.2 for "none".
 
@@ -183,17 +183,19 @@ def replace_batch_norm(
         )
     network = network if inplace else copy.deepcopy(network)
     kinds = (*BATCH_NORMS, nn.SyncBatchNorm)
-    found = {name: module for name, module in network.named_modules() if isinstance(module, kinds)}
-    found = select_layers(found, layers, "batch-normalization layers")
+    norm_layers = {name: module for name, module in network.named_modules() if isinstance(module, kinds)}
+    norm_layers = select_layers(norm_layers, layers, "batch-normalization layers")
     feeders: dict[str, str] = {}
     if needs_feeder and inputs is not None:
         before = _outputs(network, inputs)
         with inspection_mode(network):
-            feeders = preceding_layers(network, found, prepare_inputs(network, inputs))
-    obstacles = {name: _incompatibility(layer, kind, name in feeders, needs_feeder) for name, layer in found.items()}
+            feeders = preceding_layers(network, norm_layers, prepare_inputs(network, inputs))
+    obstacles = {
+        name: _incompatibility(layer, kind, name in feeders, needs_feeder) for name, layer in norm_layers.items()
+    }
     _tell(obstacles, kind, strict)
     with torch.no_grad():
-        for name, layer in found.items():
+        for name, layer in norm_layers.items():
             if not obstacles[name]:
                 feeder = network.get_submodule(feeders[name]) if name in feeders else None
                 network = _put(network, name, _swapped(layer, kind, feeder, weight_norm, options))

@@ -39,8 +39,8 @@ def gradients_at(
     with freeze_batch_stats(parameters=any(map(_is_leaf, places))):
         if not create_graph and len(rows_of_cotangents) > 1:
             try:
-                found = torch.autograd.grad(outputs, places, cotangents, is_grads_batched=True, **settings)
-                return [_dense(gradient) for gradient in found]
+                gradients = torch.autograd.grad(outputs, places, cotangents, is_grads_batched=True, **settings)
+                return [_dense(gradient) for gradient in gradients]
             except RuntimeError:  # an operation whose backward vmap cannot batch: one cotangent after the other
                 pass
         rows = [
@@ -60,10 +60,10 @@ def whole_gradient(
     Each is dense and real, zero if independent; a complex parameter has its real and imaginary parts.
     """
     with explain_torch_errors():
-        found = torch.autograd.grad(value, parameters, cotangent, create_graph=create_graph, allow_unused=True)
-    if any(gradient is None for gradient in found):
+        gradients = torch.autograd.grad(value, parameters, cotangent, create_graph=create_graph, allow_unused=True)
+    if any(gradient is None for gradient in gradients):
         check_no_reentrant_checkpoint(value)
-    filled = zip(found, parameters, strict=True)
+    filled = zip(gradients, parameters, strict=True)
     return [as_real(torch.zeros_like(p) if gradient is None else gradient.to_dense()) for gradient, p in filled]
 
 
@@ -76,9 +76,9 @@ def per_sample_gradients(
     """
     rows: list[list[Tensor]] = [[] for _ in places]
     for i in range(len(outputs)):
-        own = torch.zeros_like(cotangents, dtype=outputs.dtype)
-        own[:, i] = cotangents[:, i].to(outputs.dtype)
-        gradients = gradients_at([outputs], places, [own], create_graph=create_graph)
+        selected = torch.zeros_like(cotangents, dtype=outputs.dtype)
+        selected[:, i] = cotangents[:, i].to(outputs.dtype)
+        gradients = gradients_at([outputs], places, [selected], create_graph=create_graph)
         for column, place, gradient in zip(rows, places, gradients, strict=True):
-            column.append(place.new_zeros(len(own), *place.shape) if gradient is None else gradient)
+            column.append(place.new_zeros(len(selected), *place.shape) if gradient is None else gradient)
     return [torch.stack(column, dim=1) for column in rows]

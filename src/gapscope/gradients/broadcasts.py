@@ -19,7 +19,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from gapscope.gradients.contributions import Contribution
 
-# What an operation's derivative by its first and second operand is, from that by its result.
+# Derivative of an operation by its first or second operand, from the derivative by its result.
 _Derivative = Callable[[Any, Tensor], Tensor]
 _JOINS: dict[tuple[str, int], _Derivative] = {
     ("AddBackward0", 0): lambda node, g: g,
@@ -30,8 +30,8 @@ _JOINS: dict[tuple[str, int], _Derivative] = {
     ("MulBackward0", 1): lambda node, g: g * node._saved_self,
     ("ExpandBackward0", 0): lambda node, g: g,
 }
-# Operations of one tensor alone, passed through on the way to the samples.
-_ALONE = frozenset(
+# Operations of one tensor: the search continues through them.
+_UNARY = frozenset(
     f"{name}Backward0"
     for name in ("Alias", "Clone", "Exp", "Select", "Slice", "Squeeze", "T", "ToCopy", "Transpose", "Unsqueeze", "View")
 )
@@ -42,9 +42,9 @@ class Join:
     """Operation that joins a tensor without a batch dimension with the samples.
 
     Attributes:
-        edge: Where the derivative by its result is read.
-        derivative: The one by the operand, not yet summed, from that.
-        operand: The operand's place in the graph; the tensor itself, or made of it alone.
+        edge: Edge at which the derivative by its result is read.
+        derivative: Derivative by the operand, before summation, from that by the result.
+        operand: The operand's place in the graph; the tensor itself, or a function of it only.
         shape: The operand's shape.
         dim: The dimension of the result that holds the samples.
     """
@@ -78,24 +78,24 @@ def _samples(result: torch.Size, operand: torch.Size, n: int) -> int | None:
 
 def _consumers(root: Node) -> dict[Node, list[tuple[Node, int, int]]]:
     """Map every node of a graph to the nodes that use it, with its output index and their argument index."""
-    found: dict[Node, list[tuple[Node, int, int]]] = {root: []}
+    consumers: dict[Node, list[tuple[Node, int, int]]] = {root: []}
     waiting = [root]
     while waiting:
         node = waiting.pop()
         for position, (before, output) in enumerate(node.next_functions):
             if before is None:
                 continue
-            if before not in found:
-                found[before] = []
+            if before not in consumers:
+                consumers[before] = []
                 waiting.append(before)
-            found[before].append((node, output, position))
-    return found
+            consumers[before].append((node, output, position))
+    return consumers
 
 
 def _joins_of(
     place: GradientEdge, consumers: Mapping[Node, Sequence[tuple[Node, int, int]]], n: int
 ) -> list[Join] | None:
-    found: list[Join] = []
+    joins: list[Join] = []
     for node, output, position in consumers.get(place.node, ()):
         if output != place.output_nr:
             continue
@@ -103,15 +103,15 @@ def _joins_of(
         dim = _samples(_shape(result), operand, n)
         derivative = _JOINS.get((node.name(), position))
         if derivative is not None and dim is not None:
-            found.append(Join(result, lambda g, f=derivative, at=node: f(at, g), place, operand, dim))
-        elif node.name() in _ALONE and len(node.next_functions) == 1:
+            joins.append(Join(result, lambda g, f=derivative, at=node: f(at, g), place, operand, dim))
+        elif node.name() in _UNARY and len(node.next_functions) == 1:
             behind = _joins_of(result, consumers, n)
             if behind is None:
                 return None
-            found += behind
+            joins += behind
         else:
             return None
-    return found
+    return joins
 
 
 @dataclass(frozen=True)
@@ -120,21 +120,21 @@ class Broadcast:
 
     Attributes:
         place: Its place in the graph.
-        taken: Makes contributions from the derivatives [C, N, ...] by it, one for each sample.
+        make_contributions: Makes contributions from the derivatives [C, N, ...] by it, one for each sample.
         parameters: The parameters (by identity) that these are of.
         joins: The operations that join it with the samples.
     """
 
     place: GradientEdge
-    taken: Callable[[Tensor], list[Contribution]]
+    make_contributions: Callable[[Tensor], list[Contribution]]
     parameters: frozenset[int]
     joins: tuple[Join, ...] = ()
 
     def contributions(self, gradients: Sequence[Tensor | None], *, create_graph: bool) -> list[Contribution]:
         """Return what the tensor adds to the Jacobian, from the derivatives at each join (None if independent)."""
-        given = zip(self.joins, gradients, strict=True)
-        rows = [self._back(join, join.rows(g), create_graph) for join, g in given if g is not None]
-        return self.taken(torch.stack(rows).sum(0) if len(rows) > 1 else rows[0]) if rows else []
+        pairs = zip(self.joins, gradients, strict=True)
+        rows = [self._back(join, join.rows(g), create_graph) for join, g in pairs if g is not None]
+        return self.make_contributions(torch.stack(rows).sum(0) if len(rows) > 1 else rows[0]) if rows else []
 
     def _back(self, join: Join, rows: Tensor, create_graph: bool) -> Tensor:
         """Propagate derivatives from a function of the tensor back to the tensor."""
@@ -155,10 +155,10 @@ def find_joins(outputs: Tensor, broadcasts: Sequence[Broadcast], n: int) -> list
     """Find the operations that join tensors with samples; keep tensors whose every use is known."""
     assert outputs.grad_fn is not None
     consumers = _consumers(outputs.grad_fn)
-    found = [(broadcast, _joins_of(broadcast.place, consumers, n)) for broadcast in broadcasts]
-    unknown = frozenset().union(*(broadcast.parameters for broadcast, joins in found if joins is None))
+    joined = [(broadcast, _joins_of(broadcast.place, consumers, n)) for broadcast in broadcasts]
+    unknown = frozenset().union(*(broadcast.parameters for broadcast, joins in joined if joins is None))
     return [
         replace(broadcast, joins=tuple(joins))
-        for broadcast, joins in found
+        for broadcast, joins in joined
         if joins and not broadcast.parameters & unknown
     ]

@@ -156,8 +156,7 @@ def traced_block(first: KernelSide, second: KernelSide, floats: int = TEMPORARY)
     c, n, o, k, t = first.sizes
     _, m, _, _, s = second.sizes
     # Summed over equal outputs c, the gram order needs only sum_c g_cnt . g_cms, one product over (c, o) of [N T, C O]
-    # and [M S, C O]; the +4 stands for the work on the [t, s] products. Left of <= that order, right of it the explicit
-    # one.
+    # and [M S, C O]; the +4 counts the work on the [t, s] products. Left of <=: this order, right: the explicit one.
     fits = n * t * m * s <= floats
     if fits and n * m * t * s * (c * o + k + 4) <= c * o * k * (n * m + (n * t + m * s) / 2):
         rows, others = (side.gradients.permute(1, 3, 0, 2).reshape(-1, c * o) for side in (first, second))

@@ -52,8 +52,8 @@ def _backward(inputs: Tensor, gradients: Tensor, weights: Tensor, layout: Window
     images = _as_groups(_images(gradients, inputs, layout))
     wanted = [by_inputs, not by_inputs, False]
     settings = _settings(len(inputs), layout)
-    found = torch.ops.aten.convolution_backward(images, _as_groups(inputs), weights, [0], *settings, wanted)
-    return found[0 if by_inputs else 1]
+    derivatives = torch.ops.aten.convolution_backward(images, _as_groups(inputs), weights, [0], *settings, wanted)
+    return derivatives[0 if by_inputs else 1]
 
 
 def jacobians(inputs: Tensor, gradients: Float[Tensor, "n o t"], layout: Windows) -> Float[Tensor, "n o k"]:

@@ -23,7 +23,7 @@ from gapscope.inspection.substitution import ParameterSubstitution, cast_network
 
 Contributions = Mapping[tuple[int, ...], Contribution]
 
-# Samples whose first forward pass is made whole; of more, one is looked at to see what the budget allows.
+# Up to this many samples run in one first pass; of more, one sample measures the memory per sample.
 _SMALL = 32
 
 
@@ -133,7 +133,7 @@ def ntk_blocks(
     if one_pass:
         chunk_size = max(len(x), len(others))
     if chunk_size is None:
-        # Two chunks are held at a time, and a backward pass needs two more for a while.
+        # Two chunks are in memory at a time, and a backward pass temporarily needs two more.
         chunk_size = max(1, max_bytes * first_pass[0].n // (6 * _bytes(*first_pass)))
     among = None if one_pass else processes(len(x))
     if among is not None:

@@ -52,7 +52,7 @@ class Call:
         n: Samples in the batch.
         features_last: Whether any leading dimension may hold the samples.
         autocast: Makes the autocast context in which the pass ran.
-        substituted: What the pass saw in place of the parameters, where it ran in a substitution.
+        substituted: Substitution of the parameters in which the pass ran; None without one.
     """
 
     name: str
@@ -74,10 +74,10 @@ class Call:
 
     @property
     def sample_dim(self) -> int | None:
-        """Dimension of the output that holds the samples, judged by its shape; None if there is none.
+        """Dimension of the output that holds the samples, inferred from its shape; None if there is none.
 
-        The first dimension counts also where it is a multiple of n: then each sample owns consecutive rows. What is
-        guessed here is verified by `gapscope.gradients.verification`.
+        The first dimension counts also where it is a multiple of n: then each sample owns consecutive rows. The
+        guess is verified by `gapscope.gradients.verification`.
         """
         shape = self.outputs[0].shape
         if len(shape) < 2:
@@ -98,9 +98,9 @@ class Call:
 
     def expand_to_batch(self) -> Call:
         """Return the call as if made on the same inputs for every sample."""
-        (output, *_), given = self.outputs, [*self.arguments, *self.keywords.values()][0]
-        leading = 1 if output.shape[:1] == given.shape[:1] == (1,) else 0
-        inputs = given.reshape(1, *given.shape[leading:]).expand(self.n, *given.shape[leading:])
+        (output, *_), argument = self.outputs, [*self.arguments, *self.keywords.values()][0]
+        leading = 1 if output.shape[:1] == argument.shape[:1] == (1,) else 0
+        inputs = argument.reshape(1, *argument.shape[leading:]).expand(self.n, *argument.shape[leading:])
         shape = torch.Size((self.n, *output.shape[leading:]))
         return replace(self, arguments=(inputs,), keywords={}, outputs=(replace(output, shape=shape),))
 

@@ -37,8 +37,8 @@ class _ReplayableCall:
         self.leaves, self.structure = tree_flatten((call.arguments, dict(call.keywords)))
         shapes = [leaf.shape if isinstance(leaf, Tensor) else () for leaf in self.leaves]
         self.dims = [_sample_dim(shape, call.n) for shape in shapes]
-        found = [_sample_dim(out.shape, call.n) for out in call.outputs]
-        self.output_dims = [dim for dim in found if dim is not None]
+        output_dims = [_sample_dim(out.shape, call.n) for out in call.outputs]
+        self.output_dims = [dim for dim in output_dims if dim is not None]
         if all(dim is None for dim in self.dims) or len(self.output_dims) < len(call.outputs):
             raise NotSeparable(f"no dimension of an argument or an output of '{call.name}' holds the samples")
 
@@ -93,9 +93,9 @@ def _one_by_one(repeated: _ReplayableCall, gradients: Sequence[Tensor], *, creat
         with torch.enable_grad():
             outputs = repeated(repeated.sample(i))
         parts = [g.narrow(dim + 1, i, 1) for g, dim in zip(gradients, repeated.output_dims, strict=True)]
-        found = gradients_at(outputs, repeated.sources, parts, create_graph=create_graph)
-        given = zip(found, repeated.sources, strict=True)
-        rows.append([s.new_zeros(len(parts[0]), *s.shape) if g is None else g for g, s in given])
+        row_gradients = gradients_at(outputs, repeated.sources, parts, create_graph=create_graph)
+        pairs = zip(row_gradients, repeated.sources, strict=True)
+        rows.append([s.new_zeros(len(parts[0]), *s.shape) if g is None else g for g, s in pairs])
     return [torch.stack(column, dim=1) for column in zip(*rows, strict=True)]
 
 

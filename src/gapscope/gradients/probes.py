@@ -51,7 +51,7 @@ class ProbeSource:
 
     Attributes:
         kind: See `draw_probe`.
-        seed: Seed of the generator; with several processes the rank is added, so that they draw different probes.
+        seed: Seed of the generator; with several processes the rank is added, so that their probes differ.
     """
 
     def __init__(self, kind: str, seed: int = 0) -> None:

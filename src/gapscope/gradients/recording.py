@@ -25,19 +25,19 @@ from gapscope.inspection.substitution import ParameterSubstitution
 
 def _owned(module: nn.Module, substituted: ParameterSubstitution | None) -> dict[str, nn.Parameter]:
     """Return the trainable parameters used by a call of this module: its own and its parametrizations'."""
-    own = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
+    parameters = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
     if parametrize.is_parametrized(module):
         inner = module.parametrizations.named_parameters(prefix="parametrizations")  # type: ignore[union-attr]
-        own |= {name: p for name, p in inner if p.requires_grad}
-    return {name: original_parameter(p, substituted) for name, p in own.items()}
+        parameters |= {name: p for name, p in inner if p.requires_grad}
+    return {name: original_parameter(p, substituted) for name, p in parameters.items()}
 
 
 @contextmanager
 def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) -> Iterator[None]:
     def project(x: Tensor, weight: Tensor, bias: Tensor | None, rows: slice | None = None) -> Tensor:
-        given = {"weight": weight, "bias": bias}
-        own = {key: original_parameter(p, tape.substituted) for key, p in given.items()}
-        trainable = {key: p for key, p in own.items() if isinstance(p, nn.Parameter) and p.requires_grad}
+        tensors = {"weight": weight, "bias": bias}
+        originals = {key: original_parameter(p, tape.substituted) for key, p in tensors.items()}
+        trainable = {key: p for key, p in originals.items() if isinstance(p, nn.Parameter) and p.requires_grad}
         if rows is None:
             projected = F.linear(x, weight, bias)
             tape.add(name, trainable, linear, module, (x,), {}, projected)

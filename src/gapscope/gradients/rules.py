@@ -123,11 +123,11 @@ def transposed_convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) 
 
 
 def _scale_and_shift(
-    call: Call, gradient: Float[Tensor, "c n *output"], normalized: Callable[[], Tensor], kept: list[int]
+    call: Call, gradient: Float[Tensor, "c n *output"], normalized: Callable[[], Tensor], feature_dims: list[int]
 ) -> list[Contribution]:
-    """Sum g * normalized input (scale) and g (shift) over the dimensions that are not in `kept`."""
+    """Sum g * normalized input (scale) and g (shift) over the dimensions that are not in `feature_dims`."""
     contributions: list[Contribution] = []
-    summed = [dim for dim in range(2, gradient.ndim) if dim not in kept]
+    summed = [dim for dim in range(2, gradient.ndim) if dim not in feature_dims]
     for name, parameter in call.parameters.items():
         values = gradient * normalized() if name == "weight" else gradient
         values = values.sum(summed) if summed else values
@@ -147,7 +147,7 @@ def batch_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) -> li
         scale = torch.rsqrt(module.running_var + module.eps).view(shape)
         return (call.inputs - module.running_mean.view(shape)) * scale
 
-    return _scale_and_shift(call, gradient, normalized, kept=[2])
+    return _scale_and_shift(call, gradient, normalized, feature_dims=[2])
 
 
 @layer_rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -163,7 +163,7 @@ def instance_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) ->
             )
         return F.instance_norm(call.inputs, eps=module.eps)
 
-    return _scale_and_shift(call, gradient, normalized, kept=[2])
+    return _scale_and_shift(call, gradient, normalized, feature_dims=[2])
 
 
 @layer_rule(nn.GroupNorm)
@@ -171,15 +171,15 @@ def group_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) -> li
     """GroupNorm."""
     module = call.module
     return _scale_and_shift(
-        call, gradient, lambda: F.group_norm(call.inputs, module.num_groups, eps=module.eps), kept=[2]
+        call, gradient, lambda: F.group_norm(call.inputs, module.num_groups, eps=module.eps), feature_dims=[2]
     )
 
 
 def _over_last_dimensions(normalize: Callable[[Any, Tensor], Tensor]) -> Rule:
     def rule(call: Call, gradient: Float[Tensor, "c n *output"]) -> list[Contribution]:
         dims = len(call.module.normalized_shape)
-        kept = list(range(gradient.ndim - dims, gradient.ndim))
-        return _scale_and_shift(call, gradient, lambda: normalize(call.module, call.inputs), kept)
+        feature_dims = list(range(gradient.ndim - dims, gradient.ndim))
+        return _scale_and_shift(call, gradient, lambda: normalize(call.module, call.inputs), feature_dims)
 
     return rule
 

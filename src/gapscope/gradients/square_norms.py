@@ -55,12 +55,12 @@ class _SquareNorms(torch.autograd.Function):
         doubled = (2 * weights)[:, None, None]
         by_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
         by_gradients = torch.empty_like(gradients)
-        kept = iter(jacobians)
+        saved_jacobians = iter(jacobians)
         for part, columns, g in _parts(inputs, gradients, ctx.layout, ctx.k):
             if ctx.by_places:
                 torch.bmm(g, torch.bmm(columns.mT, columns).mul_(doubled[part]), out=by_gradients[part])
             else:
-                jacobian = next(kept) * doubled[part]
+                jacobian = next(saved_jacobians) * doubled[part]
                 torch.bmm(jacobian, columns, out=by_gradients[part])
             if by_inputs is not None:
                 if ctx.by_places:

@@ -225,7 +225,7 @@ class Tape:
         """Return the contributions of each call, and the parameters (by name) that no call covers.
 
         Raises:
-            GapscopeError: A layer is set in a way that its rule refuses.
+            GapscopeError: A layer has settings that its rule does not support.
             OutOfMemoryError: The device's memory does not suffice.
         """
         broadcasts = self._broadcasts(outputs)

@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import has_finite_sum
 
-# How torch says that a layer was given numbers of another type than its weights.
+# Messages of torch about inputs and weights of different types.
 _OTHER_TYPE = re.compile(
     r"must have the same dtype, but got (\w+) and|Input type \(([\w ]+)\) and|expected scalar type \w+ but found (\w+)|"
     r"expected .* to have type .* but got (\w+)|not implemented for '(Long|Int|Bool|Byte)'|"
@@ -74,8 +74,8 @@ def check_hookable(network: nn.Module) -> None:
     """Raise InvalidInput for networks whose layers do not run hooks."""
     if isinstance(network, torch.jit.ScriptModule):
         raise InvalidInput(
-            f"network must be a module whose layers can be watched; got a {type(network).__name__}, which hides them. "
-            "Pass the nn.Module that it was made from."
+            f"Got a {type(network).__name__}, whose layers run no hooks; network must be an nn.Module. "
+            "Pass the module from which it was compiled."
         )
 
 
@@ -100,11 +100,11 @@ def check_holds_numbers(x: Tensor) -> None:
 
 def dtype_mismatch_message(error: BaseException) -> str:
     """Return the message for torch's errors about mismatched input and weight types; else empty."""
-    found = _OTHER_TYPE.search(str(error))
-    if found is None:
+    match = _OTHER_TYPE.search(str(error))
+    if match is None:
         return ""
-    given = next((part for part in found.groups() if part), "another")
+    dtype = next((part for part in match.groups() if part), "another")
     return (
-        f"inputs must have a type that the network's layers take; got {given}. Use x.float() (images: "
+        f"inputs must have a type that the network's layers take; got {dtype}. Use x.float() (images: "
         "x.float() / 255), or the type of the weights."
     )

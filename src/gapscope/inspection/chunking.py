@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 _SHARE = 4
 # The most bytes of one pass: on CPUs more samples at once are no faster, and what a pass leaves to the allocator stays.
 _PASS_BYTES = {"cpu": 2**27}
-# Where fewer rows seem to fit, it is worth a second trial to tell what a pass holds once from what it holds a row.
+# If fewer rows seem to fit, a second trial separates the fixed memory of a pass from that per row.
 _WORTH_A_SECOND_TRIAL = 128
 
 

@@ -1,7 +1,7 @@
 """Division of samples among the processes of one job, and the union of their results.
 
 Within `distribute_over` the passes of the measures are divided: each process runs a range of the samples (or blocks of
-a kernel), and all get everything. Network and data are the same in every process; sums are taken over all samples, so
+a kernel), and all get everything. Network and data are the same in every process; sums run over all samples, so
 that the numbers differ from those of one process only by rounding.
 """
 
@@ -59,8 +59,8 @@ def processes_joined() -> bool:
 
 def processes(n: int) -> Processes | None:
     """Return the processes that divide n rows; None outside `distribute_over`, or for fewer rows than processes."""
-    found = _PROCESSES.get()
-    return None if found is None or n < found.size else found
+    joined = _PROCESSES.get()
+    return None if joined is None or n < joined.size else joined
 
 
 @contextmanager
@@ -70,16 +70,16 @@ def distribute_over(group: Any = None) -> Iterator[None]:
     All processes must make the same calls.
 
     Raises:
-        InvalidInput: There are no processes that could meet.
+        InvalidInput: There is no process group.
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         raise InvalidInput(
-            "Processes must have met, torch.distributed.init_process_group(), to measure together; they have not. "
-            "Start with torchrun, or measure without over_processes."
+            "Got no process group; distribute_over needs torch.distributed.init_process_group(). Start with torchrun, "
+            "or measure without distribute_over."
         )
     size = torch.distributed.get_world_size(group)
-    found = Processes(torch.distributed.get_rank(group), size, group) if size > 1 else None
-    token = _PROCESSES.set(found)
+    members = Processes(torch.distributed.get_rank(group), size, group) if size > 1 else None
+    token = _PROCESSES.set(members)
     try:
         yield
     finally:
@@ -100,15 +100,15 @@ def compute_distributed(
     among = processes(n)
     if among is None:
         return compute(slice(0, n))
-    # what a process is alone with may ask for no others: they are in another place of the same call
+    # nested calls run in this process only: the others are at another point of the same call
     token = _PROCESSES.set(None)
     try:
-        own = compute(among.own(n)).movedim(dim, 0).contiguous()
+        local_rows = compute(among.own(n)).movedim(dim, 0).contiguous()
     finally:
         _PROCESSES.reset(token)
     sizes = [length(Processes(rank, among.size).own(n)) for rank in range(among.size)]
     longest = max(sizes)
-    padded = torch.cat([own, own.new_zeros(longest - len(own), *own.shape[1:])])
+    padded = torch.cat([local_rows, local_rows.new_zeros(longest - len(local_rows), *local_rows.shape[1:])])
     parts = [torch.empty_like(padded) for _ in range(among.size)]
     torch.distributed.all_gather(parts, padded, group=among.group)
     rows = [part[:size] for part, size in zip(parts, sizes, strict=True)]

@@ -145,7 +145,7 @@ def check_sample_independence(network: nn.Module, x: Tensor) -> None:
 
     Raises:
         ReplaceLayer: A BatchNorm uses the statistics of the batch.
-        NeverSupported: Samples act on each other in another way, or random numbers are drawn.
+        NeverSupported: Samples interact in another way, or outputs are random.
     """
     check_no_batch_statistics(dict(network.named_modules()))
     if not network.training and not is_sample_independent(network, x):

@@ -71,8 +71,8 @@ def default_loss(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ...
     Args:
         outputs: Raw outputs [n, K], for classification logits; one output is the logit of the second of two classes
             (binary cross-entropy).
-        targets: Class labels [n] or regression targets [n, K], where [n] and [n, 1] are the same; the squared error is
-            a mean over n and K. Nothing is broadcast.
+        targets: Class labels [n] or regression targets [n, K] ([n] and [n, 1] are equivalent; no broadcasting). The
+            squared error is a mean over n and K.
 
     Raises:
         InvalidInput: Regression targets have another shape than the outputs, or labels do not fit.

@@ -19,20 +19,20 @@ import torch
 from torch import Tensor, nn
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-_KEPT: ContextVar[dict[Hashable, tuple[Any, Any]] | None] = ContextVar("shared work", default=None)
+_CACHE: ContextVar[dict[Hashable, tuple[Any, Any]] | None] = ContextVar("shared work", default=None)
 
 
 @contextmanager
 def memo_scope() -> Iterator[None]:
     """Cache the results of memoized functions in the body; nested bodies share the outer cache."""
-    if _KEPT.get() is not None:
+    if _CACHE.get() is not None:
         yield
         return
-    token = _KEPT.set({})
+    token = _CACHE.set({})
     try:
         yield
     finally:
-        _KEPT.reset(token)
+        _CACHE.reset(token)
 
 
 def memoize(function: Function) -> Function:
@@ -41,16 +41,16 @@ def memoize(function: Function) -> Function:
 
     @wraps(function)
     def once(*args: Any, **kwargs: Any) -> Any:
-        kept = _KEPT.get()
-        if kept is None:
+        cache = _CACHE.get()
+        if cache is None:
             return function(*args, **kwargs)
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        key = (function, *(_key(value) for value in given.arguments.values()))
-        if key not in kept:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        key = (function, *(_key(value) for value in bound.arguments.values()))
+        if key not in cache:
             # the arguments stay alive with the result, so that no identity is given out again
-            kept[key] = (dict(given.arguments), function(*args, **kwargs))
-        return kept[key][1]
+            cache[key] = (dict(bound.arguments), function(*args, **kwargs))
+        return cache[key][1]
 
     return once  # type: ignore[return-value]
 

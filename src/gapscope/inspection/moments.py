@@ -20,7 +20,7 @@ class ChannelMoments:
     Reference: Chan, Golub and LeVeque 1979; Pebay 2008, eq. 2.1 (third and fourth order).
 
     Args:
-        order: Highest moment that is kept, 2 or 4; order 2 is cheaper.
+        order: Highest moment, 2 or 4 (2 is cheaper).
 
     >>> moments = ChannelMoments()
     >>> moments.update(torch.tensor([[1.0], [2.0]])); moments.update(torch.tensor([[6.0]]))

@@ -51,8 +51,8 @@ class NetworkAdapter(nn.Module):
     Outputs with a number per class and position are flattened to [n, K * P], all positions of the first class first.
 
     Args:
-        network: The network; it becomes the submodule `network`, and stays as it is.
-        form: What a tensor of inputs stands for; None for the network's only argument.
+        network: Network that becomes the submodule `network`, unchanged.
+        form: Layout of the input tensor; None for the network's only argument.
         squeezed: Whether the network returns [n], one number per sample.
         class_axis: Axis of the classes where outputs have positions; None where they are [n, K].
         two_columns: Whether one output z is returned as the two logits 0 and z, which have its class probabilities.

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 _CASTS = frozenset({Tensor.half, Tensor.bfloat16, Tensor.float, Tensor.double})
-# Arguments that hold no tensor, told by their type alone: every torch function of a pass goes through here.
+# Types of arguments that hold no tensor: every torch function of a pass goes through here.
 _PLAIN = frozenset({int, float, bool, str, complex, type(None), type(...), torch.Size, torch.device})
 
 

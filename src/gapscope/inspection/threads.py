@@ -13,7 +13,7 @@ Measuring changes a network for the time: modes, hooks, gradients, forward metho
 - **Global random streams.** Bodies that seed them (an epoch of `train`, drawing initial weights) hold one lock,
   `RANDOM_STREAMS`, and restore them: epochs of several threads run one after the other, so that a seed gives the same
   weights as ever. Use processes, as pools do, to train in parallel. A measure restores the streams only if it has
-  drawn from them itself, or if there is no other thread: numbers that another thread has drawn are not drawn again.
+  used them itself, or if there is no other thread, so that random numbers of other threads do not repeat.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ _DRAWING = frozenset({
     "multinomial", "poisson", "binomial", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_",
     "cauchy_", "log_normal_", "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d",
 })  # fmt: skip
-# position and default of the argument that switches the draws of a function on: training, or the probability
+# position and default of the argument that makes a function random: training, or the probability
 _SWITCHED = {
     **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
                      "feature_dropout", "dropout_"), ("training", 2, True)),

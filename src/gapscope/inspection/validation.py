@@ -159,7 +159,7 @@ def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:
 
 
 def _does_not_run(network: nn.Module, samples: Samples, error: Exception) -> str:
-    said = (str(error).strip().splitlines() or ["no message"])[0][:200]
+    message = (str(error).strip().splitlines() or ["no message"])[0][:200]
     x, hint = samples.inputs, "Pass inputs as the network takes them."
     if samples.form is None and not x.is_floating_point() and any(p.is_floating_point() for p in network.parameters()):
         hint = f"The inputs are {x.dtype}: token ids are, images are not: use x.float() / 255 for these."
@@ -167,7 +167,7 @@ def _does_not_run(network: nn.Module, samples: Samples, error: Exception) -> str
         signature = ", ".join(inspect.signature(network.forward).parameters)
         hint = f"It was given {', '.join(samples.form.names)}; its forward takes {signature}."
     shape = [list(part.shape) for part in samples.form.unpack(x[:1])] if samples.form is not None else list(x.shape)
-    what = f"{type(network).__name__} on {shape} raised {type(error).__name__}: {said}"
+    what = f"{type(network).__name__} on {shape} raised {type(error).__name__}: {message}"
     return f"The network must run on the inputs; {what}. {hint}"
 
 

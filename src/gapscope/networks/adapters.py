@@ -112,7 +112,7 @@ def from_transformers(
 ) -> LogitsOnly:
     """Return an image or sequence classifier of transformers as a network from inputs to logits.
 
-    Token numbers equal to the config's `pad_token_id` are left out by the attention mask.
+    Token numbers equal to the config's `pad_token_id` are excluded by the attention mask.
 
     Args:
         source: A model, or a config from which one is built with new weights.

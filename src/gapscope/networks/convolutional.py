@@ -45,7 +45,7 @@ def alexnet(
 
     The first convolution has stride 2; 2 x 2 max-pooling follows the first, the second and the fifth. Without
     max-pooling these three convolutions have twice their stride instead, as is needed for Forouzesh et al. 2021 (arXiv
-    2007.15378), Fig. 4, which does not say how. Szolnoky et al. 2022 (arXiv 2205.12642), Fig. 3, use it on MNIST.
+    2007.15378), Fig. 4, which gives no details. Szolnoky et al. 2022 (arXiv 2205.12642), Fig. 3, use it on MNIST.
 
     Args:
         head_width: Units of both hidden fully connected layers.
@@ -78,7 +78,7 @@ def conv6(
 
     Luo et al. 2019 (arXiv 1809.00846), App. B, who leave padding and places of the normalization open: here
     convolutions keep the size of the image, and normalization follows all four convolutions and the hidden layer,
-    before ReLU. All layers have a bias, so that every kind of normalization can be put in or taken out afterwards.
+    before ReLU. All layers have a bias, so that every kind of normalization can be inserted or removed afterwards.
 
     >>> sum(p.numel() for p in conv6((3, 32, 32), 10, normalization="none").parameters())
     8459818
@@ -108,7 +108,7 @@ def lenet5(
 
     Images smaller than 32 x 32 are padded by 2 in the first convolution, so that 28 x 28 images have the feature maps
     that LeCun et al. 1998 have for 32 x 32. Szolnoky et al. 2022 (arXiv 2205.12642, Tables 1 and 2) use a LeNet-5
-    without saying more.
+    without details.
 
     Args:
         dropout: Probability of dropout before every fully connected layer.

@@ -121,7 +121,7 @@ def build_network(
         The network, in training mode, on the CPU, in torch's default floating-point type.
 
     Raises:
-        InvalidInput: Name, option, value or shape cannot be used; the message says what to do.
+        InvalidInput: Name, option, value or shape is invalid.
 
     >>> network = build_network("fully_connected", input_shape=(2,), n_outputs=1, width=50, activation="tanh")
     >>> list(network(torch.zeros(4, 2)).shape)
@@ -129,7 +129,7 @@ def build_network(
     """
     check_network_options(name, options)
     _check_sizes(input_shape, n_outputs)
-    # Built without memory or random numbers first, so that every weight is drawn exactly once, below.
+    # Built on the meta device first, so that every weight is sampled exactly once, below.
     with torch.device("meta"):
         network = _FAMILIES[name](tuple(input_shape), n_outputs, **options)
     network.to_empty(device="cpu")

@@ -32,7 +32,7 @@ class PaddedShortcut(nn.Module):
 
     Args:
         channels: Channels of its output.
-        stride: Distance of the pixels that are kept.
+        stride: Distance of the retained pixels.
     """
 
     def __init__(self, channels: int, stride: int) -> None:

@@ -52,7 +52,7 @@ class Batch:
 class BatchNetwork(NetworkAdapter):
     """Network on one mini-batch of several inputs.
 
-    The first pass, which the loss shares, is the owner's own call, labels included; its result is kept. Passes that
+    The first pass, shared with the loss, is the user's own call, labels included; its result is stored. Passes that
     verify gradients are called without labels.
 
     Args:

@@ -20,7 +20,7 @@ class AutomaticDropout(Penalty):
     """Sets the probability of all dropout layers while the network trains; it adds 0 to the loss.
 
     The rule is that of `AutomaticStrength`: the probability falls while nothing is memorized, and rises once
-    labels that contradict all others are. It stands in the list of penalties, so that training loops, checkpoints and
+    mislabelled samples are. It belongs in the list of penalties, so that training loops, checkpoints and
     Lightning treat it like one. The layers keep the last probability. Attention's own dropout, which is no layer,
     stays as it is.
 

@@ -23,15 +23,15 @@ class GammaDecayPenalty(Penalty):
     r"""$\alpha \sum_i \zeta_i \gamma_i^2$ over the normalization layers: what batch norm with batches of M adds.
 
     For networks with PopulationNorm layers ("PN + gamma decay" is then batch norm in expectation, to order 1/M), or
-    with BatchNorm layers at a batch size larger than M: `batch_norm_size` says which, and the penalty is what is
-    missing. zeta is that of `gamma_decay`, held constant in the backward pass and measured again at every `every`-th
+    with BatchNorm layers at a batch size larger than M: `batch_norm_size` states it, and the penalty is the
+    missing part. zeta is that of `gamma_decay`, constant in the backward pass and measured again at every `every`-th
     call, on `data` or, without data, on the mini-batch at hand, averaged over such calls with weights that fall by the
     factor `smoothing`. Units: those of the loss.
 
     Cost: a measurement is a forward and (1 + K) or (1 + draws) backward passes; all other calls cost nothing.
 
     Reference: Luo et al. 2019, eq. 3 and section 5 ("PN + gamma decay"). Appendix B.3 finds that a constant zeta hardly
-    helps; one that was chosen on data kept back did help in our run (results/luo2019/small/constant_decay.md).
+    helps; one chosen on held-out data did help in our run (results/luo2019/small/constant_decay.md).
 
     Args:
         strength: alpha; 1 is batch norm's own.
@@ -43,7 +43,7 @@ class GammaDecayPenalty(Penalty):
         metric: See `gamma_decay`.
         covariance: See `gamma_decay`; "diagonal" is the paper's and costs less for wide layers.
         draws: See `gamma_decay`; None for all K outputs.
-        seed: Seed of the draws.
+        seed: Seed of the random directions.
 
     >>> network = nn.BatchNorm1d(1, eps=0.0).double()  # loss (u - y)^2 with u = -1 or 1: zeta = 1/M
     >>> u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)

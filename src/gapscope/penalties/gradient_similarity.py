@@ -70,11 +70,11 @@ class GradientSimilarityPenalty(Penalty):
     A step with one class probe costs 2.6 to 5 plain training steps, by architecture; the exact trace or log determinant
     about as many more as there are outputs.
 
-    In training mode BatchNorm's statistics of the batch are held fixed in the Jacobian, dy/dh = gamma / sigma, so that
+    In training mode BatchNorm's batch statistics are constants in the Jacobian, dy/dh = gamma / sigma, so that
     each sample has its own; the gradient of the penalty is that of its value, in which the statistics move with the
-    weights. Dropout masks are those of the pass that the loss shares. In either mode the gradients are those of the
-    batch as it was run: what other layers make of the whole batch or of chance is a constant where no gradient flows
-    through it (a detached scale), and refused where one does; measures refuse both.
+    weights. Dropout masks are those of the pass shared with the loss. In either mode the gradients are those of the
+    batch as it was run: what other layers make of the whole batch or of chance is a constant if no gradient flows
+    through it (a detached scale), and otherwise an error; measures reject both.
 
     Works with gradient accumulation (every call counts as a step of `every`), automatic mixed precision (the penalty
     itself is computed in at least float32) and DistributedDataParallel (the trace of equal local batches averages to
@@ -83,7 +83,7 @@ class GradientSimilarityPenalty(Penalty):
     Args:
         strength: alpha, 0 or larger. For "mean" begin with 0.001; from 0.03 on, networks with normalized layers
             collapse, and from 0.1 on others, under SGD and Adam alike. Then the output is the same for all samples, of
-            which a warning tells. "auto" (or an `AutomaticStrength`) sets it while the network trains, by what is
+            reported by a warning. "auto" (or an `AutomaticStrength`) sets it while the network trains, by what is
             memorized; it needs class labels.
         kind: "trace" or "logdet".
         method: "probe" (one random probe a step) or "exact"; log det is always exact.
@@ -199,12 +199,12 @@ class GradientSimilarityPenalty(Penalty):
         self._looks_alike = self._looks_alike + 1 if alike and outputs.shape[1] > 1 else 0
         self._difference = difference
         if at_floor:
-            said = (
+            reason = (
                 f"has collapsed the network: the mean trace is {float(mean_trace):.3f} (its floor is 1 with a bias at "
                 "the output) and the outputs are the same for all samples"
             )
         elif self._looks_alike >= _N_CHECKS:
-            said = (
+            reason = (
                 f"keeps the network from learning: for {_N_CHECKS * _CHECK_INTERVAL} steps its outputs have been "
                 f"nearly the same for all samples (their probabilities differ by {difference:.2g} on average)"
             )
@@ -212,7 +212,7 @@ class GradientSimilarityPenalty(Penalty):
             return
         self._warned = True
         warnings.warn(
-            f"The gradient similarity penalty {said}. "
+            f"The gradient similarity penalty {reason}. "
             f"Lower the strength, now {self.strength:g}, for example to {self.strength / 3:.2g}.",
             stacklevel=2,
         )

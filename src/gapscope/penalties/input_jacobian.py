@@ -35,10 +35,10 @@ def differentiable_inputs(inputs: Tensor) -> Tensor:
 class InputJacobianPenalty(Penalty):
     r"""$\lambda \sum_{n,c} \lVert \nabla_x f_c(x_n) \rVert^2 / (nC)$ of the raw outputs f on the mini-batch.
 
-    Jacobian regularization (Hoffman et al. 2019, arXiv:1908.02729; Sokolic et al. 2017), there a mean over
-    samples and a sum over outputs. One probe costs about two plain training steps and is unbiased. Of BatchNorm in
-    training mode the statistics of the batch are held fixed in the derivative by the inputs, so that each sample's is
-    its own; the gradient of the penalty is that of its value, in which they move with the weights.
+    Jacobian regularization (Hoffman et al. 2019, arXiv:1908.02729; Sokolic et al. 2017), there a mean over samples and
+    a sum over outputs. One probe costs about two plain training steps and is unbiased. BatchNorm's batch statistics are
+    constants in the derivative by the inputs, so that samples do not interact; the gradient of the penalty is that of
+    its value, in which they move with the weights.
 
     Args:
         strength: lambda, 0 or larger.

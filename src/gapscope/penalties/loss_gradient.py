@@ -41,7 +41,7 @@ class LossGradientPenalty(Penalty):
     trainable weights. By the inputs it is double backpropagation (Drucker and Le Cun 1992),
     $\frac{\mu}{n} \sum_n \lVert \nabla_{x_n} \ell_n \rVert^2$ with $\ell_n$ the loss of one sample: a sum over the
     inputs of each sample, a mean over samples. The loss by the weights is the mini-batch's own, with BatchNorm's
-    statistics of the batch followed; by the inputs they are held fixed, so that each sample has its own. Exact; costs
+    statistics of the batch followed; by the inputs they are constants, so that samples do not interact. Exact; costs
     about two plain training steps.
 
     With DistributedDataParallel the gradient by the weights is that of the joined batch: its mean over processes is

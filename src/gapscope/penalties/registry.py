@@ -19,8 +19,8 @@ def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
     """Register the decorated class as a penalty that specs can name; raise InvalidInput if the name exists."""
 
     def register(cls: AnyClass) -> AnyClass:
-        taken = _PENALTIES.get(name, cls)
-        if (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+        registered = _PENALTIES.get(name, cls)
+        if (registered.__module__, registered.__qualname__) != (cls.__module__, cls.__qualname__):
             raise InvalidInput(f"A penalty called {name!r} is registered already; choose another name.")
         _PENALTIES[name] = cls
         return cls

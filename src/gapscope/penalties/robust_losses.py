@@ -86,7 +86,7 @@ class EarlyLearningRegularization(RobustLoss):
     A network keeps to what it learned early: $t_i \leftarrow \beta t_i + (1 - \beta)\, p_i$ is a moving average of the
     sample's own predicted probabilities, renewed (without a gradient) whenever the sample is seen, before it is used.
     The added term is the more negative the nearer the prediction stays to it, which outweighs the pull of a wrong
-    label. Probabilities are kept between 1e-4 and 1 - 1e-4, and those that enter the average are scaled to sum to 1, as
+    label. Probabilities are clipped to [1e-4, 1 - 1e-4], and those that enter the average are scaled to sum to 1, as
     in the authors' code. Exact.
 
     Source: Liu, Niles-Weed, Razavian and Fernandez-Granda 2020, Early-Learning Regularization Prevents Memorization of

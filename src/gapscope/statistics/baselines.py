@@ -129,8 +129,8 @@ def _nearest(features: Tensor, k: int) -> Tensor:
     for start in range(0, n, BLOCK):
         block = features[start : start + BLOCK]
         distances = torch.cdist(block, features)
-        own = torch.arange(len(block), device=features.device)
-        distances[own, own + start] = torch.inf
+        index = torch.arange(len(block), device=features.device)
+        distances[index, index + start] = torch.inf
         rows.append(distances.topk(min(k, n - 1), largest=False).indices)
     return torch.cat(rows)
 

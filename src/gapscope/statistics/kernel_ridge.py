@@ -71,8 +71,8 @@ def nystroem_spectrum(columns: Float[Tensor, "n m"], landmarks: Float[Tensor, "m
     values, vectors = torch.linalg.eigh(landmarks.double())
     # eigenvalues below the rounding of the (usually float32) kernel would be blown up by the inverse square root;
     # errors of rounding are independent, so that they do not add up with the number of landmarks
-    kept = values > values[-1] * 10 * torch.finfo(landmarks.dtype).eps
-    features = columns.double() @ (vectors[:, kept] / values[kept].sqrt())
+    retained = values > values[-1] * 10 * torch.finfo(landmarks.dtype).eps
+    features = columns.double() @ (vectors[:, retained] / values[retained].sqrt())
     # the spectrum of F F^T from that of the small F^T F
     squares, directions = torch.linalg.eigh(features.T @ features)
     positive = squares > squares[-1] * len(squares) * torch.finfo(torch.float64).eps
@@ -82,15 +82,15 @@ def nystroem_spectrum(columns: Float[Tensor, "n m"], landmarks: Float[Tensor, "m
 def loo_predictions(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: float) -> LooResult:
     r"""Return leave-one-out predictions and errors for one positive ridge, in units of the kernel."""
     vectors, n = kernel.vectors, len(kernel.vectors)
-    kept = ridge / (kernel.values + ridge)
+    shrinkage = ridge / (kernel.values + ridge)
 
     def residual_maker(b: Tensor) -> Tensor:
         """Multiply by R; what lies outside the r columns is not fitted."""
         inside = vectors.T @ b
-        return vectors @ (kept[:, None] * inside) + (b - vectors @ inside if vectors.shape[1] < n else 0.0)
+        return vectors @ (shrinkage[:, None] * inside) + (b - vectors @ inside if vectors.shape[1] < n else 0.0)
 
     square = vectors.square()
-    freedom = square @ kept + ((1 - square.sum(1)).clamp_min(0.0) if vectors.shape[1] < n else 0.0)  # R_ii
+    freedom = square @ shrinkage + ((1 - square.sum(1)).clamp_min(0.0) if vectors.shape[1] < n else 0.0)  # R_ii
     of_ones = residual_maker(torch.ones(n, 1, dtype=torch.float64, device=vectors.device))
     total = of_ones.sum()
     residuals = residual_maker(targets) - of_ones * (of_ones.T @ targets) / total
@@ -109,9 +109,9 @@ def select_ridge(
     kernel: Spectrum,
     targets: Float[Tensor, "n k"],
     ridges: tuple[float, ...],
-    error: Callable[[LooResult], float] = lambda found: found.squared_error,
+    error: Callable[[LooResult], float] = lambda results: results.squared_error,
 ) -> tuple[float, LooResult]:
     """Return the ridge of the smallest `error`, in units of the mean eigenvalue, and its result."""
     unit = kernel.mean or 1.0
-    found = [(ridge, loo_predictions(kernel, targets, ridge * unit)) for ridge in ridges]
-    return min(found, key=lambda item: error(item[1]))
+    results = [(ridge, loo_predictions(kernel, targets, ridge * unit)) for ridge in ridges]
+    return min(results, key=lambda item: error(item[1]))

@@ -27,8 +27,8 @@ def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
         NotMeasurable: There is no such layer.
     """
     order: list[str] = []
-    found = {name: module for name, module in named_modules(network).items() if isinstance(module, Weighted)}
-    with inspection_mode(network), forward_hooks(found, lambda name, *_: order.append(name)), torch.no_grad():
+    candidates = {name: module for name, module in named_modules(network).items() if isinstance(module, Weighted)}
+    with inspection_mode(network), forward_hooks(candidates, lambda name, *_: order.append(name)), torch.no_grad():
         network(prepare_inputs(network, samples.inputs[:1]))
     if not order:
         raise NotMeasurable(
@@ -40,14 +40,14 @@ def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
 class DropoutLoss:
     r"""Expected loss with dropout before some layers minus the loss without, in evaluation mode.
 
-    $\frac1n \sum_j E_m[\ell_j(m)] - \ell_j$, with masks m drawn `draws` times per sample. Inputs of each layer are set
+    $\frac1n \sum_j E_m[\ell_j(m)] - \ell_j$, with `draws` masks m per sample. Inputs of each layer are set
     to 0 with probability `rate` and divided by 1 - rate, one by one, as `torch.nn.Dropout` does. The same random
     numbers serve every rate, so that the excess is smooth in it. Unbiased; the standard error is over samples.
-    Cost: `draws` forward passes a rate.
+    Cost: `draws` forward passes per rate.
 
     Args:
         layers: Names of the layers whose inputs are dropped.
-        draws: Masks a sample.
+        draws: Masks per sample.
 
     Raises:
         InvalidInput: A layer's name is unknown, or there are no targets.

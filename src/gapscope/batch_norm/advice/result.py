@@ -233,7 +233,7 @@ def _caveats(advice: BatchNormAdvice) -> tuple[str, ...]:
         )
     if largest > advice.samples / 4:
         found.append(
-            f"batches of {largest} are a large part of the {advice.samples} samples, drawn without replacement: "
+            f"batches of {largest} are a large part of the {advice.samples} samples, sampled without replacement: "
             "right if these are all training data, else their noise is underestimated."
         )
     if advice.dropout is not None and advice.dropout > 0.5:

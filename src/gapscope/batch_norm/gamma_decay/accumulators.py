@@ -55,8 +55,8 @@ class LayerAccumulator:
     Without positions these are $1/M$, $(\rho+2)/4M$, skewness/2M and $(3\rho+10)/8M$.
 
     Args:
-        full: Whether pairs of channels are kept.
-        draws: Number of random draws of the curvature, 1 where it is exact.
+        full: Whether pairs of channels are stored.
+        draws: Number of Monte Carlo samples of the curvature, 1 if it is exact.
     """
 
     def __init__(self, channels: int, *, full: bool, draws: int, device: torch.device) -> None:
@@ -112,7 +112,7 @@ class LayerAccumulator:
     def finish(self, name: str, gamma: Tensor, length_factor: Tensor, *, estimated: bool) -> LayerDecay:
         """Return the decay for a batch of one sample; batches of M have 1/M of it.
 
-        If `estimated`, the curvature is a mean over random draws (standard error NaN for a single one).
+        If `estimated`, the curvature is a mean over Monte Carlo samples (standard error NaN for a single one).
         """
         noise = self.noise_covariance()
         draws = self.curvature / self.n
@@ -122,13 +122,13 @@ class LayerAccumulator:
         if estimated:
             decays = torch.stack([quadratic(length, z) for z in couplings])
             error = float(decays.std() / len(decays) ** 0.5) if len(decays) > 1 else float("nan")
-        own, curvature = noise.diagonals(), _blocks(draws.mean(0)).diagonals()
+        own_noise, curvature = noise.diagonals(), _blocks(draws.mean(0)).diagonals()
         return LayerDecay(
             name=name, batch_size=1, gamma=gamma, length_factor=length_factor,
             zeta=coupling.diagonal().clone() if self.full else coupling, coupling=coupling if self.full else None,
-            first_order=gamma * self._first_order(own),
+            first_order=gamma * self._first_order(own_noise),
             gradient_gamma=self.gradient[0] / self.n, gradient_beta=self.gradient[1] / self.n,
-            mean_variance=own.rr, std_variance=own.pp / 4, covariance=own.rp / 2,
+            mean_variance=own_noise.rr, std_variance=own_noise.pp / 4, covariance=own_noise.rp / 2,
             curvature_gamma=curvature.pp, curvature_beta=curvature.rr, curvature_cross=curvature.pr,
             excess_kurtosis=self.moments.excess_kurtosis, skewness=self.moments.skewness, standard_error=error,
         )  # fmt: skip

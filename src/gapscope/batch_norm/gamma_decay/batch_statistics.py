@@ -42,7 +42,7 @@ def gaussian_std_moments(batch_size: int) -> tuple[float, float, float]:
     Reference: Luo et al. 2019, appendix C.3.
 
     Raises:
-        InvalidInput: M is 3 or smaller, where the last moment is infinite.
+        InvalidInput: M is 3 or smaller (infinite last moment).
 
     >>> [round(value, 8) for value in gaussian_std_moments(16)]
     [0.95225383, 1.0882901, 1.23076923]
@@ -68,7 +68,7 @@ class StatisticsRow:
         measured: Over random batches [C].
         standard_error: Of `measured`, over batches [C].
         predicted: To order 1/M, from the variance over samples of the mean and mean square over positions [C].
-        paper: From 1/M and (rho + 2)/4M [C], with every position taken for a copy; independent mean and deviation.
+        paper: From 1/M and (rho + 2)/4M [C], with all positions as copies; independent mean and deviation.
     """
 
     layer: str
@@ -185,7 +185,7 @@ def batch_statistics(
 ) -> BatchStatistics:
     r"""Measure moments of the batch mean and standard deviation of each layer, beside their predictions.
 
-    On a copy of the network with exact population statistics, batches of M samples are drawn at random (without
+    On a copy of the network with exact population statistics, random batches of M samples are formed (without
     replacement). Measured: Var(a), Var(s), E[s], E[1/(1+s)]-1 and Cov(a, s). Predicted, with $V_1, V_2, V_{12}$ the
     variances and covariance over samples of the mean and mean square over positions of u, and $f = (n-M)/(M(n-1))$:
     $fV_1$ (exact), $fV_2/4$, $-f(V_1/2+V_2/8)$, $f(V_1/2+3V_2/8)$, $fV_{12}/2$, up to $O(1/M^2)$; without

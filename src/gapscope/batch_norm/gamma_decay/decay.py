@@ -47,12 +47,12 @@ def _probes(layers: dict[str, Any], draws: int | None, generator: torch.Generato
 
 
 def _add_hessians(subject: EvaluationData, sums: Sums, draws: int | None, generator: torch.Generator) -> None:
-    """Add the diagonals of the Hessian, one draw per probe; all unit vectors together are one draw."""
+    """Add the diagonals of the Hessian, one Monte Carlo sample per probe (one for all unit vectors)."""
     device = device_of(subject.network)
     probes = [{name: z.to(device) for name, z in probe.items()} for probe in _probes(subject.layers, draws, generator)]
     for _, x, y in subject.chunks():
-        found = hessian_diagonals(subject.network, subject.layers, x, y, subject.loss, probes)
-        for number, diagonals in enumerate(found):
+        estimates = hessian_diagonals(subject.network, subject.layers, x, y, subject.loss, probes)
+        for number, diagonals in enumerate(estimates):
             for name, diagonal in diagonals.items():
                 sums[name].add_diagonal(number if draws else 0, diagonal)
 
@@ -65,7 +65,7 @@ class _Directions:
         self.signs: Tensor | None = None
 
     def at(self, part: slice, outputs: Tensor, y: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Yield (index of the draw, direction [n, K]) for one chunk."""
+        """Yield (index of the Monte Carlo sample, direction [n, K]) for one chunk."""
         if self.curvature == "squared_score":
             yield 0, output_gradient(self.subject.loss, outputs, y)
             return
@@ -106,12 +106,12 @@ def _summed(
 
 def _single_sample_decay(subject: EvaluationData, sums: Sums, metric: str, *, estimated: bool) -> dict[str, LayerDecay]:
     factors = euclidean_length_factors(subject) if metric == "euclid" else {}
-    found = {}
+    decays = {}
     for name, layer in subject.layers.items():
         ones = torch.ones_like(layer.running_mean, dtype=torch.float64)
         gamma = ones if layer.weight is None else layer.weight.detach().double()
-        found[name] = sums[name].finish(name, gamma, factors.get(name, ones), estimated=estimated)
-    return found
+        decays[name] = sums[name].finish(name, gamma, factors.get(name, ones), estimated=estimated)
+    return decays
 
 
 def _check_options(metric: str, curvature: str, covariance: str, draws: int | None, noise_draws: int) -> None:
@@ -155,18 +155,18 @@ def gamma_decay(
     $v_\mu = \mathrm{Var}(a)$, $v_\sigma = \mathrm{Var}(s)$, $c = \mathrm{Cov}(a, s)$ come from the variances and
     covariances over samples of the mean and mean square over positions (see LayerSums): for fully connected layers they
     are $1/M$, $(\rho+2)/4M$ and skewness/2M with the excess kurtosis $\rho$. H are second derivatives of the loss,
-    means over samples. The network is taken in evaluation mode, with its running statistics as population
-    statistics; call `refresh_population` first where these are stale.
+    means over samples. The network is in evaluation mode, with its running statistics as population
+    statistics; call `refresh_population` first if these are stale.
 
     The paper's theorem 1 is `covariance="diagonal", curvature="squared_score"` without c and without the part linear in
     gamma; there its sigmoid is $H_{\beta\beta}$ of the softplus model. In convolutions it also takes all positions of a
     sample for one value ($v_\mu = 1/M$), which overestimates by one or two orders of magnitude.
 
     Cost: one pass over the data, forward and (1 + K) backward for K outputs, or (1 + draws). Sums are in float64; the
-    memory beside one chunk is O(channels), or O(channels^2) a layer with `covariance="full"`. The result does not
+    memory besides one chunk is O(channels), or O(channels^2) a layer with `covariance="full"`. The result does not
     depend on `chunk_size`.
 
-    Reference: Luo et al. 2019, theorem 1 and appendix C.4, corrected as said here.
+    Reference: Luo et al. 2019, theorem 1 and appendix C.4, corrected as stated here.
 
     Args:
         metric: "empirical": gamma_i^2 is the variance of the layer's output over the data, which is what batch norm
@@ -177,11 +177,11 @@ def gamma_decay(
             small for a network that fits).
         covariance: "full": channels are correlated in noise and curvature, decay = gamma^T Z gamma with zeta on the
             diagonal of Z; "diagonal": the paper's assumption of independent channels.
-        replacement: Whether batches are drawn with replacement (the data stand for an infinite population); without,
+        replacement: Whether batches are sampled with replacement (as from an infinite population); without,
             all variances have the factor (n - M) / (n - 1).
         draws: Number of random directions (gauss_newton: signs in output space; hessian: Hutchinson probes); None for
             all directions, exact.
-        noise_draws: Number of Gaussian noises (2 or more) drawn for every sample and layer, with which `predicted`
+        noise_draws: Number of Gaussian noise samples (2 or more) per sample and layer, with which `predicted`
             holds all even orders and the kinks of ReLU networks (`LayerDecay.sampled`) in the place of the second order
             by Gauss-Newton; 0 for none. Each costs three forward passes per layer and memory O(n * channels).
 
@@ -200,11 +200,11 @@ def gamma_decay(
     network, samples = prepare(network, data, loss)
     generator = resolve_generator(generator)
     with inspection_mode(network):
-        found = batch_norm_layers(network, layers)
-        ordered = in_forward_order(network, found, prepare_inputs(network, samples.inputs[:1]))
+        by_name = batch_norm_layers(network, layers)
+        ordered = in_forward_order(network, by_name, prepare_inputs(network, samples.inputs[:1]))
         chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
         subject = EvaluationData(
-            network, {name: found[name] for name in ordered}, samples, loss or sample_losses, chunk_size
+            network, {name: by_name[name] for name in ordered}, samples, loss or sample_losses, chunk_size
         )
         sums = _summed(subject, curvature=curvature, covariance=covariance, draws=draws, generator=generator)
         of_one_sample = _single_sample_decay(subject, sums, metric, estimated=draws is not None)

@@ -31,7 +31,7 @@ class LayerDecay:
         zeta: Decay rate [C], $\frac12 (v_\sigma H_{\gamma\gamma} + v_\mu H_{\beta\beta}) + c H_{\gamma\beta}$.
         coupling: Z [C, C] with zeta on its diagonal: noise of different channels is correlated, and so is the
             curvature. None for covariance="diagonal".
-        first_order: Part that is linear in gamma [C], where a sample meets the statistics of the batch it is in.
+        first_order: Part that is linear in gamma [C], if a sample meets the statistics of its own batch.
         gradient_gamma: Mean over samples of the derivative of the loss by gamma [C], at the population statistics.
         gradient_beta: The same by beta [C].
         mean_variance: v_mu = Var(a) [C].
@@ -42,8 +42,8 @@ class LayerDecay:
         curvature_cross: $H_{\gamma\beta}$ [C].
         excess_kurtosis: rho of u [C], over samples and positions.
         skewness: Skewness of u [C].
-        standard_error: Standard error of `decay` where the curvature was estimated by draws, None where it is exact.
-        sampled: What drawing the noise gives in the place of `decay`, None where it was not drawn: all even orders.
+        standard_error: Standard error of `decay` if the curvature is a Monte Carlo estimate, None if it is exact.
+        sampled: Monte Carlo estimate in place of `decay`, with all even orders; None without noise samples.
     """
 
     name: str
@@ -126,7 +126,7 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
     Args:
         layers: The layers.
         n_samples: Number of samples of the population.
-        replacement: Whether batches are drawn with replacement.
+        replacement: Whether batches are sampled with replacement.
     """
 
     def __init__(self, layers: Mapping[str, LayerDecay], n_samples: int, replacement: bool) -> None:

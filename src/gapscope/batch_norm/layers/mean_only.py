@@ -15,7 +15,7 @@ class MeanOnlyBatchNorm(ChannelNorm):
 
     Meant for weight-normalized layers, whose length g takes the place of gamma: then use `scale=False`.
     A channel that is constant over the batch becomes beta. `running_var` does not exist, so a BatchNorm's state
-    dictionary, which stands for another function, is refused by `load_state_dict`; use `replace`.
+    dictionary, which describes another function, fails in `load_state_dict`; use `replace_batch_norm`.
 
     Reference: Salimans and Kingma 2016, section 3, eq. 7-8; Luo et al. 2019, section 5 ("WN+mean-only BN").
 

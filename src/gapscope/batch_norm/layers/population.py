@@ -19,9 +19,9 @@ from gapscope.batch_norm.layers._statistics import over_channels, per_channel, w
 class _SecondDerivative(torch.autograd.Function):
     r"""Identity whose gradient is explicit, so that it can be differentiated again.
 
-    The gradient is that of batch renormalization with r and d held constant. These follow h from batch to batch, so
-    that this gradient is the gradient of no function, and a second derivative taken of the expression for the first
-    would miss that they move. Here $\gamma r / \sigma_B = \gamma / \sigma_P$ is a constant, as it is in the gradient.
+    The gradient is that of batch renormalization with constant r and d. These follow h from batch to batch, so that
+    this gradient is the gradient of no function, and differentiating its expression again would miss their change. Here
+    $\gamma r / \sigma_B = \gamma / \sigma_P$ is a constant, as it is in the gradient.
     """
 
     @staticmethod
@@ -57,7 +57,7 @@ class PopulationNorm(ChannelNorm):
 
     In training the value is the same as in evaluation, bit for bit. The gradient still runs through the statistics of
     the mini-batch, by the identity of batch renormalization, $\frac{h-\mu_P}{\sigma_P} = \frac{h-\mu_B}{\sigma_B} r +
-    d$ with $r=\sigma_B/\sigma_P$, $d=(\mu_B-\mu_P)/\sigma_P$ held constant, so that it is invariant to the scale of the
+    d$ with $r=\sigma_B/\sigma_P$, $d=(\mu_B-\mu_P)/\sigma_P$ as constants, so that it is invariant to the scale of the
     weights before the layer, as with weight normalization. With `detach` no gradient runs through the statistics.
 
     The statistics are 0 and 1 until `refresh_population` has set them. The state dictionary

@@ -17,7 +17,7 @@ class VarianceOnlyBatchNorm(ChannelNorm):
     reading), or $\frac1m \sum h^2 + \epsilon$ with `rms`. In evaluation the running variance (with `rms`: the running
     mean square) takes its place. A channel that is constant over the batch is divided by sqrt(eps), so its outputs
     are large (unless it is 0): prefer `rms` where channels can die. `running_mean` does not exist, so a BatchNorm's
-    state dictionary, which stands for another function, is refused by `load_state_dict`; use `replace`.
+    state dictionary, which describes another function, fails in `load_state_dict`; use `replace_batch_norm`.
 
     Reference: Luo et al. 2019, section 5 ("WN+variance-only BN").
 
