@@ -16,6 +16,8 @@ from cases import CASES
 from door_networks import bert_classifier
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.data import inject_label_noise as with_wrong_labels
+from gapscope.labels.duplicates import duplicates_in_test
+from gapscope.labels.results import LabelNoiseEstimate, rank_label_issues
 
 
 def digits(rate: float, n: int = 400, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
@@ -176,3 +178,45 @@ def test_duplicates_with_two_labels_are_named() -> None:
     other = (y[:3] + 1) % 10
     issues = gs.find_label_issues(None, (torch.cat([x, x[:3]]), torch.cat([y, other])))
     assert {(0, 400), (1, 401), (2, 402)} <= set(issues.conflicts)
+
+
+def test_duplicates_between_train_and_test_are_named() -> None:
+    _, x, y, _ = digits(0.0)
+    other = gs.load_dataset("digits").train.inputs[500:520]
+    test = torch.cat([other[:10], x[5:7], x[9:10] + 1e-4, other[10:]])
+    issues = gs.find_label_issues(None, (x, y), test=test)
+    assert issues.test_duplicates == ((5, 10), (6, 11), (9, 12))
+    assert "3 test samples" in repr(issues) and issues.to_dict()["test_duplicates"] == [[5, 10], [6, 11], [9, 12]]
+    with pytest.raises(InvalidInput, match=r"\[64\].*\[1, 8, 8\]"):
+        gs.find_label_issues(None, (x, y), test=test.flatten(1))
+
+
+def test_exact_duplicates_between_large_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapscope.labels.duplicates.MAX_SAMPLES", 100)
+    x = torch.arange(80.0)[:, None]
+    samples, test = gs.Samples(x), gs.Samples(torch.tensor([[100.0], [7.0], [7.0], [3.0]]))
+    assert duplicates_in_test(samples, test) == ((7, 1), (7, 2), (3, 3))
+
+
+def test_the_cut_of_hard_samples_uses_the_fraction() -> None:
+    margins, canaries = torch.linspace(-1, 1, 100), torch.linspace(-1, 0, 50)
+    labels = torch.zeros(100, dtype=torch.int64)
+    noise = LabelNoiseEstimate(0.1, 0.05, 0.2, 0.9, 100)
+    for fraction, expected in ((None, 10), (0.2, 20)):
+        issues = rank_label_issues(torch.arange(100), labels, labels, margins, canaries, noise, fraction=fraction)
+        assert issues.n_flagged == expected
+        below = float((canaries <= margins[expected - 1]).double().mean())
+        assert issues.expected_precision == pytest.approx((fraction or 0.1) * below * 100 / expected)
+
+
+def test_many_small_classes_and_constant_columns() -> None:
+    generator = torch.Generator().manual_seed(0)
+    centers = torch.randn(200, 8, generator=generator) * 5
+    y = torch.arange(200).repeat_interleave(3)
+    x = torch.cat([centers[y] + 0.1 * torch.randn(600, 8, generator=generator), torch.ones(600, 1)], 1)
+    y[[0, 100, 500]] = y[[300, 400, 50]]
+    assert {0, 100, 500} <= set(gs.find_label_issues(None, (x, y)).indices[:12].tolist())
+    with pytest.raises(InvalidInput, match="No input varies"):
+        gs.find_label_issues(None, (torch.ones(60, 3), torch.arange(60) % 2))
+    with pytest.raises(InvalidInput, match="finite; 1 of 600"):
+        gs.find_label_issues(None, (x.index_fill(0, torch.tensor([4]), torch.nan), y))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import scipy.stats
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ import gapscope as gs
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.data import inject_label_noise as with_wrong_labels
 from gapscope.labels.monitored import MonitoredLabels
+from gapscope.statistics.baselines import feature_matrix, rbf_ridge
 from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
 from gapscope.training.monitor import Monitor
 
@@ -35,7 +37,7 @@ class Watched:
         self.network = gs.build_network(
             "fully_connected", input_shape=(1, 8, 8), n_outputs=10, generator=generator, n_hidden=2, width=64
         )
-        alarm = CanaryAlarm(self.canaries, restore=False)
+        self.alarm = alarm = CanaryAlarm(self.canaries, restore=False)
         self.monitor = Monitor((self.x, self.canaries.labels), [], n_samples=600, alarm=alarm)
         gs.train(self.network, (self.x, self.canaries.labels), settings, on_epoch=self.monitor, folder=folder)
 
@@ -61,6 +63,19 @@ def test_wrong_labels_stand_first(noisy: Watched) -> None:
     right = found.suggested_labels[: found.n_flagged] == noisy.truth[order][: found.n_flagged]
     assert float(right.double().mean()) > 0.8
     assert torch.equal(found.suggested_labels[-100:], found.given_labels[-100:])
+
+
+def test_the_ranking_averages_the_ranks_of_a_training_run_and_a_kernel(noisy: Watched) -> None:
+    alone, both = gs.find_label_issues(noisy.monitor.alarm), gs.find_label_issues(noisy.monitor)
+    canary = torch.isin(torch.arange(600), noisy.canaries.positions)
+    kernel = rbf_ridge(feature_matrix(noisy.x), noisy.canaries.labels, n_classes=10).predictions
+    own = kernel.gather(1, noisy.canaries.labels[:, None]).squeeze(1)
+    margins = own - kernel.scatter(1, noisy.canaries.labels[:, None], -torch.inf).amax(1)
+    ranks = scipy.stats.rankdata(margins.numpy()) + scipy.stats.rankdata(noisy.alarm.margins.numpy())
+    expected = torch.as_tensor((ranks - 2) / 1200 - 0.5)
+    order = both.indices
+    assert torch.allclose(both.margin, expected[order]) and not canary[order].any()
+    assert not torch.equal(alone.indices, order) and both.noise == alone.noise
 
 
 def test_the_rate_lies_in_its_interval(noisy: Watched) -> None:

@@ -13,6 +13,7 @@ def labels(
     ),
     column: str | None = typer.Option(None, "--target", help="Column of the labels in a CSV file; default the last."),
     precision: float | None = typer.Option(None, help="Expected fraction of errors among the flagged samples."),
+    test: Path | None = typer.Option(None, help="CSV file of test samples: find those that repeat a training sample."),
     html: Path | None = typer.Option(None, help="Write a self-contained page to work through."),
     csv: Path | None = typer.Option(None, help="Write a list with an empty column `label` to fill in."),
     seed: int = typer.Option(0, help="Seed of everything random."),
@@ -30,7 +31,8 @@ def labels(
             network, data = call_factory(target, "network or None")
         else:
             network, data = None, read_labelled_csv(target, column)
-        issues = find_label_issues(network, data, precision=precision, seed=seed)
+        held_out = None if test is None else read_labelled_csv(test, column)
+        issues = find_label_issues(network, data, precision=precision, test=held_out, seed=seed)
     if html is not None:
         issues.write_html(html)
         typer.echo(f"written: {html}", err=True)

@@ -15,7 +15,7 @@ from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.estimators import unwrap_estimator
 from gapscope.inspection.validation import ready
-from gapscope.labels.duplicates import conflicting_duplicates
+from gapscope.labels.duplicates import conflicting_duplicates, duplicates_in_test
 from gapscope.labels.kernel_views import kernel_views
 from gapscope.labels.loo_canaries import canary_margins
 from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
@@ -282,6 +282,7 @@ def find_label_issues(
     features: Any = None,
     labels: Any = None,
     precision: float | None = None,
+    test: Any = None,
     max_exact: int = 2000,
     landmarks: int = 1000,
     chunk_size: int | None = None,
@@ -292,6 +293,9 @@ def find_label_issues(
     Class labels are ranked by margin: the leave-one-out score of the given label less the largest other score, by the
     kernel machine that `estimate_label_noise` uses. Regression targets are ranked by their leave-one-out residual.
 
+    From a monitored run, samples are ranked by the mean of two ranks: that of the margin averaged over its epochs, and
+    that of the leave-one-out margin by an RBF kernel of the inputs (if the labels of the canaries are not restored).
+
     Flagged are as many of the first as are expected to be wrong, or, with `precision`, the longest list of which at
     least that fraction is expected to be wrong. Nothing is flagged where the rate cannot be estimated.
 
@@ -301,6 +305,7 @@ def find_label_issues(
         features: Embeddings [n, d] in place of a network and data.
         labels: Their labels; strings are accepted.
         precision: Expected fraction of errors among the flagged samples, in (0, 1].
+        test: Test set; training samples that it (nearly) repeats are named in `test_duplicates`.
         max_exact: Number of samples up to which the NTK is exact.
         landmarks: Number of samples that approximate it beyond.
         chunk_size: Samples per pass; None for as many as memory allows.
@@ -324,8 +329,14 @@ def find_label_issues(
     source, data = unwrap_estimator(source, data)
     if source is None or isinstance(source, nn.Module):
         samples = _collect(source, data, features, labels)
-        if not samples.is_classification:
-            return _target_issues(source, samples, seed, options)
-        data, features, labels = samples, None, None
-    issues = _assess(source, data, features, labels, seed, options).issues
+        if samples.is_classification:
+            issues = _kernel_assessment(source, samples, seed, options).issues
+        else:
+            issues = _target_issues(source, samples, seed, options)
+        if test is not None:
+            issues = replace(issues, test_duplicates=duplicates_in_test(samples, as_samples(test)))
+    elif test is not None:
+        raise InvalidInput("Got test data as well as a monitor; pass the test set with an untrained network or None.")
+    else:
+        issues = _assess(source, data, features, labels, seed, options).issues
     return issues if precision is None else issues.with_precision(precision)

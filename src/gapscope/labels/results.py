@@ -94,6 +94,11 @@ class LabelNoiseEstimate(Result):
 
         return pandas.DataFrame([vars(self)])
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The rate with its interval, in one sentence."""
+        return (repr(self),)
+
     def __repr__(self) -> str:
         if self.is_upper_bound:
             return (
@@ -124,7 +129,8 @@ class LabelIssues(Result):
         precision_curve: Expected fraction of errors among the first 1, 2, ..., n samples; empty without a rate.
         method: The kernel machine that ranked them; empty for a monitored run.
         samples: The data, for `write_html`; None for a monitored run.
-        conflicts: Pairs of duplicates with different labels.
+        conflicts: Pairs of duplicates and near-duplicates with different labels.
+        test_duplicates: Pairs (index, index in the test set) of duplicates and near-duplicates.
         notes: Sentences about the data.
     """
 
@@ -141,6 +147,7 @@ class LabelIssues(Result):
     method: str = ""
     samples: Samples | None = None
     conflicts: tuple[tuple[int, int], ...] = ()
+    test_duplicates: tuple[tuple[int, int], ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -190,6 +197,7 @@ class LabelIssues(Result):
             "note": self.note,
             "method": self.method,
             "conflicts": [list(pair) for pair in self.conflicts],
+            "test_duplicates": [list(pair) for pair in self.test_duplicates],
         }
 
     def to_csv(self, path: str | Path) -> None:
@@ -226,7 +234,10 @@ class LabelIssues(Result):
             lines.append(f"Ranked by {self.method} (leave-one-out).")
         if self.conflicts:
             shown = ", ".join(f"{i} and {j}" for i, j in self.conflicts[:5])
-            lines.append(f"{len(self.conflicts)} pairs of duplicates have different labels: {shown}.")
+            lines.append(f"{len(self.conflicts)} pairs of (near-)duplicates have different labels: {shown}.")
+        if self.test_duplicates:
+            shown = ", ".join(f"{i} (test sample {j})" for i, j in self.test_duplicates[:5])
+            lines.append(f"{len(self.test_duplicates)} test samples (nearly) repeat a training sample: {shown}.")
         return (*lines, *self.notes)
 
     def __repr__(self) -> str:

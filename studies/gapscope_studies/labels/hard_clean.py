@@ -51,7 +51,7 @@ def draw(name: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     else:
         x = rng.normal(size=(N, 10))
         y = np.sign(x[:, : 3 if name.startswith("parity") else 2]).prod(1) > 0
-    return torch.tensor(x, dtype=torch.float32), torch.tensor(y.astype(int))
+    return torch.tensor(x, dtype=torch.float32), torch.as_tensor(np.asarray(y).astype(int))
 
 
 def answer(name: str, classes: int, rate: float, seed: int) -> dict[str, Any]:

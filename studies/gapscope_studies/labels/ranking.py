@@ -144,7 +144,9 @@ def svm_probabilities(samples: gs.Samples, seed: int) -> np.ndarray:
         warnings.simplefilter("ignore")  # of the calibration's deprecation
         folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
         return np.asarray(
-            cross_val_predict(make_pipeline(*scaler, SVC(probability=True)), x, y, cv=folds, method="predict_proba")
+            cross_val_predict(
+                make_pipeline(*scaler, SVC(**{"probability": True})), x, y, cv=folds, method="predict_proba"
+            )
         )
 
 
