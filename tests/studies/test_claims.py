@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from gapscope.base.files import to_json
 from gapscope_studies.kit.claims import (
     CANNOT,
     HELD,
-    NO_NETWORKS,
     NOT_HELD,
     NOT_RUN,
     OPEN,
@@ -28,6 +28,7 @@ from gapscope_studies.kit.claims import (
     not_run,
     relation,
 )
+from gapscope_studies.kit.guard import REGULARIZED
 from gapscope_studies.kit.page import CLAIM_COLUMNS, claim_row
 
 RISES = [0.10, 0.12, 0.09, 0.11, 0.13, 0.08, 0.10]
@@ -54,30 +55,59 @@ def test_a_network_that_did_not_learn_leaves_it_open(accuracy: float) -> None:
         assert outcome == OPEN and reason.startswith(f"did not learn: WN + dropout (training accuracy {accuracy:.2f})")
 
 
-def test_an_unknown_training_accuracy_leaves_it_open() -> None:
+def test_an_unknown_training_accuracy_leaves_it_open_unless_the_loss_is_known() -> None:
     unknown = ComparisonArm(name="BN", train_accuracy=None, chance=0.1, finished=True)
-    found = grows(compared=(LEARNT, unknown), reach=0.1)
-    assert found.evaluate == (OPEN, "no training accuracy was kept of BN")
-    assert Claim.from_dict(json.loads(to_json(found.to_dict()))) == found
+    result = grows(compared=(LEARNT, unknown))
+    assert result.evaluate == (OPEN, "no training accuracy or loss was kept of BN")
+    assert Claim.from_dict(json.loads(to_json(result.to_dict()))) == result
+    for loss, outcome in ((0.5, HELD), (2.29, OPEN)):  # guessing: log 10 = 2.30
+        assert grows(compared=(LEARNT, replace(unknown, train_loss=loss))).outcome == outcome
 
 
-def test_a_network_that_learnt_less_than_the_stated_reach_leaves_it_open() -> None:
+def test_unequal_training_leaves_it_open_unless_a_reason_is_given() -> None:
     slow = ComparisonArm(name="BN 128", train_accuracy=0.36, chance=0.1, finished=True)
-    assert grows(compared=(LEARNT, slow)).outcome == HELD
-    outcome, reason = grows(compared=(LEARNT, slow), reach=0.1).evaluate
+    outcome, reason = grows(compared=(LEARNT, slow)).evaluate
     assert outcome == OPEN
     assert reason == "did not learn alike: training accuracy 0.36 (BN 128) against 0.98 (BN)"
-    assert (
-        grows(
-            compared=(LEARNT, ComparisonArm(name="b", train_accuracy=0.9, chance=0.1, finished=True)), reach=0.1
-        ).outcome
-        == HELD
-    )
+    assert grows(compared=(LEARNT, slow), **REGULARIZED).outcome == HELD
+    assert grows(compared=(LEARNT, slow), reach=math.inf).outcome == OPEN  # no reason
+    near = ComparisonArm(name="b", train_accuracy=0.9, chance=0.1, finished=True)
+    assert grows(compared=(LEARNT, near)).outcome == HELD
+
+
+def test_training_losses_are_limited_too() -> None:
+    fits, fits_less = replace(LEARNT, train_loss=0.0007), replace(LEARNT, name="BN 16", train_loss=0.43)
+    outcome, reason = grows(compared=(fits, fits_less)).evaluate
+    assert outcome == OPEN and reason == "did not learn alike: training loss 0.0007 (BN) against 0.43 (BN 16)"
+    regression = [replace(arm, chance=0.0) for arm in (fits, fits_less)]
+    assert grows(compared=regression).outcome == HELD
+
+
+def test_a_scenario_in_which_nothing_is_learned_leaves_it_open() -> None:
+    failed = replace(LEARNT, name="Loss gradient", failed="in 2 of 40 scenarios")
+    assert grows(compared=(LEARNT, failed)).evaluate == (OPEN, "did not learn: Loss gradient in 2 of 40 scenarios")
+
+
+def test_without_networks_or_what_stands_in_their_place_nothing_is_decided() -> None:
+    assert grows(compared=()).evaluate == (OPEN, "no networks are named for the guard")
+    assert grows(compared=(), untrained="simulated students").outcome == HELD
+
+
+def test_the_end_of_training_is_judged_on_the_training_loss() -> None:
+    falls, flat = tuple(1 - 0.02 * i for i in range(40)), (*(1 - 0.02 * i for i in range(30)), *[0.4] * 10)
+    arm = ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=flat, falling=True)
+    assert arm.done is True
+    assert replace(arm, loss_curve=falls).done is False and replace(arm, loss_curve=flat).done is True
+    rising = replace(arm, curve=tuple(reversed(falls)))
+    assert rising.done is None and replace(rising, train_accuracy=0.99).done is True
 
 
 def test_a_score_that_still_rises_leaves_it_open() -> None:
     rising = ComparisonArm(name="MGS", train_accuracy=0.3, chance=0.1, finished=False)
-    assert grows(compared=(LEARNT, rising)).evaluate == (OPEN, "not finished: MGS still improving at the last epoch")
+    assert grows(compared=(LEARNT, rising), **REGULARIZED).evaluate == (
+        OPEN,
+        "not finished: MGS still improving at the last epoch",
+    )
 
 
 def test_a_stored_curve_is_judged_and_no_curve_is_no_verdict() -> None:
@@ -89,7 +119,7 @@ def test_a_stored_curve_is_judged_and_no_curve_is_no_verdict() -> None:
         read = Claim.from_dict(json.loads(to_json(found.to_dict())))
         assert read == found and read.evaluate == found.evaluate
     assert grows(compared=(ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1),)).evaluate == (
-        OPEN, "no learning curve was kept of BN",
+        OPEN, "no curve of the training loss was kept of BN",
     )  # fmt: skip
     falls = ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=tuple(-y for y in grown), falling=True)
     assert grows(compared=(falls,)).evaluate[1].startswith("not finished: BN")
@@ -112,7 +142,7 @@ def test_a_short_curve_keeps_its_end_and_a_few_dozen_epochs() -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
 def test_fewer_than_six_units_leave_it_open(n: int) -> None:
-    outcome, reason = claim("Fig. 1", "grows", "slope", RISES[:n], above=0.0, compared=NO_NETWORKS).evaluate
+    outcome, reason = claim("Fig. 1", "grows", "slope", RISES[:n], above=0.0, compared=(), untrained="numbers").evaluate
     assert outcome == OPEN and reason == f"{n} independent seeds, fewer than 6"
     assert grows(RISES[:6]).outcome == HELD
 
@@ -136,7 +166,7 @@ def test_several_doubts_are_all_named() -> None:
 def test_a_reversed_sign_is_not_agreement_in_size() -> None:
     # zhao2022, Fig. 4: the paper's kappa falls with the gap (-.967), ours rises (.95)
     x = np.arange(12.0)
-    guard: Any = {"paper": -0.967, "compared": NO_NETWORKS}
+    guard: Any = {"paper": -0.967, "compared": (), "untrained": "numbers"}
     kappa = relation("Fig. 4", "kappa falls with the gap", "Pearson", pearson, x, x + np.sin(x), **guard)
     assert kappa.value > 0.9 and kappa.evaluate == (NOT_HELD, "the opposite, or out of the claimed range")
     assert relation("Fig. 4", "it falls", "Pearson", pearson, x, -x - np.sin(x), **guard).outcome == HELD
@@ -154,7 +184,7 @@ def test_a_reversed_sign_is_not_agreement_in_size() -> None:
 )
 def test_size_is_judged_together_with_sign(paper: float, judged: tuple[str, str]) -> None:
     values = [0.09, 0.11, 0.1, 0.08, 0.12, 0.1, 0.1]
-    assert claim("Table 1", "so much", "lead", values, paper=paper, compared=NO_NETWORKS).evaluate == judged
+    assert claim("Table 1", "so much", "lead", values, paper=paper, compared=(), untrained="numbers").evaluate == judged
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
@@ -164,7 +194,7 @@ def pearson(x: np.ndarray, y: np.ndarray) -> float:
 def test_a_perfect_correlation_of_three_points_is_open() -> None:
     # forouzesh2021, Fig. 2e: "1.000 [1.000, 1.000]" over three points
     found = relation("Fig. 2e", "they go together", "Pearson", pearson, [1, 2, 3], [1, 2, 3], above=0.0,
-                     compared=NO_NETWORKS)  # fmt: skip
+                     compared=(), untrained="numbers")  # fmt: skip
     assert found.value == pytest.approx(1) and found.evaluate == (OPEN, "3 independent networks, fewer than 6")
 
 
@@ -174,7 +204,7 @@ def test_two_clusters_far_apart_are_two_units() -> None:
     x = np.concatenate([rng.normal(0, 0.1, 7), rng.normal(9, 0.1, 7)])
     y = np.concatenate([rng.normal(0, 0.1, 7), rng.normal(9, 0.1, 7)])
     groups = ["Xavier"] * 7 + ["standard normal"] * 7
-    guard: Any = {"above": 0.5, "compared": NO_NETWORKS}
+    guard: Any = {"above": 0.5, "compared": (), "untrained": "numbers"}
     assert relation("Fig. 1", "linear", "Pearson", pearson, x, y, **guard).outcome == HELD
     by_group = relation("Fig. 1", "linear", "Pearson", pearson, x, y, clusters=groups, **guard)
     assert by_group.evaluate == (OPEN, "2 independent clusters, fewer than 6")

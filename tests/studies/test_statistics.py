@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from gapscope.prediction.correlations import correlations
-from gapscope_studies.kit.statistics import bootstrap, bootstrap_both, log_log, mean, t_interval
+from gapscope_studies.kit.statistics import bootstrap, bootstrap_both, log_log, mean, t_interval, widening
 from tables import rows_of
 
 VALUES = np.random.default_rng(3).normal(2.0, 1.0, 40)
@@ -81,3 +81,42 @@ def test_both_ways_covers_rows_and_repeats() -> None:
     assert found.high - found.low == pytest.approx(2 * 1.96 * spread, rel=0.1)
     assert (found.value, found.units) == (pytest.approx((rows + repeats).mean()), 10)
     assert bootstrap_both(lambda means: float(means.mean()), rows).low == -math.inf
+
+
+def _rejections_of_a_true_null(clusters: int, rows: int, between: float, trials: int = 400) -> tuple[float, float]:
+    """How often the correlation of unrelated x and y is found, by percentiles and by widened percentiles.
+
+    Moments of whole clusters stand for their rows, which makes 600 resamples one product of matrices.
+    """
+    rng = np.random.default_rng(int(10 * between) + rows)
+    found = np.zeros(2)
+    for _ in range(trials):
+        x, y = (np.sqrt(between) * rng.normal(size=(clusters, 1)) + np.sqrt(1 - between) * rng.normal(
+            size=(clusters, rows)) for _ in range(2))  # fmt: skip
+        moments = np.stack([np.full(clusters, rows), x.sum(1), y.sum(1), (x * x).sum(1), (y * y).sum(1),
+                            (x * y).sum(1)])  # fmt: skip
+        weights = np.vstack([np.ones(clusters), rng.multinomial(clusters, np.full(clusters, 1 / clusters), 600)])
+        n, sx, sy, xx, yy, xy = moments @ weights.T
+        with np.errstate(all="ignore"):
+            r = (xy - sx * sy / n) / np.sqrt((xx - sx * sx / n) * (yy - sy * sy / n))
+        low, high = np.nanquantile(r[1:], [0.025, 0.975])
+        for place, factor in enumerate((1.0, widening(clusters))):
+            found[place] += r[0] + factor * (low - r[0]) > 0 or r[0] + factor * (high - r[0]) < 0
+    return tuple(found / trials)
+
+
+def test_widened_percentiles_of_six_clusters_reject_a_true_null_in_five_per_cent() -> None:
+    rates = np.array([_rejections_of_a_true_null(6, rows, between) for rows in (1, 8) for between in (0.0, 0.3, 0.8)])
+    plain, widened = rates.mean(0)
+    assert plain > 0.08
+    assert widened < 0.065 and rates[:, 1].max() < 0.09
+
+
+def test_a_bootstrap_of_few_units_is_the_widened_one() -> None:
+    values = VALUES[:6]
+    found = bootstrap(lambda rows: float(values[rows].mean()), 6)
+    many = np.random.default_rng(0).integers(0, 6, (2000, 6))
+    low, high = np.quantile(values[many].mean(1), [0.025, 0.975])
+    middle = values.mean()
+    assert (found.low, found.high) == pytest.approx((middle + widening(6) * (low - middle),
+                                                     middle + widening(6) * (high - middle)))  # fmt: skip

@@ -15,7 +15,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import NetworkSpec, RunSpec, TrainingSpec
 from gapscope.cli.study import available, load_study
 from gapscope.pools import Pool
-from gapscope_studies.kit.claims import NO_NETWORKS, claim
+from gapscope_studies.kit.claims import claim
 from gapscope_studies.kit.page import BODY, MADE
 from gapscope_studies.kit.provenance import history_in_words, settings_history
 from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study, run_study, silent
@@ -31,7 +31,17 @@ def drawn() -> Outcome:
         numbers={"rho": 0.5, "gone": float("nan")},
         tables={"Numbers": table},
         figures={"line": figure},
-        claims=[claim("Fig. 1", "it grows", "slope", [1.0, 1.1, 0.9, 1.0, 1.2, 0.8], above=0.0, compared=NO_NETWORKS)],
+        claims=[
+            claim(
+                "Fig. 1",
+                "it grows",
+                "slope",
+                [1.0, 1.1, 0.9, 1.0, 1.2, 0.8],
+                above=0.0,
+                compared=(),
+                untrained="numbers",
+            )
+        ],
         stands_in_for=[{"what": "data", "paper": "CIFAR-10", "here": "digits"}],
         verdict="It holds: 0.5.",
         seeds=range(2),

@@ -120,11 +120,26 @@ in sentences, then how many, then one row a claim. Our own claims are counted ap
 `gapscope study claims --write`; no word or number of it is typed.
 """
 PAGE_RULES = """A claim **held** or did **not hold** only where every network compared learned (training accuracy more
-than five points above chance, and near the others'), its score had stopped improving, six or more independent units
-stand behind it, and the interval holds one answer alone. Else it is **open**, with the reason. What no part tests was
+than five points above chance; accuracies and losses within .1 of each other unless the claim is about unequal
+training), its training was finished, six or more independent units stand behind it, and the interval holds one answer
+alone. Intervals are Student's over units; bootstrap percentiles of fewer than ten units are widened to hold 5 %. Where
+no network is compared, what stands behind the number is named. Else it is **open**, with the reason. What no part tests was
 **not run**; what lacks data or a machine **cannot be run here**. Units that share something say so: "seeds (same
 images)" differ in weights and order alone, "configurations (same images)" in depth, width or kind. All but one part
 were run at the scale "small": smaller networks on fewer images than the papers', as each page says.
+"""
+MORE_OPENS = """# What is left to run
+
+Generated from the reasons of the open claims by `gapscope study claims --write`. Where an interval holds both answers,
+the units are those that would find the present effect in four of five cases at 5 %; times are those of the stored runs,
+per unit, on one core. Resume with `gapscope study run STUDY --only PART --again`: networks that exist are used again.
+"""
+MORE_ENDS = """
+## On a GPU
+
+`--scale paper --device cuda` trains the networks of pools there; nobody has measured these times. The papers' data are
+needed: all of CIFAR-10 and CIFAR-100, MNIST, and ImageNet in folders. Parts: zhao2022 fig3ab, fig4; luo2019 fig2ab, fig3;
+forouzesh2021 table1; szolnoky2022 bench.
 """
 PAGE_ENDS = """
 ## Run more
@@ -153,6 +168,18 @@ def _tally(studies: list[Any], results: Path) -> list[str]:
                 name = f"[{study.name}](#{_anchor(study.title)}){', ours' if ours else ''}"
                 lines.append(f"| {name} | " + " | ".join(map(str, found)) + " |")
     return ["## How many", "", PAGE_RULES, *lines, ""]
+
+
+def _discoveries(studies: list[Any], results: Path) -> list[str]:
+    """How many of the decided claims must be expected to be wrong by chance alone."""
+    from gapscope.statistics.false_discoveries import false_discoveries
+
+    decided, rate, above = false_discoveries([pair for study in studies for pair in study.tested(results)])
+    return [
+        f"{decided} decided claims rest on an interval. Their false-discovery rate (Benjamini-Hochberg, over all "
+        f"claims that were tested) is at most {rate:.1%}; {above} of them have an adjusted p-value above 5 %.",
+        "",
+    ]
 
 
 def _findings(studies: list[Any], results: Path) -> list[str]:
@@ -208,7 +235,9 @@ def claims(
         )
         for study in studies:
             study.rewrite_pages(results)
-        opening = [PAGE_OPENS, *_findings(studies, results), *_tally(studies, results)]
+        opening = [PAGE_OPENS, *_findings(studies, results), *_tally(studies, results), *_discoveries(studies, results)]
         page = [*opening, *(study.claims_section(results) for study in studies), PAGE_ENDS]
         write_atomically(results / "README.md", "\n".join(page).rstrip() + "\n")
+        more = [MORE_OPENS, *filter(None, (study.open_section(results) for study in studies)), MORE_ENDS]
+        write_atomically(results / "RUN-MORE.md", "\n".join(more).rstrip() + "\n")
         typer.echo(f"written: {results / 'README.md'}", err=json)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas
 
 from gapscope_studies.expected_accuracy.architectures import architectures
+from gapscope_studies.expected_accuracy.cell_ranking import cell_ranking
 from gapscope_studies.expected_accuracy.evaluation import evaluate
 from gapscope_studies.expected_accuracy.pools import FITTED, Configuration, in_random_order
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
@@ -114,6 +115,7 @@ def first_pool(setting: RunSettings) -> Outcome:
                 "ours", "before training, left-out accuracy errs less than a hold-out of a tenth of the data",
                 "root mean squared error minus that of the hold-out", against_hold_out, below=0.0, ours=True,
                 unit="networks",
+            compared=(), untrained="errors of estimates; networks of any accuracy count",
             )
         ],
         tables={"Errors": pandas.DataFrame(map(shown, rows))},
@@ -136,6 +138,7 @@ STUDY = Study(
         Part("judged", "The shipped estimate beside its baselines, on networks that nothing was chosen on", evaluate),
         Part("baselines", "Baselines that never see the network, on the same networks", trivial),
         Part("architectures", "Which of many untrained architectures, before training", architectures),
+        Part("cells", "Cells of NAS-Bench-201 ranked before training, beside their published accuracy", cell_ranking),
         Part("twins", "Training configurations judged by their twins, beside a hold-out", twins),
     ),
 )

@@ -106,9 +106,9 @@ STUDY = Study(
         Finding("fig2a", "at equal parameters a convolution instead of a layer lowers L",
                 held="At equal parameters a convolution in place of a fully connected layer lowers the test loss: its "
                 "log10 changes by {value:.2f} [{low:.2f}, {high:.2f}]."),
-        Finding("fig2c", "at equal parameters the deeper CNN has the lower L",
-                not_held="At equal parameters a CNN of three convolutions does not have a lower test loss than a CNN "
-                "of one: its log10 is larger by {value:.1f} [{low:.1f}, {high:.1f}], from standard normal weights."),
+        Finding("fig2c", "a narrow CNN has a lower L than a wide one",
+                held="A narrow CNN has a lower test loss than a wide one of one convolution less: its log10 differs "
+                "by {value:.2f} [{low:.2f}, {high:.2f}], from standard normal weights."),
         Finding("fig2b", "equal (H/2)^M give the same L",
                 not_held="Depth M and width H do not act through (H/2)^M alone: where it is equal, the log10 of the "
                 "deeper network's test loss differs by {value:.2f} [{low:.2f}, {high:.2f}]."),

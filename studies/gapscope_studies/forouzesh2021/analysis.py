@@ -177,6 +177,10 @@ def part(setting: RunSettings, *, grid: str, find: Callable[[Measured], Answer],
 # --- claims: units are the draws of weights and images, and where networks are related, these or the configurations
 
 
+# from standard normal weights a single misfitted sample costs thousands of nats: the accuracy alone is limited
+LOGITS: dict[str, Any] = {"loss_reach": math.inf, "unequal": "initial weights set the size of the logits"}
+
+
 def learnt(table: Table) -> tuple[ComparisonArm, ...]:
     """How well the networks of each family fit their data, for the guard; a stop rule or the curve ends training."""
     regression = "train_accuracy" not in table
@@ -184,6 +188,7 @@ def learnt(table: Table) -> tuple[ComparisonArm, ...]:
     return tuple(
         ComparisonArm(name=str(family), train_accuracy=float(group[score].mean()),
                  chance=0.0 if regression else 1 / float(group["outputs"].iloc[0]),
+                 train_loss=None if regression else float(group["train_loss"].mean()),
                  curve=downsample_curve(group["curve"].to_list()), falling=True,
                  finished=True if group["stopped"].all() else None)
         for family, group in table.groupby("family", sort=False)
@@ -199,7 +204,9 @@ def compared_relations(
     values = by_draw(table, *columns) if values is None else values
     found = bootstrap_both(lambda means: statistic(dict(zip(columns, means, strict=True))), values)
     unit = "configurations" if values.shape[1] < values.shape[2] else DRAWS
-    return measured(source, says, quantity, found, **{"unit": unit, "above": 0.0, "compared": learnt(table), **more})
+    return measured(
+        source, says, quantity, found, **{"unit": unit, "above": 0.0, "compared": learnt(table), **LOGITS, **more}
+    )
 
 
 def log_pearson(columns: Columns, x: str, y: str = "test_loss") -> float:
@@ -213,8 +220,8 @@ def related(source: str, says: str, table: Table, x: str, y: str = "test_loss", 
     quantity, clusters = f"Pearson of log {y} and log {x}", more.pop("clusters", None)
     if clusters is None:
         return compared_relations(source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more)
-    found = log_log(table[x], table[y], clusters).pearson
-    return measured(source, says, quantity, found, above=0.0, compared=learnt(table), **more)
+    found = log_log(table[x], table[y], clusters).pearson.within(-1.0, 1.0)
+    return measured(source, says, quantity, found, above=0.0, compared=learnt(table), **LOGITS, **more)
 
 
 def ratio_claim(source: str, says: str, first: Table, second: Table, column: str, what: str, **more: Any) -> Claim:
@@ -222,4 +229,4 @@ def ratio_claim(source: str, says: str, first: Table, second: Table, column: str
     other = more.pop("over", column)
     values = numpy.log10(by_draw(first, column)[0] / by_draw(second, other)[0]).mean(0).tolist()
     compared = (*learnt(first), *(() if second is first else learnt(second)))
-    return claim(source, says, f"log10 of {what}", values, unit=DRAWS, compared=compared, **more)
+    return claim(source, says, f"log10 of {what}", values, unit=DRAWS, compared=compared, **LOGITS, **more)

@@ -23,9 +23,9 @@ from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameter_count import parameter_count
-from gapscope.measures.temperature_scaling import fit_temperature
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.training.checkpoints import load_weights
+from gapscope_studies.forouzesh2021.temperature_scaling import fit_temperature
 from gapscope_studies.kit.claims import downsample_curve
 from gapscope_studies.kit.pool import weights_of
 from gapscope_studies.kit.study import RunSettings, Table

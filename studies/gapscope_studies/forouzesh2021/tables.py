@@ -24,7 +24,7 @@ from gapscope_studies.forouzesh2021.analysis import (
 )
 from gapscope_studies.forouzesh2021.figures import SAME
 from gapscope_studies.forouzesh2021.networks import by_draw, measured_samples
-from gapscope_studies.kit.claims import NO_NETWORKS, Claim, claim
+from gapscope_studies.kit.claims import Claim, claim
 from gapscope_studies.kit.claims import measured as claims_of
 from gapscope_studies.kit.statistics import Interval, pearson
 from gapscope_studies.kit.study import Table
@@ -68,7 +68,7 @@ def table_1(measured: Measured) -> Answer:
                            "its Pearson minus the largest of the others", _lead, used, *TABLE_1, "test_loss"),
         claim("Sec. V", "J takes more than ten times the time of S", "processor time of J over that of S", times,
               clusters=all_runs["configuration"].to_list(), unit="configurations", above=10.0,
-              compared=NO_NETWORKS),
+              compared=(), untrained="processor times"),
     ]  # fmt: skip
     return Answer(numbers={"metrics": numbers, "j_over_s_seconds": times.median()}, claims=claims, table=rows,
                   plots={"s": ("s_after", "test_loss"), "j": ("j_softmax", "test_loss")})  # fmt: skip
@@ -123,8 +123,8 @@ def same_mean(found: Mapping[str, Any], comparisons: int) -> Claim:
     apart = abs(found["ours"] - found["authors"]) / error
     says = f"{found['quantity']} at width {found['width']} is {found['authors']:.4g}"
     return claims_of("the authors' code", says, "standard errors between the means",
-                     Interval(apart, apart, apart, found["runs"]), unit="runs",
-                     below=float(stats.norm.isf(0.025 / comparisons)))  # fmt: skip
+                     Interval(apart, apart, apart, found["runs"]), unit="runs", compared=(),
+                     untrained="the authors' own trainings, their settings", below=float(stats.norm.isf(0.025 / comparisons)))  # fmt: skip
 
 
 def authors(measured: Measured) -> Answer:
@@ -142,7 +142,8 @@ def authors(measured: Measured) -> Answer:
     claims = [same_mean(found, len(known)) for found in known]
     ratios = by_draw(measured.points, "s_before")[0] / numpy.transpose([theory])
     claims.append(claim("eq. (10)", "S before training is eq. (10)", "S before training over eq. (10)", ratios.mean(0),
-                        unit="draws of weights", above=1 / SAME, below=SAME, compared=NO_NETWORKS))  # fmt: skip
+                        unit="draws of weights", above=1 / SAME, below=SAME, compared=(),
+                        untrained="untrained networks"))  # fmt: skip
     return Answer(numbers={"comparison": rows, "relation": relation(table, "s_after")}, claims=claims, table=rows,
                   points=table, plots={"loss": ("s_after", "test_loss")}, predicted=True)  # fmt: skip
 

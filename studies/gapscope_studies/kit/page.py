@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope_studies.kit.claims import OUTCOMES, Claim, counts
+from gapscope_studies.kit.light import light_json, light_svg
 from gapscope_studies.kit.provenance import history_in_words
 
 if TYPE_CHECKING:
@@ -150,13 +152,26 @@ def _save(figure: Figure, path: Path) -> None:
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
-        figure.savefig(path, format="svg", bbox_inches="tight", metadata={"Date": None})
+        text = StringIO()
+        figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
+    write_atomically(path, light_svg(text.getvalue()))
 
 
 def page_of(facts: Mapping[str, Any], body: str) -> str:
     """The page of a part's facts, around the tables and figures that its run has left."""
     claims = [Claim.from_dict(row) for row in facts["claims"]]
     return "\n".join([*_opening(facts, claims), BODY, body.strip("\n"), MADE, "", *_closing(facts)]) + "\n"
+
+
+# raw rows of `numbers`, from which the rest was computed; the work folder has them
+RAW = ("recordings", "runs")
+
+
+def stored_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored of a part: all of it at smoke scale, else without the raw rows."""
+    if facts["scale"] == "smoke":
+        return dict(facts)
+    return {**facts, "numbers": {key: value for key, value in facts["numbers"].items() if key not in RAW}}
 
 
 def write_part(
@@ -172,7 +187,7 @@ def write_part(
         _save(figure, path)
         body += [f"![{name}]({path.name})", ""]
     write_atomically(folder / f"{facts['part']}.md", page_of(facts, "\n".join(body)))
-    write_atomically(folder / f"{facts['part']}.json", to_json(dict(facts), indent=1) + "\n")
+    write_atomically(folder / f"{facts['part']}.json", light_json(to_json(stored_facts(facts))))
 
 
 def rewrite(folder: Path, part: str) -> None:

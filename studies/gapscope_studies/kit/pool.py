@@ -65,13 +65,18 @@ def compared(
     name: str, records: Sequence[Record], n_classes: int, *, score: str = "test_accuracy", stopped: bool = False
 ) -> ComparisonArm:
     """How well the networks of one side of a claim learned; `stopped` where a stop rule ended their training."""
-    accuracies = [record.scores["train_accuracy"] for record in records if record.status == "finished"]
-    curves = [[float(row[score]) for row in record.history] for record in records if record.status == "finished"]
+    ended = [record for record in records if record.status == "finished"]
+    accuracies = [record.scores["train_accuracy"] for record in ended]
+    losses = [record.scores["train_loss"] for record in ended if "train_loss" in record.scores]
+    training = [[float(row["train_loss"]) for row in record.history if "train_loss" in row] for record in ended]
+    curves = [[float(row[score]) for row in record.history] for record in ended]
     return ComparisonArm(
         name=name,
         train_accuracy=median(accuracies) if accuracies else float("nan"),
         chance=1 / n_classes,
+        train_loss=median(losses) if losses else None,
         curve=downsample_curve(curves),
+        loss_curve=downsample_curve(training),
         falling=score.endswith("loss"),
         finished=True if stopped else None,
     )

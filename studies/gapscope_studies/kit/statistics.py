@@ -10,6 +10,8 @@ import numpy as np
 from scipy import stats
 
 Values = Sequence[float] | np.ndarray
+# below so many independent units the percentiles of a bootstrap are too narrow
+ENOUGH_FOR_PERCENTILES = 10
 
 
 @dataclass(frozen=True)
@@ -21,10 +23,28 @@ class Interval:
     high: float
     units: int
 
+    def within(self, least: float, most: float) -> Interval:
+        """The same, its ends no further than the value can lie."""
+        return Interval(self.value, max(self.low, least), min(self.high, most), self.units)
+
     def __str__(self) -> str:
         if not math.isfinite(self.low):
             return f"{self.value:.3g}"
         return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+def widening(units: int) -> float:
+    """Factor by which percentile intervals of a bootstrap over few units are widened; 1 from ten units on.
+
+    Percentiles lack both Student's t and the bootstrap's bias of the variance, t sqrt(k / (k - 1)) / 1.96. With six
+    units they reject a true null in 8 to 15 % of cases, widened in 2 to 7 % (simulated in the tests).
+
+    >>> round(widening(6), 3), widening(10)
+    (1.437, 1.0)
+    """
+    if units < 2 or units >= ENOUGH_FOR_PERCENTILES:
+        return 1.0
+    return float(stats.t.ppf(0.975, units - 1) / stats.norm.ppf(0.975)) * math.sqrt(units / (units - 1))
 
 
 def _numbered(clusters: Sequence[Hashable] | None, n: int) -> np.ndarray:
@@ -65,10 +85,11 @@ def mean(values: Values, clusters: Sequence[Hashable] | None = None) -> Interval
 
 
 def _with_percentiles(value: float, drawn: np.ndarray, units: int) -> Interval:
-    """A value with the middle 95 % of what resamples gave; those without a value are left out."""
+    """A value with the middle 95 % of what resamples gave, widened for few units; those without a value are out."""
     drawn = drawn[~np.isnan(drawn)]
     low, high = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (-math.inf, math.inf)
-    return Interval(value, float(low), float(high), units)
+    factor = widening(units)
+    return Interval(value, value + factor * (float(low) - value), value + factor * (float(high) - value), units)
 
 
 def bootstrap(
@@ -79,7 +100,7 @@ def bootstrap(
     draws: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """A statistic of rows with its percentile interval; `statistic` gets the indices of the rows of a resample.
+    """A statistic of rows with its percentile interval, widened for few units; it gets the indices of a resample.
 
     Clusters are drawn with replacement and keep their rows together; resamples without a value are left out.
     """
@@ -155,4 +176,5 @@ def log_log(x: Values, y: Values, clusters: Sequence[Hashable] | None = None, *,
     varies = (aa > 1e-12) & (bb > 1e-12)
     pearson = np.where(varies, ab / np.sqrt(np.where(varies, aa * bb, 1.0)), np.nan)
     slope = np.where(aa > 1e-12, ab / np.where(aa > 1e-12, aa, 1.0), np.nan)
-    return LogLog(*(_with_percentiles(float(drawn[0]), drawn[1:], units) for drawn in (pearson, slope)))
+    correlation, slopes = (_with_percentiles(float(drawn[0]), drawn[1:], units) for drawn in (pearson, slope))
+    return LogLog(correlation.within(-1.0, 1.0), slopes)

@@ -198,6 +198,19 @@ class Study:
 
         return [(row.claim.outcome, row.claim.sentence, row.claim.ours) for row in rows_of(self, results)]
 
+    def tested(self, results: Path) -> list[tuple[float, bool]]:
+        """p-values of all claims that rest on a test, with whether they were decided."""
+        from gapscope_studies.kit.power import tested
+        from gapscope_studies.kit.summary import rows_of
+
+        return tested([row.claim for row in rows_of(self, results)])
+
+    def open_section(self, results: Path) -> str:
+        """What would settle the open claims, and for how long, as Markdown."""
+        from gapscope_studies.kit.summary import open_rows
+
+        return open_rows(self, results)
+
     def claims_section(self, results: Path) -> str:
         """This study's section of the claims page, as Markdown."""
         from gapscope_studies.kit.summary import section

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import read_json
-from gapscope_studies.kit.claims import HELD, NOT_HELD, OPEN, OUTCOMES, Claim, counts, not_run
+from gapscope_studies.kit.claims import FEWEST_UNITS, HELD, NOT_HELD, OPEN, OUTCOMES, Claim, counts, not_run
 from gapscope_studies.kit.page import claim_row, markdown_table, scale_in_words
+from gapscope_studies.kit.power import MOST_UNITS, hours_needed, units_needed
 
 if TYPE_CHECKING:
     from gapscope_studies.kit.study import Part, Study
@@ -22,12 +23,13 @@ COLUMNS = ("what is claimed", "the paper", "ours", "verdict", "what was run")
 
 @dataclass(frozen=True)
 class Row:
-    """A claim with where it was tested: part, at what scale, on what, and the page from the results' folder."""
+    """A claim with where it was tested: part, scale and data, page, and the hours that would decide an open one."""
 
     claim: Claim
     part: str = ""
     run: str = ""
     page: str = ""
+    hours: float | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def _rows_of_part(study: Study, part: Part, results: Path) -> list[Row]:
         if path.exists():
             content = read_json(path)
             run, page = f"{scale}: {scale_in_words(content, most=2)}", f"{study.name}/{scale}/{part.name}.md"
-            return [Row(claim, part.name, run, page) for claim in stored_claims(content)]
+            return [Row(claim, part.name, run, page, hours_needed(claim, content)) for claim in stored_claims(content)]
     return [Row(_not_run(part), part.name)] if part.says and not part.ours else []
 
 
@@ -101,6 +103,46 @@ def tally(study: Study, results: Path, *, ours: bool) -> list[int]:
     """How many claims came out how, in the order held, not held, open, not run, cannot be run here."""
     outcomes = [row.claim.outcome for row in rows_of(study, results) if row.claim.ours == ours]
     return [outcomes.count(outcome) for outcome in OUTCOMES]
+
+
+# reasons of open rows, as they begin, and what settles them
+REMEDIES = {
+    "did not learn alike": "train the compared networks to the same training loss",
+    "did not learn": "more epochs or another learning rate",
+    "no curve of the training loss": "a new run, which stores the training loss",
+    "no training accuracy": "a new run, which stores the training accuracy",
+    "not finished": "more epochs",
+    "the sign is right": "more units",
+}
+REACHABLE_HOURS = 2.0
+
+
+def _remedy(row: Row) -> str:
+    """What would settle an open row."""
+    reason, units = row.claim.evaluate[1], units_needed(row.claim)
+    if units is not None:
+        if units > MOST_UNITS:
+            return f"more than {MOST_UNITS} {row.claim.unit}: the two are equal for all that can be told"
+        return f"{units} {row.claim.unit} instead of {row.claim.units}"
+    if "fewer than" in reason and not any(reason.startswith(known) for known in REMEDIES):
+        return f"{FEWEST_UNITS} {row.claim.unit} instead of {row.claim.units}"
+    return next((remedy for known, remedy in REMEDIES.items() if reason.startswith(known)), reason)
+
+
+def open_rows(study: Study, results: Path) -> str:
+    """One table row per part and remedy of the rows that are open: what settles them, for how long."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows_of(study, results):
+        if row.claim.outcome == OPEN:
+            groups.setdefault((row.part, _remedy(row)), []).append(row)
+    cells = []
+    for (part, remedy), rows in groups.items():
+        hours = [row.hours for row in rows if row.hours is not None]
+        time = "" if not hours or remedy.startswith("more than") else f"{max(hours):.1f} h"
+        here = "yes" if time and max(hours) <= REACHABLE_HOURS else ""
+        cells.append([part, len(rows), remedy, time, here])
+    columns = ("part", "open rows", "what would settle them", "one core", f"within {REACHABLE_HOURS:g} h")
+    return f"## {study.name}\n\n{markdown_table(columns, cells)}" if cells else ""
 
 
 def _cells(row: Row) -> list[str]:

@@ -31,6 +31,7 @@ from gapscope.results.estimate import Estimate
 from gapscope.training.loop import train
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve
+from gapscope_studies.kit.guard import REGULARIZED
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings
@@ -162,6 +163,7 @@ class AdviceOutcome:
         """How well its networks learned, for the guard."""
         return ComparisonArm(
             name=self.name, train_accuracy=float(np.median([*self.score("train_accuracy").values()])), chance=chance,
+            train_loss=float(np.median([*self.score("train_loss").values()])),
             curve=downsample_curve([run.get("curve", ()) for run in self.runs.values()]), falling=True,
         )  # fmt: skip
 
@@ -248,7 +250,7 @@ def _claims(methods: Sequence[AdviceOutcome], world: Mapping[str, Any], chance: 
             claims.append(
                 claim("advice", f"{found.name}: a lower test loss than {alone.name}", "difference of test loss",
                       found.minus(alone, "test_loss"), below=0.0, ours=True,
-                      compared=(found.learnt(chance), alone.learnt(chance)))
+                      compared=(found.learnt(chance), alone.learnt(chance)), **REGULARIZED)
             )  # fmt: skip
     return claims
 

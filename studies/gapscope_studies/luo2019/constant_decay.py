@@ -27,7 +27,7 @@ from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings
-from gapscope_studies.luo2019.networks import PAPER, REACH, SHOWN, method
+from gapscope_studies.luo2019.networks import PAPER, SHOWN, method
 
 SOURCE = "App. B.3"
 
@@ -116,7 +116,7 @@ def _learnt(name: str, runs: Sequence[Mapping[str, Any]], score: str) -> Compari
     curves = [run["curve" if score == "test_loss" else "accuracies"] for run in runs]
     return ComparisonArm(
         name=name, train_accuracy=float(np.median([run["train_accuracy"] for run in runs])), chance=0.1,
-        curve=downsample_curve(curves), falling=score == "test_loss",
+        train_loss=float(np.median([run["train_loss"] for run in runs])), curve=downsample_curve(curves), falling=score == "test_loss",
     )  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def _claims(found: Mapping[str, Sequence[Mapping[str, Any]]], names: Sequence[st
         return [a[score] - b[score] for a, b in zip(found[one], found[other], strict=True)]
 
     def guard(score: str, *methods: str) -> dict[str, Any]:
-        return {"compared": [_learnt(name, found[name], score) for name in methods], "reach": REACH}
+        return {"compared": [_learnt(name, found[name], score) for name in methods]}
 
     lost = difference(bn_large, bn, "test_loss")
     back = difference(bn_large, constant, "test_loss")

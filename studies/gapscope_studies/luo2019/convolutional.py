@@ -13,12 +13,12 @@ from gapscope.base.specs import DataSpec, RunSpec
 from gapscope.data import load_dataset
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import claim
+from gapscope_studies.kit.guard import REGULARIZED
 from gapscope_studies.kit.images import image_folder
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings
 from gapscope_studies.luo2019.networks import (
     PLAIN,
-    REACH,
     Method,
     by_seed,
     compared_methods,
@@ -90,12 +90,17 @@ def figure_2cd(setting: RunSettings) -> Outcome:
     sgd, wn, mean_only, variance_only, bn = methods.values()
     source = "Fig. 2c-d"
     claims = [
-        smaller(source, "BN generalizes better than WN", bn, wn, "test_loss"),
-        smaller(source, "BN generalizes better than SGD without it", bn, sgd, "test_loss"),
+        smaller(source, "BN has a lower validation loss than WN", bn, wn, "test_loss"),
+        smaller(source, "BN has a lower validation loss than SGD without it", bn, sgd, "test_loss"),
         smaller(source, "mean-only BN improves WN", mean_only, wn, "test_loss"),
         smaller(source, "variance-only BN improves WN", variance_only, wn, "test_loss"),
-        smaller(source, "both statistics are better than the mean alone", bn, mean_only, "test_loss"),
+        smaller(source, "both statistics have a lower validation loss than the mean alone", bn, mean_only, "test_loss"),
         smaller(source, "both statistics are better than the variance alone", bn, variance_only, "test_loss"),
+        # a loss above ln 10 is overconfidence on images that are memorized: what generalizes is the accuracy
+        larger(source, "BN has a higher accuracy than WN", bn, wn, "test_accuracy"),
+        larger(source, "BN has a higher accuracy than SGD without it", bn, sgd, "test_accuracy"),
+        larger(source, "mean-only BN has a higher accuracy than WN", mean_only, wn, "test_accuracy"),
+        larger(source, "both statistics have a higher accuracy than the mean alone", bn, mean_only, "test_accuracy"),
     ]
     return compared_methods(setting, methods, CNN | {"batch size": "128"}, claims=claims)
 
@@ -133,7 +138,7 @@ def figure_2ef(setting: RunSettings) -> Outcome:
             "validation loss": lambda record: record.scores["test_loss"],
             "validation minus training loss": lambda record: record.scores["test_loss"] - record.scores["train_loss"],
         }
-        guard: dict[str, Any] = {"compared": tuple(m.learnt("test_loss") for m in group), "reach": REACH, "above": 0.0}
+        guard: dict[str, Any] = {"compared": tuple(m.learnt("test_loss") for m in group), "above": 0.0}
         for (name, function), source, says in zip(
             functions.items(), ("Fig. 2e", "Fig. 2f", "Fig. 2f"),
             ("gamma^2 grows with the batch size", "validation loss grows with the batch size",
@@ -176,8 +181,22 @@ def figure_2gh(setting: RunSettings) -> Outcome:
     bn, bn_large, bn_dropped, wn, wn_dropped = methods.values()
     source = "Fig. 2g-h"
     claims = [
-        smaller(source, "dropout suppresses the loss of BN in large batches", bn_dropped, bn_large, "test_loss"),
-        larger(source, "dropout raises the accuracy of BN in large batches", bn_dropped, bn_large, "test_accuracy"),
+        smaller(
+            source,
+            "dropout suppresses the loss of BN in large batches",
+            bn_dropped,
+            bn_large,
+            "test_loss",
+            **REGULARIZED,
+        ),
+        larger(
+            source,
+            "dropout raises the accuracy of BN in large batches",
+            bn_dropped,
+            bn_large,
+            "test_accuracy",
+            **REGULARIZED,
+        ),
         larger(source, "dropout raises the accuracy of WN (0.90 to 0.93)", wn_dropped, wn, "test_accuracy", paper=0.03),
         smaller(source, "WN with dropout stays below BN", wn_dropped, bn, "test_accuracy"),
     ]

@@ -34,7 +34,6 @@ PAPER_TRAINING_SAMPLES = 50_000
 FALL_OVER_A_SHORT_RUN = 0.02
 DIRECTIONS_STD = 0.05
 # Largest difference of training accuracy between networks whose generalization is compared.
-REACH = 0.1
 SHOWN = {
     "train_loss": "train loss",
     "test_loss": "validation loss",
@@ -156,7 +155,7 @@ def larger(source: str, says: str, one: Method, other: Method, score: str, **mor
     more = {"above": 0.0} | more if "below" not in more else more
     return claim(
         source, says, f"{SHOWN[score]} of {one.name} minus {other.name}", differences(one, other, score),
-        compared=(one.learnt(score), other.learnt(score)), reach=REACH, **more,
+        compared=(one.learnt(score), other.learnt(score)), **more,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from gapscope_studies.kit.claims import claim
 from gapscope_studies.kit.pool import evaluate_networks
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings
-from gapscope_studies.luo2019.networks import POOL, REACH, by_seed, compared_methods, method, trained
+from gapscope_studies.luo2019.networks import POOL, by_seed, compared_methods, method, trained
 
 METHODS: dict[str, dict[str, Any]] = {
     "WN": {"options": {"batch_norm": False}, "weight_norm": True},
@@ -125,7 +125,7 @@ def neurons(setting: RunSettings) -> Outcome:
             for a, b in by_seed(methods[name], methods["WN"])
         ]
         claims.append(
-            claim("Sec. 1.1", says, f"{QUANTITIES[number]}, {name} minus WN", differences, below=0.0, reach=REACH,
+            claim("Sec. 1.1", says, f"{QUANTITIES[number]}, {name} minus WN", differences, below=0.0,
                   compared=[methods[each].learnt("test_accuracy") for each in (name, "WN")])
         )  # fmt: skip
     rows = [{"method": name} | {QUANTITIES[key]: str(mean(table[key].to_list())) for key in CLAIMS}

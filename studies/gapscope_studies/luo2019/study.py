@@ -33,7 +33,7 @@ STUDY = Study(
         Finding("excess", "fully connected: the shipped gamma decay",
                 held="With variances and curvature corrected, as shipped here, gamma decay is what batch norm adds: "
                 "{value:.2f} times [{low:.2f}, {high:.2f}] in fully connected layers."),
-        Finding("fig2cd", "BN generalizes better than WN",
+        Finding("fig2cd", "BN has a lower validation loss than WN",
                 held="Where all networks fit their images, batch norm lowers the validation loss of a CNN of six "
                 "layers against weight norm: the difference is {value:.1f} [{low:.1f}, {high:.1f}]."),
         Finding("neurons", "batch means equalize the neurons",

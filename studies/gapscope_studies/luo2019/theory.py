@@ -28,7 +28,7 @@ from gapscope.theory.order_parameters import Student
 from gapscope.theory.student_steps import activate, pre_activations, steps
 from gapscope.theory.teacher_students import draw_teachers
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import NO_NETWORKS, claim, computed
+from gapscope_studies.kit.claims import claim, computed
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings
 from gapscope_studies.luo2019 import students
@@ -270,9 +270,9 @@ def dynamics(setting: RunSettings) -> Outcome:
         computed("Eqs. 6-10", "the equations describe simulated students", "largest deviation of their mean", largest,
                  below=0.05),
         claim("Eqs. 6-10", "single students deviate as 1/sqrt(N)", "power of N", powers, paper=-0.5, within=1.3,
-              unit="students", compared=NO_NETWORKS),
+              unit="students", compared=(), untrained="simulated students"),
         claim("Eq. 5", "the gain settles when it moves by eta, as printed", "standard deviation of the gain", jumps,
-              below=0.01, unit="students", compared=NO_NETWORKS),
+              below=0.01, unit="students", compared=(), untrained="simulated students"),
         computed("Eq. 15", "I2 is as printed", beyond, errors["as printed"], below=1e-9),
         computed("Eq. 15", "I2 is as corrected (pi for pi R)", beyond, errors["corrected"], below=1e-9,
                  ours=True),

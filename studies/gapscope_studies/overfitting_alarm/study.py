@@ -189,15 +189,18 @@ def _by_kind(verdicts: Sequence[Verdict]) -> pandas.DataFrame:
 def _claims(default: str, found: Sequence[Run], verdicts: Verdicts, kept: dict[str, list[float]]) -> list[Claim]:
     """All ours; runs of a kind are one unit."""
     ours, gains = verdicts[default], _differences(kept[default], kept, found)
-    learnt = ComparisonArm(
-        name="watched networks", chance=0.1, finished=True,  # rules are judged on when they end training
-        train_accuracy=float(np.mean([run.columns["fitted"][-1] for run in found])),
+    learnt = tuple(
+        # rules are judged on when they end training
+        ComparisonArm(name=kind, chance=0.1, finished=True, train_accuracy=float(np.median(
+            [run.columns["fitted"][-1] for run in found if run.case.kind == kind])))
+        for kind in dict.fromkeys(run.case.kind for run in found)
     )  # fmt: skip
 
     def of(says: str, quantity: str, interval: Interval, **more: Any) -> Claim:
         return Claim(
             source="alarm", statement=says, quantity=quantity, value=interval.value, low=interval.low,
-            high=interval.high, units=interval.units, unit="kinds", ours=True, compared=(learnt,), **more,
+            high=interval.high, units=interval.units, unit="kinds", ours=True, compared=learnt, reach=math.inf,
+            unequal="kinds are not compared with each other", **more,
         )  # fmt: skip
 
     def rate(name: str) -> Interval:

@@ -10,6 +10,7 @@ from scipy import stats
 
 from gapscope.pools.from_spec import prepared
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, relation
+from gapscope_studies.kit.guard import REGULARIZED
 from gapscope_studies.kit.plots import legend, lines, named, panels
 from gapscope_studies.kit.statistics import bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
@@ -80,20 +81,25 @@ def rank_correlation(found: Table) -> tuple[float, float, float]:
 
 
 def reached(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...]:
-    """For the guard: the best accuracy that methods reached, and its curve; all of them without names."""
-    runs = {
-        str(method): [run["test_accuracy"].dropna().to_list() for _, run in group.groupby("seed")]
-        for method, group in table.groupby("method", sort=False)
-    }
-    return tuple(
-        ComparisonArm(
-            name=name,
-            train_accuracy=float(numpy.mean([max(run) for run in runs[name]])) / 100,
-            chance=setup.chance / 100,
-            curve=downsample_curve(runs[name]),
-        )
-        for name in names or runs
-    )
+    """For the guard: how well methods learned; all of them without names."""
+    groups = {str(method): group for method, group in table.groupby("method", sort=False)}
+    return tuple(_reached(setup, name, groups[name]) for name in names or groups)
+
+
+def _reached(setup: Setup, name: str, group: Table) -> ComparisonArm:
+    runs = [run.sort_values("epoch") for _, run in group.groupby("seed")]
+
+    def last(column: str) -> float | None:
+        known = [run[column].dropna() for run in runs if column in run]
+        ends = [float(values.iloc[-1]) for values in known if len(values)]
+        return float(numpy.median(ends)) if ends else None
+
+    accuracy = last("train_accuracy")
+    return ComparisonArm(
+        name=name, train_accuracy=None if accuracy is None else accuracy / 100, chance=setup.chance / 100,
+        train_loss=last("train_loss"), curve=downsample_curve([run["test_accuracy"].dropna().to_list() for run in runs]),
+        loss_curve=downsample_curve([run["train_loss"].dropna().to_list() for run in runs if "train_loss" in run]),
+    )  # fmt: skip
 
 
 def rank_claim(source: str, setup: Setup, table: Table, found: Table) -> Claim:
@@ -104,7 +110,7 @@ def rank_claim(source: str, setup: Setup, table: Table, found: Table) -> Claim:
     return relation(
         source, "a lower trace goes with a higher test accuracy", "Spearman of final trace and final accuracy",
         spearman, found["trace"].fillna(math.inf), found["final"], clusters=found["method"].to_list(), below=0.0,
-        unit="methods", compared=reached(setup, table),
+        unit="methods", compared=reached(setup, table), **REGULARIZED,
     )  # fmt: skip
 
 
@@ -125,7 +131,7 @@ def growth_claims(source: str, setup: Setup, table: Table, found: Table) -> list
     return [
         claim(source, f"{name} slows the growth of tr K", f"growth of log tr K under {name} minus unregularized",
               (growth[name] - growth["Unregularised"]).dropna(), below=0.0,
-              compared=reached(setup, table, name, "Unregularised"))
+              compared=reached(setup, table, name, "Unregularised"), **REGULARIZED)
         for name in list(setup.colours)[1:]
     ]  # fmt: skip
 
@@ -263,7 +269,7 @@ def figure_2(setting: RunSettings) -> Outcome:
                 values, above=0.0, compared=reached(setup, table, name)) for name, values in beyond.items()),
         claim("Fig. 2", "the penalties on trace and determinant differ subtly",
               "growth of log tr K under the penalty on the determinant minus on the trace", between,
-              above=-math.log(2), below=math.log(2), compared=reached(setup, table, "MGS (log det)", "MGS")),
+              above=-math.log(2), below=math.log(2), compared=reached(setup, table, "MGS (log det)", "MGS"), **REGULARIZED),
     ]  # fmt: skip
     return with_tuning(
         setting, setup, tuned, specs, {"data": "two noisy circles", "network": "fully connected, tanh"},

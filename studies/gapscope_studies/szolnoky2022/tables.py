@@ -12,6 +12,7 @@ import numpy
 
 from gapscope.base.specs import RunSpec
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve
+from gapscope_studies.kit.guard import ABOVE_CHANCE, REGULARIZED
 from gapscope_studies.kit.plots import legend, lines, named, panels
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import t_interval
@@ -126,7 +127,17 @@ def compared(setup: Setup, rows: Table, constant: float = math.nan) -> Compariso
         chance=0.0 if setup.lower_is_better else setup.chance / 100,
         curve=downsample_curve(curves),
         falling=setup.lower_is_better,
+        failed=failed_in(setup, rows),
     )
+
+
+def failed_in(setup: Setup, rows: Table) -> str:
+    """In how many scenarios of noise and training size the median run learned nothing, for the guard."""
+    if setup.lower_is_better or "size" not in rows:
+        return ""
+    reached = rows.groupby(["noise", "size"])["train_accuracy"].median()
+    count = int((reached <= setup.chance / 100 + ABOVE_CHANCE).sum())
+    return f"in {count} of {len(reached)} scenarios" if count else ""
 
 
 def compared_methods(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...]:
@@ -146,7 +157,7 @@ def _gain(
     sides = [mine] if other == "Unregularised" else [mine, theirs]
     quantity = f"gain of MGS over {other}{' at its best epoch' if column == 'best' else ''} ({unit})"
     return claim(source, says, quantity, values, above=0.0,
-                 compared=tuple(compared(setup, side, constant) for side in sides), **more)  # fmt: skip
+                 compared=tuple(compared(setup, side, constant) for side in sides), **REGULARIZED, **more)  # fmt: skip
 
 
 def table_claims(setup: Setup, source: str, table: Table, theirs: Table, unit: str, constant: float) -> list[Claim]:

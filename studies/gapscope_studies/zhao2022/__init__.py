@@ -58,7 +58,9 @@ STUDY = Study(
     findings=(
         Finding("vgg16", "the gap rises with zeta",
                 not_held="Among narrow VGG-16 that fit 600 images of CIFAR-10 the gap does not rise with zeta: a "
-                "correlation of {value:.2f} [{low:.2f}, {high:.2f}], {units} {unit}."),
+                "correlation of {value:.2f} [{low:.2f}, {high:.2f}], {units} {unit}.",
+                undecided="Whether the gap rises with zeta is undecided among narrow VGG-16 too: {value:.2f} "
+                "[{low:.2f}, {high:.2f}] over {units} {unit}."),
         Finding("fig3ab", "the gap rises with zeta",
                 held="In the pool of LeNets the gap rises with zeta: a correlation of {value:.2f} [{low:.2f}, "
                 "{high:.2f}], {units} {unit}.",

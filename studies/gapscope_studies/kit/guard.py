@@ -1,0 +1,190 @@
+"""The guard of claims: networks that are compared learned, equally well, to the end, and there are enough of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gapscope_studies.kit.claims import Claim
+
+ABOVE_CHANCE = 0.05
+FEWEST_UNITS = 6
+LAST_PART, RISE = 0.2, 0.05
+# largest difference of training accuracies, and of training losses in nats, between the networks that are compared
+REACH = 0.1
+# training accuracy from which on the samples count as fitted, so that training has little left to do
+FITTED = 0.97
+# of claims about penalties and dropout: fields that allow unequal training, with the reason
+REGULARIZED: dict[str, Any] = {
+    "reach": math.inf,
+    "loss_reach": math.inf,
+    "unequal": "a regularizer acts by limiting what is fitted",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonArm:
+    """One of the things that a claim compares: how well its networks learned, so that the guard can judge it.
+
+    Attributes:
+        name: As in the claim.
+        train_accuracy: Median over its networks at the end, so that one which learned does not speak for others at
+            chance (for regression R^2, whose chance is 0); None: not stored.
+        chance: What a network reaches that learned nothing.
+        train_loss: Median training loss at the end, on which it is judged if the accuracy is not stored; None: neither.
+        curve: The compared score along training, mean over its networks, in a few dozen steps (`downsample_curve`).
+        falling: Whether a good score is a small one.
+        loss_curve: The training loss along training; whether training was finished is judged on it where it is stored.
+        finished: What is known without a curve: True where a stop rule ended training, False where it was cut off.
+        failed: Of several scenarios those in which it learned nothing, in words: "in 2 of 40 scenarios".
+    """
+
+    name: str
+    train_accuracy: float | None
+    chance: float
+    train_loss: float | None = None
+    curve: tuple[float, ...] = ()
+    falling: bool = False
+    loss_curve: tuple[float, ...] = ()
+    finished: bool | None = None
+    failed: str = ""
+
+    @property
+    def done(self) -> bool | None:
+        """Whether training was finished; None where that is not known.
+
+        Judged on the training loss. Results older than its curves are judged on the compared score, but a loss that
+        rises says nothing of the end of training unless the training samples are fitted.
+        """
+        if self.finished is not None:
+            return self.finished
+        if self.loss_curve:
+            return finished((self.loss_curve,), falling=True)
+        if not self.curve:
+            return None
+        if self.falling and self.curve[-1] > min(self.curve) + RISE * float(np.ptp(self.curve)):
+            return True if (self.train_accuracy or 0.0) >= FITTED else None
+        return finished((self.curve,), falling=self.falling)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-serializable values, those without a default and those that differ from it."""
+        always = ("name", "train_accuracy", "chance")
+        return {
+            item.name: getattr(self, item.name) for item in fields(self)
+            if item.name in always or getattr(self, item.name) != item.default
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> ComparisonArm:
+        """Read an arm from a result's JSON, which writes what is not finite as strings."""
+        known: dict[str, Any] = {item.name: content[item.name] for item in fields(cls) if item.name in content}
+        for name in ("curve", "loss_curve"):
+            known[name] = tuple(float(value) for value in content.get(name, ()))
+        for name in ("train_accuracy", "train_loss"):
+            known[name] = None if content.get(name) is None else float(content[name])
+        return cls(**known)
+
+
+def downsample_curve(curves: Sequence[Sequence[float]], most: int = 40) -> tuple[float, ...]:
+    """Mean over runs of a score along training, at no more than `most` epochs spread evenly, the last one included.
+
+    >>> downsample_curve([[0.0, 0.5, 1.0], [0.0, 0.7]])
+    (0.0, 0.6)
+    """
+    shortest = min((len(curve) for curve in curves), default=0)
+    epochs = np.unique(np.linspace(0, shortest - 1, min(most, shortest)).round().astype(int)) if shortest else []
+    return tuple(round(float(np.mean([curve[epoch] for curve in curves])), 5) for epoch in epochs)
+
+
+def finished(curves: Sequence[Sequence[float]], *, falling: bool = False) -> bool:
+    """Whether a score has stopped improving: over the last fifth of the epochs it gains no more than noise.
+
+    The gain is that of the straight line through the mean over runs; it counts where it is larger than two of its
+    standard errors and than a twentieth of the score's whole range. A run of fewer than five epochs has not.
+
+    >>> finished([[0.1, 0.5, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]]), finished([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]])
+    (True, False)
+    """
+    shortest = min((len(curve) for curve in curves), default=0)
+    if shortest < 5:
+        return False
+    score = np.mean([curve[:shortest] for curve in curves], axis=0) * (-1 if falling else 1)
+    last = score[-max(5, math.ceil(LAST_PART * shortest)) :]
+    if not np.isfinite(score).all():
+        return True
+    epochs = np.arange(len(last)) - (len(last) - 1) / 2
+    slope = float((epochs * last).sum() / (epochs**2).sum())
+    rest = last - last.mean() - slope * epochs
+    error = math.sqrt(float((rest**2).sum()) / (len(last) - 2) / float((epochs**2).sum()))
+    return slope <= 2 * error or slope * (len(last) - 1) <= RISE * float(np.ptp(score))
+
+
+def doubts(claim: Claim) -> list[str]:
+    """Every reason for which a claim may not be decided."""
+    if not claim.compared and not claim.untrained:
+        return ["no networks are named for the guard"]
+    return [*_did_not_learn(claim), *_not_finished(claim), *_too_few(claim)]
+
+
+def _did_not_learn(claim: Claim) -> list[str]:
+    unknown = [arm.name for arm in claim.compared if arm.train_accuracy is None and arm.train_loss is None]
+    if unknown:
+        return [f"no training accuracy or loss was kept of {_listed(unknown)}"]
+    lazy = [
+        f"{arm.name} (training accuracy {arm.train_accuracy:.2f})"
+        for arm in claim.compared
+        if arm.train_accuracy is not None and not arm.train_accuracy > arm.chance + ABOVE_CHANCE
+    ]
+    lazy += [
+        f"{arm.name} (training loss {arm.train_loss:.2f})"
+        for arm in claim.compared
+        if arm.train_accuracy is None and not float(arm.train_loss or 0) < (1 - ABOVE_CHANCE) * -math.log(arm.chance)
+    ]
+    if lazy:
+        return [f"did not learn: {_listed(lazy)}"]
+    lost = [f"{arm.name} {arm.failed}" for arm in claim.compared if arm.failed]
+    return [f"did not learn: {_listed(lost)}"] if lost else _unequal(claim)
+
+
+def _unequal(claim: Claim) -> list[str]:
+    """Training accuracies or losses further apart than the claim allows; without limit only with a reason."""
+    reasons = []
+    for what, reach, values in (
+        ("accuracy", claim.reach, [(arm.train_accuracy, arm.name) for arm in claim.compared]),
+        # of regression, whose chance is 0, the loss has a unit of its own
+        ("loss", claim.loss_reach, [(arm.train_loss, arm.name) for arm in claim.compared if arm.chance > 0]),
+    ):
+        known = [(float(value), name) for value, name in values if value is not None]
+        if len(known) < 2 or (math.isinf(reach) and claim.unequal):
+            continue
+        if not max(known)[0] - min(known)[0] <= (reach if math.isfinite(reach) else REACH):
+            (low, least), (high, most) = min(known), max(known)
+            reasons.append(f"did not learn alike: training {what} {low:.2g} ({least}) against {high:.2g} ({most})")
+    return reasons[:1]
+
+
+def _not_finished(claim: Claim) -> list[str]:
+    cut_off = [arm.name for arm in claim.compared if arm.done is False]
+    unknown = [arm.name for arm in claim.compared if arm.done is None]
+    reasons = [f"not finished: {_listed(cut_off)} still improving at the last epoch"] if cut_off else []
+    return reasons + ([f"no curve of the training loss was kept of {_listed(unknown)}"] if unknown else [])
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The names, three of many.
+
+    >>> _listed(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    return ", ".join(names) if len(names) < 5 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+
+
+def _too_few(claim: Claim) -> list[str]:
+    if claim.exact or claim.units >= FEWEST_UNITS:
+        return []
+    return [f"{claim.units} independent {claim.unit}, fewer than {FEWEST_UNITS}"]

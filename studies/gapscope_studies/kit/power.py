@@ -1,0 +1,82 @@
+"""What the verdicts risk and what the open rows need: p-values, units and hours that would decide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy import stats
+
+from gapscope_studies.kit.claims import BOTH_ANSWERS, HELD, NOT_HELD, OPEN, Claim
+
+# units that give the present effect an 80 % chance at 5 %, over those whose interval would just exclude the bound
+FOR_80_PERCENT = ((stats.norm.ppf(0.975) + stats.norm.ppf(0.8)) / stats.norm.ppf(0.975)) ** 2
+MOST_UNITS = 1000
+
+
+def _nearest(claim: Claim) -> list[float]:
+    """The bounds against which the verdict was reached; all that are finite of a claim that held."""
+    above, below = claim.bounds
+    bounds = [bound for bound in (above, below) if math.isfinite(bound)]
+    if claim.outcome == HELD:
+        return bounds
+    if claim.paper is not None and claim.outcome == NOT_HELD and above < claim.value < below:
+        bounds = [claim.paper / claim.within, claim.paper * claim.within]
+    return [min(bounds, key=lambda bound: abs(bound - claim.value))] if bounds else []
+
+
+def _error(claim: Claim, bound: float) -> float:
+    """Standard error towards a bound, from that end of the interval."""
+    end = claim.low if bound < claim.value else claim.high
+    return abs(claim.value - end) / float(stats.t.ppf(0.975, claim.units - 1))
+
+
+def p_value(claim: Claim) -> float | None:
+    """Two-sided p-value of the number against the nearest bound of the claim, by Student's t; None without a test.
+
+    Of a claim that held between two bounds the larger one.
+    """
+    if claim.exact or claim.units < 2 or not math.isfinite(claim.low) or not math.isfinite(claim.high):
+        return None
+    values = []
+    for bound in _nearest(claim):
+        error = _error(claim, bound)
+        if error <= 0 or not math.isfinite(error):
+            return None
+        values.append(2 * float(stats.t.sf(abs(claim.value - bound) / error, claim.units - 1)))
+    return max(values, default=None)
+
+
+def tested(claims: Sequence[Claim]) -> list[tuple[float, bool]]:
+    """p-value of every claim that the guard allowed to be decided, with whether it was."""
+    allowed = [c for c in claims if not c.status and not c.doubts and c.outcome in (HELD, NOT_HELD, OPEN)]
+    pairs = [(p_value(claim), claim.outcome != OPEN) for claim in allowed]
+    return [(p, decided) for p, decided in pairs if p is not None]
+
+
+def units_needed(claim: Claim) -> int | None:
+    """Units with which the present effect would be found in four of five cases; None unless only the interval is open.
+
+    Errors shrink with the root of the number of units. MOST_UNITS + 1 means more than can be asked for.
+    """
+    if claim.outcome != OPEN or claim.evaluate[1] != BOTH_ANSWERS or not math.isfinite(claim.low):
+        return None
+    # without a bound inside the interval there is nothing to decide
+    inside = [bound for bound in claim.bounds if claim.low <= bound <= claim.high]
+    if not inside or claim.units < 2:
+        return None
+    needed = 0.0
+    for bound in inside:
+        distance = abs(claim.value - bound)
+        half = _error(claim, bound) * float(stats.norm.ppf(0.975))
+        needed = max(needed, claim.units * FOR_80_PERCENT * (half / distance) ** 2 if distance else math.inf)
+    return min(max(math.ceil(needed), claim.units + 1), MOST_UNITS + 1) if math.isfinite(needed) else MOST_UNITS + 1
+
+
+def hours_needed(claim: Claim, facts: Mapping[str, Any]) -> float | None:
+    """Processor hours of the units that are missing, if each costs what the stored ones did; None where unknown."""
+    units, seconds = units_needed(claim), facts.get("seconds_of_runs")
+    if units is None or not seconds:
+        return None
+    return (units - claim.units) * float(seconds) / claim.units / 3600

@@ -1,0 +1,62 @@
+"""What results/ stores stays light, and light forms hold the same numbers and figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+
+from gapscope_studies.kit.light import light_json, light_svg, simplified
+from gapscope_studies.kit.page import stored_facts
+
+matplotlib.use("Agg")
+RESULTS = Path(__file__).parents[2] / "results"
+MOST_BYTES = 4 * 2**20
+
+
+def test_the_stored_results_take_less_than_four_megabytes() -> None:
+    assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < MOST_BYTES
+
+
+def test_light_json_is_the_same_to_five_digits() -> None:
+    content = {"a": [{"b": [0.123456789, 12345678]}], "c": "Kα", "d": None, "e": True, "f": []}
+    found = json.loads(light_json(json.dumps(content)))
+    assert found["a"][0]["b"] == [0.12346, 12345678]
+    assert {key: found[key] for key in "cdef"} == {key: content[key] for key in "cdef"}
+
+
+def test_a_simplified_line_is_nowhere_farther_than_the_tolerance() -> None:
+    x = np.linspace(0, 100, 2001)
+    line = np.stack([x, 20 * np.sin(x / 8)], 1)
+    corners = simplified(line, 0.4)
+    assert len(corners) < 200
+    assert np.abs(np.interp(x, *corners.T) - line[:, 1]).max() < 2.0
+    assert (corners[0] == line[0]).all() and (corners[-1] == line[-1]).all()
+
+
+def test_a_light_figure_is_valid_smaller_and_shows_its_words() -> None:
+    from io import StringIO
+
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axis = figure.add_subplot()
+    axis.plot(np.sin(np.linspace(0, 9, 2000)), label="loss of the students")
+    axis.legend()
+    text = StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(text, format="svg")
+    light = light_svg(text.getvalue())
+    ElementTree.fromstring(light)
+    assert len(light) < 0.6 * len(text.getvalue()) and "loss of the students" in light
+    assert light_svg(light).count("<style>") == 1
+
+
+@pytest.mark.parametrize(("scale", "stays"), [("smoke", True), ("small", False)])
+def test_raw_rows_are_stored_at_smoke_scale_alone(scale: str, stays: bool) -> None:
+    numbers = stored_facts({"scale": scale, "numbers": {"runs": [1], "means": [2]}})["numbers"]
+    assert ("runs" in numbers) is stays and numbers["means"] == [2]
