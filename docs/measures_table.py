@@ -14,18 +14,12 @@ ELSEWHERE = {("ntk_trace", "torch.func"), ("ntk_trace", "neural-tangents")}
 SHORT = {"layer rescaling": "rescaling", "unit permutation": "permutation", "head shift": "shift"}
 HEAD = """# All measures
 
-This page is made from the registry by `python docs/measures_table.py`; a test fails where it is out of date.
-
-`gs.measure(network, data)` takes the measures in bold: the four papers', and size, norms, loss and accuracy, the
-baselines beside which they stand. The others are taken by name, or all by `measures="all"`; work that several of
-them need is then done once. They are not in the default because their table would be too long to read, because those
-of class "many" cost ten to hundreds of passes, and because a measure should first show in pools of networks that it
-tells more than the baselines. What has no value for a network or data (augmentations of vectors, a path norm of
-attention) is a row with its reason, `readings.unmeasured`.
+`gs.measure(network, data)` computes the measures in bold. Name others, or pass `measures="all"`; shared work is done
+once. A measure without a value for a network or data is a row with its reason, `readings.unmeasured`.
 
 """
-PEERS = """"peers" are other programs that compute the same: "agrees" where one was run and its numbers are ours to the
-rounding that `benchmarks/measures/peers.json` states with each, "not run" where nobody has run it beside ours:"""
+PEERS = """"peers" are other programs that compute the same. "agrees": numbers equal ours to the rounding in
+`benchmarks/measures/peers.json`. "not run":"""
 # (measure, peer) -> why it was not run
 NOT_RUN = {
     ("davies_bouldin_mixup", "PGDL first place"): "its released program takes the mean over the other classes, not the "

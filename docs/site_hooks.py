@@ -23,6 +23,12 @@ from gallery import gallery
 
 ROOT = Path(__file__).parent.parent
 TOP_PAGES = {"CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
+LLMS_INTRODUCTION = """Install with `pip install .`; `import gapscope as gs`. Functions take a network and its training
+data: `gs.check`, `gs.forecast_accuracy`, `gs.estimate_accuracy`, `gs.learning_curve`, `gs.find_label_issues`,
+`gs.estimate_label_noise`, `gs.measure`, `gs.compare`, `gs.rank_networks`, `gs.train`, `gs.Monitor`. Results have
+`to_pandas`, `to_dict`, `to_json`. Commands of `gapscope` take `--json`; missing or non-finite numbers are null. Exit
+status: 0 done; 1 an error that the message explains, or a finding of `check --fail-on`; 2 a wrong command line; 130
+stopped."""
 PACKAGES = {
     "checks": "Check",
     "prediction": "Predict accuracy and the gap",
@@ -101,6 +107,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, uri, content=content))
     for uri, content in _api_pages().items():
         files.append(File.generated(config, uri, content=content))
+    files.append(File.generated(config, "llms.txt", content=_llms_txt(config)))
     for uri, content in gallery().items():
         files.append(File.generated(config, uri, content=content))
     return files
@@ -111,6 +118,22 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     if page.file.src_uri.startswith("results/"):
         return re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", markdown)
     return re.sub(r"\]\(\.\./((?:\.\./)*)results/", r"](\1results/", markdown)
+
+
+def _llms_txt(config: MkDocsConfig) -> str:
+    """Index of the site for programs: what gapscope answers, and one line per guide with its first sentence."""
+    lines = ["# gapscope", "", f"> {config.site_description}", "", LLMS_INTRODUCTION, "", "## Guides", ""]
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        text = path.read_text()
+        first = next(block for block in text.split("\n\n")[1:] if block[0].isalpha() or block[0] == "*")
+        summary = " ".join(first.split()).replace("**", "").split(". ")[0].rstrip(".")
+        lines.append(f"- [{text.splitlines()[0].lstrip('# ')}]({path.stem}.html): {summary}.")
+    lines += ["", "## Reference", "", "- [Packages](api/index.html): every public name with its signature."]
+    lines += [
+        "- [Gallery](examples/index.html): executed scripts.",
+        "- [Evidence](evidence/check.html): what was measured.",
+    ]
+    return "\n".join([*lines, ""])
 
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\([(\[])(.*?)\\[)\]]\s*</\1>', re.DOTALL)

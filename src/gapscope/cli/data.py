@@ -9,6 +9,8 @@ from pathlib import Path
 
 import typer
 
+from gapscope.cli.completion import complete_datasets
+
 app = typer.Typer(help="List data sets and fetch their official files.", no_args_is_help=True)
 
 _ROOT = typer.Option(None, "--data-root", help="Folder of the data sets (else GAPSCOPE_DATA, else the user cache).")
@@ -87,7 +89,9 @@ def list_data(
 
 @app.command("fetch")
 def fetch_data(
-    name: str = typer.Argument(help="Name of a data set, as `gapscope data list` shows it."),
+    name: str = typer.Argument(
+        help="Name of a data set, as `gapscope data list` shows it.", autocompletion=complete_datasets
+    ),
     data_root: Path | None = _ROOT,
     base_url: str | None = typer.Option(None, "--base-url", help="Another server that holds the same files."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gapscope.cli.completion import complete_measures
 from gapscope.cli.network_argument import HELP
 
 if TYPE_CHECKING:
     from gapscope.leaderboard.leaderboard_result import Leaderboard
 
 NAMES = typer.Option(
-    [], "--measure", help="A measure (`gapscope list measures`); again for more. Default: all of linear cost."
+    [],
+    "--measure",
+    help="A measure (`gapscope list measures`); again for more. Default: all of linear cost.",
+    autocompletion=complete_measures,
 )
 SAMPLES = typer.Option(None, help="Measure on this many training samples; default all.")
 ROOT = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache).")

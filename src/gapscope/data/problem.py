@@ -52,6 +52,9 @@ class Problem:
         self._check_targets("training", self.train)
         self._check_targets("test", self.test)
 
+    def __repr__(self) -> str:
+        return f"Problem({self.name}, {self.task}, {self.n_outputs} outputs; train {self.train}; test {self.test})"
+
     def _check_targets(self, split: str, samples: Samples) -> None:
         targets = samples.targets
         if targets is None or samples.is_classification != (self.task == "classification"):

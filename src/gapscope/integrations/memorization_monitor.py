@@ -161,6 +161,12 @@ class MemorizationMonitor(TrainerCallback):
         self._losses, self._first = _Losses(), math.nan
         self._seconds, self._began, self._looks = 0.0, math.nan, 1
 
+    def __repr__(self) -> str:
+        flag = "not flagged" if self.flagged_at is None else f"flagged at epoch {self.flagged_at:g}"
+        p_values = [row["canary_p_value"] for row in self.rows if "canary_p_value" in row]
+        last = f", last p-value {p_values[-1]:.2g}" if p_values else ""
+        return f"MemorizationMonitor({flag} at level {self.level:g}; {len(self.rows)} looks{last})"
+
     def note(self, loss: Tensor) -> None:
         """Keep the loss of a step; `add_meter` has the Trainer do that."""
         self._losses.each.append(loss.detach())

@@ -307,10 +307,9 @@ class Comparison(RowResult[ComparedReading]):
         return "\n".join([table, *self.verdict])
 
     def _repr_html_(self) -> str:
-        import html
+        from gapscope.results.notebook import to_html
 
-        lines = "".join(f"<p>{html.escape(line)}</p>" for line in self.verdict)
-        return self.summary().to_html(float_format="{:.4g}".format) + lines
+        return to_html(self, self.verdict, self.summary())
 
     def plot(self, measures: Sequence[str] | None = None) -> list[Any]:
         """Draw the value of each network with its interval, a panel a measure, and return the matplotlib axes.

@@ -270,10 +270,9 @@ class Leaderboard(RowResult[LeaderboardRow]):
         return "\n".join([*self.verdict[:2], self.table(MOST_ROWS), *rest])
 
     def _repr_html_(self) -> str:
-        import html
+        from gapscope.results.notebook import to_html
 
-        lines = "".join(f"<p>{html.escape(line)}</p>" for line in (*self.verdict, self.facts))
-        return lines + self.summary().to_html(float_format="{:.2f}".format)
+        return to_html(self, (*self.verdict, self.facts), self.summary())
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the partial correlation of each measure with its interval, filled where there is evidence.

@@ -90,11 +90,27 @@ class AccuracyEstimate(Result):
             lines.append("initial weights were resampled; pass initial_state=, the state dictionary before training")
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        from html import escape
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer on new data and on clean labels, one sentence each."""
+        return tuple(line.strip() for line in repr(self).splitlines())
 
-        sentences = "".join(f"<p>{escape(line.strip())}</p>" for line in repr(self).splitlines())
-        return f"<div>{sentences}{self.to_pandas().to_html(index=False, float_format='{:.3f}'.format)}</div>"
+    def plot(self, axes: Any = None) -> Any:
+        """Plot each answer with its interval, beside the training accuracy; return the axes."""
+        from gapscope.results.plots import axes_or_new
+
+        answers = {"same label noise": self.same_noise, "clean labels": self.clean_labels}
+        axes = axes_or_new(axes, height=1.8)
+        for row, answer in enumerate(answers.values()):
+            if answer is not None:
+                axes.plot([answer.low, answer.high], [row, row], color="tab:blue", linewidth=4, alpha=0.4)
+                axes.plot(answer.value, row, "o", color="tab:blue")
+        if self.same_noise is not None:
+            axes.axvline(self.readings["train_accuracy"], color="tab:gray", label="training accuracy")
+            axes.legend(fontsize=8)
+        axes.set_yticks(range(len(answers)), list(answers))
+        axes.set(ylim=(-0.5, 1.5), xlabel="accuracy on new data")
+        return axes
 
     def _noise(self) -> str:
         if self.noise_interval is None or self.label_noise is None:

@@ -175,12 +175,10 @@ class AccuracyForecast(Result):
         return "\n".join([*([self.warning] if self.warning else []), self.headline, *table, *self.sentences])
 
     def _repr_html_(self) -> str:
-        from html import escape
+        from gapscope.results.notebook import to_html
 
-        table = self.to_pandas().to_html(index=False, float_format="{:.3f}".format)
-        sentences = "".join(f"<p>{escape(line)}</p>" for line in self.sentences)
-        warning = f"<p>{escape(self.warning)}</p>" if self.warning else ""
-        return f"<div>{warning}<p><strong>{escape(self.headline)}</strong></p>{table}{sentences}</div>"
+        warning = (self.warning,) if self.warning else ()
+        return to_html(self, (*warning, self.headline, *self.sentences), index=False)
 
     def plot(self, axes: Any = None) -> Any:
         """Plot the score of every row as a bar, and the forecast with its interval as a band; return the axes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gapscope.results.result import Result
 
@@ -62,12 +62,28 @@ class LearningCurve(Result):
 
         return pandas.DataFrame([vars(item) for item in self.trainings])
 
-    def __repr__(self) -> str:
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The prediction with its interval, the design with its cost, and a note if there is one."""
         what = "accuracy" if self.task == "classification" else "R^2"
-        lines = [
+        return (
             f"Predicted {what} with all {self.samples:,} samples: {self.score:.3f} ({self.low:.3f} to {self.high:.3f}, "
             "90 % interval)",
             f"  design {self.design}; cost {self.cost:.2f} full-training equivalents",
             *([self.note] if self.note else []),
-        ]
-        return "\n".join([*lines, "", self.to_pandas().to_string(index=False, float_format="{:.3f}".format)])
+        )
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.sentences, "", self.to_pandas().to_string(index=False, float_format="{:.3f}".format)])
+
+    def plot(self, axes: Any = None) -> Any:
+        """Plot the scores of the runs, and the prediction with its interval; return the axes."""
+        from gapscope.results.plots import axes_or_new
+
+        axes = axes_or_new(axes, height=3.0)
+        axes.plot([run.trained_on for run in self.trainings], [run.score for run in self.trainings], "o", label="runs")
+        error = [[self.score - self.low], [self.high - self.score]]
+        axes.errorbar(self.samples, self.score, yerr=error, fmt="s", capsize=4, label="prediction, 90 % interval")
+        axes.set(xlabel="training samples", ylabel="accuracy" if self.task == "classification" else "R^2")
+        axes.legend(fontsize=8)
+        return axes

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gapscope.results.readings import Reading
+    pass
 
 
 def axes_or_new(axes: Any, *, width: float = 7.0, height: float = 4.0) -> Any:
@@ -29,32 +29,6 @@ def panels(names: Sequence[str], *, width: float = 7.0, height: float = 1.8, sha
     for panel, name in zip(axes[:, 0], names, strict=True):
         panel.set_ylabel(name, rotation=0, ha="right", va="center")
     return list(axes[:, 0])
-
-
-def plot_readings(readings: Sequence[Reading], axes: Any = None) -> Any:
-    """Draw the size of each reading on a logarithmic axis with its standard error, and write the value beside it.
-
-    Args:
-        readings: The readings; those without a finite value are left out.
-        axes: Where to draw; None makes a figure.
-
-    Returns:
-        The axes.
-    """
-    shown = [reading for reading in readings if math.isfinite(reading.value)][::-1]
-    axes = axes_or_new(axes, height=1 + 0.28 * len(shown))
-    for row, reading in enumerate(shown):
-        size = abs(reading.value) or math.nan
-        error = reading.standard_error if reading.standard_error is not None else 0.0
-        lower = min(error, 0.9 * size) if math.isfinite(error) else 0.0
-        colour = "tab:blue" if reading.value > 0 else "tab:orange"
-        axes.errorbar(size, row, xerr=[[lower], [error if math.isfinite(error) else 0.0]], fmt="o", color=colour)
-        axes.annotate(f"{reading.value:.3g}", (size, row), xytext=(6, 4), textcoords="offset points", fontsize=7)
-    axes.set_xscale("log")
-    axes.set_yticks(range(len(shown)), [reading.name for reading in shown], fontsize=8)
-    axes.set_xlabel("absolute value, in each measure's own units (orange: negative)")
-    axes.margins(x=0.15)
-    return axes
 
 
 def plot_estimates(true: Any, assessed: Any, level: float, axes: Any = None) -> Any:

@@ -173,16 +173,3 @@ class Readings(RowResult[Reading]):
 
     def __repr__(self) -> str:
         return text_of(self, self.unmeasured, self.notes)
-
-    def plot(self, axes: Any = None) -> Any:
-        """Draw each reading in its own row, with its standard error, and return the matplotlib axes.
-
-        Args:
-            axes: Where to draw; None makes a figure.
-
-        Returns:
-            The axes.
-        """
-        from gapscope.results.plots import plot_readings
-
-        return plot_readings(self, axes)

@@ -63,7 +63,9 @@ class Result:
         return self.to_pandas().to_string(float_format="{:.4g}".format)
 
     def _repr_html_(self) -> str:
-        return self.to_pandas().to_html(float_format="{:.4g}".format)
+        from gapscope.results.notebook import to_html
+
+        return to_html(self, getattr(self, "sentences", ()))
 
 
 class RowResult(tuple[Row, ...], Result):

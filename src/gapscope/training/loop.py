@@ -45,6 +45,10 @@ class TrainingResult:
     history: Sequence[dict[str, Any]] = field(default_factory=list)
     execution: str = ""
 
+    def __repr__(self) -> str:
+        last = ", ".join(f"{name} {value:.4g}" for name, value in (self.history[-1] if self.history else {}).items())
+        return f"TrainingResult({self.status}: {self.stop_reason}; {last})"
+
 
 def _stop_reason(settings: TrainingSpec, history: Sequence[dict[str, Any]]) -> str:
     threshold = settings.stop_at_train_loss

@@ -382,6 +382,11 @@ class Monitor(Result):
         known = {name: epoch for name, epoch in marked.items() if epoch is not None}
         return plot_lines(self.epochs, columns, marked=known)
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What was recorded, what the alarm and the checks report, one line each."""
+        return tuple(repr(self).splitlines())
+
     def __repr__(self) -> str:
         said = f"Monitor({', '.join(self.measures)} on {len(self.samples)} samples: {self.cost})"
         lines = [said] if self.alarm is None else [said, repr(self.alarm)]

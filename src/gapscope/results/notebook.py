@@ -1,0 +1,47 @@
+"""Results in notebooks: their sentences, their table and a small plot, as HTML."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Iterable
+from typing import Any
+
+from gapscope.base.errors import GapscopeError
+
+MAX_ROWS = 20
+
+
+def picture(result: Any) -> str:
+    """Return the plot of a result as an inline image; empty if it has none, or nothing to plot yet."""
+    draw = getattr(result, "plot", None)
+    if draw is None:
+        return ""
+    import matplotlib.pyplot as plt
+
+    try:
+        axes = draw()
+    except GapscopeError:
+        return ""
+    figure = (axes[0] if isinstance(axes, list) else axes).figure
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=60)
+    plt.close(figure)  # notebooks would show an open figure a second time
+    return f'<img alt="plot" src="data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}">'
+
+
+def to_html(result: Any, sentences: Iterable[str], table: Any = None, *, index: bool = True) -> str:
+    """Return sentences, table and plot of a result.
+
+    Args:
+        result: The result.
+        sentences: Text, one paragraph each.
+        table: Its data frame; default `result.to_pandas()`.
+        index: Whether the rows have names.
+    """
+    table = result.to_pandas() if table is None else table
+    lines = "".join(f"<p>{html.escape(line)}</p>" for line in sentences)
+    rows = table.head(MAX_ROWS).to_html(float_format="{:.4g}".format, index=index)
+    more = f"<p>{len(table) - MAX_ROWS} more rows: to_pandas()</p>" if len(table) > MAX_ROWS else ""
+    return f"<div>{lines}{rows}{more}{picture(result)}</div>"
