@@ -44,7 +44,7 @@ def test_rows_are_added_and_taken() -> None:
     assert len(store) == 60
     expected = pandas.DataFrame(every).set_index("id")
     pandas.testing.assert_frame_equal(store.to_pandas(list(expected.columns), "id"), expected, check_exact=True)
-    some = store.taken([50, 3])
+    some = store.select([50, 3])
     assert some.column("id") == ["50", "3"]
     assert some.column("text") == [every[50].get("text"), every[3].get("text")]
     assert some.column("absent") == [None, None]

@@ -92,7 +92,7 @@ def test_lazy_calls_put_no_hook_on_the_network() -> None:
     network, (x, _) = _network(), _batch()
     penalty = GradientSimilarityPenalty(1.0, every=2)
     for hooked in (True, False, True):
-        with penalty.observing(network, x):
+        with penalty.observe(network, x):
             assert any(module._forward_hooks for module in network.modules()) is hooked
 
 

@@ -68,7 +68,7 @@ class _Column:
                 self.put(row, value)
         self.pad(len(floats))
 
-    def taken(self, rows: Sequence[int]) -> _Column:
+    def select(self, rows: Sequence[int]) -> _Column:
         column = _Column()
         column.values, column._code_of = self.values, self._code_of
         column.floats = None if self.floats is None else array("d", map(self.floats.__getitem__, rows))
@@ -135,10 +135,10 @@ class ColumnStore:
         for column in columns.values():
             column.pad(self._length)
 
-    def taken(self, rows: Sequence[int]) -> ColumnStore:
+    def select(self, rows: Sequence[int]) -> ColumnStore:
         """Return a store of some rows, in the given order."""
         store = ColumnStore()
-        store._columns = {name: column.taken(rows) for name, column in self._columns.items()}
+        store._columns = {name: column.select(rows) for name, column in self._columns.items()}
         store._length = len(rows)
         return store
 

@@ -86,7 +86,7 @@ class Contribution(ABC):
         """Return the derivatives of sum(weights * kernel(self)) by `sources`; None for sources without a graph."""
 
     @abstractmethod
-    def regrouped(self, n: int) -> Contribution:
+    def regroup(self, n: int) -> Contribution:
         """Return the contribution for n samples, each of which owns as many consecutive rows."""
 
 
@@ -118,6 +118,7 @@ class OuterProductFactors(Contribution):
         return side, side if other is self else other.side()
 
     def _split(self, jacobian: Tensor) -> list[Tensor]:
+        # J is that of (W, b): the row of ones among the columns makes b its last column.
         parts = [jacobian]
         if self.layout.ones:
             parts = [jacobian[..., :-1], jacobian[..., -1]]
@@ -129,6 +130,7 @@ class OuterProductFactors(Contribution):
     @override
     def dense(self) -> list[Tensor]:
         columns = self.layout.columns(self.inputs)
+        # J_cn = sum_t g_cnt a_nt^T: [C, N, O, T] @ [N, T, K] -> [C, N, O, K]
         return self._split(torch.matmul(self.gradients, columns.mT))
 
     @override
@@ -161,7 +163,7 @@ class OuterProductFactors(Contribution):
         return None if by_columns is None else self.layout.fold(by_columns, self.inputs), by_gradients
 
     @override
-    def regrouped(self, n: int) -> OuterProductFactors:
+    def regroup(self, n: int) -> OuterProductFactors:
         columns, (c, _, o, t) = self.layout.columns(self.inputs), self.gradients.shape
         # Rows of one sample become further places of it: [N, R, K, T] -> [N, K, R T], for a and g alike.
         columns = columns.view(n, -1, *columns.shape[1:]).transpose(1, 2).flatten(2)
@@ -171,8 +173,9 @@ class OuterProductFactors(Contribution):
         )
 
     @classmethod
-    def joined(cls, uses: Sequence[OuterProductFactors]) -> OuterProductFactors:
+    def merge_uses(cls, uses: Sequence[OuterProductFactors]) -> OuterProductFactors:
         """Merge several uses of one weight into one contribution with all their positions."""
+        # J is a sum over positions, so the sum of several uses is one use at all their positions: T = T_1 + T_2 + ...
         columns = torch.cat([use.layout.columns(use.inputs) for use in uses], dim=2)
         gradients = torch.cat([use.gradients for use in uses], dim=3)
         return cls(uses[0].parameters, columns, gradients, _PrecomputedColumns(uses[0].layout.ones), uses[0].transposed)
@@ -261,18 +264,18 @@ class EmbeddingContribution(Contribution):
     def kernel_gradient(self, weights: Tensor) -> tuple[Tensor | None, ...]:
         read, index = torch.unique(self.rows, return_inverse=True)
         jacobian = self._scattered(index, len(read))
-        # dS/dJ = 2 W J as for factors, and every place that reads u gets the derivative of row u.
+        # S = sum W_ncmd <J_nc, J_md> has dS/dJ = 2 W J for symmetric W; each position that reads row u gets its entry.
         by_jacobian = 2 * torch.einsum("ncmd,dmeu->cneu", weights, jacobian)
         return (by_jacobian.gather(3, index[None, :, None, :].expand_as(self.gradients)),)
 
     @override
-    def regrouped(self, n: int) -> EmbeddingContribution:
+    def regroup(self, n: int) -> EmbeddingContribution:
         c, _, e, t = self.gradients.shape
         gradients = self.gradients.reshape(c, n, -1, e, t).transpose(2, 3).flatten(3)
         return EmbeddingContribution(self.parameters, self.rows.reshape(n, -1), gradients)
 
     @classmethod
-    def joined(cls, uses: Sequence[EmbeddingContribution]) -> EmbeddingContribution:
+    def merge_uses(cls, uses: Sequence[EmbeddingContribution]) -> EmbeddingContribution:
         """Merge several uses of one table into one contribution with all their positions."""
         rows = torch.cat([use.rows for use in uses], dim=1)
         return cls(uses[0].parameters, rows, torch.cat([use.gradients for use in uses], dim=3))
@@ -314,6 +317,7 @@ class DenseJacobian(Contribution):
     def kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
         assert isinstance(other, DenseJacobian)
         (c, n, _), (d, m, _) = self.values.shape, other.values.shape
+        # rows (n, c) of both sides: [N C, P] @ [P, M D]
         rows = self._rows().flatten(0, 1)
         product = gram_matrix(rows) if other is self else rows @ other._rows().flatten(0, 1).T
         return product.view(n, c, m, d)
@@ -321,6 +325,7 @@ class DenseJacobian(Contribution):
     @override
     def traced_kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
         assert isinstance(other, DenseJacobian)
+        # sum_c <J_nc, J_mc> is one product over (c, p): [N, C P] @ [C P, M]
         return self._rows().flatten(1) @ other._rows().flatten(1).T
 
     @override
@@ -329,11 +334,13 @@ class DenseJacobian(Contribution):
 
     @override
     def kernel_gradient(self, weights: Tensor) -> tuple[Tensor | None, ...]:
+        # dS/dJ_nc = 2 sum_md W_ncmd J_md
         return (2 * torch.einsum("ncmd,dmp->cnp", weights, self.values.detach()),)
 
     @override
-    def regrouped(self, n: int) -> DenseJacobian:
+    def regroup(self, n: int) -> DenseJacobian:
         c, _, p = self.values.shape
+        # a sample's Jacobian is the sum of those of its rows
         return DenseJacobian(self.parameters, self.values.reshape(c, n, -1, p).sum(2))
 
 
@@ -344,7 +351,7 @@ def _joined(uses: Sequence[Contribution]) -> Contribution | None:
         return first
     if isinstance(first, DenseJacobian) or not all(use.has_form_of(first) for use in uses):
         return None
-    return type(first).joined(uses)  # type: ignore[attr-defined]
+    return type(first).merge_uses(uses)  # type: ignore[attr-defined]
 
 
 def merge_contributions(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:

@@ -173,4 +173,4 @@ def apply_rule(call: Call, gradient: Float[Tensor, "c ..."]) -> list[Contributio
         gradient = gradient.transpose(1, 2)
     contributions = call.rule(call, gradient)
     rows = gradient.shape[1]
-    return contributions if rows == call.n else [part.regrouped(call.n) for part in contributions]
+    return contributions if rows == call.n else [part.regroup(call.n) for part in contributions]

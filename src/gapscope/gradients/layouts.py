@@ -144,6 +144,7 @@ class Windows(Layout):
         n, channels, *space = inputs.shape
         places = self.places(tuple(space))
         steps = inputs.stride()[2:]
+        # Entry (k, t) of a window lies dilation * k + stride * t steps from the first, in every dimension of space.
         within = tuple(step * dilation for step, dilation in zip(steps, self.dilation, strict=True))
         between = tuple(step * stride for step, stride in zip(steps, self.stride, strict=True))
         shape = (n, channels, *self.kernel_size, *places)

@@ -54,15 +54,17 @@ class _LogDeterminant(torch.autograd.Function):
     ) -> Tensor:
         kernel = torch.stack([part.kernel(part) for part in parts]).sum(0)
         factor = _factorized(kernel.flatten(0, 1).flatten(1), noise)
+        # M = K^-1, or (I + K/s)^-1 / s: the derivative of the log determinant by K
         inverse = torch.cholesky_inverse(factor) / (1 if noise is None else noise)
         ctx.parts = parts
         ctx.save_for_backward(inverse.view_as(kernel).to(kernel.dtype))
-        return 2 * factor.diagonal().log().sum()
+        return 2 * factor.diagonal().log().sum()  # det K = (prod_i L_ii)^2
 
     @staticmethod
     @once_differentiable
     def backward(ctx, weight: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         (inverse,) = ctx.saved_tensors
+        # K is the sum of the kernels K_l of the contributions: each returns d<M, K_l> by its own stored tensors
         inverse = inverse * weight.to(inverse.dtype)
         return None, None, *(gradient for part in ctx.parts for gradient in part.kernel_gradient(inverse))
 

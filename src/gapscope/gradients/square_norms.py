@@ -35,6 +35,7 @@ class _SquareNorms(torch.autograd.Function):
     def forward(ctx, inputs: Tensor, gradients: Tensor, layout: Layout) -> Tensor:  # type: ignore[override]
         n, rows, t = gradients.shape
         k = layout.width(inputs)
+        # |J_n|^2 from the Gram matrices [T, T] of g and a costs T^2 (K + rows), from J itself T K rows multiplications.
         ctx.layout, ctx.k, ctx.by_places = layout, k, t * (k + rows) < rows * k
         norms, jacobians = inputs.new_empty(n), []
         for part, columns, g in _parts(inputs, gradients, layout, k):
@@ -52,6 +53,7 @@ class _SquareNorms(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, weights: Tensor) -> tuple[Tensor | None, Tensor, None]:  # type: ignore[override]
         inputs, gradients, *jacobians = ctx.saved_tensors
+        # With J = g a^T the derivatives of w |J|^2 are 2 w J a by g and 2 w J^T g by a. J a = g (a^T a) needs no J.
         doubled = (2 * weights)[:, None, None]
         by_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
         by_gradients = torch.empty_like(gradients)
@@ -79,6 +81,7 @@ class _SquareNormsByGroups(torch.autograd.Function):
         jacobian, sums = jacobians(inputs, gradients, layout), gradients.sum(2)
         ctx.layout = layout
         ctx.save_for_backward(inputs, gradients, jacobian)
+        # the bias column of J is sum_t g_t, and is kept apart from the windows
         norms = jacobian.square().sum((1, 2))
         return norms + sums.square().sum(1) if layout.ones else norms
 

@@ -29,7 +29,7 @@ class Penalty(ABC):
     `outputs, value = penalty.forward_with_penalty(network, x)` shares the forward pass with the loss. Both take targets
     `y` if the penalty needs them, and return a 0-d tensor already multiplied by the penalty's strength.
 
-    Subclasses give `value` and, if they observe the forward pass, `observing`.
+    Subclasses give `value` and, if they observe the forward pass, `observe`.
 
     Attributes:
         needs_targets: Whether targets are required.
@@ -42,7 +42,7 @@ class Penalty(ABC):
     automatic: StrengthRule | None = None
 
     @contextmanager
-    def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
+    def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
         """Observe the forward pass in the body; yields the network's inputs, and what `value` needs of the pass."""
         yield inputs, None
 
@@ -127,7 +127,7 @@ def _forward(network: nn.Module, batch: Batch, penalties: Sequence[Penalty]) -> 
     with ExitStack() as stack:
         inputs, observations = batch.inputs, []
         for penalty in penalties:
-            inputs, observed = stack.enter_context(penalty.observing(batch.network, inputs))
+            inputs, observed = stack.enter_context(penalty.observe(batch.network, inputs))
             observations.append(observed)
             if isinstance(observed, Tape):
                 observed.outputs_of = batch.outputs_of

@@ -55,7 +55,7 @@ class AutomaticDropout(Penalty):
             )
 
     @contextmanager
-    def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
+    def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
         """Set the probability of all dropout layers for this pass."""
         layers = [module for module in network.modules() if isinstance(module, _DropoutNd)]
         if not layers:

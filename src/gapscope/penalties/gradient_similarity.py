@@ -137,7 +137,7 @@ class GradientSimilarityPenalty(Penalty):
         return (self._calls - 1) % self.every == 0
 
     @contextmanager
-    def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Tape | None]]:
+    def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Tape | None]]:
         """Record the forward pass in calls with the penalty."""
         if not self.count_call():
             yield inputs, None

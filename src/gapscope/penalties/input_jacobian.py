@@ -70,7 +70,7 @@ class InputJacobianPenalty(Penalty):
         self._probes = ProbeSource(probe, seed)
 
     @contextmanager
-    def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
+    def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
         """Enable the inputs' gradient and frozen batch statistics."""
         modules = dict(unwrapped(network).named_modules())
         with eager_mode(), differentiable_kernels(modules.values()), allow_frozen_stats(modules, needed=False):

@@ -82,7 +82,7 @@ class LossGradientPenalty(Penalty):
         self.loss = default_loss if loss is None else loss
 
     @contextmanager
-    def observing(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
+    def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
         """Enable the inputs' gradient in calls that penalize it."""
         applied = self._calls % self.every == 0
         self._calls += 1

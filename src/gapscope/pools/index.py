@@ -244,12 +244,12 @@ def load_index(folder: Path) -> IndexedRecords:
             new.read(folder / "runs" / name, stamp, settled)
     gone = len(known) - len(kept)
     if new.rows or gone:
-        rows = rows.taken(kept)
+        rows = rows.select(kept)
         rows.extend(new.rows)
         stamps += new.stamps
         ids = rows.column(ID)
         order = sorted(range(len(ids)), key=ids.__getitem__)
-        rows, stamps = rows.taken(order), [stamps[row] for row in order]
+        rows, stamps = rows.select(order), [stamps[row] for row in order]
         if max(len(new.rows), gone) > max(FEWEST_NEW, SHARE_NEW * len(rows)):
             with suppress(GapscopeError, OSError):  # a pool that may only be read is read without an index
                 _write(path, rows, stamps)

@@ -136,6 +136,6 @@ class LayerAccumulator:
 
 def _coupling(noise: SecondMoments, curvature: SecondMoments) -> Tensor:
     # To second order the loss rises by 1/2 E[delta^T H delta] with delta gamma_i = -gamma_i D_i / 2 and
-    # delta beta_i = -gamma_i a_i, where Cov(D_i, D_k) = V2_ik/M: Z_ik is what stands before gamma_i gamma_k in it.
+    # delta beta_i = -gamma_i a_i, where Cov(D_i, D_k) = V2_ik/M: Z_ik is the coefficient of gamma_i gamma_k in it.
     by_gamma_and_beta = noise.pr * curvature.pr + noise.rp * curvature.rp
     return (noise.pp * curvature.pp / 4 + noise.rr * curvature.rr + by_gamma_and_beta / 2) / 2

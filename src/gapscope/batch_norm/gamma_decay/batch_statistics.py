@@ -151,6 +151,8 @@ def _measured(population: _Population, batch_size: int, passes: int, generator: 
 
 def _predicted(population: _Population, factor: float) -> dict[str, Tensor]:
     a, q = population.means - population.means.mean(0), population.squares - population.squares.mean(0)
+    # D = sigma_B^2 / sigma_P^2 - 1 has E[D] = -f V1 and E[D^2] = f V2 to order 1/M. With s = D/2 - D^2/8 and
+    # 1 / (1 + s) - 1 = -D/2 + 3 D^2/8 follow the five moments below.
     v1, v2, v12 = a.square().mean(0), q.square().mean(0), (a * q).mean(0)
     return {
         "mean_variance": factor * v1,

@@ -54,6 +54,7 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
     outputs = outputs.double().requires_grad_()
     targets = targets.double() if targets.is_floating_point() else targets
     (gradient,) = torch.autograd.grad(_checked_losses(loss, outputs, targets).sum(), outputs, create_graph=True)
+    # Row k of the Hessian by the outputs is the gradient of entry k of the gradient.
     columns = [
         torch.autograd.grad(column.sum(), outputs, retain_graph=True, materialize_grads=True)[0]
         for column in gradient.unbind(1)
@@ -64,7 +65,7 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
             "curvature='gauss_newton' needs a loss convex in the outputs; this one has a negative curvature. "
             "Use curvature='hessian'."
         )
-    return vectors * values.clamp_min(0).sqrt()[:, None, :]
+    return vectors * values.clamp_min(0).sqrt()[:, None, :]  # H = V diag(w) V^T = F F^T with F = V sqrt(w)
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ def hessian_diagonals(
     shifts: dict[str, tuple[Tensor, Tensor]] = {}
 
     def shift(name: str, layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        # Zeros added to gamma and beta: the derivatives by them are those by gamma and beta, also for frozen ones.
         zeros = torch.zeros(2, layer.num_features, dtype=output.dtype, device=output.device)
         by_gamma, by_beta = (part.clone().requires_grad_() for part in zeros)
         shifts[name] = by_gamma, by_beta
@@ -139,6 +141,7 @@ def hessian_diagonals(
     by_gamma, by_beta = gradients[::2], gradients[1::2]
     for probe in probes:
         z = [probe[name].to(total.dtype) for name in shifts]
+        # With random signs E[z_i (H z)_i] = E[z_i sum_k H_ik z_k] = H_ii.
         along_gamma = _hessian_product(by_gamma, z, ends)
         along_beta = _hessian_product(by_beta, z, ends)
         yield {
@@ -150,6 +153,7 @@ def hessian_diagonals(
 
 
 def _hessian_product(gradients: tuple[Tensor, ...], z: list[Tensor], ends: list[Tensor]) -> tuple[Tensor, ...]:
+    # H z is the gradient of <gradient, z>: Hessian-vector product by a second backward pass
     along = torch.stack([(g * v).sum() for g, v in zip(gradients, z, strict=True)]).sum()
     if not along.requires_grad:
         return tuple(torch.zeros_like(end) for end in ends)

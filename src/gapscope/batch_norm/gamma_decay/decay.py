@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.batch_norm.gamma_decay.accumulators import LayerAccumulator
 from gapscope.batch_norm.gamma_decay.curvature import (
@@ -21,10 +21,11 @@ from gapscope.batch_norm.gamma_decay.curvature import (
 )
 from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData, prepare
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay, LayerDecay
-from gapscope.batch_norm.gamma_decay.length_factors import euclidean_length_factors
 from gapscope.batch_norm.gamma_decay.sampled_decay import even_loss_excess
-from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order
+from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order, preceding_layers
+from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.losses import Loss, sample_losses
+from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import device_of, inspection_mode, prepare_inputs, samples_per_pass
 
 Metric = Literal["empirical", "euclid"]
@@ -102,6 +103,43 @@ def _summed(
     if curvature == "hessian":
         _add_hessians(subject, sums, draws, generator)
     return sums
+
+
+def euclidean_length_factors(subject: EvaluationData) -> dict[str, Tensor]:
+    r"""Return the ratio $\sqrt{a}\, \lVert w_i \rVert / \sigma_i$ of Euclidean to empirical length per channel.
+
+    $\mathrm{Var}(w_i^\top x) = w_i^\top \Sigma w_i$ is $\sigma_i^2$; with $\Sigma = a I$, a the mean variance of the
+    inputs' coordinates (of the channels of its group, in a convolution, borders left aside), it is $a \lVert w_i
+    \rVert^2$. The ratio is 1 for white inputs.
+
+    Raises:
+        NotMeasurable: A layer is not fed by a linear or convolutional layer alone.
+    """
+    network, layers = subject.network, subject.layers
+    feeders = preceding_layers(network, layers, subject.batch(slice(1))[0])
+    for name in layers:
+        if name not in feeders:
+            raise NotMeasurable(
+                f"metric='euclid' needs the weights before layer '{name}', whose input is not the output of one linear "
+                "or convolutional layer. Leave it out of layers, or use metric='empirical'."
+            )
+    modules = {name: named_modules(network)[source] for name, source in feeders.items()}
+    moments = {name: ChannelMoments() for name in modules}
+
+    def take_in(name: str, module: Any, inputs: tuple[Tensor, ...]) -> None:
+        moments[name].update(inputs[0])
+
+    with forward_hooks(modules, take_in, before=True), torch.no_grad():
+        for _, x, _ in subject.chunks():
+            network(x)
+    return {name: _length_factor(modules[name], layers[name], moments[name].variance) for name in layers}
+
+
+def _length_factor(module: Any, layer: Any, input_variance: Tensor) -> Tensor:
+    groups = getattr(module, "groups", 1)
+    variance = input_variance.view(groups, -1).mean(1).repeat_interleave(len(module.weight) // groups)
+    squared_norm = module.weight.detach().double().flatten(1).square().sum(1)
+    return (variance * squared_norm / (layer.running_var.double() + layer.eps)).sqrt()
 
 
 def _single_sample_decay(subject: EvaluationData, sums: Sums, metric: str, *, estimated: bool) -> dict[str, LayerDecay]:

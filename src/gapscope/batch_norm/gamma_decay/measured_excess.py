@@ -113,6 +113,7 @@ class _Comparison:
         linear = {}
         for name, tap in taps.items():
             layer, u = self.decay[name], tap.normalized.double()
+            # q and a of the sample enter gamma and beta of its whole batch: first order in the batch means
             by_channel = -u.square().mean(2) / 2 * layer.gradient_gamma - u.mean(2) * layer.gradient_beta
             linear[name] = (by_channel * layer.gamma).sum(1).cpu()
         return self._losses(outputs, y), linear
@@ -124,8 +125,8 @@ class _Comparison:
         def by_batch(name: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
             return normalize_parts(inputs[0], parts, layer.weight, layer.bias, layer.eps)[0]
 
-        # Gains of first order in the statistics have mean zero over batches, exactly: taking them off costs no bias
-        # and leaves the much smaller spread of what is left as the standard error.
+        # Control variate: gains of first order in the statistics have mean zero over batches, exactly. Subtracting them
+        # adds no bias and leaves a much smaller standard error.
         expected = self.population_losses + sum(self.linear_gains[name] for name in names)
         gains = []
         per_chunk = max(1, self.subject.chunk_size // batch_size)

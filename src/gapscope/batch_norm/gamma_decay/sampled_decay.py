@@ -20,7 +20,8 @@ from gapscope.results.estimate import Estimate
 def gaussian_sampler(noise: SecondMoments) -> Callable[[int, torch.Generator], Tensor]:
     """Return a function (n, generator) -> n Gaussian vectors (q, a) [n, 2C] of given covariance, float64."""
     if noise.rr.ndim == 1:
-        # channel by channel: a is its regression on q, and an independent rest
+        # per channel: a = slope x + rest y with q = deviation x and independent standard normal x, y, so that
+        # Cov(q, a) = deviation slope and Var(a) = slope^2 + rest^2
         deviation = noise.pp.clamp_min(0).sqrt()
         slope = torch.where(deviation > 0, noise.rp / deviation, 0.0)
         rest = (noise.rr - slope.square()).clamp_min(0).sqrt()
@@ -44,6 +45,7 @@ def _moving(statistics: Tensor) -> Callable[..., Tensor]:
     """Return a forward hook that applies batch statistics (q, a) [n, 2C] to a layer's output, to first order."""
 
     def add(name: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        # gamma (1 - s) u + beta - gamma a with s = q / 2 to first order: the change is gamma (-q u / 2 - a)
         q, a = statistics.to(output.dtype)[..., None].chunk(2, 1)
         change = (-q / 2 * normalized_input(layer, inputs[0]) - a).view(output.shape)
         return output + (change if layer.weight is None else per_channel(layer.weight, output) * change)
@@ -69,6 +71,7 @@ def even_loss_excess(
     with torch.no_grad():
         for _ in range(draws):
             drawn = scale * source(n, generator)
+            # the mean over +noise and -noise removes all odd orders exactly
             total = 0.0
             for part, x, y in subject.chunks():
                 plain = loss(checked_outputs(network(x), len(x)), y).double()
