@@ -1,7 +1,7 @@
-"""The one bootstrap of this room: resamples as weights, intervals as percentiles.
+"""Bootstrap by weights, with percentile intervals.
 
-Weights instead of drawn rows, because a coefficient of 2,000 resamples is then a few products of matrices:
-`scipy.stats.bootstrap` calls the statistic once a resample, or hands it copies of the rows.
+Weights instead of resampled rows, because a coefficient of 2,000 resamples is then a few matrix products:
+`scipy.stats.bootstrap` calls the statistic once per resample, or passes it copies of the rows.
 
 Reference: Efron and Tibshirani 1993, section 13.3.
 """
@@ -17,7 +17,7 @@ Array = numpy.ndarray
 
 
 def resample_weights(n: int, n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
-    """Return how often each of n things is in each resample of n with replacement.
+    """Return how often each of n items occurs in each resample of n with replacement.
 
     >>> resample_weights(3, 2, 0).sum(1)
     array([3., 3.])
@@ -26,7 +26,7 @@ def resample_weights(n: int, n_bootstrap: int, seed: int) -> Float[Array, "b n"]
 
 
 def cluster_weights(clusters: Int[Array, " n"], n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
-    """Return how often each row is in each resample of whole clusters with replacement.
+    """Return how often each row occurs in each resample of whole clusters with replacement.
 
     >>> drawn = cluster_weights(numpy.array([0, 0, 1, 2]), 5, 0)
     >>> bool((drawn[:, 0] == drawn[:, 1]).all())
@@ -36,7 +36,7 @@ def cluster_weights(clusters: Int[Array, " n"], n_bootstrap: int, seed: int) -> 
 
 
 def percentile_interval(drawn: Sequence[float] | Float[Array, " b"], level: float) -> tuple[float, float]:
-    """Return the central part of the finite values that holds the share `level` of them; NaN where none is finite.
+    """Return the central interval of the finite values with coverage `level`; NaN if none is finite.
 
     >>> percentile_interval([0.0, 1.0, 2.0, 3.0, 4.0, float("nan")], 0.5)
     (1.0, 3.0)

@@ -1,4 +1,4 @@
-"""Networks that belong together: the seeds of one training configuration are one unit, in resamples and in permutations alike."""
+"""Clusters of dependent networks: all seeds of one training configuration are one unit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = numpy.ndarray
 
 
 def configuration_ids(table: pandas.DataFrame, hyperparameters: Sequence[str]) -> Int[Array, " n"]:
-    """Return the number of each network's training configuration: those that agree in all hyperparameters have the same.
+    """Number the training configurations; networks that agree in all hyperparameters share a number.
 
     >>> import pandas
     >>> configuration_ids(pandas.DataFrame({"width": [1, 2, 1], "seed": [0, 0, 1]}), ["width"]).tolist()
@@ -29,12 +29,12 @@ def configuration_ids(table: pandas.DataFrame, hyperparameters: Sequence[str]) -
 
 
 def members(clusters: Int[Array, " n"]) -> list[Int[Array, " m"]]:
-    """Rows of each cluster."""
+    """Return the rows of each cluster."""
     return [numpy.flatnonzero(clusters == number) for number in range(int(clusters.max(initial=-1)) + 1)]
 
 
 def sample_configurations(clusters: Int[Array, " n"], most: int, seed: int = 0) -> Int[Array, " m"]:
-    """Return the rows of training configurations drawn at random, each whole, as many as fit; of at most `most` rows all.
+    """Sample whole training configurations, at least one, with at most `most` rows in all; return the rows.
 
     >>> sample_configurations(numpy.array([0, 0, 1, 1, 2, 2]), 5).tolist()
     [0, 1, 4, 5]
@@ -49,10 +49,10 @@ def sample_configurations(clusters: Int[Array, " n"], most: int, seed: int = 0) 
 
 
 def permutations(clusters: Int[Array, " n"], count: int, seed: int) -> Iterator[Int[Array, " n"]]:
-    """Random exchanges of whole clusters: entry i is the row whose value row i gets.
+    """Yield random permutations of whole clusters: entry i is the row whose value row i gets.
 
-    Clusters change places with others of their size, and rows inside them are shuffled, so that rows that were
-    dependent stay together.
+    Clusters are exchanged with others of their size, and rows inside them are shuffled, so that dependent rows stay
+    together.
 
     >>> drawn = next(permutations(numpy.array([0, 0, 1, 1, 2]), 1, 0))
     >>> int(drawn[4]), abs(int(drawn[0]) - int(drawn[1]))

@@ -1,4 +1,4 @@
-r"""Prediction intervals with a finite-sample guarantee, for any regression that can be refitted.
+r"""Prediction intervals with a finite-sample guarantee, for any regression that can be refitted (not in scikit-learn).
 
 scikit-learn has none; the formulas below are those of the papers.
 """
@@ -14,7 +14,7 @@ Array = numpy.ndarray
 
 
 def _kth_smallest(values: Float[Array, "m n"], k: int) -> Float[Array, " m"]:
-    """k-th smallest of each row, counting from 1; -inf before the first, +inf after the last."""
+    """Return the k-th smallest of each row, counting from 1; -inf below the first, +inf above the last."""
     n = values.shape[1]
     if 1 <= k <= n:
         return numpy.partition(values, k - 1, axis=1)[:, k - 1]
@@ -24,29 +24,24 @@ def _kth_smallest(values: Float[Array, "m n"], k: int) -> Float[Array, " m"]:
 def jackknife_plus(
     left_out: Float[Array, "m n"], residuals: Float[Array, " n"], level: float, spread: Float[Array, " m"] | float = 1.0
 ) -> Float[Array, "m 2"]:
-    r"""Jackknife+ interval of each new network.
+    r"""Return the jackknife+ interval [m, 2] of each new network, in units of the target.
 
     With $\hat\mu_{-i}$ fitted without network i and $R_i = |y_i - \hat\mu_{-i}(x_i)|$, the interval runs from the
     $\lfloor (1 - \text{level})(n+1) \rfloor$-th smallest $\hat\mu_{-i}(x) - R_i$ to the
     $\lceil \text{level}\,(n+1) \rceil$-th smallest $\hat\mu_{-i}(x) + R_i$.
 
-    For exchangeable networks it covers with probability at least 2 level - 1, whatever the model and the
-    distribution; in practice close to `level`. It is infinite where n < 1 / (1 - level) - 1.
-
-    Args:
-        left_out: Predictions of the m new networks by each of the n leave-one-out fits.
-        residuals: Absolute leave-one-out residuals, each divided by its network's own spread if there are any.
-        level: Nominal coverage.
-        spread: Error that each new network is expected to have, in units of the residuals (Lei et al. 2018, sec. 5.2).
-
-    Returns:
-        Lower and upper ends, in units of the target.
-
-    The same formula with fits that leave out a whole fold at a time is CV+, which covers with probability at least
-    2 level - 1 - sqrt(2/n).
+    For exchangeable networks the coverage is at least 2 level - 1, for any model and distribution; in practice close to
+    `level`. The interval is infinite if n < 1 / (1 - level) - 1. With fits that omit a whole fold each, the formula is
+    CV+, with coverage at least 2 level - 1 - sqrt(2/n).
 
     Barber, Candès, Ramdas, Tibshirani, "Predictive inference with the jackknife+", 2021, eq. 1.4 and theorem 1; CV+ is
     section 3 and theorem 4.
+
+    Args:
+        left_out: Predictions [m, n] of the new networks by each leave-one-out fit.
+        residuals: Absolute leave-one-out residuals [n], each divided by its network's own spread if there are any.
+        level: Nominal coverage.
+        spread: Expected error of each new network, in units of the residuals (Lei et al. 2018, sec. 5.2).
 
     >>> jackknife_plus(numpy.zeros((1, 9)), numpy.arange(1.0, 10.0), 0.9)
     array([[-9.,  9.]])
@@ -64,20 +59,11 @@ def split_conformal(
     level: float,
     spread: Float[Array, " m"] | float = 1.0,
 ) -> Float[Array, "m 2"]:
-    r"""Prediction plus and minus the $\lceil \text{level}\,(n+1) \rceil$-th smallest calibration residual.
+    r"""Return prediction plus and minus the $\lceil \text{level}\,(n+1) \rceil$-th smallest calibration residual.
 
-    For exchangeable networks it covers with probability at least `level`, and at most level + 1/(n+1) where the
-    residuals have no ties. It is infinite where n < level / (1 - level).
-
-    Args:
-        predictions: Predictions of the m new networks.
-        residuals: Absolute residuals of n networks that the model was not fitted on, each divided by its network's own
-            spread if there are any.
-        level: Nominal coverage.
-        spread: Error that each new network is expected to have, in units of the residuals.
-
-    Returns:
-        Lower and upper ends, in units of the target.
+    For exchangeable networks the coverage is at least `level`, and at most level + 1/(n+1) if the residuals have no
+    ties. The interval is infinite if n < level / (1 - level). `residuals` are those of n networks that the model was
+    not fitted on; other arguments as for `jackknife_plus`.
 
     Lei, G'Sell, Rinaldo, Tibshirani, Wasserman, "Distribution-free predictive inference", 2018, theorem 2.
 
