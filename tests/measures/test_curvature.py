@@ -140,7 +140,7 @@ def test_learning_coefficient_of_a_quadratic_loss() -> None:
 
 def test_what_curvature_needs() -> None:
     x, y = torch.ones(4, 2), torch.zeros(4).long()
-    with pytest.raises(NotMeasurable, match="needs trainable parameters; the network has none"):
+    with pytest.raises(NotMeasurable, match="no trainable parameters"):
         hessian_trace(nn.Identity(), x, y)
     with pytest.raises(InvalidInput, match=r"probes must lie in \[2, 1024\]"):
         hessian_trace(nn.Linear(2, 2), x, y, probes=1)

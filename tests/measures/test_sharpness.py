@@ -70,7 +70,7 @@ def test_the_deviation_is_a_standard_deviation() -> None:
 
 
 def test_the_drop_is_met_by_the_very_draws_that_are_taken() -> None:
-    """Each draw errs from one deviation on, margin / (n_0 - n_1): the fraction of them below the found one is the drop."""
+    """Each draw errs from one deviation on, margin / (n_0 - n_1): the fraction below the result is the drop."""
     network, x, y = margin_classifier(0.5)
     found = pacbayes_flatness(network, x, y, draws=100, generator=torch.Generator().manual_seed(5)) ** -0.5
     seeds = torch.randint(2**62, (100,), generator=torch.Generator().manual_seed(5)).tolist()

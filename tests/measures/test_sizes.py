@@ -38,5 +38,5 @@ def test_the_competition_s_own_values(width: int, expected: float) -> None:
 
 
 def test_without_matrices_there_is_no_bound() -> None:
-    with pytest.raises(NotMeasurable, match="needs a trainable weight of two dimensions"):
+    with pytest.raises(NotMeasurable, match="no trainable weight of two dimensions"):
         vc_dimension_bound(nn.LayerNorm(3))

@@ -53,7 +53,7 @@ def test_disparity_of_all_pairs_of_batches() -> None:
     assert found.standard_error == pytest.approx((0.75 * sum((v - mean) ** 2 for v in left)) ** 0.5, rel=1e-9)
     same = gradient_disparity(network, x[:1].expand(30, 3), y[:1].expand(30))
     assert same == pytest.approx(0, abs=1e-12)
-    with pytest.raises(InvalidInput, match="needs a sample a batch, here 5; got 3 samples"):
+    with pytest.raises(InvalidInput, match=r"at least 5 samples.*got 3"):
         gradient_disparity(network, x[:3], y[:3])
 
 
@@ -78,7 +78,7 @@ def test_the_history_of_a_training_is_summed_and_its_lack_said_in_one_row() -> N
     losses = [row["train_loss"] for row in result.history]
     readings = gs.measure(network, samples, ["training_loss_sum"], history=result.history)
     assert readings["training_loss_sum.all"].value == pytest.approx(sum(losses))
-    with pytest.raises(InvalidInput, match="history=what training returned, a mapping an epoch"):
+    with pytest.raises(InvalidInput, match="history="):
         gs.measure(network, samples, ["training_loss_sum"])
     with pytest.raises(InvalidInput, match="history must hold train_loss for every epoch"):
         training_loss_sum(network, history=[{"epoch": 1}])

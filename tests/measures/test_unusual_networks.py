@@ -202,7 +202,7 @@ def test_a_traced_network_has_one_precision() -> None:
     traced: Any = torch.jit.trace(nn.Linear(4, 2), (x,))
     with pytest.raises(InvalidInput, match="dtype must be None for a network that TorchScript has compiled"):
         ntk_logdet(nn.Sequential(traced), x)
-    with pytest.raises(InvalidInput, match="Got a TopLevelTracedModule.*must be an nn.Module"):
+    with pytest.raises(InvalidInput, match=r"Got a TopLevelTracedModule.*must be an nn.Module"):
         ntk_logdet(traced, x)
 
 

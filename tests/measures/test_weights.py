@@ -135,7 +135,7 @@ def test_spectral_bounds_of_one_layer() -> None:
 
 
 def test_without_matrices_there_is_no_norm() -> None:
-    with pytest.raises(NotMeasurable, match="needs a trainable weight of two dimensions"):
+    with pytest.raises(NotMeasurable, match="no trainable weight of two dimensions"):
         frobenius_norms(nn.LayerNorm(3), torch.ones(2, 3))
     network = nn.Linear(2, 2)
     nn.init.zeros_(network.weight)

@@ -1,1 +1,9 @@
-"""Mechanics of measures at single layers: find and cut them, ablate their units, measure margins there."""
+"""Unit ablation and margins at hidden layers.
+
+Common parameters:
+    network: The network, in evaluation mode.
+    x: Inputs [n, ...]; one or two samples where only shapes matter.
+    y: Class labels [n].
+    chunk_size: Rows per pass (samples, or samples with masked units); None for as many as memory allows.
+    generator: Source of random numbers; None for the same ones at every call.
+"""

@@ -1,4 +1,4 @@
-"""Accuracy curves of cumulative unit ablation, class by class."""
+"""Accuracy curves of cumulative unit ablation per class."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gapscope.inspection.outputs import prepare_inputs
 
 @dataclass(frozen=True, eq=False)
 class ClassCurves:
-    """Accuracy on each class after removing n = 0..M units, in the order of the ranking and in its exact reverse."""
+    """Accuracy per class after removing n = 0..M units, in ranked and in reverse order."""
 
     layer: str
     classes: tuple[int, ...]
@@ -30,7 +30,7 @@ class ClassCurves:
 
 
 class _Ranking:
-    """Ranks the units of one layer for one class after the other."""
+    """Ranking of the units of one layer per class."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class _Ranking:
         if scores.shape != (units,) or bool(scores.isnan().any()):
             raise InvalidInput(
                 f"attribute must return one number, not NaN, for each of the {units} units of layer "
-                f"'{self.split.label}'; got shape {list(scores.shape)}. It is given activations [n, units, ...]."
+                f"'{self.split.label}'; got shape {list(scores.shape)}. Its argument is activations [n, units, ...]."
             )
         return rank_units(scores.to(source.values.device))
 
@@ -94,17 +94,12 @@ def class_curves(
     generator: torch.Generator | None,
     progress: bool,
 ) -> ClassCurves:
-    """Ablate the units of one layer cumulatively, for the samples of one class after the other, in both orders.
+    """Ablate the units of one layer cumulatively, per class and in both orders.
 
     Args:
-        network: The network, in evaluation mode.
-        x: Inputs.
-        y: Class labels.
         layer: Name of the layer, None for the default one.
         unit_axis: Axis of the layer's output that counts units, None to find it.
-        attribute: By what the units are ranked.
-        chunk_size: Rows per pass, see `Tail`; None for as many as memory allows.
-        generator: For the random ranking.
+        attribute: Score by which the units are ranked.
         progress: Whether a terminal shows a bar.
 
     Returns:

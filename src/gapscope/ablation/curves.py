@@ -1,4 +1,4 @@
-"""Turning points and areas of accuracy curves under cumulative unit ablation."""
+"""Turning points and areas of accuracy curves under cumulative ablation."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ CHANCE_SLACK = 1e-12
 
 
 def below_chance(curves: Float[Tensor, "c n"], n_classes: int) -> Bool[Tensor, "c n"]:
-    """Whether an accuracy is at or below 1 / n_classes."""
+    """Return whether each accuracy is at or below 1 / n_classes."""
     return curves <= 1 / n_classes + CHANCE_SLACK
 
 
 def turning_points(curves: Float[Tensor, "c n"], n_classes: int) -> Int[Tensor, " c"]:
-    r"""Smallest number of removed units at which accuracy is at chance, $n_0 = \min\{n : E(n) \le 1/C\}$.
+    r"""Return the smallest number of removed units at which accuracy is at chance.
 
-    Zhao et al. 2022, eq. 2. Where a curve never gets there it is the first position of its minimum.
+    $n_0 = \min\{n : E(n) \le 1/C\}$ (Zhao et al. 2022, eq. 2), or the first minimum of a curve that stays above.
 
     Args:
         curves: Accuracies for n = 0..M.
         n_classes: C.
-
-    Returns:
-        One number a curve.
 
     >>> turning_points(torch.tensor([[1.0, 0.5, 0.1, 0.0], [1.0, 0.9, 0.8, 0.8]]), 10).tolist()
     [2, 2]
@@ -34,15 +31,14 @@ def turning_points(curves: Float[Tensor, "c n"], n_classes: int) -> Int[Tensor, 
 
 
 def reversed_turning_points(curves: Float[Tensor, "c n"], *, ties: str, include_all_ablated: bool) -> Int[Tensor, " c"]:
-    r"""Number of removed units at which the reversed order has its largest accuracy, $\arg\max_n E_r(n)$, eq. 3.
+    r"""Return the number of removed units with the largest accuracy in reverse order, eq. 3.
+
+    $\arg\max_n E_r(n)$.
 
     Args:
         curves: Accuracies for n = 0..M.
         ties: Which of several largest accuracies counts, "last" or "first".
         include_all_ablated: Whether n = M counts.
-
-    Returns:
-        One number a curve.
 
     >>> reversed_turning_points(torch.tensor([[0.9, 1.0, 1.0, 1.0]]), ties="last", include_all_ablated=False).tolist()
     [2]
@@ -55,15 +51,14 @@ def reversed_turning_points(curves: Float[Tensor, "c n"], *, ties: str, include_
 
 
 def areas(curves: Float[Tensor, "c n"], reversed_curves: Float[Tensor, "c n"], area: str) -> Float[Tensor, " c"]:
-    r"""Area between the curves: $\frac1M \sum_n |E_r - E|$ ("absolute", eq. 5), or $\frac1{M+1} \sum_n (E_r - E)$.
+    r"""Return the area between the curves.
+
+    "absolute": $\frac1M \sum_n |E_r - E|$ (eq. 5); "signed": $\frac1{M+1} \sum_n (E_r - E)$.
 
     Args:
         curves: E for n = 0..M.
         reversed_curves: E_r for n = 0..M.
         area: "absolute" or "signed".
-
-    Returns:
-        One number a curve.
 
     >>> areas(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[1.0, 1.0, 0.0]]), "absolute").tolist()
     [0.5]

@@ -1,4 +1,4 @@
-"""A network's forward pass as a graph of operations, where it can be traced, and the pieces into which it is cut."""
+"""Traced graph of a network's forward pass, and subgraphs of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TRACING = threading.Lock()
 
 
 class _Root(nn.Module):
-    """Calls the network with its inputs alone, so that other arguments of its forward keep their defaults."""
+    """Wrapper that calls the network with its inputs only, so that defaults stay."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class _Root(nn.Module):
 
 
 class _Tracer(fx.Tracer):
-    """Traces into modules that have children, and notes which node each call of a module returned."""
+    """Tracer into modules with children, which records the node that each call returned."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class _Tracer(fx.Tracer):
 
 @dataclass(frozen=True)
 class TracedGraph:
-    """The operations of one forward pass.
+    """Operations of one forward pass.
 
     Attributes:
         root: Module to which the graph's names refer.
@@ -73,11 +73,11 @@ class TracedGraph:
 
     @property
     def input(self) -> fx.Node:
-        """The operation that stands for the network's input."""
+        """Operation that represents the network's input."""
         return next(node for node in self.graph.nodes if node.op == "placeholder")
 
     def module(self, node: fx.Node) -> nn.Module | None:
-        """Return the module that a node calls, None where it calls a function."""
+        """Return the module that a node calls, None for a function."""
         return self.root.get_submodule(str(node.target)) if node.op == "call_module" else None
 
     def function_name(self, node: fx.Node) -> str:
@@ -88,12 +88,12 @@ class TracedGraph:
         return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
     def label(self, node: fx.Node) -> str:
-        """Return the name of the innermost module that returns this node and is called once, else the node's own."""
+        """Return the innermost module that returns this node and is called once, else the node."""
         names = [self.names[m] for m, nodes in self.returned.items() if nodes == [node] and self.names.get(m)]
         return max(names, key=lambda name: name.count("."), default=node.name.removeprefix("network_"))
 
     def find(self, layer: str) -> fx.Node | None:
-        """Return the node that the module `layer` returns, or that bears this label; None where it is not just one."""
+        """Return the one node that the module `layer` returns, or with this label; else None."""
         module = {name: module for module, name in self.names.items()}.get(layer)
         if module is not None:
             nodes = self.returned.get(module, [])
@@ -102,22 +102,16 @@ class TracedGraph:
 
 
 def trace(network: nn.Module) -> TracedGraph | None:
-    """Return the network's operations, None where its forward cannot be traced symbolically.
+    """Return the network's operations, None if its forward cannot be traced symbolically.
 
-    What the network's forward stores in its own modules while it is traced is put back.
-
-    Args:
-        network: The network, in the mode in which it is looked at.
-
-    Returns:
-        The operations, or None.
+    Attributes that the forward pass changes during tracing are restored.
     """
     root, tracer = _Root(network), _Tracer(network)
     attributes = [(module, dict(vars(module))) for module in network.modules()]
     try:
         with _TRACING:
             graph = tracer.trace(root)
-    except Exception:  # forward is anybody's code: with symbols instead of tensors it may raise anything
+    except Exception:  # user code: with symbols instead of tensors it may raise anything
         return None
     finally:
         for module, content in attributes:
@@ -143,17 +137,17 @@ def _reached(
 
 
 def descendants(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[fx.Node]:
-    """Return the nodes and everything computed from them; what only comes after a node of `stop` is left out."""
+    """Return the nodes and everything computed from them, not beyond nodes of `stop`."""
     return _reached(nodes, lambda node: node.users, stop)
 
 
 def ancestors(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[fx.Node]:
-    """Return the nodes and everything they are computed from; what lies behind a node of `stop` is left out."""
+    """Return the nodes and everything they are computed from, not beyond nodes of `stop`."""
     return _reached(nodes, lambda node: node.all_input_nodes, stop)
 
 
 def crossing(traced: TracedGraph, site: fx.Node) -> list[fx.Node]:
-    """Return what reaches the output past `site`: nodes computed from the input, not from `site`, used behind it."""
+    """Return the nodes that bypass `site`: computed from the input and used behind `site`."""
     behind = (descendants([site]) & ancestors([traced.output])) - {site}
     from_input = descendants([traced.input])
     return [
@@ -164,9 +158,9 @@ def crossing(traced: TracedGraph, site: fx.Node) -> list[fx.Node]:
 
 
 class Subgraph:
-    """Some of a network's operations, run one after the other.
+    """Subset of a network's operations, interpreted in order.
 
-    A GraphModule would be the same as generated code, which torch keeps for ever, a few kilobytes for every piece.
+    A GraphModule would do the same by generated code, which torch caches forever, some kilobytes per subgraph.
     """
 
     def __init__(self, root: nn.Module, graph: fx.Graph) -> None:

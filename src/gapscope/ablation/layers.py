@@ -1,4 +1,4 @@
-"""Which layer of a network is ablated when nobody names one: the activation of its last convolution."""
+"""Default ablation layer: the activation of the last convolution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GATES = frozenset({"sigmoid", "hardsigmoid"})
 
 
 def _kind(traced: TracedGraph, node: fx.Node) -> str:
-    """Return what a node does; subclasses of torch's convolutions and linear layers count as these."""
+    """Return the kind of a node; subclasses of convolutions and linear layers count as these."""
     module = traced.module(node)
     if isinstance(module, nn.Linear):
         return "linear"
@@ -37,17 +37,10 @@ def _weighted(traced: TracedGraph) -> list[fx.Node]:
 
 
 def default_module(network: nn.Module, x: Tensor) -> str:
-    """Return the name of the module that `default_site` means, in a network that cannot be traced.
+    """Return the default ablation module of a network that cannot be traced.
 
-    It is told from the order in which modules are called; activations that are functions are not seen, and a sigmoid,
+    It follows from the order in which modules are called; functional activations are missed, and a sigmoid,
     which might be a gate, is none.
-
-    Args:
-        network: The network.
-        x: Inputs; one sample is looked at.
-
-    Returns:
-        Name of the module.
 
     Raises:
         NotMeasurable: No activation module is called between the last hidden layer and the next layer with weights.
@@ -66,7 +59,7 @@ def default_module(network: nn.Module, x: Tensor) -> str:
 
 
 def default_site(traced: TracedGraph) -> fx.Node:
-    """Return the activation of the last convolution, or of the last hidden layer in a network without convolutions.
+    """Return the activation of the last convolution, or else of the last hidden layer.
 
     The last convolution or linear layer of all is the network's head and no hidden layer. The activation is the first
     one behind the layer, past normalization, pooling, dropout and residual sums, before the next layer with weights: in
@@ -75,11 +68,8 @@ def default_site(traced: TracedGraph) -> fx.Node:
     Args:
         traced: The traced network.
 
-    Returns:
-        The operation whose output is ablated.
-
     Raises:
-        NotMeasurable: There is no hidden layer, or it is not plain which activation belongs to the last one.
+        NotMeasurable: There is no hidden layer, or no activation follows the last one.
     """
     *hidden, _ = _weighted(traced) or [traced.input]
     if not hidden:
@@ -101,7 +91,7 @@ def default_site(traced: TracedGraph) -> fx.Node:
 
 
 def unit_axis_behind(traced: TracedGraph, site: fx.Node, dimensions: int) -> int | None:
-    """Return the axis that counts units in an output of so many dimensions, None where it is not plain.
+    """Return the unit axis of an output with `dimensions` dimensions, None if ambiguous.
 
     It is the last one behind a linear layer, and the first after the samples behind a convolution whose output has
     that many dimensions. (Tokens behind a convolution may stand either way.)
@@ -110,9 +100,6 @@ def unit_axis_behind(traced: TracedGraph, site: fx.Node, dimensions: int) -> int
         traced: The traced network.
         site: The operation that returns the output.
         dimensions: The output's number of dimensions, samples included.
-
-    Returns:
-        1, -1 or None.
     """
     kinds = [_kind(traced, node) for node in _weighted(traced) if node in ancestors([site])]
     if dimensions == 2 or kinds[-1:] == [f"conv{dimensions - 2}d"]:
@@ -121,7 +108,7 @@ def unit_axis_behind(traced: TracedGraph, site: fx.Node, dimensions: int) -> int
 
 
 def producing_layer(traced: TracedGraph, site: fx.Node, n_units: int) -> nn.Module | None:
-    """Return the last convolution or linear module before `site` that has `n_units` outputs, None if there is none."""
+    """Return the last convolution or linear module before `site` with `n_units` outputs."""
     before = ancestors([site])
     modules = [traced.module(node) for node in _weighted(traced) if node in before]
     return next((m for m in reversed(modules) if isinstance(m, Weighted) and len(m.weight) == n_units), None)

@@ -1,4 +1,4 @@
-"""Distances of samples to the nearest class boundary, to first order, at the input and at hidden layers."""
+"""First-order distances of samples to the nearest class boundary at input and layers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,10 @@ from gapscope.inspection.outputs import checked_outputs, prepare_inputs, samples
 
 
 def default_layers(network: nn.Module, x: Tensor) -> list[str]:
-    """Return "input" and up to three evenly spaced hidden layers, of H the ones at depth H/3, 2H/3 and H.
+    """Return "input" and up to three hidden layers, at depths H/3, 2H/3 and H of H.
 
     A hidden layer is what a convolution or linear layer other than the last returns, behind its normalization if a
     module with "norm" in its name takes it directly; layers that are called twice are passed over.
-
-    Args:
-        network: The network, in evaluation mode.
-        x: Inputs; one sample is enough.
-
-    Returns:
-        Names of modules, after "input".
     """
     made = record_module_calls(network, x)
     weighted = [call for call in made if isinstance(call.module, Weighted)][:-1]
@@ -50,14 +43,12 @@ def boundary_distances_with_variances(
     epsilon: float,
     chunk_size: int | None,
 ) -> tuple[Float[Tensor, "l n"], list[Float[Tensor, " d"]]]:
-    """Return the signed distance of every sample to its nearest other class at every layer, and the layers' variances.
+    """Return signed boundary distances at every layer, and the variances of coordinates.
 
     Args:
-        network: The network, in evaluation mode.
         samples: Inputs with class labels.
         layers: Names of modules, and "input".
         epsilon: Keeps the root of the squared gradient norm from 0.
-        chunk_size: Samples per pass; None for as many as memory allows.
 
     Returns:
         Distances, and for each layer the variance over samples of each coordinate; float64, on the CPU.
@@ -96,14 +87,12 @@ def boundary_distances(
     epsilon: float,
     chunk_size: int | None,
 ) -> tuple[Float[Tensor, "l n"], Float[Tensor, " l"]]:
-    """Return the signed distance of every sample to its nearest other class at every layer, and total variations.
+    """Return signed boundary distances at every layer, and the layers' total variations.
 
     Args:
-        network: The network, in evaluation mode.
         samples: Inputs with class labels.
         layers: Names of modules, and "input".
         epsilon: Keeps the root of the squared gradient norm from 0.
-        chunk_size: Samples per pass; None for as many as memory allows.
 
     Returns:
         Distances, and for each layer the sum over coordinates of their variance over samples; float64, on the CPU.
@@ -137,7 +126,7 @@ def _gradients(difference: Float[Tensor, " n"], taps: dict[str, Tensor | None]) 
 
 
 def quartile_features(margins: Float[Tensor, "l c"]) -> Float[Tensor, "l 5"]:
-    """Return lower fence, quartiles and upper fence of each row: the fences are its extremes within 1.5 IQR."""
+    """Return lower fence, quartiles and upper fence (extremes within 1.5 IQR) of each row."""
     quartiles = torch.quantile(margins, torch.tensor([0.25, 0.5, 0.75], dtype=margins.dtype), dim=1)
     first, _, third = quartiles[..., None]
     reach = 1.5 * (third - first)

@@ -1,4 +1,4 @@
-"""Predictions at every step of cumulative ablation, by running the rest of the network on masked activations."""
+"""Ablation by running the rest of the network on masked activations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIE_ULPS = 64
 
 
 def doubtful(outputs: Float[Tensor, "r k"], tolerance: float) -> Bool[Tensor, " r"]:
-    """Whether the largest two outputs differ by less than `tolerance` times the largest magnitude; never all zeros."""
+    """Return whether the two largest outputs are within `tolerance` of the largest magnitude."""
     if outputs.shape[1] == 1:
         return torch.zeros(len(outputs), dtype=torch.bool, device=outputs.device)
     largest, second = outputs.topk(2, 1).values.unbind(1)
@@ -32,39 +32,35 @@ def doubtful(outputs: Float[Tensor, "r k"], tolerance: float) -> Bool[Tensor, " 
 
 
 def predict_with_ties(outputs: Float[Tensor, "r k"]) -> Int[Tensor, "2 r"]:
-    """Return the predicted class of each row, and 1 where the largest two outputs agree up to rounding, else 0."""
+    """Return predicted classes, and 1 for rows whose two largest outputs tie up to rounding."""
     ties = doubtful(outputs, TIE_ULPS * torch.finfo(outputs.dtype).eps)
     return torch.stack([outputs.argmax(1), ties.long()])
 
 
 class TailEvaluator(ABC):
-    """What evaluates all ablations of one layer.
+    """Evaluator of all ablations of one layer.
 
-    The last bits of a network's outputs depend on how many rows per batch has. Where the largest two outputs agree up
+    The last bits of a network's outputs depend on the number of rows per batch. Where the largest two outputs agree up
     to 64 units of rounding, the prediction is therefore taken from a batch of all samples with the same number of
     removed units, as a plain loop would have it.
 
     Args:
         split: The network cut at the layer.
-        chunk_size: Rows per pass, each a sample with some units masked; None for as many as memory allows.
     """
 
     def __init__(self, split: SplitNetwork, chunk_size: int | None) -> None:
         self.split, self.chunk_size = split, chunk_size
 
     def rows_of(self, one_row: Callable[[], Any], device: torch.device) -> int:
-        """Return how many rows per pass may hold that does `one_row` to each of them."""
+        """Return the number of rows per pass if each row costs what `one_row` does."""
         return rows_per_pass(self.chunk_size, one_row, device, bytes_at_most=PASS_BYTES)
 
     def predictions(self, source: Activations, ranking: Int[Tensor, " m"]) -> Int[Tensor, "2 s n"]:
-        """Return the class that the network predicts for each sample after each number n = 0..M of removed units.
+        """Return the predicted classes of each sample after removing n = 0..M units.
 
         Args:
             source: What the layer returned for the samples.
             ranking: The units in the order in which they are removed; the second order is its exact reverse.
-
-        Returns:
-            Predicted classes: both orders, samples, steps 0..M.
         """
         states, predicted, tied = self._evaluated(source, ranking)
         # A tied state is computed again in the batch of the step at which it is entered, and of no later one at which
@@ -81,10 +77,10 @@ class TailEvaluator(ABC):
     def _evaluated(
         self, source: Activations, ranking: Int[Tensor, " m"]
     ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
-        """Return the distinct states, the predicted class in each, and whether its largest two outputs tie."""
+        """Return the distinct states, the predicted class in each, and whether outputs tie."""
 
     def _loop_step(self, source: Activations, order: Int[Tensor, " m"], n: int) -> Int[Tensor, " s"]:
-        """Return the predictions for all samples after removing the first n units, as one batch if it fits."""
+        """Return the predictions after removing the first n units, as one batch if it fits."""
         kept = torch.ones(len(order), dtype=torch.bool, device=order.device)
         kept[order[:n]] = False
 
@@ -98,7 +94,7 @@ class TailEvaluator(ABC):
 
 
 class MaskedTail(TailEvaluator):
-    """The general way: every distinct state is one row of a large batch through the rest of the network."""
+    """General evaluator: every distinct state is one row of a large batch."""
 
     def _evaluated(
         self, source: Activations, ranking: Int[Tensor, " m"]

@@ -1,7 +1,7 @@
-"""A forward pass run again from one layer on: what modules returned before it is handed back, not computed.
+"""Partial forward passes: replay cached outputs up to one layer, compute the rest.
 
-This needs no trace of the network. Only what the code of modules around the layer does between calls of other modules
-is done again.
+This needs no trace of the network. Only the code of modules around the layer, between calls of other modules,
+runs again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Call = tuple[nn.Module, Any]
 
 @contextmanager
 def patch_forwards(functions: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Let modules call these functions in place of their own `forward` while the body runs; their hooks stay."""
+    """Replace the `forward` of modules by these functions in the body; hooks stay."""
     with ExitStack() as stack:
         for module, function in functions.items():
             stack.callback(_put_back, module, vars(module).get("forward"))
@@ -39,14 +39,13 @@ def _put_back(module: nn.Module, own: Any) -> None:
 
 @contextmanager
 def passed_calls(network: nn.Module, layer: nn.Module) -> Iterator[list[Call]]:
-    """Watch one forward pass: which calls ended before that of a layer, where none of them is within another.
+    """Record the outermost module calls that end before that of a layer in a forward pass.
 
     They are the calls that the code around the layer makes before it: those are made again when this code runs again,
     while all that happened within them is not. What they returned is copied, for what follows may change it in place.
 
     Args:
-        network: The network.
-        layer: A module of it that is called once.
+        layer: A module of the network that is called once.
 
     Yields:
         The calls in their order, filled by the pass that runs in the body.
@@ -79,7 +78,7 @@ def passed_calls(network: nn.Module, layer: nn.Module) -> Iterator[list[Call]]:
 
 
 def replay_forwards(calls: Sequence[Call]) -> dict[nn.Module, Callable[..., Any]]:
-    """Return, for `forwards`, functions that hand back what the calls returned; what comes after them is computed."""
+    """Return functions for `patch_forwards` that replay recorded outputs, then compute."""
     returned: dict[nn.Module, list[Any]] = {}
     for module, output in calls:
         returned.setdefault(module, []).append(output)
@@ -99,7 +98,7 @@ def replay_forwards(calls: Sequence[Call]) -> dict[nn.Module, Callable[..., Any]
 
 
 class ReadRecorder(TorchDispatchMode):
-    """Notes which tensors any operation takes while it is on; one that is only handed on is not read."""
+    """Recorder of the tensors that operations read; tensors only passed on are not read."""
 
     def __init__(self) -> None:
         super().__init__()

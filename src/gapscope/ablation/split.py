@@ -1,4 +1,4 @@
-"""A network cut at one layer: what the layer returns, and the outputs that follow from any changed version of it."""
+"""Networks cut at one layer: its activations, and the outputs for changed activations."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gapscope.inspection.outputs import checked_outputs
 
 @dataclass(frozen=True)
 class Activations:
-    """What the cut layer returned for some samples, and what else the rest of the network needs of them.
+    """Activations of the cut layer, with other values that the rest of the network needs.
 
     Attributes:
         values: The layer's output, one row per sample.
         context: Further values that reach the network's outputs past the layer.
-        kinds: For each: "rows" (one row per sample), "unread" (likewise, but nothing looks at more than its shape; it is
-            kept for one sample), "count" or "size" (the number of samples, alone or leading a shape), or "constant".
+        kinds: For each: "rows" (one row per sample), "unread" (likewise, but only its shape is read; it is stored for
+            one sample), "count" or "size" (the number of samples, alone or leading a shape), or "constant".
     """
 
     values: Float[Tensor, "s ..."]
@@ -56,7 +56,7 @@ def _rows(value: Any, kind: str, samples: Tensor) -> Any:
 
 
 def _kind(one: Any, two: Any) -> str:
-    """Return how a value follows the number of samples, from the values for one and for two of them."""
+    """Return how a value scales with the number of samples, from its values for 1 and 2."""
     if isinstance(one, Tensor) and one.ndim and (len(one), len(two)) == (1, 2):
         return "rows"
     if isinstance(one, int) and (one, two) == (1, 2):
@@ -69,7 +69,7 @@ def _kind(one: Any, two: Any) -> str:
 
 
 def _checked(label: str, values: Any, n: int) -> Tensor:
-    """Return a layer's output if it is [n, ...] with an axis of units, or say what to do."""
+    """Return a layer's output [n, units, ...]; raise NotMeasurable for other outputs."""
     if not isinstance(values, Tensor) or values.ndim < 2 or len(values) != n or not values.is_floating_point():
         got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise NotMeasurable(
@@ -82,7 +82,7 @@ def _checked(label: str, values: Any, n: int) -> Tensor:
 def _checked_axis(label: str, values: Tensor, axis: int | None) -> int:
     if axis is None:
         raise NotMeasurable(
-            f"Layer '{label}' returns {list(values.shape)}, and it is not plain which axis counts its units; "
+            f"Layer '{label}' returns {list(values.shape)}, and its unit axis is ambiguous; "
             "pass unit_axis=1 (channels first) or unit_axis=-1 (tokens with features)."
         )
     if not -values.ndim < axis < values.ndim or axis == 0:
@@ -106,18 +106,18 @@ class SplitNetwork(ABC):
 
     @abstractmethod
     def activations(self, x: Tensor) -> Activations:
-        """Return what the layer returns for inputs x, from one forward pass up to it."""
+        """Return the activations of inputs x, from one forward pass up to the layer."""
 
     @abstractmethod
     def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
-        """Return the network's outputs if the layer returned `values`, whose rows belong to `samples` of `source`."""
+        """Return the network's outputs for changed activations `values` of these samples."""
 
     @abstractmethod
     def producer(self, n_units: int) -> nn.Module | None:
-        """Return the convolution or linear layer that computes the layer's units, None where it is not known."""
+        """Return the convolution or linear layer that computes the units, None if unknown."""
 
     def all_activations(self, x: Tensor, rows: int) -> Activations:
-        """Return what the layer returns for all inputs, `rows` at a time."""
+        """Return the activations of all inputs, `rows` at a time."""
         parts = [self.activations(x[part]) for part in slices(len(x), rows)]
         context = [
             torch.cat([part.context[i] for part in parts]) if kind == "rows" else parts[0].context[i]
@@ -137,14 +137,14 @@ class SplitNetwork(ABC):
 
 
 class HookedSplit(SplitNetwork):
-    """A cut by replacing a module's output: the whole network runs for every changed version. Fits every network."""
+    """Cut by replacing a module's output: the whole network runs. Fits every network."""
 
     def __init__(self, network: nn.Module, layer: str, unit_axis: int) -> None:
         self.network, self.label, self.unit_axis = network, layer, unit_axis
         self.module = {layer: module_named(network, layer)}
 
     def activations(self, x: Tensor) -> Activations:
-        """Return what the module returns, from a whole forward pass; the inputs are the context."""
+        """Return the module's output from a whole forward pass; the inputs are the context."""
         with capture_outputs(self.module) as seen:
             self.network(x)
         if self.label not in seen:
@@ -160,12 +160,12 @@ class HookedSplit(SplitNetwork):
             return checked_outputs(self.network(x), len(samples))
 
     def producer(self, n_units: int) -> nn.Module | None:
-        """Return None: it is not known."""
+        """Return None: unknown."""
         return None
 
 
 class ReplayedSplit(HookedSplit):
-    """A cut that hands back what modules returned before the layer. Fits most networks that cannot be traced."""
+    """Cut by replaying outputs of earlier modules. Fits most untraceable networks."""
 
     def __init__(self, network: nn.Module, layer: str, unit_axis: int, x: Tensor) -> None:
         super().__init__(network, layer, unit_axis)
@@ -181,14 +181,14 @@ class ReplayedSplit(HookedSplit):
         self.kinds = tuple(kind(a, b) for a, b in zip(one, two, strict=True))
 
     def _passed(self, x: Tensor) -> tuple[Tensor, list[Any], Any, Any]:
-        """Return the layer's output, the inputs with all values that modules returned before, and how these belong."""
+        """Return the layer's output, the context (inputs, earlier outputs), modules, structure."""
         with passed_calls(self.network, self.module[self.label]) as calls:
             source = super().activations(x)
         values, structure = tree_flatten([output for _, output in calls])
         return source.values, [x, *values], [module for module, _ in calls], structure
 
     def activations(self, x: Tensor) -> Activations:
-        """Return what the module returns, from a whole forward pass, with what modules returned before it."""
+        """Return the module's output from a whole forward pass, with earlier outputs."""
         values, context, modules, structure = self._passed(x)
         if modules != self.modules or structure != self.structure:
             raise NotMeasurable(
@@ -211,7 +211,7 @@ class ReplayedSplit(HookedSplit):
 
 
 class TracedSplit(SplitNetwork):
-    """A cut of the traced operations: only what lies behind the layer runs again."""
+    """Cut of the traced operations: only operations behind the layer run again."""
 
     def __init__(self, traced: TracedGraph, site: fx.Node, label: str, unit_axis: int | None, x: Tensor) -> None:
         self.traced, self.site, self.label = traced, site, label
@@ -225,7 +225,7 @@ class TracedSplit(SplitNetwork):
         self.unit_axis = _checked_axis(self.label, values, plain if unit_axis is None else unit_axis)
 
     def activations(self, x: Tensor) -> Activations:
-        """Return what the layer returns, from the operations up to it."""
+        """Return the activations from the operations up to the layer."""
         values, *context = self.head(x)
         return Activations(_checked(self.label, values, len(x)), tuple(context), self.kinds)
 
@@ -240,7 +240,7 @@ class TracedSplit(SplitNetwork):
 
 
 def _same_outputs(network: nn.Module, split: SplitNetwork, x: Tensor) -> bool:
-    """Compare the split's outputs with the network's own: with half of the units masked if a hook can do that."""
+    """Return whether the split reproduces the network's outputs (with masked units)."""
     source, samples = split.activations(x), torch.tensor([0, 0, len(x) - 1], device=x.device)
     values, whole = source.values[samples], None
     if split.label in named_modules(network):
@@ -264,7 +264,7 @@ def _hooked_split(network: nn.Module, label: str, unit_axis: int | None, x: Tens
     try:
         replayed = ReplayedSplit(network, label, split.unit_axis, x)
         return replayed if _same_outputs(network, replayed, x) else split
-    except Exception:  # what modules return, and keep for another call, is anybody's: then the whole network runs
+    except Exception:  # user code: modules may return or cache anything; then the whole network runs
         return split
 
 
@@ -272,8 +272,6 @@ def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | 
     """Cut a network at a layer.
 
     Args:
-        network: The network, in the mode in which it is looked at.
-        x: Inputs; the first two samples are used to try the cut.
         layer: Name of a module, or label of an operation of the traced network; None for the default layer.
         unit_axis: Axis of the layer's output that counts its units; None finds it.
 

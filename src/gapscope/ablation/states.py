@@ -1,4 +1,4 @@
-"""The different networks that one pass of cumulative ablation makes of each sample: removing a zero changes nothing."""
+"""Distinct ablation states of each sample: removing a unit that is zero changes nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 class States:
-    r"""Distinct ablation states of S samples with M ranked units, and which state holds at each of the M + 1 steps.
+    r"""Distinct ablation states of S samples with M ranked units, and the state per step.
 
     A sample with k active units has k + 1 states "the first i active units of the ranking are removed" (i = 0..k) and
     k - 1 further ones "only the first j active units are left" (j = 1..k-1); nothing and everything removed are the
-    same in both orders. All states of a sample stand side by side, in this order.
+    same in both orders. All states of a sample are adjacent, in this order.
 
     Args:
         active: Whether a unit changes anything for a sample, units in the order of the ranking.
@@ -37,7 +37,7 @@ class States:
         self.steps: Int[Tensor, "2 s n"] = torch.stack([removed, reverse]) + self.offsets[:, None]
 
     def mask(self, states: Int[Tensor, " r"]) -> Bool[Tensor, "r m"]:
-        """Return which ranked units are left in these states; for units that change nothing either answer may come."""
+        """Return the remaining ranked units in these states (arbitrary for inactive units)."""
         samples = self.sample_of[states]
         local = (states - self.offsets[samples])[:, None]
         count, position = self.counts[samples][:, None], self.position[samples]

@@ -1,4 +1,4 @@
-"""Predictions at every step of cumulative ablation, by sums over ranked units where the rest begins linearly."""
+"""Ablation by sums over ranked units, for networks that continue with a linear layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gapscope.inspection.distributed import compute_distributed
 
 @dataclass(frozen=True)
 class LinearCut:
-    """The rest of a network as a map of each unit by itself, then one linear layer, then anything.
+    """Rest of a network as a map of single units, one linear layer, and anything behind.
 
     Attributes:
         features: Piece from the ablated layer to the linear layer's input.
@@ -47,9 +47,9 @@ class LinearCut:
 
 
 def linear_cut(split: TracedSplit) -> LinearCut | None:
-    """Return the rest around the first linear layer through which everything behind the ablated layer passes, if any.
+    """Return the rest, cut at the first linear layer through which all paths pass, if any.
 
-    Whether the map before the linear layer treats each unit by itself is `separates_units`' question.
+    `separates_units` checks whether the map before the linear layer treats each unit by itself.
 
     Args:
         split: The network cut at the ablated layer.
@@ -74,19 +74,17 @@ def linear_cut(split: TracedSplit) -> LinearCut | None:
 
 
 def separates_units(split: SplitNetwork, cut: LinearCut, source: Activations) -> bool:
-    r"""Whether the linear layer's inputs $h$ treat each unit by itself: $h(m z)_u = m_u h(z)_u + (1 - m_u) h(0)_u$.
+    """Return whether the linear layer's inputs h treat each unit by itself.
 
-    Every entry must belong to one unit, the units one after another, and masking units must leave the entries of the
-    others as they are, bit by bit. Pooling, flattening, activations, batch normalization and residual sums do; layer
-    normalization does not. Tried with random masks, on the samples' activations and on random ones.
+    $h(m z)_u = m_u h(z)_u + (1 - m_u)
+    h(0)_u$: every entry must belong to one unit, the units one after another, and masking units must leave the entries
+    of the others as they are, bit by bit. Pooling, flattening, activations, batch normalization and residual sums do;
+    layer normalization does not. Tried with random masks, on the samples' activations and on random ones.
 
     Args:
         split: The network cut at the ablated layer.
         cut: The rest of the network.
         source: What the layer returned for a few samples.
-
-    Returns:
-        Whether it holds.
     """
     generator = torch.Generator().manual_seed(0)
     samples = torch.arange(len(source), device=source.values.device)
@@ -106,7 +104,7 @@ def separates_units(split: SplitNetwork, cut: LinearCut, source: Activations) ->
 
 
 class SeparableTail(TailEvaluator):
-    r"""The fast way: the linear layer's outputs are sums over the units that are left.
+    r"""Fast evaluator: the linear layer's outputs are sums over the remaining units.
 
     With $\delta_u = h(z)_u - h(0)_u$ they are $W h(0) + b + \sum_{u\ \text{left}} W_u \delta_u$; in ranked order these
     are sums from the end for one order and sums from the start for the other, accumulated in float64. They round
@@ -117,7 +115,6 @@ class SeparableTail(TailEvaluator):
     Args:
         split: The network cut at the ablated layer.
         cut: Its rest, for which `separates_units` holds.
-        chunk_size: Rows per pass, each a sample with some units masked; None for as many as memory allows.
     """
 
     def __init__(self, split: SplitNetwork, cut: LinearCut, chunk_size: int | None) -> None:
@@ -134,7 +131,7 @@ class SeparableTail(TailEvaluator):
 
 
 class _Ablation:
-    """One class's ablation: the features of its samples, and their states under one ranking."""
+    """Ablation of one class: features of its samples, and their states under one ranking."""
 
     def __init__(self, tail: SeparableTail, source: Activations, ranking: Int[Tensor, " m"]) -> None:
         self.cut, self.source, self.tail, self.ranking = tail.cut, source, tail, ranking
@@ -192,7 +189,7 @@ class _Ablation:
         return torch.cat([evaluated(part) for part in slices(len(states), self.rows)], 1)
 
     def _sums(self, samples: slice, active: int) -> Float[Tensor, "n g h"]:
-        """Return the linear layer's outputs: rows 0..active without the first i active units, then with the first j."""
+        """Return the linear layer's outputs without the first i active units, then with only j."""
         # Active units first, each group in the order of the ranking. A sample with fewer active units than `active` is
         # filled up with others, whose terms are zero and leave the running sums as they are.
         first = (~self.active[samples]).long().argsort(dim=1, stable=True)[:, :active]
@@ -219,7 +216,7 @@ class _Ablation:
         return every.transpose(0, 1).gather(1, units.unsqueeze(2).expand(-1, -1, every.shape[2]))
 
     def _settled(self, outputs: Float[Tensor, "r k"], states: Int[Tensor, " r"]) -> Int[Tensor, "2 r"]:
-        """Return predicted classes and ties; where two outputs are close, of the masked forward pass."""
+        """Return predicted classes and ties, from the masked forward pass for close outputs."""
         close = doubtful(outputs, self.tolerance).nonzero()[:, 0]
         found = torch.stack([outputs.argmax(1), torch.zeros_like(states)])
         for part in slices(len(close), self.rows):
@@ -234,12 +231,10 @@ class _Ablation:
 
 
 def choose_tail(split: SplitNetwork, x: Tensor, chunk_size: int | None) -> TailEvaluator:
-    """Return the fastest exact way to evaluate the ablations of a layer.
+    """Return the fastest exact evaluator of the ablations of a layer.
 
     Args:
         split: The network cut at the layer.
-        x: Inputs; the first two are used to see what the rest of the network allows.
-        chunk_size: Rows per pass, each a sample with some units masked; None for as many as memory allows.
 
     Returns:
         Sums over ranked units where the rest allows it, masks otherwise.

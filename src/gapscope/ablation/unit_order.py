@@ -1,4 +1,4 @@
-"""In which order units are removed: attributes of units, and the ranking by them."""
+"""Attributes of units, and the ranking by them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,10 @@ Attribute = str | Callable[[Float[Tensor, "s m *p"]], Float[Tensor, " m"]]
 
 
 def mean_absolute_activation(values: Float[Tensor, "s m p"]) -> Float[Tensor, " m"]:
-    r"""Mean of $|U_i|$ over samples and positions, in float64: in the order of the L1 norm, Zhao et al. 2022, eq. 1.
+    r"""Return the mean absolute activation over samples and positions (Zhao et al., eq. 1).
 
     Args:
         values: Activations by sample, unit and position.
-
-    Returns:
-        One number per unit.
 
     >>> mean_absolute_activation(torch.tensor([[[1.0, -3.0], [0.0, 1.0]]])).tolist()
     [2.0, 0.5]
@@ -30,10 +27,11 @@ def mean_absolute_activation(values: Float[Tensor, "s m p"]) -> Float[Tensor, " 
 
 
 def class_selectivity(class_means: Float[Tensor, "c m"]) -> Float[Tensor, " m"]:
-    r"""Class selectivity $(\mu_{max} - \mu_{-max}) / (\mu_{max} + \mu_{-max})$ of each unit, Morcos et al. 2018.
+    r"""Compute the class selectivity of each unit (Morcos et al. 2018).
 
-    $\mu_{max}$ is the unit's largest mean activation over classes, $\mu_{-max}$ the mean of its means for the others;
-    a unit that is never active has 0.
+    $(\mu_{max} - \mu_{-max}) / (\mu_{max} + \mu_{-max})$:
+    $\mu_{max}$ is the unit's largest mean activation over classes, $\mu_{-max}$ the mean of its means for the others; a
+    unit that is never active has 0.
 
     Args:
         class_means: Mean activation of each unit for each of two or more classes.
@@ -57,14 +55,11 @@ def class_selectivity(class_means: Float[Tensor, "c m"]) -> Float[Tensor, " m"]:
 
 
 def weight_norm(layer: nn.Module | None, label: str) -> Float[Tensor, " m"]:
-    """L1 norm of the weights that enter each unit (of its filter), Li et al. 2017; biases are left out.
+    """Return the L1 norm of the incoming weights of each unit (Li et al. 2017), no biases.
 
     Args:
         layer: The convolution or linear layer that computes the units, None where it is not known.
         label: Name of the ablated layer, for the message.
-
-    Returns:
-        One number per unit.
 
     Raises:
         NotMeasurable: That layer is not known.

@@ -1,4 +1,4 @@
-"""Measures: numbers of a network and its training data, and the registry in which they are listed.
+"""Measures of a network and its training data, and their registry.
 
 Each family of measures is one file, each measure one function. `gapscope.measure` validates the data, calls them and
 returns readings; `gapscope.functional` offers the most used ones as functions. All of them put the network into

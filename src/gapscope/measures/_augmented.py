@@ -1,4 +1,4 @@
-"""Images changed as the 2020 competition's second place changes them."""
+"""Image augmentations of the 2020 competition's second place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Images = Float[Tensor, "n c h w"]
 
 
 def check_images(x: Tensor) -> None:
-    """Raise NotMeasurable unless inputs are images [n, channels, height, width] of at least 4 x 4."""
+    """Raise NotMeasurable unless x holds images [n, channels, height, width] of 4 x 4 or more."""
     if x.ndim != 4 or min(x.shape[2:]) < 4 or not x.is_floating_point():
         raise NotMeasurable(
             "Augmentations are those of images, floating-point inputs [n, channels, height, width] of at least 4 x 4 "
@@ -26,34 +26,34 @@ def check_images(x: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Draws:
-    """What is drawn for every sample, numbers in [0, 1).
+    """Random numbers in [0, 1) for every sample.
 
     Attributes:
-        values: Six a sample.
+        values: Six numbers per sample.
     """
 
     values: Float[Tensor, "n 6"]
 
     @classmethod
     def of(cls, n: int, generator: torch.Generator) -> Draws:
-        """Draw for n samples."""
+        """Sample the numbers of n samples."""
         return cls(torch.rand(n, 6, generator=generator, dtype=torch.float64))
 
     def __getitem__(self, part: slice) -> Draws:
         return Draws(self.values[part])
 
     def column(self, index: int, like: Tensor) -> Float[Tensor, "n 1 1 1"]:
-        """One draw a sample, to be broadcast over an image."""
+        """Return one number per sample, to be broadcast over its image."""
         return self.values[:, index, None, None, None].to(like)
 
 
 def flipped(x: Images, draws: Draws) -> Images:
-    """Left and right exchanged."""
+    """Flip left and right."""
     return x.flip(3)
 
 
 def saturated(x: Images, draws: Draws) -> Images:
-    """Saturation (of hue, saturation, value) times a factor in [0.6, 1.6), at most full; grey images stay."""
+    """Multiply the HSV saturation by a factor in [0.6, 1.6), clipped; grey images stay."""
     if x.shape[1] != 3:
         return x
     value, least = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
@@ -63,7 +63,7 @@ def saturated(x: Images, draws: Draws) -> Images:
 
 
 def cropped(x: Images, draws: Draws) -> Images:
-    """The middle 90 % of each side, made as large as before."""
+    """Crop the middle 90 % of each side and resize it to the old size."""
     height, width = x.shape[2:]
     top, left = int(0.05 * height), int(0.05 * width)
     middle = x[:, :, top : height - top, left : width - left]
@@ -71,7 +71,7 @@ def cropped(x: Images, draws: Draws) -> Images:
 
 
 def edges(x: Images, draws: Draws) -> Images:
-    """Sobel's horizontal derivative over 4, plus a half."""
+    """Compute Sobel's horizontal derivative over 4, plus a half."""
     kernel = x.new_tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]])
     channels = x.shape[1]
     weights = kernel.expand(channels, 1, 3, 3)
@@ -79,17 +79,17 @@ def edges(x: Images, draws: Draws) -> Images:
 
 
 def brightened(x: Images, draws: Draws) -> Images:
-    """Half of the range brighter."""
+    """Add half of the range."""
     return x + 0.5
 
 
 def flipped_and_saturated(x: Images, draws: Draws) -> Images:
-    """Left and right exchanged, then the saturation changed by another factor."""
+    """Flip left and right, then change the saturation by another factor."""
     return saturated(x.flip(3), Draws(draws.values.roll(-1, 1)))
 
 
 def erased(x: Images, draws: Draws) -> Images:
-    """A rectangle set to 0: each side between the roots of 0.6 % and, at most, 133 % of the area."""
+    """Set a rectangle to 0, each side between the roots of 0.6 % and 133 % of the area."""
     height, width = x.shape[2:]
     low = round((0.02 * height * width * 0.3) ** 0.5)
     high = round((0.4 * height * width / 0.3) ** 0.5)
@@ -104,7 +104,7 @@ def erased(x: Images, draws: Draws) -> Images:
     return x.masked_fill(inside, 0.0)
 
 
-# transformation -> what a changed prediction costs
+# transformation -> penalty of a changed prediction
 PENALTIES: Mapping[Callable[[Images, Draws], Images], float] = {
     flipped: 6.0,
     saturated: 1.0,
@@ -118,11 +118,11 @@ PENALTIES: Mapping[Callable[[Images, Draws], Images], float] = {
 
 @dataclass(frozen=True)
 class UnitRange:
-    """The range of some images, made 0 to 1 while they are changed.
+    """Range of a set of images, mapped to [0, 1] while they are transformed.
 
     Attributes:
         low: Smallest entry.
-        span: Largest minus smallest; 1 where all are equal.
+        span: Largest minus smallest; 1 if all are equal.
     """
 
     low: float
@@ -130,7 +130,7 @@ class UnitRange:
 
     @classmethod
     def of(cls, x: Tensor) -> UnitRange:
-        """The range of all images."""
+        """Return the range of all images."""
         low, high = x.min().item(), x.max().item()
         return cls(low, high - low or 1.0)
 

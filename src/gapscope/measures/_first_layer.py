@@ -35,7 +35,7 @@ def trimmed_mean(values: Float[Tensor, " d"], share: float = 0.05) -> float:
 
 
 def first_layer_margin(network: nn.Module, samples: Samples, chunk_size: int | None) -> Estimate:
-    r"""Mean of $(f_y - \max_{j \ne y} f_j) / \lVert \nabla_h (f_y - f_j) \rVert$ at the first layer's output h, scaled.
+    r"""Compute the mean margin at the first layer in units of its features' trimmed deviation.
 
     Raises:
         NotMeasurable: There is no first layer, it does not vary, or it is the last one and constant.

@@ -1,4 +1,4 @@
-"""One forward pass of a network at its own weights, from which many measures take what they need."""
+"""One shared forward pass: outputs and last-layer features of all samples."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from gapscope.measures._types import Labels
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """What one forward pass in evaluation mode gave, in float64 on the CPU.
+    """Outputs and features of one forward pass in evaluation mode, in float64 on the CPU.
 
     Attributes:
         outputs: Raw outputs.
-        features: What the last linear or convolutional layer was given, flattened; None where there is no such layer.
-        head: Its weight; None where there is none.
+        features: Inputs of the last linear or convolutional layer, flattened; None without such a layer.
+        head: That layer; None without one.
     """
 
     outputs: Float[Tensor, "n k"]
@@ -39,12 +39,12 @@ class ForwardPass:
 
     @property
     def logits(self) -> Float[Tensor, "n c"]:
-        """The outputs as one logit a class: of one output z these are 0 and z."""
+        """Outputs as one logit per class; for a single output z these are 0 and z."""
         return class_logits(self.outputs)
 
 
 def last_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module] | None:
-    """Return name and module of the last linear or convolutional layer that a forward pass of one sample calls."""
+    """Return name and module of the last linear or convolutional layer that is called."""
     made = [
         call
         for call in record_module_calls(network, prepare_inputs(network, x[:1]))
@@ -55,7 +55,7 @@ def last_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module] | None:
 
 @memoize
 def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None) -> ForwardPass:
-    """Run a network once, in evaluation mode, and keep its outputs and the features behind them."""
+    """Run a network once in evaluation mode; return its outputs and last-layer features."""
     seen: list[Tensor] = []
 
     def keep(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -95,21 +95,23 @@ def margins_of(logits: Float[Tensor, "n c"], y: Labels) -> Float[Tensor, " n"]:
     """
     check_labels(y, logits.shape[1])
     if logits.shape[1] < 2:
-        raise NotMeasurable("A margin lies between two classes; the network has 1 output. Give it one a class.")
+        raise NotMeasurable(
+            "The network has 1 output; a margin needs at least 2 classes. Give it one output per class."
+        )
     right = logits.gather(1, y[:, None])
     return right[:, 0] - logits.scatter(1, y[:, None], -torch.inf).amax(1)
 
 
 def low_margin(margins: Float[Tensor, " n"]) -> float:
-    """Return the margin below which a tenth of the samples lie: the k-th smallest of n, k = n // 10 (at least 1)."""
+    """Return the tenth percentile: the k-th smallest of n margins, k = n // 10 (at least 1)."""
     return margins.kthvalue(max(1, len(margins) // 10)).values.item()
 
 
 def features_of(found: ForwardPass, measure: str) -> Float[Tensor, "n d"]:
-    """Return the features of the last hidden layer, or say that there are none."""
+    """Return the features of the last hidden layer; raise NotMeasurable without any."""
     if found.features is None:
         raise NotMeasurable(
-            f"{measure} looks at the input of the last linear or convolutional layer, one a sample; this network has "
+            f"{measure} needs one input of the last linear or convolutional layer per sample; this network has "
             "no such layer that keeps the samples in its first dimension."
         )
     return found.features

@@ -1,4 +1,4 @@
-"""Gradients of the loss by the weights at the network's own weights, of all samples and of single ones."""
+"""Gradients of the loss by the weights: of the mean, and squared norms per sample."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import as_real, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._perturbed import loss_and_gradient, trainable
 
-# Gradients of individual samples that are held at once.
+# largest number of per-sample gradients in memory
 _AT_ONCE = 256
 
 
 @memoize
 def mean_gradient(network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int | None = None) -> Sequence[Tensor]:
-    """Return the gradient of the mean loss by all trainable weights, in evaluation mode."""
+    """Return the gradient of the mean loss by the trainable weights: one real tensor each."""
     with measurement_mode(network) as network:
         x, y = prepare_inputs(network, x), prepare_inputs(network, y)
         size = samples_per_pass(network, x, chunk_size, one_pass=network, at_most=256)
@@ -35,7 +35,7 @@ def mean_gradient(network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int |
 def sample_square_norms(
     network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int | None = None
 ) -> Float[Tensor, " n"]:
-    """Return the squared norm of the gradient of each sample's own loss by all trainable weights, in float64."""
+    """Return the squared norms of the per-sample loss gradients, in float64 on the CPU."""
 
     def norms(x: Tensor, y: Tensor) -> Tensor:
         tape, outputs = record_forward(network, x)

@@ -1,8 +1,8 @@
-r"""Krylov spaces of the Hessian of the loss: what largest eigenvalue, trace and density are made of.
+r"""Krylov spaces of the loss Hessian, for its top eigenvalue, trace and spectral density.
 
 A Lanczos run from a vector v builds a small tridiagonal matrix T = Q^T H Q. Its eigenvalues reach the extreme ones of
-H, its first entry is v^T H v, and its eigenvectors' first components are the weights of a quadrature of the spectrum as
-v sees it. No more than products of H with vectors are formed, one a step.
+H, its first entry is v^T H v, and its eigenvectors' first components give the weights of a quadrature of the spectrum
+from v (their squares). Only Hessian-vector products are formed, one per step.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import as_real, checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._perturbed import trainable
 
-# measures of this stream continue with each other's runs
+# measures of this stream extend each other's runs
 STREAM = "Hessian probes"
 
 
 class Hessian:
-    """The Hessian of the mean loss by all trainable weights, in evaluation mode, as products with vectors."""
+    """Matrix-free Hessian of the mean loss by the trainable weights, in evaluation mode."""
 
     def __init__(self, network: nn.Module, x: Tensor, y: Tensor, chunk_size: int | None) -> None:
         self.network, self.x, self.y, self.chunk_size = network, x, y, chunk_size
@@ -37,7 +37,7 @@ class Hessian:
         self.device, self.dtype = parameters[0].device, as_real(parameters[0].detach()).dtype
 
     def matvec(self, vectors: Float[Tensor, "k p"]) -> Float[Tensor, "k p"]:
-        """Return the products of the Hessian with some vectors, which share all but the last of the backward passes."""
+        """Return Hessian-vector products; they share all backward passes but the last."""
         with measurement_mode(self.network) as network, differentiable_kernels(network.modules()):
             # recreated, since a vector from a caller's inference mode cannot be differentiated
             directions = [self._pieces(vector.clone()) for vector in vectors]
@@ -49,7 +49,7 @@ class Hessian:
                 gradient = whole_gradient(loss, parameters, create_graph=True)
                 return torch.stack([_derivative(gradient, direction, parameters) for direction in directions])
 
-            # found once: every product does the same work
+            # measured once: every product does the same work
             self.chunk_size = samples_per_pass(
                 network, x, self.chunk_size, one_pass=lambda first: products(first, y[: len(first)]), at_most=256
             )
@@ -58,7 +58,7 @@ class Hessian:
         return total
 
     def _pieces(self, vector: Tensor) -> list[Tensor]:
-        """A vector in the shapes of the parameters."""
+        """Return a vector in the shapes of the parameters."""
         pieces = vector.split([shape.numel() for shape in self.shapes])
         return [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
@@ -66,7 +66,7 @@ class Hessian:
 def _derivative(
     gradient: Sequence[Tensor], direction: Sequence[Tensor], parameters: Sequence[Tensor]
 ) -> Float[Tensor, " p"]:
-    """The derivative of the gradient along a direction; its graph is kept."""
+    """Return the derivative of the gradient along a direction; its graph is retained."""
     along = torch.stack([(g * v).sum() for g, v in zip(gradient, direction, strict=True)]).sum()
     if not along.requires_grad:  # the loss is linear in the weights
         return torch.cat([torch.zeros_like(v).flatten() for v in direction])
@@ -75,7 +75,7 @@ def _derivative(
 
 
 class LanczosRun:
-    """One Lanczos run from a vector of random signs, which can continue where it ended.
+    """Resumable Lanczos run from a vector of random signs.
 
     Every new vector is made orthogonal to all before it, twice.
 
@@ -92,11 +92,11 @@ class LanczosRun:
         self.beside: list[float] = []
 
     def can_continue(self, steps: int) -> bool:
-        """Whether it has fewer steps than so many, and the space is not exhausted."""
+        """Return whether it has fewer than `steps` steps and its space is not exhausted."""
         return len(self.diagonal) < steps and len(self.diagonal) < len(self.basis)
 
     def step(self, vector: Float[Tensor, " p"]) -> None:
-        """Go one step on, given the product of the Hessian with the newest vector."""
+        """Advance one step, given the product of the Hessian with the newest vector."""
         newest = self.basis[-1]
         self.diagonal.append(float((vector.double() * newest.double()).sum()))
         before = float(vector.norm())
@@ -109,7 +109,7 @@ class LanczosRun:
             self.basis.append(vector / length)
 
     def quadrature(self, steps: int) -> tuple[Float[Tensor, " s"], Float[Tensor, " s"]]:
-        """Return Ritz values in ascending order and their weights, which sum to 1, after so many of its steps."""
+        """Return Ritz values after `steps` steps, ascending, and their weights, of sum 1."""
         diagonal = torch.tensor(self.diagonal[:steps], dtype=torch.float64)
         beside = torch.tensor(self.beside[: len(diagonal) - 1], dtype=torch.float64)
         matrix = torch.diag(diagonal) + torch.diag(beside, 1) + torch.diag(beside, -1)
@@ -118,7 +118,7 @@ class LanczosRun:
 
 
 class Krylov:
-    """Lanczos runs from several random vectors, each begun when it is first asked for.
+    """Lanczos runs from several random vectors, each started on first use.
 
     Args:
         hessian: The Hessian.
@@ -131,9 +131,9 @@ class Krylov:
         self._runs: list[LanczosRun] = []
 
     def runs(self, count: int, steps: int) -> list[LanczosRun]:
-        """Return the first runs, at most 1024, each with so many steps at least, or as many as its space has.
+        """Return the first `count` runs (at most 1024), with at least `steps` steps if possible.
 
-        All that continue do so together: a step of ten runs costs less than half of ten steps of one.
+        Runs advance together: one step of ten runs costs less than half of ten steps of one run.
         """
         for number in range(len(self._runs), count):
             self._runs.append(LanczosRun(self.hessian, self._seeds[number]))
@@ -148,5 +148,5 @@ class Krylov:
 def krylov(
     network: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None, chunk_size: int | None
 ) -> Krylov:
-    """Return the Krylov spaces of a network's Hessian on some samples."""
+    """Return the (lazy) Krylov spaces of a network's Hessian on some samples."""
     return Krylov(Hessian(network, x, y, chunk_size), resolve_generator(generator, STREAM))

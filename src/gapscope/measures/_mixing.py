@@ -1,4 +1,4 @@
-"""Samples mixed half and half with another one of their class, and what the network makes of them."""
+"""Mixup within a class: partners, mixed samples and their logits."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gapscope.inspection.outputs import check_labels, checked_outputs, measureme
 from gapscope.measures._noisy_outputs import continuous_inputs
 from gapscope.measures._types import Labels
 
-# measures of this stream mix the same pairs
+# measures of this stream use the same pairs
 STREAM = "mixup"
 
 
 @memoize
 def same_class_partners(y: Labels, generator: torch.Generator | None) -> Int[Tensor, " n"]:
-    """Return for each sample the index of another one of its class: a random cyclic order within each class.
+    """Return a partner of the same class for each sample: a random cyclic order per class.
 
     A sample that is the only one of its class is its own partner.
     """
@@ -43,7 +43,7 @@ def mixup(x: Tensor, pairs: Int[Tensor, " n"], part: slice) -> Tensor:
 def mixed_logits(
     network: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, chunk_size: int | None
 ) -> Float[Tensor, "n c"]:
-    """Return the logits of every sample mixed with its partner, in evaluation mode, in float64 on the CPU."""
+    """Return the logits of all samples mixed with their partners, in float64 on the CPU."""
     pairs, outputs = same_class_partners(y, generator), []
     with measurement_mode(network) as network, torch.no_grad():
         x = continuous_inputs(network, x)

@@ -1,4 +1,4 @@
-"""Outputs under Gaussian noise on the inputs: what the measures of output sensitivity share."""
+"""Outputs under Gaussian input noise, shared by the measures of output sensitivity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def continuous_inputs(network: nn.Module, x: Tensor) -> Tensor:
-    """Return `x`, checked and on the network's device, or say that it can be neither shifted nor differentiated.
+    """Return floating-point `x` on the network's device; raise InvalidInput for other inputs.
 
     Raises:
         InvalidInput: The inputs are integers, not finite, or of another type than the weights.
@@ -46,9 +46,9 @@ def in_space(outputs: Tensor, space: Space) -> Tensor:
 
 
 class InputNoise:
-    r"""Standard normal noise of the shape and type of inputs, the signs of all its entries independent.
+    r"""Standard normal noise in the shape of the inputs, cheap to sample.
 
-    Normal numbers take longer to draw than a small network to see them, signs next to nothing. So eight samples in a
+    Sampling normal numbers can take longer than a forward pass; signs cost next to nothing. So eight samples in a
     row share the sizes |z| of their noise, where they have 256 entries or more, and each has its own signs: alone,
     every sample's noise is normal, with independent entries, and between samples entries are uncorrelated. So is what
     a linear map w makes of them; squares of that have the correlation $\sum_j w_j^4 / (\sum_j w_j^2)^2$ between the

@@ -1,4 +1,4 @@
-"""Several numbers of one measure, by name."""
+"""Named scalars of one measure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Scalars(Result):
-    """Several numbers of one measure; one that has no value here is NaN, with its reason.
+    """Named scalars of one measure; missing ones are NaN, with their reason.
 
     Attributes:
         values: Name -> number.
-        reasons: Name -> why there is no number.
+        reasons: Name -> reason of a missing number.
     """
 
     values: Mapping[str, float]
@@ -30,7 +30,7 @@ class Scalars(Result):
         return {**self.values, **dict.fromkeys(self.reasons, math.nan)}
 
     def missing(self) -> dict[str, str]:
-        """Return why numbers are NaN, by their name."""
+        """Return the reasons of NaN by name."""
         return dict(self.reasons)
 
     def __getitem__(self, name: str) -> float:
@@ -38,7 +38,7 @@ class Scalars(Result):
         return self.scalars()[name]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row a number."""
+        """Return one row per number."""
         import pandas
 
         return pandas.DataFrame({"value": self.scalars()})

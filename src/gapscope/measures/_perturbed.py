@@ -1,4 +1,4 @@
-"""A network at weights other than its own, which stay as they are."""
+"""Evaluation of a network at other weights, without changing its own."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from gapscope.inspection.substitution import ParameterSubstitution
 
 
 def trainable(network: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable parameters, or say that there are none."""
+    """Return the trainable parameters; raise NotMeasurable without any."""
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     if not parameters:
-        raise NotMeasurable("Moving the weights needs trainable parameters; the network has none.")
+        raise NotMeasurable("The network has no trainable parameters; this measure needs some.")
     return parameters
 
 
 @contextmanager
 def at_weights(network: nn.Module, values: Sequence[Tensor]) -> Iterator[list[nn.Parameter]]:
-    """Let the network have other trainable weights in the body."""
+    """Substitute the trainable weights of the network in the body; yield the new leaves."""
     parameters = trainable(network)
     leaves = [nn.Parameter(value) for value in values]
     with ParameterSubstitution(zip(parameters, leaves, strict=True)) as stand_in, stand_in.install(network):
@@ -83,7 +83,7 @@ def loss_rise(
     move: Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]],
     chunk_size: int | None,
 ) -> float:
-    """Return by how much the loss rises, at the most, along gradient ascent in the weights."""
+    """Return the largest rise of the loss along projected gradient ascent in the weights."""
     with measurement_mode(network) as network:
         own = [parameter.detach() for parameter in trainable(network)]
         samples = on_device(network, x, y)

@@ -1,4 +1,4 @@
-"""A network with a power of the absolute values of its weights: what path norm and synaptic flow run."""
+"""Networks with powers of their absolute weights, for path norms and synaptic flow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gapscope.inspection.substitution import ParameterSubstitution, cast_network
 
 @dataclass(frozen=True)
 class _Norm:
-    """A batch norm in evaluation mode, h -> gamma (h - mean) / sqrt(variance + eps) + beta, and the bias before it."""
+    """Evaluation-mode batch norm h -> gamma (h - mean) / sqrt(variance + eps) + beta."""
 
     gamma: Tensor | None
     beta: Tensor | None
@@ -30,7 +30,7 @@ class _Norm:
     bias: Tensor | None
 
     def powered(self, power: int) -> list[tuple[Tensor, Tensor]]:
-        """Return pairs of a tensor and its new values that make it h -> |s|^p h + |b|^p, where it is h -> s h + b."""
+        """Return (tensor, new values) pairs that turn h -> s h + b into h -> |s|^p h + |b|^p."""
         squared = self.variance.double() + self.eps
         gamma = torch.ones_like(squared) if self.gamma is None else self.gamma.detach().double()
         shift = -self.mean.double() * gamma / squared.sqrt()
@@ -58,12 +58,12 @@ def _norms(network: nn.Module, x: Tensor) -> list[_Norm]:
 
 @dataclass(frozen=True)
 class PoweredNetwork:
-    """A network whose parameters are seen as powers of their absolute values.
+    """Network with powers of absolute values substituted for its parameters.
 
     Attributes:
         network: The network, in evaluation mode.
-        stand_in: Indexed by a parameter, gives what stands in for it.
-        shifts: Everything that is added somewhere: biases, means of batch norms.
+        stand_in: Maps a parameter to its substitute.
+        shifts: All additive terms: biases, means of batch norms.
     """
 
     network: nn.Module
@@ -96,7 +96,7 @@ class PoweredNetwork:
 
 @contextmanager
 def with_powered_weights(network: nn.Module, x: Tensor, power: int) -> Iterator[PoweredNetwork]:
-    r"""Compute with $|\theta|^p$ in place of every parameter in the body, in the finest precision of the device.
+    r"""Substitute $|\theta|^p$ for every parameter in the body, in the highest precision.
 
     Batch norm becomes the power of the map that it is in evaluation mode.
 

@@ -1,4 +1,4 @@
-"""The weight matrices of a network, with batch norm folded into them: what norms and spectra look at."""
+"""Weight matrices of a network with batch norm folded in, for norms and spectra."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LayerWeight:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a parameter is used: its layer, and the batch norm that takes the layer's output."""
+    """Use of a parameter: its layer, and the batch norm behind that layer."""
 
     call: ModuleCall | None = None
     norm: ModuleCall | None = None
@@ -74,7 +74,7 @@ class _Place:
 
 
 def _places(network: nn.Module, x: Tensor) -> dict[int, _Place]:
-    """Identity of a layer's weight -> where it is used, found by one forward pass of one sample."""
+    """Return where each weight is used, by its identity, from a forward pass of one sample."""
     made = record_module_calls(network, x)
     norms = [call for call in made if isinstance(call.module, _BatchNorm) and call.module.running_var is not None]
     found: dict[int, _Place] = {}
@@ -99,7 +99,7 @@ def _checked(initial_state: Mapping[str, Tensor], name: str, like: Tensor) -> Te
 def layer_weights(
     network: nn.Module, x: Tensor, initial_state: Mapping[str, Tensor] | None = None
 ) -> Sequence[LayerWeight]:
-    """Return all trainable weights of two or more dimensions, each once; biases and other vectors are left out.
+    """Return all trainable weights of two or more dimensions, each once, in parameter order.
 
     A batch norm that takes the output of a convolution or linear layer directly scales its rows, as it does in
     evaluation mode.
@@ -132,7 +132,7 @@ def layer_weights(
                 )
             )
     if not found:
-        raise NotMeasurable("This measure needs a trainable weight of two dimensions or more; there is none.")
+        raise NotMeasurable("Got no trainable weight of two dimensions or more; this measure needs one.")
     return found
 
 

@@ -29,9 +29,10 @@ from gapscope.results.estimate import Estimate
     sampling=Sampling("mean", 256, lambda k: 1),
 )
 def accuracy(network: nn.Module, x: FloatInputs, y: Int64[Tensor, " n"], *, chunk_size: int | None = None) -> Estimate:
-    r"""Fraction of samples whose largest output is the labelled class, $\frac1n \sum_i 1[\arg\max_c f_c(x_i) = y_i]$.
+    r"""Compute the accuracy: fraction of samples whose largest output is their label; exact.
 
-    Exact; in evaluation mode. On training samples it is the training accuracy against the labels as given.
+    $\frac1n \sum_i 1[\arg\max_c f_c(x_i) = y_i]$. Exact; in evaluation mode. On training samples it is the training
+    accuracy against the labels as given.
 
     Raises:
         InvalidInput: Inputs, labels and outputs do not fit together.

@@ -1,4 +1,7 @@
-"""Zero-cost proxies: scores of a network before training."""
+"""Zero-cost proxies: scores that rank networks before training, all in evaluation mode.
+
+Common parameters: see `gapscope.measures`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _register = partial(
 
 @_register(
     "connection_sensitivity",
-    title="change of the loss when single weights are removed (SNIP)",
+    title="first-order change of the loss if single weights are removed (SNIP)",
     needs=("inputs", "targets"),
     units="nats (cross-entropy) or squared target units (regression)",
     direction="none",
@@ -44,10 +47,10 @@ _register = partial(
     reference="Lee, Ajanthan and Torr 2019 (arXiv:1810.02340), eq. 5; Abdelfattah et al. 2021, eq. 1",
 )
 def connection_sensitivity(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
-    r"""SNIP: $\sum_w | w \, \partial L / \partial w |$ over all trainable weights of two or more dimensions; exact.
+    r"""Compute the connection sensitivity (SNIP); exact.
 
-    To first order, the change of the mean loss where a weight is removed, summed over weights. In evaluation mode.
-    A proxy that ranks untrained networks.
+    $\sum_w | w \, \partial L / \partial w |$. The sum is over all trainable weights of two or more dimensions. To first
+    order each term is the change of the mean loss if that weight is removed.
 
     >>> import torch
     >>> network = nn.Linear(1, 1, bias=False)  # loss (w x - y)^2, gradient 2 (w x - y) x
@@ -56,9 +59,9 @@ def connection_sensitivity(network: nn.Module, x: Inputs, y: Targets, *, chunk_s
     60
     """
     gradient = mean_gradient(network, x, y, chunk_size=chunk_size)
-    own = [as_real(parameter.detach()) for parameter in network.parameters() if parameter.requires_grad]
+    values = [as_real(parameter.detach()) for parameter in network.parameters() if parameter.requires_grad]
     ndims = [parameter.ndim for parameter in network.parameters() if parameter.requires_grad]
-    rows = zip(own, gradient, ndims, strict=True)
+    rows = zip(values, gradient, ndims, strict=True)
     return Estimate(sum((value.double() * g.double()).abs().sum().item() for value, g, ndim in rows if ndim >= 2))
 
 
@@ -76,11 +79,10 @@ def connection_sensitivity(network: nn.Module, x: Inputs, y: Targets, *, chunk_s
     reference="Abdelfattah et al. 2021 (arXiv:2101.08134), Sec. 3.2 (grad_norm)",
 )
 def gradient_norm(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None) -> Scalars:
-    r"""Norm of the gradient of the mean loss over all trainable weights, and the sum of the layers' norms; exact.
+    r"""Compute the gradient norm of the mean loss, overall and summed over layers; exact.
 
-    The sum is over weights of two or more dimensions, $\sum_l \lVert \nabla_{W_l} L \rVert_F$, as zero-cost proxies
-    have it. In evaluation mode. Before training it is a proxy that ranks networks; afterwards it says how near the
-    weights are to a stationary point.
+    "whole" is the norm over all trainable weights. "sum" is $\sum_l \lVert \nabla_{W_l} L \rVert_F$ over weights of two
+    or more dimensions, the zero-cost proxy. After training both measure the distance from a stationary point.
 
     >>> import torch
     >>> network = nn.Linear(1, 1, bias=False)  # loss (w x - y)^2, gradient 2 (w x - y) x
@@ -95,7 +97,7 @@ def gradient_norm(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int 
 
 
 def correlation_score(rows: Float[Tensor, "n d"]) -> float:
-    r"""Return $-\frac1n \sum_i [\log(v_i + k) + 1 / (v_i + k)]$, v the eigenvalues of correlations of rows."""
+    r"""Return $-\frac1n \sum_i [\log(v_i + k) + 1 / (v_i + k)]$ for the rows' correlations."""
     centred = rows.double() - rows.double().mean(1, keepdim=True)
     unit = torch.nn.functional.normalize(centred, dim=1, eps=1e-300)
     eigenvalues = torch.linalg.eigvalsh((unit @ unit.mT).fill_diagonal_(1.0)).clamp_min(0) + 1e-5
@@ -122,14 +124,13 @@ def jacobian_covariance(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Score of the correlations of input gradients, $-\frac1n \sum_i [\log(v_i + k) + (v_i + k)^{-1}]$, k = 1e-5.
+    r"""Compute the score of the correlations between the samples' input gradients; estimated.
 
-    v are the eigenvalues of the correlation matrix of the rows $\partial \sum_c f_c(x_i) / \partial x_i$ of n
-    samples: 0 is the most there is less one, where all are uncorrelated (-1); it is very negative where rows repeat.
-    A row that is the same for all entries of the input, such as zero, counts as uncorrelated. The papers report n
-    times this for one mini-batch. Here it is the mean over random groups of `group_size` samples, with the spread
-    among them as standard error; one group, and no error, where there are fewer than two. In evaluation mode. A proxy
-    that ranks untrained networks.
+    $-\frac1n \sum_i [\log(v_i + k) + (v_i + k)^{-1}]$, k = 1e-5, for the eigenvalues v of the correlation matrix of the
+    rows $\partial \sum_c f_c(x_i) / \partial x_i$ of n samples. The largest value is -1, if all rows are uncorrelated;
+    it is very negative if rows repeat. A row that is constant over the input, such as zero, counts as uncorrelated. The
+    papers report n times this for one mini-batch. Here it is the mean over random groups of `group_size` samples, with
+    a standard error from their spread (None for a single group).
 
     Args:
         x: Inputs, floating point.
@@ -141,7 +142,7 @@ def jacobian_covariance(
     """
     check_range("group_size", group_size, 2)
     if len(x) < 2:
-        raise InvalidInput("jacobian_covariance needs two samples or more; got one.")
+        raise InvalidInput("jacobian_covariance needs at least 2 samples; got 1. Pass more samples.")
     with measurement_mode(network) as network:
         x = continuous_inputs(network, x)
         check_sample_independence(network, x[:64])
@@ -174,12 +175,12 @@ def jacobian_covariance(
     reference="Tanaka et al. 2020 (arXiv:2006.05467), eq. 2; Abdelfattah et al. 2021 (arXiv:2101.08134), Sec. 3.2",
 )
 def synaptic_flow(network: nn.Module, x: Inputs) -> Estimate:
-    r"""Logarithm of $\sum_w | w \, \partial R / \partial w |$, R the sum of outputs for ones under absolute weights.
+    r"""Compute the synaptic flow, in nats; exact.
 
-    The sum is over all trainable weights of two or more dimensions; every parameter is replaced by its absolute value,
-    batch norm by the absolute value of the linear map that it is in evaluation mode. In a network of L linear layers
-    without biases, and ReLU, the sum is L R. The papers report the sum; its logarithm, in nats, has the same order and
-    does not overflow. In the finest precision of the device. A proxy that ranks untrained networks.
+    $\log \sum_w | w \, \partial R / \partial w |$. R is the sum of the outputs for an input of ones if every parameter
+    is replaced by its absolute value, and batch norm by the absolute value of its linear map in evaluation mode. The
+    sum is over trainable weights of two or more dimensions; with L linear layers without biases and ReLU it is L R. The
+    papers report the sum itself; its logarithm has the same order and does not overflow. Only the shape of x matters.
 
     Args:
         network: Any network with floating-point inputs.
@@ -196,10 +197,10 @@ def synaptic_flow(network: nn.Module, x: Inputs) -> Estimate:
     with with_powered_weights(network, x, 1) as seen:
         leaves = [seen.stand_in[weight] for weight in weights]
         if not leaves:
-            raise NotMeasurable("Synaptic flow needs a trainable weight of two dimensions; there is none.")
+            raise NotMeasurable("Got no trainable weight of two dimensions or more; synaptic flow needs one.")
         total = seen.sum_for_ones(tuple(x.shape[1:]))
         gradients = torch.autograd.grad(total, leaves, materialize_grads=True)
         flow = sum((leaf * gradient).abs().sum().item() for leaf, gradient in zip(leaves, gradients, strict=True))
     if not flow > 0:
-        raise NotMeasurable("The logarithm of a flow needs one; nothing flows through the weights of this network.")
+        raise NotMeasurable("The flow through the weights is 0; its logarithm needs a positive flow.")
     return Estimate(torch.tensor(flow, dtype=torch.float64).log().item())

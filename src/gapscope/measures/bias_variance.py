@@ -1,4 +1,4 @@
-"""Bias and variance of predictions over training runs, and what they say of the cross-entropy."""
+"""Bias-variance decomposition of predictions over training runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gapscope.inspection.outputs import check_labels
 
 @dataclass(frozen=True)
 class BiasVariance:
-    """Squared error of several runs and its two parts: `mse = bias + variance` up to rounding.
+    """Bias-variance decomposition: `mse = bias + variance` up to rounding.
 
     All three are means over samples and sums over outputs. The variance is the population variance over the runs.
 
@@ -33,7 +33,7 @@ class BiasVariance:
     runs: int
 
     def unbiased(self) -> BiasVariance:
-        """The same parts freed of the finite number R of runs, which moves variance / (R - 1) of it into the bias.
+        """Correct for the finite number R of runs, which moves variance / (R - 1) into the bias.
 
         Their sum is unchanged. The bias may come out slightly negative.
 
@@ -44,7 +44,7 @@ class BiasVariance:
             InvalidInput: There is one run only.
         """
         if self.runs < 2:
-            raise InvalidInput("Unbiased parts need two runs or more; got one. Train the network again.")
+            raise InvalidInput("Got 1 run; unbiased parts need at least 2. Train the network again with another seed.")
         variance = self.variance * self.runs / (self.runs - 1)
         return BiasVariance(self.mse - variance, variance, self.mse, self.runs)
 
@@ -79,7 +79,7 @@ def bias_variance(
     predictions: Float[Tensor, "runs n k"] | Float[np.ndarray, "runs n k"],
     targets: Shaped[Tensor, "n ..."] | Shaped[np.ndarray, "n ..."],
 ) -> BiasVariance:
-    r"""Squared error of several training runs, split exactly into bias and variance.
+    r"""Decompose the squared error of several training runs into bias and variance; exact.
 
     .. math:: \underbrace{E_r \lVert F_r(x) - y \rVert^2}_{\mathrm{mse}} =
               \underbrace{\lVert E_r F_r(x) - y \rVert^2}_{\mathrm{bias}} +
@@ -113,7 +113,7 @@ def approximate_cross_entropy(
     predictions: Float[Tensor, "runs n k"] | Float[np.ndarray, "runs n k"],
     targets: Shaped[Tensor, "n ..."] | Shaped[np.ndarray, "n ..."],
 ) -> float:
-    r"""Mean of $\lVert F - y \rVert / \sqrt2$ over runs and samples, in place of the cross-entropy (in nats).
+    r"""Approximate the cross-entropy (nats) by the mean of $\lVert F - y \rVert / \sqrt2$.
 
     Forouzesh, Salehi and Thiran 2021, eq. 3. With two classes it is $1 - p$ where the cross-entropy is $-\log p$, p
     being the probability of the right class: equal to first order at $p \to 1$, with error $(1 - p)^2 / 2$. It never

@@ -1,4 +1,4 @@
-"""What measuring will cost, found out by a short trial, and what is sampled so that it fits into a budget."""
+"""Time budget: costs of measures from short trials, and subsets of samples that fit."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ ASK_FOR_IT = "Pass a larger budget, or name it"
 
 @dataclass(frozen=True)
 class Allocation:
-    """What one measure gets of a budget.
+    """Part of a budget for one measure.
 
     Attributes:
         n: Number of samples.
-        options: Options beside those that the caller gave.
-        seconds: What it will take, as the trial says; NaN without a trial.
+        options: Options in addition to the caller's.
+        seconds: Estimated duration from the trial; NaN without a trial.
     """
 
     n: int
@@ -47,13 +47,13 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Plan:
-    """Fraction of each measure, with those that failed in the trial.
+    """Allocation of every measure, and the measures that failed in the trial.
 
     Attributes:
-        shares: Measure name -> its share.
-        failed: Measure name -> why it has no value.
+        shares: Measure name -> its allocation.
+        failed: Measure name -> reason of its missing value.
         total: Number of all samples.
-        seconds: What all will take together; NaN where it is surely little.
+        seconds: Estimated duration of all together; NaN if it is certainly short.
     """
 
     shares: Mapping[str, Allocation]
@@ -83,21 +83,21 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def _part(ready: Ready, n: int) -> Ready:
-    """The same network on few samples, spread over all."""
+    """Return the same network with n samples spread over all."""
     total = len(ready.samples)
     return ready.with_samples(ready.samples.subset(torch.arange(min(n, total)) * (total // min(n, total))))
 
 
 @dataclass(frozen=True)
 class _Cost:
-    """Seconds that are paid once (for what is looked at and remembered), and seconds per sample."""
+    """Cost of a measure: seconds paid once (cached work), and seconds per sample."""
 
     once: float
     a_sample: float
 
 
 def _cost(item: Measure, ready: Ready, options: Mapping[str, Any], take: Take, allowed: float) -> _Cost:
-    """What trials of one measure show."""
+    """Return the cost of one measure from trials."""
 
     def run(part: Ready) -> None:
         take(item, part, options)
@@ -106,7 +106,7 @@ def _cost(item: Measure, ready: Ready, options: Mapping[str, Any], take: Take, a
 
 
 def _time_growing_subsets(run: Callable[[Ready], None], ready: Ready, allowed: float) -> _Cost:
-    """What two trials on the same few samples show, and on ever more while that makes a sample cheaper."""
+    """Return the cost from two trials on a few samples, and on more while samples get cheaper."""
 
     # a pass of a recurrent network takes as long for ten samples as for a hundred
     def two(n: int) -> tuple[float, float]:
@@ -125,7 +125,7 @@ def _time_growing_subsets(run: Callable[[Ready], None], ready: Ready, allowed: f
 
 
 def _forward_seconds(ready: Ready, allowed: float) -> float:
-    """Seconds per sample of one forward pass."""
+    """Return the seconds per sample of one forward pass."""
 
     def run(part: Ready) -> None:
         with inspection_mode(ready.network):
@@ -135,12 +135,12 @@ def _forward_seconds(ready: Ready, allowed: float) -> float:
 
 
 def _fewer(n: int) -> int:
-    """The next power of two below n: passes of equal size, also of eighths, need no further looking at."""
+    """Return the next power of two below n, so that passes and groups have equal sizes."""
     return 1 << max(0, (n - 1).bit_length() - 1)
 
 
 def _fit_to_budget(costs: Mapping[str, float], fewest: Mapping[str, int], total: int, budget: float) -> dict[str, int]:
-    """Halve the samples of whatever costs most until all together fit, or nothing can be halved."""
+    """Halve the samples of the most expensive measure until all fit the budget."""
     counts = dict.fromkeys(costs, total)
     while sum(costs[name] * n for name, n in counts.items()) > budget:
         able = [name for name, n in counts.items() if _fewer(n) >= fewest[name]]
@@ -162,7 +162,7 @@ def plan_budget(
     dispensable: Collection[str] = (),
     shown: bool = False,
 ) -> Plan:
-    """Decide on how many samples, and by which method, each measure is taken.
+    """Choose the number of samples and the method of each measure under a time budget.
 
     Measures with options of the caller's own, and those of which it is not known how they depend on the number of
     samples, are taken on all samples as they are. Dispensable ones that would not fit on the fewest samples either
@@ -232,14 +232,14 @@ def plan_budget(
 
 
 def _over_budget(least: Mapping[str, float], budget: float, dispensable: Collection[str]) -> dict[str, str]:
-    """What may be left out and does not fit, on the fewest samples, beside all that is cheaper; with the reason."""
+    """Return the dispensable measures over budget even on the fewest samples, with reasons."""
     failed: dict[str, str] = {}
     together = 0.0
     for name in sorted(least, key=least.__getitem__):
         if name in dispensable and together + least[name] > budget:
             failed[name] = (
-                f"left out to keep the budget of {budget:.3g} s: on the fewest samples that say anything it takes "
-                f"about {least[name]:.2g} s, beside what is cheaper. {ASK_FOR_IT}"
+                f"omitted to keep the budget of {budget:.3g} s: on the smallest informative subset it takes "
+                f"about {least[name]:.2g} s, in addition to cheaper measures. {ASK_FOR_IT}"
             )
         else:
             together += least[name]
@@ -247,12 +247,12 @@ def _over_budget(least: Mapping[str, float], budget: float, dispensable: Collect
 
 
 def _superlinear_over_budget(item: Measure, ready: Ready, forward: float, allowed: float, take: Take) -> dict[str, str]:
-    """The reason why a measure whose cost grows up to the cube of the samples is left out, if it is."""
+    """Return the reason if a superlinear measure exceeds its allowance, by name."""
     total, n = len(ready.samples), TRIAL
     # a backward pass an output, each about two forward passes, is the least that it takes
     least = 2 * forward * ready.n_outputs * total
     if least > allowed:
-        return {item.name: f"left out to keep the budget: it takes {least:.2g} s at least. {ASK_FOR_IT}"}
+        return {item.name: f"omitted to keep the budget: it takes at least {least:.2g} s. {ASK_FOR_IT}"}
     # on twice as many samples until even the cube fits into what is allowed, or a straight line does not
     while n < total:
         part = _part(ready, n)
@@ -266,7 +266,7 @@ def _superlinear_over_budget(item: Measure, ready: Ready, forward: float, allowe
             return {}
         if seconds * (total / n) > allowed:
             return {
-                item.name: f"left out to keep the budget: it took {seconds:.2g} s on {n} of {total:,} samples, and its "
+                item.name: f"omitted to keep the budget: it took {seconds:.2g} s on {n} of {total:,} samples, and its "
                 f"cost grows faster than their number. {ASK_FOR_IT}"
             }
         n *= 2
@@ -274,7 +274,7 @@ def _superlinear_over_budget(item: Measure, ready: Ready, forward: float, allowe
 
 
 def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take: Take) -> tuple[_Cost, Allocation]:
-    """Cost of the exact measure, or of its probes where the exact one would take the whole budget."""
+    """Return the cost of the exact measure, or of its probes if the exact one is too slow."""
     total, allowed = len(ready.samples), PART_OF_LARGER * budget
     if not sampling.probe:
         if item.name == "input_jacobian_norm" and ready.n_outputs > MANY_OUTPUTS:
@@ -294,7 +294,7 @@ def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take:
 
 
 def reason(error: BaseException) -> str:
-    """Why a measure has no value, in one sentence: what gapscope says, or kind and first line of another error."""
+    """Return the reason of a missing value: gapscope's message, or class and first line."""
     said = str(error).strip()
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in said:
         return "out of memory: pass fewer samples, or a smaller chunk_size"

@@ -1,4 +1,8 @@
-"""Curvature of the loss: Hessian, Fisher information, local learning coefficient."""
+"""Curvature of the loss: Fisher information, Hessian and local learning coefficient.
+
+The loss is the mean cross-entropy, or the mean squared error for regression, in evaluation mode; derivatives are by all
+trainable weights. Common parameters: see `gapscope.measures`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ _register = partial(
 
 
 def _sampled(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[Tensor, " n"]:
-    """One class a sample, drawn from its softmax (by the largest of outputs with Gumbel noise)."""
+    """Sample one class per sample from the softmax (argmax of outputs plus Gumbel noise)."""
     uniform = torch.rand(outputs.shape, generator=generator, device=generator.device, dtype=torch.float64)
     noise = -torch.log(-torch.log(uniform.clamp(min=1e-300)))
     return (outputs.double() + noise.to(outputs.device)).argmax(1)
@@ -42,7 +46,7 @@ def _sampled(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[T
 
 @_register(
     "fisher_trace",
-    title="size of the gradients of the individual samples' losses",
+    title="mean squared norm of the per-sample loss gradients",
     units="squared loss / squared weight units",
     direction="lower",
     aggregation="mean over samples, sum over weights",
@@ -61,14 +65,14 @@ def fisher_trace(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Trace of the empirical Fisher information, $\frac1n \sum_i \lVert \nabla_\theta \ell_i \rVert^2$; exact.
+    r"""Compute the trace of the empirical Fisher information with the given labels; exact.
 
-    Over all trainable weights, with the targets given, in evaluation mode. No gradient of a single sample is formed,
-    and no Jacobian: the cost does not grow with the number of outputs, be they a vocabulary.
+    $\frac1n \sum_i \lVert \nabla_\theta \ell_i \rVert^2$. Neither per-sample gradients nor Jacobians are formed, so
+    that the cost does not grow with the number of outputs.
 
-    With `labels="sampled"` each sample's class is drawn once from what the network predicts, which makes an unbiased
-    estimate of the trace of the Fisher information itself,
-    $\frac1n \sum_i E_{y \sim p(y|x_i)} \lVert \nabla_\theta \log p(y|x_i) \rVert^2$ (Kunstner et al. 2019, eq. 3).
+    With `labels="sampled"` one class per sample is sampled from the prediction. This gives an unbiased estimate of the
+    trace of the Fisher information itself, $\frac1n \sum_i E_{y \sim p(y|x_i)} \lVert \nabla_\theta \log p(y|x_i)
+    \rVert^2$ (Kunstner et al. 2019, eq. 3); y is then not used.
 
     Args:
         labels: "given", or "sampled" for classes drawn from the prediction.
@@ -124,14 +128,14 @@ def hessian_density(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Scalars:
-    r"""Three numbers of the Hessian's spectral density, by stochastic Lanczos quadrature.
+    r"""Compute three numbers of the Hessian's spectral density by Lanczos quadrature.
 
-    Runs from random vectors give nodes $\lambda_j$ with weights $w_j$, whose sums estimate means over all
-    eigenvalues: the fraction of the negative ones, $\sum_{\lambda_j < 0} w_j |\lambda_j| / \sum_j w_j |\lambda_j|$, and
-    the number of curved directions $P (\sum_j w_j \lambda_j)^2 / \sum_j w_j \lambda_j^2$ of P weights, which is
-    $(\mathrm{tr} H)^2 / \mathrm{tr} H^2$ and exact where the runs are for the two moments. The smallest node of all
-    runs approaches the smallest eigenvalue from above. Sums are means over runs before they are divided; standard
-    errors are the spread of the smallest nodes among runs, and the jackknife over runs.
+    Runs from random vectors give nodes $\lambda_j$ with weights $w_j$, whose sums estimate means over all eigenvalues.
+    "negative_share" is the fraction of negative curvature, $\sum_{\lambda_j < 0} w_j |\lambda_j| / \sum_j w_j
+    |\lambda_j|$. "dimension" is the number of curved directions of P weights, $P (\sum_j w_j \lambda_j)^2 / \sum_j w_j
+    \lambda_j^2 = (\mathrm{tr} H)^2 / \mathrm{tr} H^2$. "smallest" is the smallest node of all runs; it approaches the
+    smallest eigenvalue from above. Sums are averaged over runs before they are divided. Standard errors are the spread
+    of the smallest nodes over runs, and the jackknife over runs.
 
     Args:
         probes: Number of runs, at least 2.
@@ -153,19 +157,21 @@ def hessian_density(
         nodes, weights = run.quadrature(steps)
         negative = (weights * nodes.abs())[nodes < 0].sum()
         rows.append([nodes[0], negative, weights @ nodes.abs(), weights @ nodes, weights @ nodes.square()])
-    found = torch.tensor(rows, dtype=torch.float64)
-    if not bool((found[:, 2] > 0).all()):
-        raise NotMeasurable("A density of curvature needs a loss that is curved; all eigenvalues are 0.")
+    sums = torch.tensor(rows, dtype=torch.float64)
+    if not bool((sums[:, 2] > 0).all()):
+        raise NotMeasurable(
+            "All eigenvalues of the Hessian are 0; a spectral density needs a loss that is curved in the weights."
+        )
 
     def ratios(means: Tensor) -> Tensor:
         return torch.stack([means[1] / means[2], spaces.hessian.size * means[3] ** 2 / means[4]])
 
-    share, dimension = ratios(found.mean(0)).tolist()
-    without = torch.stack([ratios((found.sum(0) - row) / (probes - 1)) for row in found])
+    negative_share, dimension = ratios(sums.mean(0)).tolist()
+    without = torch.stack([ratios((sums.sum(0) - row) / (probes - 1)) for row in sums])
     errors = ((probes - 1) * without.var(0, correction=0)).sqrt().tolist()
     values = {
-        "smallest": Estimate(found[:, 0].min().item(), found[:, 0].std().item() / probes**0.5),
-        "negative_share": Estimate(share, errors[0]),
+        "smallest": Estimate(sums[:, 0].min().item(), sums[:, 0].std().item() / probes**0.5),
+        "negative_share": Estimate(negative_share, errors[0]),
         "dimension": Estimate(dimension, errors[1]),
     }
     return Scalars(values)
@@ -173,7 +179,7 @@ def hessian_density(
 
 @_register(
     "hessian_top_eigenvalue",
-    title="strongest curvature of the loss",
+    title="largest curvature of the loss (top Hessian eigenvalue)",
     units="loss / squared weight units",
     direction="lower",
     aggregation="of the mean loss over samples",
@@ -193,12 +199,11 @@ def hessian_top_eigenvalue(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Largest eigenvalue of the Hessian of the mean loss by all trainable weights, in evaluation mode.
+    """Compute the largest eigenvalue of the Hessian by Lanczos iteration from a random vector.
 
-    By Lanczos from a random vector: the largest Ritz value after at most `steps` products with the Hessian, or when it
-    changes by less than `tolerance` of itself. It approaches the eigenvalue from below, faster than power iteration,
-    and finds the largest one, not the largest in magnitude. The loss is the mean cross-entropy, or mean squared error
-    for regression. Memory: one vector as large as the weights a step.
+    The largest Ritz value after at most `steps` Hessian-vector products, or as soon as its relative change is below
+    `tolerance`. It approaches the eigenvalue from below, faster than power iteration, and finds the largest eigenvalue,
+    not the largest in magnitude. Memory: one vector of the size of the weights per step.
 
     Args:
         steps: Products with the Hessian, at the most.
@@ -221,7 +226,7 @@ def hessian_top_eigenvalue(
 
 @_register(
     "hessian_trace",
-    title="summed curvature of the loss",
+    title="summed curvature of the loss (Hessian trace)",
     units="loss / squared weight units",
     direction="lower",
     aggregation="sum over weights, of the mean loss over samples",
@@ -240,10 +245,9 @@ def hessian_trace(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Trace of the Hessian of the mean loss by all trainable weights, by Hutchinson's estimator.
+    r"""Compute the trace of the Hessian by Hutchinson's estimator; unbiased.
 
-    $\frac1p \sum_k v_k^\top H v_k$ over vectors of random signs: unbiased; the standard error is the spread among
-    probes. In evaluation mode; the loss is the mean cross-entropy, or mean squared error for regression.
+    $\frac1p \sum_k v_k^\top H v_k$ over p vectors of random signs; the standard error is their spread.
 
     Args:
         probes: Number of random vectors, at least 2.
@@ -260,7 +264,7 @@ def hessian_trace(
 
 
 def _losses_at_the_weights(network: nn.Module, samples: Samples, size: int) -> Float[Tensor, " n"]:
-    """Of every sample once, in float64 on the CPU, instead of in every step."""
+    """Return the loss of each sample at the network's own weights, in float64 on the CPU."""
     assert samples.targets is not None
     outputs = network_outputs(network, samples.inputs, chunk_size=size).double()
     return sample_losses(outputs, samples.targets).cpu()
@@ -271,7 +275,7 @@ def _losses_at_the_weights(network: nn.Module, samples: Samples, size: int) -> F
     title="effective number of parameters around the weights",
     units="half parameters",
     direction="lower",
-    aggregation="mean over draws and chains",
+    aggregation="mean over steps and chains",
     cost="1 forward and 1 backward pass of a batch per step, 400 steps",
     oracle="closed form of a quadratic loss",
     sampling=Sampling("whole", 256, lambda k: 600),
@@ -290,16 +294,15 @@ def local_learning_coefficient(
     batch_size: int = 128,
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    r"""Local learning coefficient $n \beta \, (E_w L_n(w) - L_n(\theta))$, $\beta = 1 / \log n$, by Langevin dynamics.
+    r"""Compute the local learning coefficient by Langevin dynamics.
 
-    w follows $\Delta w = \frac{\epsilon}{2} \big( \gamma (\theta - w) - n \beta \nabla L_b(w) \big) + \sqrt\epsilon\,
-    N(0, I)$ around the weights, b a random batch; the mean is over the steps after the burn-in, with the loss on the
-    batch of the step, minus the loss at the weights on the same batches. The standard error is the spread among
-    chains: how well the estimate is repeated. It does not cover what the step size and a short chain leave out, and
-    values of other settings are other numbers: compare networks under the same settings. For a quadratic loss of
-    curvatures $h_i$ it tends to $\sum_i \frac{n \beta h_i}{2 (n \beta h_i + \gamma)}$, half the number of parameters
-    where $\gamma$ is small. In evaluation mode, over all trainable weights. It may come out negative where the weights
-    are no minimum.
+    $n \beta \, (E_w L_n(w) - L_n(\theta))$. $\beta = 1 / \log n$, and w follows $\Delta w = \frac{\epsilon}{2} \big(
+    \gamma (\theta - w) - n \beta \nabla L_b(w) \big) + \sqrt\epsilon\, N(0, I)$ around the weights, b a random batch.
+    The mean is over the steps after the burn-in; each step compares the loss on its batch with the loss at the weights
+    on the same batch. The standard error is the spread over chains. It does not cover the bias of the step size and of
+    short chains: compare networks under the same settings. For a quadratic loss with curvatures $h_i$ the expected
+    value is $\sum_i \frac{n \beta h_i}{2 (n \beta h_i + \gamma)}$, half the number of parameters for small $\gamma$. It
+    can be negative if the weights are no minimum.
 
     Args:
         step_size: Step size epsilon.
@@ -318,35 +321,35 @@ def local_learning_coefficient(
     check_range("burn_in", burn_in, 0, steps, high_open=True)
     check_range("step_size", step_size, 0, low_open=True)
     if len(x) < 2:
-        raise InvalidInput("local_learning_coefficient needs two samples or more, for its temperature; got one.")
+        raise InvalidInput("local_learning_coefficient needs at least 2 samples; got 1. Pass more samples.")
     n, source = len(x), resolve_generator(generator, "Langevin dynamics")
     scale = n / math.log(n)
     seeds = torch.randint(2**62, (chains,), generator=source, device=source.device).tolist()
     with measurement_mode(network) as network:
         samples = Samples(prepare_inputs(network, x), prepare_inputs(network, y))
-        own = [parameter.detach() for parameter in trainable(network)]
+        weights = [parameter.detach() for parameter in trainable(network)]
         size = samples_per_pass(network, samples.inputs, None, one_pass=network, at_most=256)
-        at_home = _losses_at_the_weights(network, samples, size)
-        found = []
+        start_losses = _losses_at_the_weights(network, samples, size)
+        values = []
         for seed in seeds:
             draw, rises = torch.Generator().manual_seed(seed), []
-            with at_weights(network, [start.clone() for start in own]) as leaves:
+            with at_weights(network, [start.clone() for start in weights]) as leaves:
                 for step in range(steps):
-                    batch, mean_at_home = samples, at_home.mean().item()
+                    batch, start_loss = samples, start_losses.mean().item()
                     if batch_size < n:
                         chosen = torch.randperm(n, generator=draw)[:batch_size]
                         batch = samples.subset(chosen.to(samples.inputs.device))
-                        mean_at_home = at_home[chosen].mean().item()
+                        start_loss = start_losses[chosen].mean().item()
                     loss, gradient = loss_and_gradient(network, batch, size, leaves)
                     if step >= burn_in:
-                        rises.append(loss - mean_at_home)
+                        rises.append(loss - start_loss)
                     with torch.no_grad():
-                        for leaf, start, g in zip(leaves, own, gradient, strict=True):
+                        for leaf, start, g in zip(leaves, weights, gradient, strict=True):
                             noise = torch.randn(leaf.shape, generator=draw).to(leaf)
                             leaf += step_size / 2 * (localization * (start - leaf) - scale * g)
                             leaf += step_size**0.5 * noise
-            found.append(scale * sum(rises) / len(rises))
-    coefficients = torch.tensor(found, dtype=torch.float64)
+            values.append(scale * sum(rises) / len(rises))
+    coefficients = torch.tensor(values, dtype=torch.float64)
     if not bool(coefficients.isfinite().all()):
-        raise NotMeasurable("Langevin dynamics must stay finite; a chain diverged. Use a smaller step_size.")
+        raise NotMeasurable("A chain of the Langevin dynamics diverged; all must stay finite. Use a smaller step_size.")
     return Estimate(coefficients.mean().item(), coefficients.std().item() / chains**0.5)

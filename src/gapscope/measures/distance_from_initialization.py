@@ -14,7 +14,7 @@ from gapscope.results.estimate import Estimate
 
 @register_measure(
     "distance_from_initialization",
-    title="distance of the weights from their start",
+    title="distance of the weights from their initial values",
     needs=("initial",),
     units="weight units",
     direction="lower",
@@ -25,9 +25,9 @@ from gapscope.results.estimate import Estimate
     oracle="closed form",
 )
 def distance_from_initialization(network: nn.Module, *, initial_state: Mapping[str, Tensor]) -> Estimate:
-    r"""L2 distance of all trainable parameters from where training began, $\|\theta - \theta_0\|_2$.
+    r"""Compute the L2 distance of all trainable parameters from their initial values; exact.
 
-    Exact; accumulated in float64.
+    $\|\theta - \theta_0\|_2$. Accumulated in float64.
 
     Raises:
         InvalidInput: `initial_state` lacks a parameter of the network, or has another shape for it.

@@ -1,4 +1,4 @@
-"""The empirical neural tangent kernel: inner products of the gradients of outputs by the weights."""
+"""Empirical neural tangent kernel (NTK)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def empirical_ntk(
     dtype: torch.dtype | None = None,
     mode: Literal["eval", "train"] = "eval",
 ) -> Float[Tensor, "n c m c"] | Float[Tensor, "n m"]:
-    r"""Kernel of model gradients: how much learning one sample moves the outputs of another.
+    r"""Compute the empirical neural tangent kernel, the inner products of model gradients.
 
     $$K_{nc,md} = \nabla_\theta f_c(x_n) \cdot \nabla_\theta f_d(x_m)$$
 

@@ -1,4 +1,4 @@
-"""Whether samples whose model gradients are most similar have the same label."""
+"""Label agreement of nearest neighbours in gradient space."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gapscope.measures.registry import ScalarInfo, register_measure
 
 @dataclass(frozen=True)
 class GradientNeighbours:
-    """The most similar samples of each sample, and what they say of its label.
+    """Nearest neighbours of each sample in gradient space, and their votes on its label.
 
     Attributes:
         neighbours: Indices of the neighbours, the most similar first, [n, k].
         labels: The given labels.
         classes: Number of classes.
-        probabilities: What the network gives the classes at each sample.
-        voters: How many neighbours vote.
+        probabilities: Predicted class probabilities of each sample.
+        voters: Number of voting neighbours.
     """
 
     neighbours: Int[Tensor, "n k"]
@@ -47,7 +47,7 @@ class GradientNeighbours:
 
     @property
     def conflict(self) -> float:
-        """Fraction of samples whose label is not the one that the network finds most probable at their neighbours."""
+        """Fraction of samples whose label is not the network's top class among their neighbours."""
         return conflict_fraction(self.probabilities[self.neighbours].mean(1), self.labels)
 
     def scalars(self) -> dict[str, float]:
@@ -56,7 +56,7 @@ class GradientNeighbours:
 
 
 def conflict_fraction(at_neighbours: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
-    """Fraction of samples whose label is not the most probable one among their neighbours."""
+    """Return the fraction of samples whose label is not the top class of their neighbours."""
     return float((at_neighbours.argmax(1) != labels).double().mean())
 
 
@@ -84,7 +84,7 @@ def gradient_neighbours(
     voters: int = 5,
     chunk_size: int | None = None,
 ) -> GradientNeighbours:
-    r"""Compare each sample's label with those of the samples whose model gradients are most similar.
+    r"""Compare each sample's label with those of its nearest neighbours in gradient space.
 
     The similarity is $K_{ij} / \sqrt{K_{ii} K_{jj}}$ for the traced kernel of `empirical_ntk`, in evaluation mode.
     `agreement` is the left-out accuracy of the vote of the nearest `voters`; `conflict` the fraction of samples whose
@@ -118,7 +118,7 @@ def neighbours_from_kernel(
     neighbours: int = 20,
     voters: int = 5,
 ) -> GradientNeighbours:
-    """As `gradient_neighbours`, by a traced kernel of all pairs that is there already.
+    """As `gradient_neighbours`, from a given traced kernel of all pairs.
 
     Args:
         kernel: `empirical_ntk(network, x, outputs="traced")`.

@@ -1,4 +1,4 @@
-"""Norm of the Jacobian of the outputs by the inputs."""
+"""Norm of the input Jacobian."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ def number_of_outputs(network: nn.Module, x: FloatInputs) -> int:
 def squared_products(
     network: nn.Module, x: FloatInputs, cotangents: Float[Tensor, "m _ k"], *, space: Space, chunk_size: int | None
 ) -> Float[Tensor, "m n"]:
-    r"""Return $\lVert J_i^\top v_{ji} \rVert^2$ for every cotangent j and sample i, J_i = df/dx at sample i.
+    r"""Return the squared vector-Jacobian products of every cotangent and sample.
 
-    One forward and m backward passes per chunk. In evaluation mode samples do not mix, so the derivative of the sum
-    over the chunk gives every sample's own product.
+    $\lVert J_i^\top v_{ji} \rVert^2$ for cotangent j and J_i = df/dx at sample i. One forward and m backward passes per
+    chunk. In evaluation mode samples do not mix, so the derivative of the sum over the chunk gives every sample's own
+    product.
 
     Args:
         cotangents: v, one a sample ([m, n, k]) or the same for all samples ([m, 1, k]).
@@ -62,7 +63,7 @@ def squared_products(
 def squared_jacobian_norms(
     network: nn.Module, x: FloatInputs, *, space: Space, chunk_size: int | None
 ) -> Float[Tensor, " n"]:
-    """Return the squared Frobenius norm of every sample's Jacobian, exactly: one backward pass an output."""
+    """Return the squared Frobenius norms of all Jacobians; one backward pass per output."""
     k = number_of_outputs(network, x)
     one_output_each = torch.eye(k, dtype=torch.float64)[:, None, :]
     return squared_products(network, x, one_output_each, space=space, chunk_size=chunk_size).sum(0)
@@ -71,7 +72,7 @@ def squared_jacobian_norms(
 def random_signs(
     draws: int, n: int, n_outputs: int, generator: torch.Generator | None, device: torch.device
 ) -> Float[Tensor, "m n k"]:
-    """Return `draws` independent draws of random signs, each for all samples and outputs."""
+    """Return `draws` independent sets of random signs for all samples and outputs."""
     source = resolve_generator(generator, NOISE, device)
     return torch.stack([draw_probe("rademacher", n, n_outputs, source) for _ in range(draws)])
 
@@ -92,7 +93,7 @@ def _mean_of_probes(squares: Float[Tensor, "m n"]) -> Estimate:
     units="output units / input unit",
     direction="lower",
     aggregation="mean over samples of the Frobenius norm over outputs and input entries",
-    cost="1 forward pass and one backward pass an output",
+    cost="1 forward pass and one backward pass per output",
     reference="Novak et al., Sensitivity and Generalization in Neural Networks, 2018, section 3.1",
     cost_class="many",
     invariances=EVERYTHING,
@@ -110,10 +111,11 @@ def input_jacobian_norm(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Mean norm of the input Jacobian, $J = \frac1n \sum_i \lVert \partial f(x_i) / \partial x \rVert_F$.
+    r"""Compute the mean norm of the input Jacobian.
 
-    The outputs f are raw (`space="logits"`), or probabilities (`space="probabilities"`, as in the reference). A mean
-    over samples, in evaluation mode. Exact by default, at the price of one backward pass an output.
+    $J = \frac1n \sum_i \lVert \partial f(x_i) / \partial x \rVert_F$. The outputs f are raw (`space="logits"`), or
+    probabilities (`space="probabilities"`, as in the reference). A mean over samples, in evaluation mode. Exact by
+    default, at the price of one backward pass an output.
 
     With `squared=True` the number is the mean *squared* norm, and `method="probe"` estimates it without bias with one
     backward pass a probe, because $E \lVert J_i^\top v \rVert^2 = \lVert J_i \rVert_F^2$ for random signs v, drawn

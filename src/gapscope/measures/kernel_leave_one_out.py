@@ -1,4 +1,4 @@
-"""What every training sample would be predicted as without it, by the kernel of model gradients."""
+"""Leave-one-out predictions of NTK ridge regression in closed form."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure
 from gapscope.statistics.kernel_ridge import LooResult, Spectrum, nystroem_spectrum, select_ridge, spectrum
 
-# in units of the mean eigenvalue; the left-out error is flat between neighbours of this grid
+# in units of the mean eigenvalue; the leave-one-out error is flat between neighbours of this grid
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 MIN_RIDGE = 1e-9
 
 
 @dataclass(frozen=True)
 class KernelLeaveOneOut:
-    """Left-out predictions of all samples, and what they amount to.
+    """Leave-one-out predictions of all samples, with accuracy and errors.
 
     Attributes:
-        predictions: Left-out prediction of the targets (one column per class, or a regression target), [n, k], float64.
+        predictions: LOO prediction of the targets (one column per class, or a regression target), [n, k], float64.
         labels: Class labels; None for regression.
         ridge: The chosen ridge, in units of the mean eigenvalue of the kernel.
         squared_error: Mean over samples, sum over targets, of the squared left-out residual (of one-hot labels, or in
             squared units of the regression target).
-        explained: 1 minus that over the same error of left-out means, the best constant.
+        explained: R²: 1 minus that over the same error of leave-one-out means, the best constant.
         generalized_cross_validation: As squared_error, with the mean leverage in place of each sample's own.
         effective_dimension: Degrees of freedom of the fit, its intercept's 1 included.
-        largest_leverage: Largest weight of a sample's own target in its fitted value; near 1 the number says little.
-        landmarks: Samples that the kernel was approximated with; None where it is exact.
+        largest_leverage: Largest weight of a sample's own target in its fit; near 1 LOO is unreliable.
+        landmarks: Number of landmarks of the Nystroem approximation; None if the kernel is exact.
     """
 
     predictions: Float[Tensor, "n k"]
@@ -51,7 +51,7 @@ class KernelLeaveOneOut:
 
     @property
     def accuracy(self) -> float:
-        """Fraction of samples whose largest left-out prediction is their given label; NaN for regression."""
+        """Fraction of samples whose LOO prediction is their given label; NaN for regression."""
         if self.labels is None:
             return float("nan")
         return float((self.predictions.argmax(1) == self.labels).double().mean())
@@ -69,12 +69,12 @@ class KernelLeaveOneOut:
 
 @dataclass(frozen=True)
 class LooAtBothWeights:
-    """Left-out predictions at the initial and at the given weights.
+    """Leave-one-out predictions at the initial and at the trained weights.
 
     Attributes:
-        initial: At the initial weights: independent of the labels, hence an honest left-out prediction.
+        initial: At the initial weights, which are independent of the labels: an unbiased LOO prediction.
         trained: At the given weights: gradients were fitted to the left-out labels, so what was memorized comes back.
-        alignment: Cosine of the two centred kernels: 1 where training left the features as they were.
+        alignment: Cosine of the two centred kernels; 1 if training did not change the features.
     """
 
     initial: KernelLeaveOneOut
@@ -94,16 +94,17 @@ class LooAtBothWeights:
 
 
 def kernel_alignment(first: Float[Tensor, "n m"], second: Float[Tensor, "n m"]) -> float:
-    r"""Cosine of two centred kernels, $\langle K_c, K'_c \rangle / (\lVert K_c \rVert \lVert K'_c \rVert)$.
+    r"""Compute the alignment (cosine) of two centred kernels.
 
-    $K_c$ is K less the means of its rows and of its columns (Cortes, Mohri and Rostamizadeh 2012, definition 4).
+    $\langle K_c, K'_c \rangle / (\lVert K_c \rVert \lVert K'_c \rVert)$. $K_c$ is K less the means of its rows and of
+    its columns (Cortes, Mohri and Rostamizadeh 2012, definition 4).
 
     Args:
         first: A kernel, of all pairs or of all samples with some of them.
         second: Another of the same pairs.
 
     Returns:
-        1 where they are equal up to a factor; NaN where one is constant.
+        1 if they are equal up to a factor; NaN if one is constant.
 
     >>> kernel_alignment(torch.eye(3), 2 * torch.eye(3) + 1)
     1.0
@@ -115,11 +116,11 @@ def kernel_alignment(first: Float[Tensor, "n m"], second: Float[Tensor, "n m"]) 
 
 @dataclass(frozen=True)
 class KernelColumns:
-    """The traced kernel of all samples with all or with some of them.
+    """Traced kernel between all samples and all or some of them.
 
     Attributes:
         values: The kernel, traced over outputs.
-        chosen: Which samples the columns stand for; None for all.
+        chosen: Indices of the samples of the columns; None for all.
     """
 
     values: Float[Tensor, "n m"]
@@ -127,7 +128,7 @@ class KernelColumns:
 
     @property
     def landmarks(self) -> int | None:
-        """Number of samples that stand for all; None where none do."""
+        """Number of landmarks; None for an exact kernel."""
         return None if self.chosen is None else len(self.chosen)
 
     def spectrum(self) -> Spectrum:
@@ -140,11 +141,11 @@ class KernelColumns:
 def kernel_columns(
     network: nn.Module, x: Tensor, max_exact: int, landmarks: int, generator: torch.Generator | None, size: int | None
 ) -> KernelColumns:
-    """Compute the kernel of all samples with all, or where there are more than `max_exact` with drawn landmarks.
+    """Compute the traced kernel, with landmarks beyond `max_exact` samples.
 
     Args:
         max_exact: Samples up to which the kernel is computed whole.
-        landmarks: Samples that stand for all others beyond.
+        landmarks: Number of landmarks beyond `max_exact` samples.
         size: `chunk_size` of `empirical_ntk`.
     """
     if len(x) <= max_exact:
@@ -164,7 +165,7 @@ def _targets(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _constant_error(targets: Tensor) -> float:
-    """Mean squared residual of left-out means: leaving out a target makes its residual n / (n - 1) times as large."""
+    """Return the mean squared LOO residual of the mean: residuals times n / (n - 1)."""
     n = len(targets)
     return float(((targets - targets.mean(0)) * n / (n - 1)).square().sum(1).mean())
 
@@ -180,7 +181,7 @@ def kernel_leave_one_out(
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> KernelLeaveOneOut:
-    r"""Predict every sample by ridge regression in gradient space fitted to all *other* samples.
+    r"""Predict every sample by NTK ridge regression fitted to all *other* samples.
 
     With the traced kernel $K_{ij} = \sum_c \nabla_\theta f_c(x_i) \cdot \nabla_\theta f_c(x_j)$ of the network as it
     stands (evaluation mode), targets b (one-hot labels, or regression targets) and $\tilde R$ the matrix that maps b to
@@ -205,7 +206,7 @@ def kernel_leave_one_out(
     Args:
         ridges: Ridges to choose from, in units of the mean eigenvalue of the kernel.
         max_exact: Samples up to which the kernel is computed whole.
-        landmarks: Samples that stand for all others beyond.
+        landmarks: Number of landmarks beyond `max_exact` samples.
 
     Raises:
         InvalidInput: There are fewer than three samples, or an option is out of range.
@@ -240,7 +241,7 @@ def loo_from_kernel(
     *,
     ridges: tuple[float, ...] = RIDGES,
 ) -> KernelLeaveOneOut:
-    """As `kernel_leave_one_out`, by a traced kernel of all pairs that is there already.
+    """As `kernel_leave_one_out`, from a given traced kernel of all pairs.
 
     Args:
         kernel: `empirical_ntk(network, x, outputs="traced")`.
@@ -311,7 +312,7 @@ def kernel_leave_one_out_at_both_weights(
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> LooAtBothWeights:
-    """Left-out predictions at the initial weights and at the given ones; see `kernel_leave_one_out`.
+    """Compute `kernel_leave_one_out` at the initial weights and at the given ones.
 
     Args:
         ridges: As for `kernel_leave_one_out`.

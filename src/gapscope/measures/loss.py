@@ -28,9 +28,9 @@ from gapscope.results.estimate import Estimate
     sampling=Sampling("mean", 256, lambda k: 1),
 )
 def loss(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
-    r"""Mean cross-entropy $-\frac1n \sum_i \log \mathrm{softmax}(f(x_i))_{y_i}$, or mean squared error (regression).
+    r"""Compute the mean cross-entropy, or the mean squared error for regression; exact.
 
-    Exact; in evaluation mode; accumulated in float64.
+    $-\frac1n \sum_i \log \mathrm{softmax}(f(x_i))_{y_i}$. In evaluation mode; accumulated in float64.
 
     Raises:
         InvalidInput: Inputs, targets and outputs do not fit together.

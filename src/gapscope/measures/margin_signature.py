@@ -33,7 +33,7 @@ PLACES = ("at the input", "at the first hidden layer", "at the second hidden lay
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MarginSignature(Result):
-    """Five features of the margin distribution at each layer.
+    """Margin signature: five features of the margin distribution at each layer.
 
     Attributes:
         layers: Names of the layers, "input" for the network's input.
@@ -52,9 +52,9 @@ class MarginSignature(Result):
     n_samples: int
 
     def scalars(self) -> dict[str, float]:
-        """Return the five quartile features of four layers, called "input" and "h1" to "h3" whatever their names.
+        """Return the five quartile features of up to four layers, named "input" and "h1" to "h3".
 
-        A network with fewer hidden layers has NaN in the places of those that it lacks.
+        Features of missing hidden layers are NaN.
 
         Raises:
             NotMeasurable: The signature has other features or more layers than readings have places.
@@ -74,7 +74,7 @@ class MarginSignature(Result):
         }
 
     def missing(self) -> dict[str, str]:
-        """Return why numbers are NaN, by their name."""
+        """Return the reasons of NaN by name."""
         lacking = TAPS[len(self.layers) :]
         n_hidden = len(self.layers) - 1
         why = f"the network has {n_hidden or 'no'} hidden layer{'s' if n_hidden > 1 else ''}"
@@ -135,7 +135,7 @@ def margin_signature(
     epsilon: float = 1e-6,
     chunk_size: int | None = None,
 ) -> MarginSignature:
-    r"""Five features of the normalized margins at the input and at hidden layers; exact, to first order a distance.
+    r"""Compute the margin signature: five features of the normalized margins per layer.
 
     .. math:: \hat d_l(x, y) = \frac1{\sqrt{\nu_l}} \cdot
               \frac{f_y - f_j}{\sqrt{\epsilon + \lVert \nabla_{x^l} (f_y - f_j) \rVert_2^2}}, \qquad
@@ -188,7 +188,9 @@ def margin_signature(
             n_outputs = checked_outputs(network(prepare_inputs(network, x[:1])), 1).shape[1]
         check_labels(y, n_outputs)
         if n_outputs < 2:
-            raise NotMeasurable("A margin lies between two classes; the network has 1 output. Give it one a class.")
+            raise NotMeasurable(
+                "The network has 1 output; a margin needs at least 2 classes. Give it one output per class."
+            )
         chosen = _chosen(network, samples, layers)
         distances, variation = boundary_distances(network, samples, chosen, epsilon=epsilon, chunk_size=chunk_size)
     right = distances[:, (distances > 0).all(0)]

@@ -1,4 +1,11 @@
-"""Margins at the outputs and at the first layer."""
+r"""Margins of the samples at the outputs and at the first layer.
+
+A margin at the first layer is $\frac{f_y(x') - f_j(x')}{s \, \lVert \nabla_h (f_y - f_j) \rVert_2}$ for a transformed
+sample x'. h is the output of the first convolution or linear layer, j the class with the largest output other than y,
+so that misclassified samples count negative. s is the root of the mean variance of h over samples, the mean taken over
+its coordinates without the smallest and the largest twentieth. The reference's score has the other sign. Standard
+errors are the spread over samples. Common parameters: see `gapscope.measures`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +41,7 @@ _register = partial(
 
 @_register(
     "augmentation_margin",
-    title="distance of changed images from the class boundary",
+    title="distance of augmented images from the class boundary",
     units="trimmed standard deviations of the first layer's features",
     direction="higher",
     aggregation="mean over samples",
@@ -45,16 +52,10 @@ _register = partial(
 def augmentation_margin(
     network: nn.Module, x: Inputs, y: Labels, *, generator: torch.Generator | None = None, chunk_size: int | None = None
 ) -> Estimate:
-    r"""Mean margin at the first layer of images that are flipped, saturated, cropped and erased at random.
+    """Compute the mean first-layer margin of randomly augmented images; estimated.
 
-    .. math:: \frac1n \sum_i \frac{f_y(x_i') - f_j(x_i')}{s \, \lVert \nabla_h (f_y - f_j) \rVert_2}
-
-    h is the output of the first convolution or linear layer, j the class with the largest output other than y, so
-    that samples classified wrongly count negative; s is the root of the variance of h over samples, a mean over its
-    coordinates without the smallest and the largest twentieth. Each image takes each of the four changes with
-    probability one half; saturation by a factor in [0.6, 1.6), the middle 90 %, and a rectangle set to the smallest
-    number. The competition's first place changes flip, saturation, crop and brightness. The competition's score has
-    the other sign. The standard error is the spread over samples.
+    Each image undergoes each of four changes with probability one half: flip, saturation by a factor in [0.6, 1.6),
+    crop of the middle 90 %, a rectangle set to the smallest value. The reference has brightness in place of erasing.
 
     Args:
         x: Images [n, channels, height, width].
@@ -66,10 +67,10 @@ def augmentation_margin(
     check_images(x)
     source = resolve_generator(generator, "augmentation")
     draws, images = Draws.of(len(x), source), UnitRange.of(x)
-    taken = torch.rand(len(x), 4, 1, 1, 1, generator=source).to(x.device) < 0.5
+    applied = torch.rand(len(x), 4, 1, 1, 1, generator=source).to(x.device) < 0.5
     inputs = x.detach()
     for i, transform in enumerate((flipped, saturated, cropped, erased)):
-        inputs = torch.where(taken[:, i], images.change(transform, inputs, draws), inputs)
+        inputs = torch.where(applied[:, i], images.change(transform, inputs, draws), inputs)
     return first_layer_margin(network, replace(samples, inputs=inputs), chunk_size)
 
 
@@ -91,14 +92,9 @@ def mixup_margin(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Mean margin at the first layer of samples mixed half and half with another sample of their class.
+    """Compute the mean first-layer margin of samples mixed within their class; estimated.
 
-    .. math:: \frac1n \sum_i \frac{f_y(x_i') - f_j(x_i')}{s \, \lVert \nabla_h (f_y - f_j) \rVert_2}
-
-    h is the output of the first convolution or linear layer, j the class with the largest output other than y, so
-    that samples classified wrongly count negative; s is the root of the variance of h over samples, a mean over its
-    coordinates without the smallest and the largest twentieth. Each sample has one partner, and is one once. The
-    competition's score has the other sign. The standard error is the spread over samples.
+    Samples are averaged half and half; each has one partner and is a partner once.
 
     Args:
         x: Inputs, floating point.
@@ -115,7 +111,7 @@ def mixup_margin(
 
 @_register(
     "output_margin",
-    title="lead of the right class over the next one",
+    title="margin between the labelled class and the runner-up",
     numbers={
         "percentile_10": ScalarInfo(
             "logits", "higher", "k-th smallest over samples, k = n // 10", "a tenth lies below"
@@ -130,16 +126,17 @@ def mixup_margin(
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 22",
 )
 def output_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
-    r"""Margin $\gamma_i = f_y(x_i) - \max_{j \ne y} f_j(x_i)$: 10th percentile, median, and $1 / \gamma^2$; exact.
+    r"""Compute the output margins: low percentile, median, inverse square; exact.
 
-    The percentile is the k-th smallest margin, k = n // 10 (at least 1), negative where more than a tenth of the
-    samples are classified wrongly; $\gamma$ in $1 / \gamma^2$ is that percentile, so that its sign is lost there.
+    The margin of a sample is $f_y - \max_{j \ne y} f_j$. "percentile_10" is the k-th smallest margin, k = n // 10 (at
+    least 1), negative if more than a tenth of the samples are misclassified. "inverse_square" is $1 / \gamma^2$ of that
+    percentile, which loses its sign.
 
     Raises:
         NotMeasurable: There is one class only.
 
-    >>> found = output_margin(nn.Identity(), torch.tensor([[3.0, 1.0], [1.0, 0.5]]), torch.tensor([0, 0]))
-    >>> found["percentile_10"], found["median"], found["inverse_square"]
+    >>> margins = output_margin(nn.Identity(), torch.tensor([[3.0, 1.0], [1.0, 0.5]]), torch.tensor([0, 0]))
+    >>> margins["percentile_10"], margins["median"], margins["inverse_square"]
     (0.5, 1.25, 4.0)
     """
     check_labelled("output_margin", x, y)

@@ -1,4 +1,4 @@
-"""The front door: measure a network."""
+"""`measure`: validated readings of a network within a time budget."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _are_all(names: Sequence[str] | None) -> bool:
 def select_measures(
     names: Sequence[str] | None, samples: Samples, *, has_initial: bool, has_history: bool = False
 ) -> list[Measure]:
-    """Return the named measures; for "all" and for None, the default, those of them that these data allow."""
+    """Return the named measures; for "all" and None (default), those that the data allow."""
     if names is None or _are_all(names):
         known = [item for item in list_measures().values() if item.default or names is not None]
         return [item for item in known if item.applies_to(samples, has_initial=has_initial, has_history=has_history)]
@@ -55,7 +55,7 @@ def _missing(item: Measure, *, has_initial: bool, has_history: bool) -> str:
 def select_applicable(
     names: Sequence[str] | None, found: Ready, *, has_initial: bool, has_history: bool = False
 ) -> tuple[list[Measure], dict[str, str]]:
-    """Return the measures to take, and why others of those that were asked for as a set do not apply."""
+    """Return the applicable measures, and the reasons of the others."""
     if names is not None and not _are_all(names):
         return select_measures(names, found.samples, has_initial=has_initial), {}
     if names is None:
@@ -71,11 +71,11 @@ def select_applicable(
 
 
 def check_options(options: Mapping[str, Any], chosen: Sequence[Measure], unmeasured: Mapping[str, str]) -> None:
-    """Raise InvalidInput for options of a measure that is not taken, and for options that a measure does not know."""
+    """Raise InvalidInput for options of measures that are not selected, and unknown options."""
     names = [item.name for item in chosen]
     for name in options:
         if name not in names and name not in unmeasured:
-            raise InvalidInput(f"options must be for measures that are taken, {', '.join(names)}; got {name!r}.")
+            raise InvalidInput(f"options must be for the selected measures,  {', '.join(names)}; got {name!r}.")
     for item in chosen:
         item.check_options(options.get(item.name, {}))
 
@@ -93,7 +93,7 @@ def measure(
     progress: bool = True,
     strict: bool = False,
 ) -> Readings:
-    """Measure a network and return the readings: values with direction, units and standard error.
+    """Measure a network: return readings with direction, units and standard error.
 
     The network is left exactly as it was: weights, buffers, modes, gradients and all random states. A measure that has
     no value for this network or these data does not end the others: `readings.unmeasured` says why. Ctrl-C ends the
@@ -172,7 +172,7 @@ def measure(
 
 
 class _MeasurementRun:
-    """All measures of one call, one after the other."""
+    """Sequential run of all measures of one call."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class _MeasurementRun:
         self.error: Exception | None = None
 
     def all(self, items: Sequence[Measure], unmeasured: Mapping[str, str], *, shown: bool) -> Readings:
-        """Take them; what fails is kept as a reason."""
+        """Evaluate all measures; failures become reasons."""
         self.unmeasured = {**unmeasured, **self.plan.failed}
         items = [item for item in items if item.name in self.plan.shares]
         costs = [self.plan.shares[item.name].seconds for item in items]
@@ -204,7 +204,7 @@ class _MeasurementRun:
                 except KeyboardInterrupt:
                     if self.strict or not self.readings:
                         raise
-                    notify("stopped: what was finished is kept")
+                    notify("stopped: finished measures are returned")
                     rest = items[items.index(item) :]
                     self.unmeasured |= {waiting.name: STOPPED for waiting in rest}
                     break

@@ -1,4 +1,12 @@
-"""Norms of the weight matrices and the spectrally normalized margin bound."""
+r"""Norms of the weight matrices, and the spectrally normalized margin bound.
+
+Matrices are all trainable weights of two or more dimensions, each once; a kernel [O, I, h, w] counts as the matrix [O,
+I h w]. The scale of a batch norm is folded into the layer before it, for which one sample of x is run; biases do not
+count. Products and sums over L layers are reported as "log_product", $\sum_l \log s_l$ of the squared norms s, and
+"log_sum", $\log \big( L (\prod_l s_l)^{1/L} \big)$: the smallest sum of the $s_l$ that rescaling layers against each
+other can reach. Computed in float64. Dziugaite et al. 2020 report half of (value - log n). All raise `NotMeasurable` if
+there is no such weight or one is zero. Common parameters: see `gapscope.measures`.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +46,7 @@ _register = partial(
 
 @_register(
     "frobenius_norms",
-    title="size of the weights, layer by layer",
+    title="Frobenius norms of the layers",
     numbers={
         "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
         "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
@@ -48,12 +56,7 @@ _register = partial(
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 37 and 39; Dziugaite et al. 2020 (arXiv:2010.11924)",
 )
 def frobenius_norms(network: nn.Module, x: Inputs) -> Scalars:
-    r"""Squared Frobenius norms of L weights, $\sum_l \log \lVert W_l \rVert_F^2$, and their balanced sum; exact.
-
-    The sum is $\log \big( L (\prod_l \lVert W_l \rVert_F^2)^{1/L} \big)$: the smallest value that
-    $\sum_l \lVert W_l \rVert_F^2$ reaches when layers are rescaled against each other. Matrices are all trainable
-    weights of two or more dimensions, each once; batch norm is folded into the layer before it; biases do not count.
-    Accumulated in float64. Dziugaite et al. report half of (value - log n).
+    """Compute the log product and the balanced log sum of squared Frobenius norms; exact.
 
     Raises:
         NotMeasurable: There is no such weight, or one is zero.
@@ -70,7 +73,7 @@ def frobenius_norms(network: nn.Module, x: Inputs) -> Scalars:
 
 @_register(
     "spectral_norms",
-    title="largest stretching by the weights, layer by layer",
+    title="spectral norms of the layers",
     numbers={
         "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
         "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
@@ -81,11 +84,7 @@ def frobenius_norms(network: nn.Module, x: Inputs) -> Scalars:
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 32 and 35; reshaped as in Yoshida and Miyato 2017, Sec. 3.2",
 )
 def spectral_norms(network: nn.Module, x: Inputs) -> Scalars:
-    r"""Squared spectral norms of L weight matrices: $\sum_l \log \sigma_1(W_l)^2$, and their balanced sum; exact.
-
-    A kernel [O, I, h, w] counts as the matrix [O, I h w]; `operator_norms` takes the operator that it stands for. The
-    sum is $\log \big( L (\prod_l \sigma_1^2)^{1/L} \big)$. Which weights count, and batch norm, as for
-    `frobenius_norms`; computed in float64.
+    """Compute the log product and the balanced log sum of squared spectral norms; exact.
 
     Raises:
         NotMeasurable: There is no such weight, or one is zero.
@@ -107,11 +106,12 @@ def circular_operator_norm(
     dilation: Sequence[int] | None = None,
     groups: int = 1,
 ) -> float:
-    r"""Largest singular value of a convolution with circular padding, as a map of all positions; exact.
+    r"""Compute the operator norm of a convolution with circular padding; exact.
 
-    The Fourier transform over positions makes the operator block diagonal: its singular values are those of the
-    matrices $\hat K(\omega)$ [O, I] of every frequency. With a stride s the $s^{dims}$ frequencies that it folds onto
-    one another stand side by side in one matrix, divided by $s^{dims/2}$ each.
+    The largest singular value of the convolution as a map of all positions. The Fourier transform over positions makes
+    the operator block diagonal: its singular values are those of the matrices $\hat K(\omega)$ [O, I] of every
+    frequency. A stride s folds $s^{dims}$ frequencies onto one another; their matrices are concatenated and divided by
+    $s^{dims/2}$.
 
     Args:
         kernel: The kernel, inputs counted within a group.
@@ -137,15 +137,15 @@ def circular_operator_norm(
 
 
 def _folded(block: Tensor, sizes: Sequence[int], strides: Sequence[int], *, half: bool) -> Inexact[Tensor, "f o i"]:
-    """Matrices of all frequencies of the output, or of half of them, from those of the input [O, I, *sizes]."""
+    """Return the matrices of all output frequencies (or half) from those of the input."""
     dims = len(sizes)
     # each dimension of frequencies becomes (alias, frequency of the output)
     pairs = [length for size, step in zip(sizes, strides, strict=True) for length in (step, size // step)]
     split = block.reshape(*block.shape[:2], *pairs)
-    aliases, kept = [2 + 2 * d for d in range(dims)], [3 + 2 * d for d in range(dims)]
-    if half:  # those of a real kernel at opposite frequencies are conjugate, but for the order of the aliases
-        split = split.narrow(kept[-1], 0, split.shape[kept[-1]] // 2 + 1)
-    matrices = split.permute(*kept, 0, 1, *aliases).flatten(dims + 1).flatten(0, dims - 1)
+    aliases, frequencies = [2 + 2 * d for d in range(dims)], [3 + 2 * d for d in range(dims)]
+    if half:  # a real kernel has conjugate matrices at opposite frequencies, up to the order of the aliases
+        split = split.narrow(frequencies[-1], 0, split.shape[frequencies[-1]] // 2 + 1)
+    matrices = split.permute(*frequencies, 0, 1, *aliases).flatten(dims + 1).flatten(0, dims - 1)
     return matrices / math.prod(strides) ** 0.5
 
 
@@ -156,10 +156,10 @@ def _largest(matrices: Inexact[Tensor, "f o i"]) -> float:
     return max(float(torch.linalg.eigvalsh(gram)[:, -1].max()) for gram in grams) ** 0.5
 
 
-def _squared_norm(layer: LayerWeight, plain: Tensor) -> float:
+def _squared_norm(layer: LayerWeight, spectrum: Tensor) -> float:
     module = layer.module
     if not isinstance(module, _ConvNd) or layer.parameter.is_complex():
-        return plain[-1].item()
+        return spectrum[-1].item()
     stride, dilation = module.stride, module.dilation
     return (
         circular_operator_norm(layer.weight, layer.positions, stride=stride, dilation=dilation, groups=module.groups)
@@ -170,14 +170,14 @@ def _squared_norm(layer: LayerWeight, plain: Tensor) -> float:
 @memoize
 def squared_operator_norms(network: nn.Module, x: Tensor) -> Float[Tensor, " l"]:
     """Return the squared norm of every layer's operator, in the order of `layer_weights`."""
-    plain = squared_singular_values(network, x)
-    norms = [_squared_norm(layer, plain[layer.name]) for layer in layer_weights(network, x)]
+    spectra = squared_singular_values(network, x)
+    norms = [_squared_norm(layer, spectra[layer.name]) for layer in layer_weights(network, x)]
     return torch.tensor(norms, dtype=torch.float64)
 
 
 @_register(
     "operator_norms",
-    title="largest stretching by the layers as they act on whole inputs",
+    title="spectral norms of the layers as operators on whole inputs",
     numbers={
         "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
         "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
@@ -188,11 +188,11 @@ def squared_operator_norms(network: nn.Module, x: Tensor) -> Float[Tensor, " l"]
     reference="Sedghi, Gupta and Long 2019 (arXiv:1805.10408), Theorem 6",
 )
 def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
-    r"""Squared spectral norms of the layers as operators: $\sum_l \log \sigma_1^2$, and their balanced sum.
+    """Compute the log product and the balanced log sum of squared operator norms.
 
-    A convolution counts as the linear map of whole feature maps, on the positions that its input has for these data,
-    with circular padding, where its norm is exact (strides, dilation and groups included); zero padding changes it by
-    the border only. Everything else counts as in `spectral_norms`, batch norm included. Computed in float64.
+    A convolution counts as the linear map of whole feature maps, at the positions that its input has for these data.
+    With circular padding this norm is exact (strides, dilation and groups included); zero padding changes only the
+    border.
 
     Raises:
         NotMeasurable: There is no weight matrix, or one is zero.
@@ -218,9 +218,9 @@ def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 33; Dziugaite et al. 2020, fro-over-spec",
 )
 def stable_rank(network: nn.Module, x: Inputs) -> Scalars:
-    r"""Stable ranks $\lVert W_l \rVert_F^2 / \sigma_1(W_l)^2$ of the weight matrices, their sum and their mean; exact.
+    r"""Compute the stable ranks, their sum and their mean; exact.
 
-    Between 1 (one direction) and the rank. Which weights count, and batch norm, as for `frobenius_norms`.
+    $\lVert W_l \rVert_F^2 / \sigma_1(W_l)^2$. Each is between 1 (one direction) and the rank of the matrix.
 
     Raises:
         NotMeasurable: There is no such weight, or one is zero.
@@ -232,13 +232,13 @@ def stable_rank(network: nn.Module, x: Inputs) -> Scalars:
     """
     spectra = squared_singular_values(network, x).values()
     if any(float(values[-1]) == 0 for values in spectra):
-        raise NotMeasurable("A stable rank needs weights other than zero; one weight matrix is all zero.")
+        raise NotMeasurable("One weight matrix is all zero; a stable rank needs weights other than zero.")
     ranks = torch.stack([values.sum() / values[-1] for values in spectra])
     return Scalars({"sum": ranks.sum().item(), "mean": ranks.mean().item()})
 
 
 def log_spectral_bound(network: nn.Module, x: Tensor, y: Tensor, squares: Tensor, chunk_size: int | None) -> float:
-    r"""Return $\sum_l \log \sigma_l^2 - 2 \log |\gamma| + \log \sum_l s_l / \sigma_l^2$ of squared norms s."""
+    r"""Return the log spectral bound of squared norms s, as in `spectral_complexity`."""
     margin = abs(low_margin(margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu())))
     spectral = torch.stack([values[-1] for values in squared_singular_values(network, x).values()])
     ratio = (squares / spectral).sum().item()
@@ -252,7 +252,7 @@ def log_spectral_bound(network: nn.Module, x: Tensor, y: Tensor, squares: Tensor
 
 @_register(
     "spectral_complexity",
-    title="stretching by the weights against the margin",
+    title="spectral norms relative to the margin",
     needs=("inputs", "labels"),
     units="nats",
     direction="lower",
@@ -262,13 +262,12 @@ def log_spectral_bound(network: nn.Module, x: Tensor, y: Tensor, squares: Tensor
     reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 30 (orig-main)",
 )
 def spectral_complexity(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Estimate:
-    r"""Main term of the spectrally normalized margin bound, around the origin; exact.
+    r"""Compute the log spectrally normalized margin bound around the origin; exact.
 
     .. math:: \log \prod_l \sigma_1(W_l)^2 - 2 \log |\gamma| +
               \log \sum_l \frac{\lVert W_l \rVert_F^2}{\sigma_1(W_l)^2}
 
-    $\gamma$ is the margin $f_y - \max_{j \ne y} f_j$ below which a tenth of the samples lie (the k-th smallest,
-    k = n // 10). Matrices and batch norm as in `spectral_norms`. Dziugaite et al. report half of (value - log n).
+    $\gamma$ is the tenth percentile of the margins $f_y - \max_{j \ne y} f_j$ (the k-th smallest, k = n // 10).
 
     Raises:
         NotMeasurable: The margin or a weight is zero.
@@ -286,7 +285,7 @@ def spectral_complexity(network: nn.Module, x: Inputs, y: Labels, *, chunk_size:
 
 @_register(
     "spectral_distance_complexity",
-    title="stretching by the weights, and how far they moved, against the margin",
+    title="spectral norms and distance from the initial weights relative to the margin",
     needs=("inputs", "labels", "initial"),
     units="nats",
     direction="lower",
@@ -299,13 +298,10 @@ def spectral_complexity(network: nn.Module, x: Inputs, y: Labels, *, chunk_size:
 def spectral_distance_complexity(
     network: nn.Module, x: Inputs, y: Labels, *, initial_state: Mapping[str, Tensor], chunk_size: int | None = None
 ) -> Estimate:
-    r"""Main term of the spectrally normalized margin bound, around the initial weights; exact.
+    r"""Compute the log spectrally normalized margin bound around the initial weights; exact.
 
-    .. math:: \log \prod_l \sigma_1(W_l)^2 - 2 \log |\gamma| +
-              \log \sum_l \frac{\lVert W_l - W_l^0 \rVert_F^2}{\sigma_1(W_l)^2}
-
-    As `spectral_complexity`, with the distance from the initial weights in place of the norm; batch norm is folded
-    into both.
+    As `spectral_complexity`, with $\lVert W_l - W_l^0 \rVert_F^2$ in place of $\lVert W_l \rVert_F^2$; batch norm is
+    folded into both.
 
     Raises:
         NotMeasurable: The margin is zero, or no weight has moved.

@@ -18,7 +18,7 @@ from gapscope.results.estimate import Estimate
 
 
 class LogDeterminant(Estimate):
-    """The log determinant of a kernel: a float that also knows the kernel's eigenvalues.
+    """Log determinant of a kernel: a float with the kernel's eigenvalues.
 
     Attributes:
         eigenvalues: All eigenvalues, ascending, float64.
@@ -42,9 +42,10 @@ class LogDeterminant(Estimate):
 
     @property
     def effective_rank(self) -> float:
-        r"""$\exp(-\sum_i p_i \log p_i)$ with $p_i = \lambda_i / \sum_j \lambda_j$ (Roy and Vetterli 2007).
+        r"""Effective rank: exponential of the entropy of the spectrum (Roy and Vetterli 2007).
 
-        Between 1 (one direction holds all) and the number of rows (all directions alike); 0 for the zero kernel.
+        $\exp(-\sum_i p_i \log p_i)$ with $p_i = \lambda_i / \sum_j \lambda_j$. Between 1 (one direction holds all) and
+        the number of rows (all directions alike); 0 for the zero kernel.
         """
         positive = self.eigenvalues[self.eigenvalues > self.threshold]
         if len(positive) == 0:
@@ -66,7 +67,7 @@ class LogDeterminant(Estimate):
 
 @register_measure(
     "ntk_logdet",
-    title="variety of the samples' gradients",
+    title="NTK log determinant: diversity of the samples' gradients",
     needs=("inputs",),
     cost="as many backward passes as the network has outputs, and the eigenvalues of the kernel, all in float64",
     reference="Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.3",
@@ -94,11 +95,12 @@ def ntk_logdet(
     dtype: torch.dtype | None = torch.float64,
     mode: Literal["eval", "train"] = "eval",
 ) -> LogDeterminant:
-    r"""Log determinant of the kernel of model gradients, $\log\det K = \sum_i \log \lambda_i$.
+    r"""Compute the log determinant of the neural tangent kernel.
 
-    K is the kernel of `empirical_ntk`, in evaluation mode. Lower means that fewer independent directions are learned.
-    No jitter is added: where an eigenvalue is not above the rounding errors of K, $R\, \epsilon\, \lambda_{max}$ for R
-    rows and the machine precision of `dtype`, the result is -inf, and its `rank` says how many eigenvalues are.
+    $\log\det K = \sum_i \log \lambda_i$. K is the kernel of `empirical_ntk`, in evaluation mode. Lower means that fewer
+    independent directions are learned. No jitter is added: where an eigenvalue is not above the rounding errors of K,
+    $R\, \epsilon\, \lambda_{max}$ for R rows and the machine precision of `dtype`, the result is -inf, and its `rank`
+    says how many eigenvalues are.
 
     Args:
         outputs: "full" for all nC rows, or "traced" for the n x n kernel summed over outputs. The two differ.

@@ -63,9 +63,9 @@ def _standard_error(values: Tensor, probe: str, n_outputs: int) -> float:
 
 @register_measure(
     "ntk_trace",
-    title="size of the individual samples' gradients",
+    title="NTK trace: summed squared gradient norms of the outputs",
     needs=("inputs",),
-    cost="as many backward passes as the network has outputs; one a probe",
+    cost="as many backward passes as the network has outputs; one per probe",
     reference="Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.3",
     units="squared output / squared weight",
     direction="lower",
@@ -91,7 +91,7 @@ def ntk_trace(
     chunk_size: int | None = None,
     mode: Literal["eval", "train"] = "eval",
 ) -> Estimate:
-    r"""Trace of the kernel of model gradients: how strongly each sample alone can move its outputs.
+    r"""Compute the trace of the neural tangent kernel: summed squared gradients of the outputs.
 
     $$\mathrm{tr}\, K = \sum_{n=1}^{N} \sum_{c=1}^{C} \lVert \nabla_\theta f_c(x_n) \rVert^2$$
 

@@ -1,4 +1,4 @@
-"""Variance of the outputs' shift when the inputs are noisy."""
+"""Output sensitivity: variance of the outputs' shift under input noise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CANCELLATION_BELOW = 1e-3
 
 
 def _warn_if_outputs_cancel(mean_output: float, per_output: float, n_outputs: int) -> None:
-    """Warn when the mean output moves far less than independent outputs of this size would let it."""
+    """Warn if the mean output moves far less than independent outputs would."""
     if n_outputs * mean_output < CANCELLATION_BELOW * per_output:
         warnings.warn(
             f"The mean of the outputs must move with the input for S to see anything; its variance is "
@@ -79,7 +79,7 @@ def _zero_noise(network: nn.Module, x: Tensor, *, space: Space, per_output: bool
     units="squared output units",
     direction="lower",
     aggregation="variance over samples and noise of the mean over outputs",
-    cost="1 forward pass and one a draw",
+    cost="1 forward pass, and 1 per noise sample",
     reference="Forouzesh, Salehi and Thiran 2021, eq. 2",
     cost_class="forward",
     invariances=EVERYTHING,
@@ -98,7 +98,7 @@ def output_sensitivity(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Variance S of the mean output's shift under input noise; estimated, with its standard error.
+    r"""Compute the output sensitivity S: variance of the mean output's shift under input noise.
 
     .. math:: S = \mathrm{Var}_{x, \varepsilon}\Big[ \frac1K \sum_{k=1}^K \big( f_k(x + \varepsilon) - f_k(x) \big)
               \Big], \qquad \varepsilon \sim N(0, \sigma^2 I)

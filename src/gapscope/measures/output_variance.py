@@ -1,4 +1,4 @@
-"""Output variance of single inputs under noise, and whether it tells wrong predictions from right ones."""
+"""Output variance per sample under input noise, and error detection by it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class ErrorDetection(Result):
-    """How well two uncertainties tell wrong predictions from right ones: areas under the ROC curve (0.5 is chance).
+    """Error detection by two uncertainties: areas under the ROC curve (0.5 is chance).
 
     Attributes:
         variance: Area for the output variance under input noise.
@@ -77,12 +77,13 @@ def output_variance(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Float[Tensor, " n"]:
-    r"""Output variance of every input under noise, $\frac1K \sum_k \mathrm{Var}_\varepsilon f_k(x + \varepsilon)$.
+    r"""Compute the output variance of every sample under input noise.
 
-    An uncertainty of single predictions that needs no labels: output sensitivity (Forouzesh, Salehi and Thiran 2021,
-    eq. 2 and section III-B) at one input, with the mean over outputs outside the variance. The paper takes raw
-    outputs. As an uncertainty of one input these say next to nothing, because confident and doubtful inputs shift
-    their logits alike (`error_detection` tells how it is for your network); the default is therefore probabilities.
+    $\frac1K \sum_k \mathrm{Var}_\varepsilon f_k(x + \varepsilon)$. An uncertainty of single predictions that needs no
+    labels: output sensitivity (Forouzesh, Salehi and Thiran 2021, eq. 2 and section III-B) at one input, with the mean
+    over outputs outside the variance. The paper takes raw outputs. As an uncertainty of one input these say next to
+    nothing, because confident and doubtful inputs shift their logits alike (`error_detection` tells how it is for your
+    network); the default is therefore probabilities.
 
     Estimated: the unbiased variance over `draws`. Its relative standard error for one Gaussian output is
     $\sqrt{2 / (\mathrm{draws} - 1)}$, and smaller where several outputs move independently.
@@ -122,7 +123,7 @@ def output_variance(
 
 
 def _placements(scores: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each wrong prediction, the fraction of right ones it outranks, and the converse; ties count half."""
+    """Return the fraction of the other group that each prediction outranks; ties count half."""
     ranks = rankdata(scores)
     of_wrong = (ranks[wrong] - rankdata(scores[wrong])) / (~wrong).sum()
     of_right = 1 - (ranks[~wrong] - rankdata(scores[~wrong])) / wrong.sum()
@@ -137,7 +138,7 @@ def _area(of_wrong: np.ndarray, of_right: np.ndarray) -> Estimate:
 
 
 def _odds_against(outputs: Tensor) -> Tensor:
-    """Return (1 - p) / p of the largest probability p, which still ranks inputs where p rounds to 1."""
+    """Return (1 - p) / p of the largest probability p, which does not saturate near p = 1."""
     relative = (outputs - outputs.max(1, keepdim=True).values).exp()
     return relative.scatter(1, outputs.argmax(1, keepdim=True), 0.0).sum(1)
 
@@ -153,7 +154,7 @@ def error_detection(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> ErrorDetection:
-    """How well the output variance of an input tells that its prediction is wrong, beside the largest probability.
+    """Compare output variance and largest probability as detectors of wrong predictions.
 
     Each is the probability that a wrong prediction has a larger uncertainty than a right one (area under the ROC
     curve, ties count half), with DeLong's standard error over the samples. For networks trained on 1,000 images of

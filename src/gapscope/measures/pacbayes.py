@@ -1,4 +1,4 @@
-r"""PAC-Bayes bounds and flatness, from the noise on the weights that the accuracy tolerates.
+r"""PAC-Bayes bounds and flatness from the tolerated noise on the weights.
 
 All six measures share one quantity. For noise of one scale, sigma is the largest standard deviation of Gaussian noise
 on all trainable weights at which the accuracy, a mean over `draws` noise samples, drops by at most `drop`. For noise in
@@ -55,7 +55,7 @@ _register_bound = partial(_register, units="nats", aggregation="sum over all tra
 
 
 def _noisy(weights: Sequence[Tensor], deviation: float, seed: int, *, magnitude: bool) -> list[Tensor]:
-    """Return the weights plus Gaussian noise of a standard deviation, or of that times their magnitude."""
+    """Return the weights plus Gaussian noise, optionally in proportion to their magnitude."""
     generator, values = torch.Generator().manual_seed(seed), []
     for weight in weights:
         noise = torch.randn(weight.shape, generator=generator).to(weight.device, weight.dtype)
@@ -65,7 +65,7 @@ def _noisy(weights: Sequence[Tensor], deviation: float, seed: int, *, magnitude:
 
 
 def _certainly_exceeds(clean: float, noisy: Sequence[float], draws: int, drop: float) -> bool:
-    """Return whether the mean drop exceeds `drop` even if all missing noise samples have accuracy 1."""
+    """Return whether the drop is exceeded even if all missing noise samples have accuracy 1."""
     highest = (sum(noisy) + draws - len(noisy)) / draws
     return clean - highest - drop >= TOLERANCE
 
@@ -152,7 +152,7 @@ def _bound(squares: float, sigma: float, n: int) -> Estimate:
 
 
 def _magnitude_bound(differences: Sequence[Tensor], squares: float, factor: float, n: int) -> Estimate:
-    """Return the bound for noise in proportion to the weights, from their differences and a squared norm."""
+    """Return the bound for proportional noise from weight differences and a squared norm."""
     count = sum(tensor.numel() for tensor in differences)
     epsilon = MAGNITUDE_EPSILON**2
     numerator = epsilon + (factor**2 + 1) * squares / count
@@ -179,10 +179,10 @@ def pacbayes_flatness(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Compute the flatness $1 / \sigma^2$ of the accuracy under noise on the weights; estimated.
+    r"""Compute the flatness of the accuracy under noise on the weights; estimated.
 
-    The released code of the reference passes a variance where torch expects a standard deviation; here $\sigma$ is the
-    standard deviation.
+    $1 / \sigma^2$. The released code of the reference passes a variance where torch expects a standard deviation; here
+    $\sigma$ is the standard deviation.
     """
     sigma = _tolerance("pacbayes_flatness", network, x, y, drop, draws, generator, chunk_size)
     return Estimate(1 / sigma**2)
@@ -256,7 +256,10 @@ def pacbayes_magnitude_flatness(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Compute the flatness $1 / \sigma'^2$ under noise in proportion to the weights; estimated."""
+    r"""Compute the flatness under noise in proportion to the weights; estimated.
+
+    $1 / \sigma'^2$.
+    """
     sigma = _tolerance("pacbayes_magnitude_flatness", network, x, y, drop, draws, generator, chunk_size, magnitude=True)
     return Estimate(1 / sigma**2)
 
@@ -278,7 +281,7 @@ def pacbayes_magnitude_norm(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Compute the PAC-Bayes bound for proportional noise around the origin in nats; estimated.
+    r"""Compute the PAC-Bayes bound for proportional noise around the origin (nats).
 
     .. math:: \frac14 \sum_{i=1}^k \log\frac{\epsilon^2 + (\sigma'^2 + 1) \lVert\theta\rVert^2 / k}
               {\epsilon^2 + \sigma'^2 (\theta_i - \theta_{0,i})^2} + \log\frac n{\sigma'} + 10
@@ -305,7 +308,7 @@ def pacbayes_magnitude_distance(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Compute the PAC-Bayes bound for proportional noise around the initial weights in nats; estimated.
+    r"""Compute the PAC-Bayes bound for proportional noise around the initial weights (nats).
 
     As `pacbayes_magnitude_norm`, with $\lVert\theta - \theta_0\rVert^2$ in place of $\lVert\theta\rVert^2$.
     """

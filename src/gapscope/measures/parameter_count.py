@@ -1,4 +1,4 @@
-"""Number of parameters: the baseline beside every other measure."""
+"""Parameter count: the baseline of every other measure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gapscope.results.estimate import Estimate
     oracle="closed form",
 )
 def parameter_count(network: nn.Module) -> Estimate:
-    """Number of trainable parameters; a parameter shared by several modules counts once. Exact.
+    """Count the trainable parameters, shared ones once; exact.
 
     >>> parameter_count(nn.Linear(3, 2))
     8

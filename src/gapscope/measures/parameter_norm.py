@@ -24,9 +24,9 @@ from gapscope.results.estimate import Estimate
     oracle="closed form",
 )
 def parameter_norm(network: nn.Module) -> Estimate:
-    r"""Squared L2 norm of all trainable parameters, $\sum_i |\theta_i|^2$, biases included; a sum.
+    r"""Compute the squared L2 norm of all trainable parameters, biases included; exact.
 
-    Exact; accumulated in float64.
+    $\sum_i |\theta_i|^2$. Accumulated in float64.
 
     >>> layer = nn.Linear(2, 1)
     >>> _ = nn.init.constant_(layer.weight, 2.0), nn.init.constant_(layer.bias, 1.0)

@@ -1,7 +1,11 @@
-"""Path norms and the Fisher-Rao norm."""
+"""Path norms and the Fisher-Rao norm.
+
+Common parameters: see `gapscope.measures`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -10,11 +14,11 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import slices
+from gapscope.gradients.backward import whole_gradient
 from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import as_real, checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
-from gapscope.measures._directional import output_change
 from gapscope.measures._forward import check_labelled, forward_pass, low_margin, margins_of
 from gapscope.measures._powered import path_sum
 from gapscope.measures._types import Inputs, Labels
@@ -32,7 +36,7 @@ _register = partial(
 
 @_register(
     "path_norm",
-    title="strength of all paths from input to output",
+    title="sum over all paths of the squared product of their weights",
     needs=("inputs",),
     units="squared output / squared input",
     aggregation="sum over paths of the squared product of weights",
@@ -43,11 +47,12 @@ _register = partial(
     reference="Neyshabur, Tomioka and Srebro 2015 (arXiv:1503.00036), eq. 7; Jiang et al. 2020, eq. 44",
 )
 def path_norm(network: nn.Module, x: Inputs) -> Estimate:
-    r"""Sum over all paths from inputs and biases to outputs of the squared product of the weights on them; exact.
+    r"""Compute the path norm: sum over all paths of the squared product of weights; exact.
 
-    It is the sum of the outputs of the network with squared weights for an input of ones. Batch norm is the linear map
-    that it is in evaluation mode. In float64. Networks that are not piecewise linear (smooth activations, attention,
-    layer norm) have none. Dziugaite et al. report $\sqrt{\cdot / n}$.
+    Paths lead from inputs and biases to outputs. The sum is that of the outputs of the network with squared weights for
+    an input of ones, so that only the shape of x matters. Batch norm is its linear map in evaluation mode. Computed in
+    float64. Networks that are not piecewise linear (smooth activations, attention, layer norm) have none, nor have
+    networks of token ids: both raise `NotMeasurable`. Dziugaite et al. report $\sqrt{\cdot / n}$.
 
     Args:
         network: A network that is piecewise linear.
@@ -67,7 +72,7 @@ def path_norm(network: nn.Module, x: Inputs) -> Estimate:
 
 @_register(
     "path_norm_over_margin",
-    title="strength of all paths against the margin",
+    title="path norm relative to the margin",
     units="1 / squared input",
     aggregation="sum over paths, over the squared margin",
     cost="1 forward pass",
@@ -77,10 +82,9 @@ def path_norm(network: nn.Module, x: Inputs) -> Estimate:
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 43; Dziugaite et al. 2020",
 )
 def path_norm_over_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Estimate:
-    r"""`path_norm` divided by $\gamma^2$; exact.
+    r"""Compute the path norm divided by the squared margin, $\gamma^2$; exact.
 
-    $\gamma$ is the margin $f_y - \max_{j \ne y} f_j$ below which a tenth of the samples lie (the k-th smallest,
-    k = n // 10).
+    $\gamma$ is the tenth percentile of the margins $f_y - \max_{j \ne y} f_j$ (the k-th smallest, k = n // 10).
 
     Args:
         network: A piecewise linear classifier that returns logits [n, K].
@@ -98,13 +102,27 @@ def path_norm_over_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_siz
     check_labelled("path_norm_over_margin", x, y)
     margin = low_margin(margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu()))
     if margin == 0:
-        raise NotMeasurable("A norm over the margin needs a margin other than zero; it is 0. Train the network.")
+        raise NotMeasurable("The margin is 0; path_norm_over_margin divides by it. Train the network.")
     return Estimate(path_sum(network, x).item() / margin**2)
+
+
+def _output_change(
+    outputs: Float[Tensor, "n k"], parameters: Sequence[Tensor], direction: Sequence[Tensor]
+) -> Float[Tensor, "n k"]:
+    r"""Return the Jacobian-vector product of the outputs along a direction v in the weights.
+
+    $J v$. It is the derivative of $u^\top J v$ by u, where $u^\top J$ is one backward pass: two backward passes in all.
+    """
+    cotangent = torch.zeros_like(outputs, requires_grad=True)
+    gradients = whole_gradient(outputs, parameters, cotangent, create_graph=True)
+    along = torch.stack([(g * v).sum() for g, v in zip(gradients, direction, strict=True)]).sum()
+    (change,) = torch.autograd.grad(along, cotangent, materialize_grads=True)
+    return change.detach()
 
 
 @_register(
     "fisher_rao_norm",
-    title="change of the loss when all weights grow",
+    title="change of the loss if all weights grow",
     units="squared nats",
     aggregation="mean over samples",
     cost="1 forward pass and 2 backward passes",
@@ -115,20 +133,20 @@ def path_norm_over_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_siz
     reference="Liang, Poggio, Rakhlin and Stokes 2019 (arXiv:1711.01530), Sec. 3",
 )
 def fisher_rao_norm(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Estimate:
-    r"""Squared Fisher-Rao norm with the labels given, $\frac1n \sum_i \langle \theta, \nabla_\theta \ell_i \rangle^2$.
+    r"""Compute the squared Fisher-Rao norm; exact.
 
-    Exact; over all trainable weights, of the cross-entropy in nats, in evaluation mode. In a network of L + 1 layers
-    without biases and with ReLU it is $(L+1)^2 \frac1n \sum_i \langle \partial \ell_i / \partial f, f(x_i)
-    \rangle^2$. Each $\langle \theta, \nabla \ell_i \rangle$ is a derivative along the weights, so that no gradient of
-    a single sample is formed.
+    $\frac1n \sum_i \langle \theta, \nabla_\theta \ell_i \rangle^2$. Over all trainable weights, of the cross-entropy
+    with the given labels. In a network of L + 1 layers without biases and with ReLU it is $(L+1)^2 \frac1n \sum_i
+    \langle \partial \ell_i / \partial f, f(x_i) \rangle^2$. Each $\langle \theta, \nabla \ell_i \rangle$ is a
+    derivative along the weights, so that no per-sample gradient is formed.
 
     Raises:
         NotMeasurable: The network has no trainable parameters.
 
     >>> network = nn.Linear(1, 2, bias=False)  # f = (w1 x, w2 x), here of equal logits
     >>> _ = network.weight.data.copy_(torch.tensor([[1.0], [-1.0]]))
-    >>> found = fisher_rao_norm(network, torch.tensor([[1.0]]), torch.tensor([1]))
-    >>> bool(abs(found - (2 / (1 + torch.e**-2)) ** 2) < 1e-5)  # <dl/df, f> = p_0 f_0 + (p_1 - 1) f_1
+    >>> norm = fisher_rao_norm(network, torch.tensor([[1.0]]), torch.tensor([1]))
+    >>> bool(abs(norm - (2 / (1 + torch.e**-2)) ** 2) < 1e-5)  # <dl/df, f> = p_0 f_0 + (p_1 - 1) f_1
     True
     """
     check_labelled("fisher_rao_norm", x, y)
@@ -138,12 +156,12 @@ def fisher_rao_norm(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
         check_sample_independence(network, x[:64])
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         if not parameters:
-            raise NotMeasurable("A derivative by the weights needs trainable parameters; the network has none.")
+            raise NotMeasurable("Got no trainable parameters; fisher_rao_norm is a derivative by them.")
         direction = [as_real(parameter.detach()) for parameter in parameters]
 
         def changes(part: Tensor, labels: Tensor) -> Float[Tensor, " n"]:
             outputs = checked_outputs(network(part), len(part))
-            along = output_change(outputs, parameters, direction).double()
+            along = _output_change(outputs, parameters, direction).double()
             outputs = outputs.detach().double().requires_grad_()
             (by_outputs,) = torch.autograd.grad(sample_losses(outputs, labels).sum(), outputs)
             return (by_outputs * along).sum(1)

@@ -136,7 +136,7 @@ class Measure:
 
     @property
     def family(self) -> str:
-        """Family of its file; empty for measures of the four papers, baselines and registrations by other packages."""
+        """Family of its file; empty for the four papers, baselines and other packages."""
         package, _, file = self.function.__module__.rpartition(".")
         return FAMILIES.get(file, "") if package == "gapscope.measures" else ""
 
@@ -283,7 +283,7 @@ def register_measure(
 
 
 def add_common_parameters(function: Callable[..., Any]) -> None:
-    """Add the common parameters of the package, and those of its own file, to the docstring of a measure."""
+    """Add the common parameters of the package and of its file to a measure's docstring."""
     common: dict[str, str] = {}
     for module in ("gapscope.measures", function.__module__):
         table = (sys.modules[module].__doc__ or "" if module in sys.modules else "").partition("ommon parameters:\n")[2]

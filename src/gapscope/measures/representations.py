@@ -1,4 +1,7 @@
-"""Geometry of the classes in hidden layers."""
+"""Geometry of the classes in hidden layers.
+
+Common parameters: see `gapscope.measures`.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +40,16 @@ _register = partial(
 
 
 def _within_over_between(spread: Float[Tensor, "n d"], means: Float[Tensor, "c d"]) -> float:
-    """tr(S_W S_B^+) / C through the singular vectors of the class means, without a matrix of features by features."""
+    """Return tr(S_W S_B^+) / C through the singular vectors of the class means."""
     _, sizes, directions = torch.linalg.svd(means, full_matrices=False)
-    kept = sizes > _RANK * sizes[0]
-    scaled = spread @ directions[kept].mT / sizes[kept]
+    nonzero = sizes > _RANK * sizes[0]
+    scaled = spread @ directions[nonzero].mT / sizes[nonzero]
     return scaled.square().sum().item() / len(spread)
 
 
 @_register(
     "neural_collapse",
-    title="how tightly and evenly the features of the classes lie",
+    title="neural collapse: tightness and symmetry of the class features",
     numbers={
         "within_over_between": ScalarInfo("variance ratio", "lower", "mean over samples", "spread within classes"),
         "unequal_norms": ScalarInfo("standard deviation / mean", "lower", "over classes", "unequal class means"),
@@ -63,13 +66,15 @@ def _within_over_between(spread: Float[Tensor, "n d"], means: Float[Tensor, "c d
     reference="Papyan, Han and Donoho 2020 (arXiv:2008.08186), NC1-NC4",
 )
 def neural_collapse(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
-    r"""Five numbers of the features h before the last layer that are 0 where classes have collapsed; exact.
+    r"""Compute five numbers of neural collapse from the features before the last layer; exact.
 
-    With class means $\mu_c$, their mean $\mu$, and $m_c = \mu_c - \mu$ for C classes: $\frac1C \mathrm{tr}(\Sigma_W
-    \Sigma_B^+)$ of the covariances within and between classes (NC1); the standard deviation over the mean of $\lVert
-    m_c \rVert$, and the mean of $|\cos(m_c, m_{c'}) + \frac1{C-1}|$ (NC2); $\lVert W / \lVert W \rVert_F - M / \lVert M
-    \rVert_F \rVert_F^2$ of the last layer's weights and the class means (NC3); the fraction of samples whose prediction
-    is not the class of the nearest mean (NC4). Standard deviations divide by the number of classes.
+    All are 0 if the classes have collapsed. With class means $\mu_c$, their mean $\mu$, and $m_c = \mu_c - \mu$ for C
+    classes: "within_over_between" is $\frac1C \mathrm{tr}(\Sigma_W \Sigma_B^+)$ of the covariances within and between
+    classes (NC1); "unequal_norms" the standard deviation over the mean of $\lVert m_c \rVert$, "unequal_angles" the
+    mean of $|\cos(m_c, m_{c'}) + \frac1{C-1}|$ (NC2); "head_mismatch" $\lVert W / \lVert W \rVert_F - M / \lVert M
+    \rVert_F \rVert_F^2$ for the weights of the last layer and the class means (NC3), NaN if the layer does not have one
+    row per class that has samples; "centre_disagreement" the fraction of samples whose prediction is not the class of
+    the nearest mean (NC4). Standard deviations divide by the number of classes.
 
     Args:
         network: Classifier that returns logits [n, K] by a last linear layer.
@@ -81,12 +86,12 @@ def neural_collapse(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
         NotMeasurable: There are no features, or no two classes with different means.
     """
     check_labelled("neural_collapse", x, y)
-    found, y = forward_pass(network, x, chunk_size=chunk_size), y.cpu()
-    features, labels = features_of(found, "neural_collapse"), y.unique()
+    result, y = forward_pass(network, x, chunk_size=chunk_size), y.cpu()
+    features, labels = features_of(result, "neural_collapse"), y.unique()
     centres = torch.stack([features[y == label].mean(0) for label in labels])
     means = centres - centres.mean(0)
     if len(labels) < 2 or float(means.abs().max()) == 0:
-        raise NotMeasurable("Collapse is that of two classes or more with different mean features; there are none.")
+        raise NotMeasurable("Got no two classes with different mean features; neural collapse compares class means.")
     count, norms = len(labels), means.norm(dim=1)
     rows = torch.searchsorted(labels, y)
     cosines = torch.nn.functional.normalize(means, dim=1)
@@ -96,25 +101,25 @@ def neural_collapse(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
         "within_over_between": _within_over_between(features - centres[rows], means),
         "unequal_norms": (norms.std(correction=0) / norms.mean()).item(),
         "unequal_angles": angles.mean().item(),
-        "centre_disagreement": (nearest != found.logits.argmax(1)).double().mean().item(),
+        "centre_disagreement": (nearest != result.logits.argmax(1)).double().mean().item(),
     }
-    head = None if not isinstance(found.head, nn.Linear) else found.head.weight.detach().double().cpu()
+    head = None if not isinstance(result.head, nn.Linear) else result.head.weight.detach().double().cpu()
     if head is None or head.shape != means.shape:
-        return Scalars(values, {"head_mismatch": "the last layer has not one row of weights a class"})
+        return Scalars(values, {"head_mismatch": "the last layer does not have one row of weights per class"})
     values["head_mismatch"] = (head / head.norm() - means / means.norm()).square().sum().item()
     return Scalars({name: values[name] for name in (*list(values)[:3], "head_mismatch", "centre_disagreement")})
 
 
 def label_variation(features: Float[Tensor, "n d"], y: Labels, neighbours: int) -> float:
-    r"""Return $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ of the graph of nearest neighbours by cosine similarity.
+    r"""Compute the label variation: weight fraction of graph edges between different labels.
 
-    It is the fraction of the weight of all edges that join samples of different labels: L = D - A, Y the labels as
-    one-hot rows. An edge joins samples one of which is among the `neighbours` nearest of the other; its weight is their
-    cosine similarity, 0 where that is negative.
+    $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ with L = D - A and one-hot labels Y. An edge joins two samples if one
+    is among the `neighbours` nearest of the other by cosine similarity. Its weight is that similarity, or 0 if it is
+    negative. It is 0 if no edge has a weight.
 
     Args:
         features: Features.
-        neighbours: Neighbours a sample; all others where there are fewer.
+        neighbours: Neighbours per sample; all others if there are fewer.
 
     Returns:
         The share; 0 where no edge has a weight.
@@ -157,17 +162,16 @@ def graph_label_variation(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Scalars:
-    r"""Compute the label variation over graphs of similar features: fraction of edges joining classes.
+    """Compute the label variation over graphs of similar features, at two layers; estimated.
 
-    $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ for the Laplacian L of the graph of nearest neighbours by cosine
-    similarity: 0 where all neighbours share their label. It is the mean over random groups of samples of equal size,
-    with the spread among them as standard error; one group, and no error, where there are fewer samples. "change" is
-    how far it moves over the last layer. The competition's entry divides by a constant, and takes more layers and
-    mixtures, in its variants.
+    `label_variation` at the last hidden layer ("features"), at the outputs ("outputs"), and the magnitude of their
+    difference ("change"). Each is the mean over random groups of samples of equal size, with a standard error from
+    their spread (None for a single group). The reference divides by a constant and has variants with more layers and
+    mixtures.
 
     Args:
-        neighbours: Nearest neighbours a sample.
-        group_size: Samples a graph.
+        neighbours: Nearest neighbours per sample.
+        group_size: Samples per graph.
 
     Raises:
         NotMeasurable: There is no last linear or convolutional layer.
@@ -175,8 +179,8 @@ def graph_label_variation(
     check_range("neighbours", neighbours, 1)
     check_range("group_size", group_size, 2)
     check_labelled("graph_label_variation", x, y)
-    found, y = forward_pass(network, x, chunk_size=chunk_size), y.cpu()
-    features = features_of(found, "graph_label_variation")
+    result, y = forward_pass(network, x, chunk_size=chunk_size), y.cpu()
+    features = features_of(result, "graph_label_variation")
     order = torch.arange(len(y))
     if len(y) > group_size:
         order = torch.randperm(len(y), generator=resolve_generator(generator, "feature graphs"))
@@ -186,7 +190,7 @@ def graph_label_variation(
         else order[: len(y) // group_size * group_size].split(group_size)
     )
     pairs = [
-        [label_variation(signal[part], y[part], neighbours) for signal in (features, found.logits)] for part in groups
+        [label_variation(signal[part], y[part], neighbours) for signal in (features, result.logits)] for part in groups
     ]
     rows = [(first, second, abs(second - first)) for first, second in pairs]
     values = torch.tensor(rows, dtype=torch.float64)
@@ -201,7 +205,10 @@ POOLED = 4
 
 
 def davies_bouldin(features: Float[Tensor, "n d"], y: Labels) -> float:
-    r"""Return $\frac1C \sum_k \max_{j \ne k} (s_k + s_j) / \lVert c_k - c_j \rVert$ of the classes that have samples.
+    r"""Compute the Davies-Bouldin index of the classes that have samples.
+
+    $\frac1C \sum_k \max_{j \ne k} (s_k + s_j) / \lVert c_k - c_j \rVert$ for class centres c and mean distances s from
+    them. NaN for a single class, infinite if two classes have the same centre.
 
     Args:
         features: Features.
@@ -223,7 +230,7 @@ def davies_bouldin(features: Float[Tensor, "n d"], y: Labels) -> float:
 
 
 def _pooled(features: Tensor, module: nn.Module) -> Float[Tensor, "n d"]:
-    """Largest value of each 4 x 4 block of a feature map, all positions where it is smaller; anything else as it is."""
+    """Return flattened features, feature maps max-pooled by at most 4 x 4."""
     if isinstance(module, _ConvNd):
         dims = features.ndim - 2
         pool = {1: torch.nn.functional.max_pool1d, 2: torch.nn.functional.max_pool2d, 3: torch.nn.functional.max_pool3d}
@@ -256,18 +263,17 @@ def davies_bouldin_mixup(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Scalars:
-    r"""Davies-Bouldin index of the classes at the first layer, times one minus the accuracy on mixtures.
+    """Compute the Davies-Bouldin index times the error on mixed samples; estimated.
 
-    The index is $\frac1C \sum_k \max_{j \ne k} \frac{s_k + s_j}{\lVert c_k - c_j \rVert}$, where $c_k$ is the centre
-    of a class and $s_k$ the mean distance from it, of the output of the first convolution or linear layer, max-pooled
-    4 x 4 where it is a feature map; a mean over random batches. The error is that of `mixup_robustness`. Standard
-    errors are the spread among batches and among samples. Small batches make the index larger: compare networks on
-    equal ones. The released code of the reference takes a mean over the other classes, and augmented images, for some
-    of its tables.
+    The index is `davies_bouldin` at the first layer: of the output of the first convolution or linear layer, max-pooled
+    4 x 4 for feature maps; a mean over random batches. The error is that of `mixup_robustness`. Standard errors are the
+    spread over batches and over samples. Small batches make the index larger: compare networks on batches of equal
+    size. The reference's released code averages over the other classes, and uses augmented images for some of its
+    tables.
 
     Args:
         x: Inputs, floating point.
-        batch_size: Samples per batch of the index; what is left over from whole batches is not used.
+        batch_size: Samples per batch of the index; incomplete batches are not used.
 
     Raises:
         InvalidInput: The inputs are token ids, or an option is out of range.
@@ -290,16 +296,16 @@ def davies_bouldin_mixup(
     if len(x) > batch_size:
         order = torch.randperm(len(x), generator=resolve_generator(generator, STREAM))
     batches = [part for part in order.split(min(batch_size, len(x))) if len(part) == min(batch_size, len(x))]
-    found = torch.tensor([davies_bouldin(features[part], y.cpu()[part]) for part in batches], dtype=torch.float64)
-    found = found[~found.isnan()]
-    if len(found) == 0:
-        raise NotMeasurable("An index of classes needs two classes or more; the samples have one.")
-    index, spread = found.mean().item(), found.std().item() / len(found) ** 0.5 if len(found) > 1 else 0.0
+    indices = torch.tensor([davies_bouldin(features[part], y.cpu()[part]) for part in batches], dtype=torch.float64)
+    indices = indices[~indices.isnan()]
+    if len(indices) == 0:
+        raise NotMeasurable("The samples have one class; the Davies-Bouldin index compares at least two.")
+    index, spread = indices.mean().item(), indices.std().item() / len(indices) ** 0.5 if len(indices) > 1 else 0.0
     product_error = ((float(error) * spread) ** 2 + (index * (error.standard_error or 0.0)) ** 2) ** 0.5
     return Scalars(
         {
             "product": Estimate(index * error, product_error),
-            "davies_bouldin": Estimate(index, spread if len(found) > 1 else None),
+            "davies_bouldin": Estimate(index, spread if len(indices) > 1 else None),
             "mixup_error": error,
         }
     )

@@ -1,4 +1,7 @@
-"""Predictions on transformed and mixed samples."""
+"""Robustness of the predictions under mixing and augmentation of the samples.
+
+Standard errors are the spread over samples. Common parameters: see `gapscope.measures`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _register = partial(
 
 
 def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
-    """Return the mean over samples, with its standard error over the draw of samples."""
+    """Return the mean over samples with its standard error (None for a single sample)."""
     error = values.std().item() / len(values) ** 0.5 if len(values) > 1 else None
     return Estimate(values.mean().item(), error)
 
@@ -57,10 +60,10 @@ def mixup_robustness(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Scalars:
-    """Accuracy and cross-entropy on samples mixed half and half with another sample of their class.
+    """Compute accuracy and cross-entropy on samples mixed within their class; estimated.
 
-    Each sample has one partner, and is one once. Estimated over the random pairs; the standard error is the spread over
-    samples. The competition's first place mixes all pairs of a class within a batch.
+    Samples are averaged half and half; each has one partner and is a partner once. The reference mixes all pairs of a
+    class within a batch.
 
     Args:
         x: Inputs, floating point.
@@ -76,14 +79,14 @@ def mixup_robustness(
     """
     check_labelled("mixup_robustness", x, y)
     logits = mixed_logits(network, x, y, generator, chunk_size)
-    right = (logits.argmax(1) == y.cpu()).double()
+    correct = (logits.argmax(1) == y.cpu()).double()
     losses = F.cross_entropy(logits, y.cpu(), reduction="none")
-    return Scalars({"accuracy": mean_with_error(right), "loss": mean_with_error(losses)})
+    return Scalars({"accuracy": mean_with_error(correct), "loss": mean_with_error(losses)})
 
 
 @_register(
     "augmentation_robustness",
-    title="change of the predictions when images are changed",
+    title="change of the predictions under augmentation",
     needs=("inputs",),
     numbers={
         "penalty": ScalarInfo("weighted changes", "lower", "sum over 7 transformations, mean over samples"),
@@ -99,13 +102,13 @@ def mixup_robustness(
 def augmentation_robustness(
     network: nn.Module, x: Inputs, *, generator: torch.Generator | None = None, chunk_size: int | None = None
 ) -> Scalars:
-    r"""How much predictions change under seven transformations of images, weighted as in the competition.
+    """Compute the penalized change of predictions under seven augmentations; estimated.
 
-    For each sample and transformation: $|p - p'|$, the change of the largest probability, where the predicted class
-    stays, else that transformation's penalty: horizontal flip 6, saturation 1, central crop 2, Sobel edges 3,
-    brightness 1, flip and saturation 12, random erasing 2. Labels are not used. Images are brought to the range 0 to 1
-    of all images given while they are changed, which is the range of the competition's. The largest penalty is 27;
-    the competition's score is minus the sum over samples. The standard error is the spread over samples.
+    For each sample and transformation the penalty is $|p - p'|$, the change of the largest probability, if the
+    predicted class stays; else it is that transformation's: horizontal flip 6, saturation 1, central crop 2, Sobel
+    edges 3, brightness 1, flip and saturation 12, random erasing 2. Their sum is at most 27. Labels are not used.
+    Images are scaled from the range of all given images to [0, 1] while they are transformed. The reference's score is
+    minus the sum over samples.
 
     Args:
         x: Images [n, channels, height, width].

@@ -1,4 +1,7 @@
-"""Sharpness: rise of the loss around the weights."""
+"""Sharpness: rise of the loss around the weights, by projected gradient ascent.
+
+Both are lower bounds: the largest loss on the path of s steps counts. Common parameters: see `gapscope.measures`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _register = partial(
     units="nats (cross-entropy) or squared target units (regression)",
     direction="lower",
     aggregation="mean over samples",
-    cost="1 forward and 1 backward pass a step, and 1 forward pass",
+    cost="1 forward and 1 backward pass per step, and 1 forward pass",
     cost_class="backward",
     default=False,
     oracle="closed form of a quadratic loss",
@@ -29,20 +32,18 @@ _register = partial(
 
 @_register(
     "worst_case_sharpness",
-    title="rise of the loss in the worst direction around the weights",
+    title="worst-case rise of the loss in a ball around the weights",
     invariances=("unit permutation", "head shift"),
     reference="Keskar et al. 2017 (arXiv:1609.04836), Metric 2.1; step of Foret et al. 2021 (arXiv:2010.01412), eq. 2",
 )
 def worst_case_sharpness(
     network: nn.Module, x: Inputs, y: Targets, *, radius: float = 0.05, steps: int = 5, chunk_size: int | None = None
 ) -> Estimate:
-    r"""Rise of the mean loss within a ball, $\max_{\lVert \delta \rVert_2 \le \rho} L(\theta + \delta) - L(\theta)$.
+    r"""Compute the worst-case sharpness.
 
-    A lower bound, by projected gradient ascent over all trainable weights together, in evaluation mode: each step adds
-    $\frac{2 \rho}{s + 1} \nabla L / \lVert \nabla L \rVert$ and goes back into the ball; the largest loss on the way
-    counts. One step is the first-order worst case $\rho \nabla L / \lVert \nabla L \rVert$ of sharpness-aware
-    minimization. The loss is the mean cross-entropy, or mean squared error for regression. Weights in units that
-    another layer can take over change it: see `adaptive_sharpness`.
+    $\max_{\lVert \delta \rVert_2 \le \rho} L(\theta + \delta) - L(\theta)$. Each step adds $\frac{2 \rho}{s + 1} \nabla
+    L / \lVert \nabla L \rVert$ over all trainable weights and projects into the ball. One step is the first-order worst
+    case of sharpness-aware minimization. Rescaling ReLU layers against each other changes it: see `adaptive_sharpness`.
 
     Args:
         radius: Radius rho of the ball in weight units.
@@ -57,7 +58,7 @@ def worst_case_sharpness(
     check_range("radius", radius, 0, low_open=True)
     check_range("steps", steps, 1)
 
-    def move(deviations: Sequence[Tensor], own: Sequence[Tensor], gradient: Sequence[Tensor]) -> list[Tensor]:
+    def move(deviations: Sequence[Tensor], weights: Sequence[Tensor], gradient: Sequence[Tensor]) -> list[Tensor]:
         norm = norm_of(gradient)
         if norm == 0:
             return list(deviations)
@@ -71,18 +72,18 @@ def worst_case_sharpness(
 
 @_register(
     "adaptive_sharpness",
-    title="rise of the loss when weights change in proportion to themselves, in the worst way",
+    title="worst-case rise of the loss under changes in proportion to the weights",
     invariances=("layer rescaling", "unit permutation"),
     reference="Kwon et al. 2021 (arXiv:2102.11600), eq. 5; Andriushchenko et al. 2023 (arXiv:2302.07011), eq. 2",
 )
 def adaptive_sharpness(
     network: nn.Module, x: Inputs, y: Targets, *, radius: float = 0.01, steps: int = 5, chunk_size: int | None = None
 ) -> Estimate:
-    r"""Rise of the loss, $\max_{|\delta_i| \le \rho |\theta_i|} L(\theta + \delta) - L(\theta)$.
+    r"""Compute the adaptive sharpness.
 
-    A lower bound, by projected ascent over all trainable weights, in evaluation mode: each step adds
-    $\frac{2 \rho}{s + 1} |\theta_i| \, \mathrm{sign}(\partial_i L)$ and goes back into the box; the largest loss on the
-    way counts. Rescaling ReLU layers against each other leaves it as it is.
+    $\max_{|\delta_i| \le \rho |\theta_i|} L(\theta + \delta) - L(\theta)$. Each step adds $\frac{2 \rho}{s + 1}
+    |\theta_i| \, \mathrm{sign}(\partial_i L)$ and projects into the box. Rescaling ReLU layers against each other does
+    not change it.
 
     Args:
         radius: Largest change rho of a weight, as a part of its magnitude.
@@ -97,9 +98,9 @@ def adaptive_sharpness(
     check_range("radius", radius, 0, low_open=True)
     check_range("steps", steps, 1)
 
-    def move(deviations: Sequence[Tensor], own: Sequence[Tensor], gradient: Sequence[Tensor]) -> list[Tensor]:
+    def move(deviations: Sequence[Tensor], weights: Sequence[Tensor], gradient: Sequence[Tensor]) -> list[Tensor]:
         moved = []
-        for deviation, value, g in zip(deviations, own, gradient, strict=True):
+        for deviation, value, g in zip(deviations, weights, gradient, strict=True):
             reach = radius * value.abs()
             moved.append((deviation + 2 / (steps + 1) * reach * g.sgn()).clamp(-reach, reach))
         return moved

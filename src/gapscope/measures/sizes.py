@@ -1,4 +1,7 @@
-"""Sizes of a network."""
+"""Sizes of a network: the baselines of all other measures.
+
+Common parameters: see `gapscope.measures`.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +28,20 @@ _register = partial(
 
 @_register(
     "multiply_accumulates",
-    title="work of one forward pass",
+    title="multiply-accumulate operations of one forward pass",
     needs=("inputs",),
     units="multiplications with an addition",
     direction="none",
     aggregation="sum over layers, of one sample",
     cost="1 forward pass of one sample",
     oracle="closed form",
-    reference="Abdelfattah et al. 2021 (arXiv:2101.08134), beside which zero-cost proxies must stand",
+    reference="Abdelfattah et al. 2021 (arXiv:2101.08134), the baseline of zero-cost proxies",
 )
 def multiply_accumulates(network: nn.Module, x: Inputs) -> Estimate:
-    r"""Multiply-accumulate operations of all matrix products and convolutions for one sample; exact.
+    r"""Count the multiply-accumulate operations of one forward pass of one sample; exact.
 
-    A linear layer of I inputs and O outputs has $I O$ of them at every position, a convolution
-    $O \cdot I / g \cdot k_h k_w$ at every position of its output; attention counts its two products. Biases,
-    normalization, activations and pooling are not counted. It is a size, beside which other measures must stand.
+    A linear layer of I inputs and O outputs has $I O$ per position, a convolution $O \cdot I / g \cdot k_h k_w$ per
+    output position; attention counts its two products. Biases, normalization, activations and pooling are not counted.
 
     >>> import torch
     >>> multiply_accumulates(nn.Linear(3, 2), torch.ones(5, 3))
@@ -56,7 +58,7 @@ def multiply_accumulates(network: nn.Module, x: Inputs) -> Estimate:
 
 @_register(
     "vc_dimension_bound",
-    title="size and depth, as the 2020 competition's baseline counts them",
+    title="size and depth, as counted by the baseline of the 2020 competition",
     needs=(),
     units="samples",
     direction="lower",
@@ -67,11 +69,11 @@ def multiply_accumulates(network: nn.Module, x: Inputs) -> Estimate:
     reference="Jiang et al. 2020 (arXiv:2012.07976), baseline; after Bartlett et al. 2019, JMLR 20(63), Theorem 7",
 )
 def vc_dimension_bound(network: nn.Module, *, input_size: int = 32) -> Estimate:
-    r"""Size baseline of the 2020 competition, $d + 2 d \log(22\, d\, s^2) \sum_l |W_l|$; exact.
+    r"""Compute the size baseline of the 2020 competition; exact.
 
-    d is the number of weights of two or more dimensions (kernels and matrices, each shared one once), $|W_l|$ their
-    number of entries, s the side of the images, 32 in the competition. Natural logarithm. The constants are the
-    competition's; only ranks mean something.
+    $d + 2 d \log(22\, d\, s^2) \sum_l |W_l|$. d is the number of weights of two or more dimensions (shared ones once),
+    $|W_l|$ their number of entries, s the side of the images, 32 in the competition. The constants are the
+    competition's; only ranks are meaningful.
 
     Args:
         input_size: Side s of the input images.
@@ -84,6 +86,6 @@ def vc_dimension_bound(network: nn.Module, *, input_size: int = 32) -> Estimate:
     """
     sizes = [weight.numel() for weight in network.parameters() if weight.requires_grad and weight.ndim >= 2]
     if not sizes:
-        raise NotMeasurable("A bound on the VC dimension needs a trainable weight of two dimensions; there is none.")
+        raise NotMeasurable("Got no trainable weight of two dimensions or more; the VC dimension bound needs one.")
     depth = len(sizes)
     return Estimate(depth + 2 * depth * math.log(22 * depth * input_size**2) * sum(sizes))

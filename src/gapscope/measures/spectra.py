@@ -1,4 +1,7 @@
-"""Power laws in the spectra of the weight matrices."""
+"""Power laws in the spectra of the weight matrices.
+
+Common parameters: see `gapscope.measures`.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ _ZERO = 1e-12
 
 
 def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
-    r"""Return exponent, start and distance of the power law $p(x) \propto x^{-\alpha}$, $x \ge x_{\min}$, of best fit.
+    r"""Fit a power law: return alpha, x_min and the distance.
 
-    For each start among the values the exponent is the one of largest likelihood, $1 + m / \sum \log(x_i / x_{\min})$
-    over the m values from it on; the start is that of the smallest Kolmogorov-Smirnov distance (Clauset, Shalizi and
-    Newman 2009, eq. 3.1 and 3.9).
+    $p(x) \propto x^{-\alpha}$, $x \ge x_{\min}$. For each start among the values the exponent is the one of largest
+    likelihood, $1 + m / \sum \log(x_i / x_{\min})$ over the m values from it on; the start is that of the smallest
+    Kolmogorov-Smirnov distance (Clauset, Shalizi and Newman 2009, eq. 3.1 and 3.9).
 
     Args:
         values: Positive numbers, three or more.
@@ -31,7 +34,7 @@ def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
     x = values.double().sort().values
     n, logs = len(x), values.double().sort().values.log()
     best = (math.nan, math.nan, math.inf)
-    # sums of logarithms from each value on
+    # sum of logarithms from each value on
     tails = logs.flip(0).cumsum(0).flip(0)
     for start in range(n - 1):
         m = n - start
@@ -49,7 +52,7 @@ def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
 
 @register_measure(
     "power_law_alpha",
-    title="how heavy the tails of the weights' spectra are",
+    title="power-law exponent of the weights' spectra",
     needs=("inputs",),
     numbers={
         "alpha": ScalarInfo("exponent", "lower", "mean over layers"),
@@ -66,15 +69,15 @@ def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
     reference="Martin, Peng and Mahoney 2021 (arXiv:2002.06716), eq. 5 and 6; Clauset, Shalizi and Newman 2009",
 )
 def power_law_alpha(network: nn.Module, x: Inputs, *, min_eigenvalues: int = 20) -> Scalars:
-    r"""Exponents $\alpha_l$ of power laws fitted to the eigenvalues of $W_l^\top W_l$, their mean, and $\hat\alpha$.
+    r"""Compute the mean power-law exponents of the layers' spectra, plain and weighted.
 
-    $\hat\alpha$ is the mean of $\alpha_l \log_{10} \lambda_{\max, l}$. The fit is the one of largest likelihood above
-    the start with the smallest Kolmogorov-Smirnov distance. A kernel [O, I, h, w] counts as the matrix [O, I h w]
+    "alpha" is the mean of the exponents $\alpha_l$ fitted to the eigenvalues of $W_l^\top W_l$ by `power_law_fit`,
+    "weighted" that of $\alpha_l \log_{10} \lambda_{\max, l}$. A kernel [O, I, h, w] counts as the matrix [O, I h w]
     (WeightWatcher joins the spectra of its h w slices); batch norm is folded in. Layers with fewer than
-    `min_eigenvalues` positive eigenvalues are left out.
+    `min_eigenvalues` positive eigenvalues are omitted.
 
     Args:
-        min_eigenvalues: Fewest eigenvalues of a layer that counts, at least 3; WeightWatcher asks for 50.
+        min_eigenvalues: Smallest number of eigenvalues of a layer that counts, at least 3; WeightWatcher uses 50.
 
     Raises:
         InvalidInput: `min_eigenvalues` is out of range.
@@ -92,7 +95,7 @@ def power_law_alpha(network: nn.Module, x: Inputs, *, min_eigenvalues: int = 20)
             weighted.append(alpha * math.log10(float(values[-1])))
     if not alphas:
         raise NotMeasurable(
-            f"A power law needs a layer with {min_eigenvalues} or more different eigenvalues; none has. "
+            f"No layer has {min_eigenvalues} or more different eigenvalues, as the power-law fit needs. "
             "Pass a smaller min_eigenvalues."
         )
     return Scalars({"alpha": sum(alphas) / len(alphas), "weighted": sum(weighted) / len(weighted)})

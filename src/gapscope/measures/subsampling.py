@@ -1,4 +1,4 @@
-"""One measure on all samples or on a part of them, with the standard error that leaving samples out brings."""
+"""Evaluation of one measure on all samples or on a subset, with its standard error."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from gapscope.measures.registry import Measure
 from gapscope.results.readings import Reading, Readings
 
 GROUPS = 8
-# smallest and largest values of a part lie inside those of all samples, by more than they spread
+# extremes of a subset are biased inwards by more than their spread
 EXTREMES = "_fence"
 
 
 @memoize
 def interleaved_groups(samples: Samples, groups: int) -> list[Samples]:
-    """Return interleaved groups of samples, together all of them."""
+    """Return interleaved groups that partition the samples."""
     return [samples.subset(torch.arange(j, len(samples), groups)) for j in range(groups)]
 
 
 @memoize
 def subsample(samples: Samples, n: int, seed: int) -> Samples:
-    """Return n random samples in their order; a smaller draw of the same seed is a part of a larger one."""
+    """Return n random samples in their order; subsets of one seed are nested."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "samples within the budget"))
     order = torch.randperm(len(samples), generator=generator)
     return samples.subset(order[:n].sort().values)
@@ -48,7 +48,7 @@ def evaluate_on_subset(
     options: Mapping[str, Any],
     seed: int,
 ) -> Readings:
-    """Take one measure on its fraction of the samples.
+    """Evaluate one measure on its subset of the samples.
 
     Args:
         item: The measure.
@@ -85,7 +85,7 @@ Take = Callable[..., Readings]
 
 
 def _mean(take: Take, part: Samples, total: int) -> Readings:
-    """A mean over samples: the mean of the groups' means, its standard error from their spread, for finite samples."""
+    """Estimate a mean over samples from group means, with finite-population standard error."""
     groups = interleaved_groups(part, GROUPS)
     taken_groups = [take(group, f" of group {j}") for j, group in enumerate(groups)]
     weights = [len(group) / len(part) for group in groups]
@@ -101,7 +101,7 @@ def _mean(take: Take, part: Samples, total: int) -> Readings:
 
 
 def _sum(take: Take, part: Samples, total: int) -> Readings:
-    """A sum over samples, by probes that state a standard error: that of the part, scaled to all samples."""
+    """Estimate a sum over samples: value and standard error of the subset, scaled."""
     factor = total / len(part)
     return Readings(
         replace(reading, value=factor * reading.value, standard_error=factor * (reading.standard_error or 0.0))
@@ -114,7 +114,7 @@ def _as_measured(take: Take, part: Samples, total: int) -> Readings:
 
 
 def _with_group_error(take: Take, part: Samples, total: int) -> Readings:
-    """The part's own number; eighths of the part spread the root of eight times as widely as it does."""
+    """Return the subset's number; its standard error is the spread of eighths over root 8."""
     whole = take(part)
     try:
         groups = [take(group) for group in interleaved_groups(part, GROUPS)]

@@ -1,4 +1,7 @@
-"""Speed of training and agreement of the gradients of samples."""
+"""Speed of training, and agreement of the gradients of samples and batches.
+
+Common parameters: see `gapscope.measures`.
+"""
 
 from __future__ import annotations
 
@@ -48,15 +51,15 @@ def gradient_disparity(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Mean distance between the gradients of batches, $\frac{2}{s (s-1)} \sum_{i < j} \lVert g_i - g_j \rVert_2$.
+    r"""Compute the gradient disparity; estimated.
 
-    $g_i$ is the gradient of the mean loss of a batch by all trainable weights, in evaluation mode. The s batches are
-    random and have no sample in common; where there are fewer than s times `batch_size` samples, batches are of one
-    s-th of them. The standard error is the jackknife over batches.
+    $\frac{2}{s (s-1)} \sum_{i < j} \lVert g_i - g_j \rVert_2$. $g_i$ is the gradient of the mean loss of a batch by all
+    trainable weights, in evaluation mode and unscaled. The s batches are random and disjoint; with fewer than s times
+    `batch_size` samples, each is an s-th of them. The standard error is the jackknife over batches.
 
     Args:
         batches: Number of batches s, 3 or more.
-        batch_size: Samples per batch, at the most.
+        batch_size: Largest number of samples per batch.
 
     Raises:
         InvalidInput: An option is out of range, or there are fewer samples than batches.
@@ -66,7 +69,9 @@ def gradient_disparity(
     check_range("batch_size", batch_size, 1)
     size = min(batch_size, len(x) // batches)
     if size < 1:
-        raise InvalidInput(f"gradient_disparity needs a sample a batch, here {batches}; got {len(x)} samples.")
+        raise InvalidInput(
+            f"gradient_disparity needs at least {batches} samples, one per batch; got {len(x)}. Pass more samples."
+        )
     order = torch.randperm(len(x), generator=resolve_generator(generator, "batches of gradients"))
     with measurement_mode(network) as network:
         samples = Samples(prepare_inputs(network, x), prepare_inputs(network, y))
@@ -86,7 +91,7 @@ def gradient_disparity(
 
 @register_measure(
     "gradient_noise",
-    title="disagreement of the individual samples' gradients",
+    title="variance of the per-sample gradients",
     needs=("inputs", "targets"),
     units="squared loss / squared weight units",
     direction="lower",
@@ -117,7 +122,7 @@ def gradient_noise(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int
 
 @register_measure(
     "gradient_weight_alignment",
-    title="agreement of the samples' gradients with the direction of the weights",
+    title="cosine between per-sample gradients and weights",
     needs=("inputs", "labels"),
     numbers={
         "alignment": ScalarInfo("cosine", "higher", "mean over samples over (excess kurtosis + 1.2)"),
@@ -132,12 +137,12 @@ def gradient_noise(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int
     reference="Holzl, Rueckert and Kaissis 2025 (arXiv:2510.25480), Sec. 3; constants of the authors' program",
 )
 def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
-    r"""Alignment of gradients with weights at the last layer, $E[\gamma] / (\mathrm{kurt}(\gamma) + 1.2)$; exact.
+    r"""Compute the gradient-weight alignment at the last layer; exact.
 
-    $\gamma_i = -\cos(\nabla_W \ell_i, W)$ of each sample's cross-entropy and the weight W of the last linear layer, as
-    the authors' program has it; the excess kurtosis is that of the population of samples, 0 for a Gaussian and above
-    -2, so that the quotient can change its sign where it is below -1.2. A sample without a gradient has alignment 0.
-    The authors read it along training; here it is at the weights as they are.
+    $E[\gamma] / (\mathrm{kurt}(\gamma) + 1.2)$. $\gamma_i = -\cos(\nabla_W \ell_i, W)$ for each sample's cross-entropy
+    and the weight W of the last linear layer, as in the authors' program. The excess kurtosis over the samples is above
+    -2, so that the quotient changes its sign at -1.2. A sample without a gradient has alignment 0. The authors evaluate
+    it along training; here the current weights count.
 
     Args:
         network: Classifier that returns logits [n, K] by a last linear layer.
@@ -146,15 +151,18 @@ def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk
         NotMeasurable: The outputs are not those of a last linear layer with one row per class.
     """
     check_labelled("gradient_weight_alignment", x, y)
-    found = forward_pass(network, x, chunk_size=chunk_size)
-    features = features_of(found, "gradient_weight_alignment")
-    check_labels(y, found.logits.shape[1])
-    if not isinstance(found.head, nn.Linear) or found.head.weight.shape != (found.logits.shape[1], features.shape[1]):
+    result = forward_pass(network, x, chunk_size=chunk_size)
+    features = features_of(result, "gradient_weight_alignment")
+    check_labels(y, result.logits.shape[1])
+    if not isinstance(result.head, nn.Linear) or result.head.weight.shape != (
+        result.logits.shape[1],
+        features.shape[1],
+    ):
         raise NotMeasurable(
-            "Alignment is taken at a last linear layer with one row of weights a class, which this network has not."
+            "The network has no last linear layer with one row of weights per class, as the alignment needs."
         )
-    weight = found.head.weight.detach().double().cpu()
-    by_logits = found.logits.softmax(1) - F.one_hot(y.cpu(), found.logits.shape[1])
+    weight = result.head.weight.detach().double().cpu()
+    by_logits = result.logits.softmax(1) - F.one_hot(y.cpu(), result.logits.shape[1])
     # the gradient of a sample is the outer product of these rows
     product = -((by_logits @ weight) * features).sum(1)
     cosines = product / (by_logits.norm(dim=1) * features.norm(dim=1) * weight.norm() + 1e-12)
@@ -170,7 +178,7 @@ def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk
 
 @register_measure(
     "training_loss_sum",
-    title="training losses of all epochs together",
+    title="sum of the training losses over the epochs",
     needs=("history",),
     numbers={
         "all": ScalarInfo("nats (cross-entropy) or squared target units", "lower", "sum over epochs", "all epochs"),
@@ -184,13 +192,14 @@ def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk
     reference="Lyle et al. 2020 (arXiv:2010.14499), Sec. 3; Ru et al. 2021 (arXiv:2006.04492), eq. 1",
 )
 def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]], last: int = 10) -> Scalars:
-    r"""Sum of the training losses over the epochs of training, $\sum_t \ell_t$, and over the last ones; exact.
+    """Sum the training losses over all epochs, and over the last ones; exact.
 
-    It is large where training was slow. The loss of an epoch is what its row of the history calls `train_loss`: the
-    mean over its batches, in training mode, without penalties. Compare networks with as many epochs.
+    It is large if training was slow. The loss of an epoch is `train_loss` of its row of the history: the mean over its
+    batches, in training mode, without penalties. Compare networks with equal numbers of epochs. The network is not
+    used.
 
     Args:
-        last: Number of last epochs; all where there are fewer.
+        last: Number of last epochs; all if there are fewer.
 
     Raises:
         InvalidInput: An epoch has no `train_loss`.
@@ -203,7 +212,7 @@ def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]
     if any("train_loss" not in row for row in history):
         raise InvalidInput(
             "history must hold train_loss for every epoch; one row has none. Pass what gs.train returned, "
-            "or one mapping an epoch such as {'epoch': 1, 'train_loss': 0.7}."
+            "or one mapping per epoch such as {'epoch': 1, 'train_loss': 0.7}."
         )
     losses = [float(row["train_loss"]) for row in history]
     return Scalars({"all": sum(losses), "last": sum(losses[-last:])})

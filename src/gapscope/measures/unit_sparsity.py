@@ -1,4 +1,4 @@
-"""Sparsity of a layer's units: how few of them a class needs, by cumulative unit ablation."""
+"""Unit sparsity of a layer by cumulative unit ablation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MIN_TRAIN_ACCURACY = 0.97
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UnitSparsity(Result):
-    r"""Zeta and kappa of one layer, with all they were made of, class by class.
+    r"""Zeta and kappa of one layer, with the curves of each class.
 
     Attributes:
         layer: Name of the ablated layer.
@@ -43,7 +43,7 @@ class UnitSparsity(Result):
         reversed_turning_points: n_0^r, the n at which E_r is largest.
         class_zeta: zeta of each class.
         class_kappa: kappa of each class.
-        reached_chance: Whether E came down to chance; where not, n_0 is the first position of E's minimum.
+        reached_chance: Whether E fell to chance; if not, n_0 is the first position of E's minimum.
     """
 
     layer: str
@@ -61,12 +61,12 @@ class UnitSparsity(Result):
 
     @property
     def zeta(self) -> float:
-        """Mean over classes of (n_0 + M - n_0^r) / (2 M), eq. 4 and 6; in [0, 1], small for a sparse layer."""
+        """Mean over classes of (n_0 + M - n_0^r) / (2 M), eq. 4 and 6; small for a sparse layer."""
         return self.class_zeta.mean().item()
 
     @property
     def kappa(self) -> float:
-        """Mean over classes of the area between the curves, eq. 5 and 6; below 1, large for a sparse layer."""
+        """Mean over classes of the area between the curves, eq. 5 and 6; large for a sparse layer."""
         return self.class_kappa.mean().item()
 
     @property
@@ -82,7 +82,7 @@ class UnitSparsity(Result):
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What makes the two numbers doubtful for this network; empty where nothing does."""
+        """Reasons why the two numbers are doubtful for this network; empty if there are none."""
         found = []
         if self.accuracy < MIN_TRAIN_ACCURACY:
             found.append(
@@ -101,11 +101,11 @@ class UnitSparsity(Result):
         return {"zeta": self.zeta, "kappa": self.kappa}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return zeta and kappa, and everything that they were made of, as JSON-serializable values."""
+        """Return zeta, kappa and all fields as JSON-serializable values."""
         return self.scalars() | super().to_dict()
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per class: samples, accuracy, both turning points, zeta, kappa, whether chance was reached."""
+        """Return one row per class: samples, accuracy, turning points, zeta, kappa, chance."""
         import pandas
 
         columns = {
@@ -172,7 +172,7 @@ def unit_sparsity(
         "zeta": ScalarInfo("fraction of units", "lower", "mean over classes"),
         "kappa": ScalarInfo("accuracy", "higher", "mean over classes, area over fraction of units"),
     },
-    cost="1 forward pass up to the layer; 2 of the rest a sample and active unit, less behind a linear layer",
+    cost="1 forward pass up to the layer; 2 of the rest per sample and active unit, less behind a linear layer",
     reference="Zhao, Zhang and Hu 2022, eq. 2-6",
     cost_class="many",
     invariances=EVERYTHING,
@@ -197,7 +197,7 @@ def unit_sparsity(
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> UnitSparsity | dict[str, UnitSparsity]:
-    r"""Zeta and kappa: how few of a layer's M units per class needs; exact.
+    r"""Compute the unit sparsity zeta and kappa of a layer by cumulative ablation; exact.
 
     .. math:: \zeta = \frac1C \sum_j \frac{n_0^j + M - n_0^{r,j}}{2M}, \qquad
               \kappa = \frac1C \sum_j \frac1M \sum_{n=0}^M |E_r^j(n) - E^j(n)|
@@ -244,7 +244,7 @@ def unit_sparsity(
             M / (M+1) of the other where E_r is nowhere below E.
         include_all_ablated: Whether n = M counts for n_0^r.
         n_classes: C of the chance level; None takes the network's number of outputs.
-        progress: Whether to show a bar, where standard error is a terminal.
+        progress: Whether to show a bar if standard error is a terminal.
 
     Returns:
         The numbers with curves, turning points, class table and cautions; by layer where a sequence is given.

@@ -1,4 +1,26 @@
-"""Closed forms and differential equations in float64; no networks."""
+r"""Theory: closed forms and differential equations in float64, without networks.
+
+Sources: Luo et al. 2019 for students of teachers, Forouzesh, Salehi and Thiran 2021 for output sensitivity. All
+functions raise `InvalidInput` for values out of range.
+
+Common parameters:
+    student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
+    method: "weight_norm" or "sgd".
+    learning_rate: Learning rate eta, positive.
+    gamma: Gain of the student, 0 or larger.
+    overlap: Cosine R between student and teacher.
+    length: Length L of the trained vector.
+    zeta: Gamma decay of the loss full square + $\zeta\gamma^2$, 0 or larger; 0 for SGD.
+    alpha: Load P/N, samples per input, 0 or larger.
+    noise_variance: Variance S of the label noise.
+    temperature: Temperature T of the student.
+    task: Training data of several teachers.
+    students: Number of independent students.
+    layers: All weight layers, output layer last.
+    n_outputs: Number of outputs K.
+    slopes: (alpha, beta) of the activation between the layers.
+    generator: Source of random numbers; None for the same ones at every call.
+"""
 
 from gapscope.theory.batch_shrinkage import batch_norm_gamma as batch_norm_gamma
 from gapscope.theory.batch_shrinkage import batch_norm_zeta as batch_norm_zeta

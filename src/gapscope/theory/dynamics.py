@@ -1,4 +1,4 @@
-"""Learning dynamics of a one-layer student under online SGD: differential equations of its order parameters."""
+"""Learning dynamics of a one-layer student under online SGD."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Trajectory:
 
     Attributes:
         times: Training time t = (seen samples) / N.
-        gamma: Gain at each time; simulations have one column a student.
+        gamma: Gain at each time; simulations have one column per student.
         overlap: Cosine R between student and teacher, likewise.
         length: Length L of the trained vector, likewise; equals gamma for vanilla SGD.
     """
@@ -49,11 +49,7 @@ class Trajectory:
 
 
 def check_method(method: str, zeta: float) -> None:
-    """Refuse unknown methods, negative decay, and decay where there is no gamma to decay.
-
-    Args:
-        method: "weight_norm" or "sgd".
-        zeta: Gamma decay.
+    """Raise InvalidInput for unknown methods, negative decay, and decay without a gamma.
 
     Raises:
         InvalidInput: As said.
@@ -68,18 +64,14 @@ def start_length(method: Method, gamma: float, length: float | None) -> float:
     """Resolve a student's length: free for weight norm (None is 1), always gamma for SGD.
 
     Args:
-        method: "weight_norm" or "sgd".
         gamma: The student's gain.
         length: What the caller gave.
-
-    Returns:
-        The length.
 
     Raises:
         InvalidInput: A length other than gamma for SGD, or one that is not positive.
     """
     if method == "sgd" and length not in (None, gamma):
-        raise InvalidInput(f"length must be left out for method 'sgd', where it is gamma; got {length}.")
+        raise InvalidInput(f"Got length {length} for method 'sgd', where it is gamma. Omit length.")
     resolved = gamma if method == "sgd" else 1.0 if length is None else length
     check_range("gamma" if method == "sgd" else "length", resolved, 0, low_open=True)
     return resolved
@@ -90,9 +82,6 @@ def checked_times(times: ArrayLike) -> Float[np.ndarray, " t"]:
 
     Args:
         times: Times, increasing, the first 0 or larger, the last positive.
-
-    Returns:
-        The array.
 
     Raises:
         InvalidInput: They are not as said.
@@ -115,7 +104,7 @@ def order_parameter_flow(
     student: Student = "relu",
     zeta: float = 0.0,
 ) -> OrderParameters:
-    r"""Time derivatives of gain, overlap and length under online SGD (paper: eqs. 6 and 10).
+    r"""Compute the time derivatives of gain, overlap and length under online SGD (eqs. 6, 10).
 
     Weight norm with gamma decay:
     $$\dot\gamma = \eta I_1/\gamma - \eta\zeta\gamma, \quad
@@ -126,18 +115,10 @@ def order_parameter_flow(
 
     Args:
         gamma: Gain, 0 or larger (positive for SGD); the three broadcast.
-        overlap: Cosine R between student and teacher.
         length: Length L of the trained vector, positive; not used for SGD.
         learning_rate: $\eta$, the step of the weights for one sample.
         method: "weight_norm" (the paper's batch norm is this with zeta > 0) or "sgd".
-        student: Activation of student and teacher.
         zeta: Gamma decay of the loss $[\cdot]^2 + \zeta\gamma^2$, whose half is descended.
-
-    Returns:
-        The derivatives, exact for $N \to \infty$.
-
-    Raises:
-        InvalidInput: A value outside its range.
 
     >>> [float(rate) for rate in order_parameter_flow(1.0, 1.0, learning_rate=0.5)]
     [0.0, 0.0, 0.0]
@@ -179,21 +160,17 @@ def learning_dynamics(
     overlap: float = 0.2,
     length: float | None = None,
 ) -> Trajectory:
-    r"""Gain, overlap and length of a student over training time, by integrating `order_parameter_flow`.
+    r"""Integrate `order_parameter_flow`: gain, overlap and length over training time.
 
     Each sample is seen once (online SGD), x ~ N(0, I/N), t = (seen samples)/N, and the loss of a sample is the full
     square plus $\zeta\gamma^2$, whose half is descended: $w$ with step $\eta$, $\gamma$ with step $\eta/N$. (The
     paper prints $\eta$ for $\gamma$, eq. 5; the equations follow from $\eta/N$ only.) The paper's batch norm is
     `method="weight_norm"` with `zeta=batch_norm_zeta(M, student=...)`, its weight norm has zeta = 0. Integrated to a
-    relative error of 1e-10 a step. Validity: $N \to \infty$; the mean of six simulated students stays within 0.017 of
+    relative error of 1e-10 per step. Validity: $N \to \infty$; the mean of six simulated students stays within 0.017 of
     every parameter at N = 1000, single students deviate by up to 0.025 (N = 250) and 0.016 (N = 1000) root mean square.
 
     Args:
         times: Increasing times at which to report, 0 or larger; training starts at 0.
-        learning_rate: $\eta$, positive.
-        method: "weight_norm" or "sgd".
-        student: Activation of student and teacher.
-        zeta: Gamma decay, 0 or larger; 0 for SGD.
         gamma: Gain at time 0.
         overlap: Overlap R at time 0.
         length: Length L at time 0, None for 1 (weight norm) or gamma (SGD, where it cannot differ).

@@ -1,4 +1,4 @@
-r"""Where learning ends, and up to which learning rate it stays there: fixed points, Jacobian, learning rates.
+r"""Fixed points of the learning dynamics, their Jacobian and largest learning rates.
 
 All of it linearizes `order_parameter_flow`. With the student's activity $h$ (1/2 ReLU, 1 linear) the paper's Table 1
 becomes $\gamma_0 = h/(h + \zeta)$, $\eta_{max} = 2/\gamma_0$, $\eta_{eff} = \eta\gamma_0/L_0^2$: the direction is
@@ -28,7 +28,7 @@ from gapscope.theory.order_parameters import (
 
 
 class Eigenvalues(NamedTuple):
-    """Eigenvalues of the linearized dynamics, per unit of time: negative means that the fixed point attracts.
+    """Eigenvalues of the linearized dynamics, per unit of time (negative: attracting).
 
     Attributes:
         gamma: Rate of the gain (and of the length, for SGD).
@@ -40,7 +40,7 @@ class Eigenvalues(NamedTuple):
 
 
 def fixed_point(*, student: Student = "relu", zeta: ArrayLike = 0.0, length: ArrayLike = 1.0) -> OrderParameters:
-    r"""Gain, overlap and length at which online learning rests.
+    r"""Return gain, overlap and length at the fixed point of online learning.
 
     $$(\gamma_0, R_0, L_0), \qquad R_0 = 1, \qquad
     \gamma_0 = \frac{1}{1 + 2\zeta}\ \text{(ReLU)},\ \frac{1}{1 + \zeta}\ \text{(linear)}$$
@@ -51,15 +51,8 @@ def fixed_point(*, student: Student = "relu", zeta: ArrayLike = 0.0, length: Arr
     At $\eta = 0.5$, t = 3000, ReLU, zeta = 0.25: (0.6657, 0.9985, 2.508) beside $\gamma_0 = 0.6667$.
 
     Args:
-        student: Activation of student and teacher.
         zeta: Gamma decay, 0 for weight norm and SGD.
         length: L, which is free for weight norm; 1 for SGD.
-
-    Returns:
-        The fixed point as float64 arrays.
-
-    Raises:
-        InvalidInput: A negative zeta, a length that is not positive, or an unknown activation.
 
     >>> float(fixed_point(student="relu", zeta=0.25).gamma) == 1 / 1.5
     True
@@ -70,7 +63,7 @@ def fixed_point(*, student: Student = "relu", zeta: ArrayLike = 0.0, length: Arr
 
 
 def max_learning_rate(*, student: Student = "relu", zeta: ArrayLike = 0.0) -> Numbers:
-    r"""Largest effective learning rate at which the student's direction still converges to the teacher's.
+    r"""Compute the largest effective learning rate at which the student's direction converges.
 
     $$\eta_{max} = \Big(\frac{\partial(\gamma_0 I_3 - I_1)}{\gamma_0\,\partial R} - \zeta\gamma_0\Big) \Big/
     \frac{\partial I_2}{2\,\partial R} = \frac{2}{\gamma_0}$$
@@ -80,14 +73,7 @@ def max_learning_rate(*, student: Student = "relu", zeta: ArrayLike = 0.0) -> Nu
     fixed point (see `stability_eigenvalues`); exact for zeta = 0. Compare with `effective_learning_rate`.
 
     Args:
-        student: Activation of student and teacher.
         zeta: Gamma decay of the loss full square + $\zeta\gamma^2$; 0 for weight norm and SGD.
-
-    Returns:
-        The learning rate as a float64 array.
-
-    Raises:
-        InvalidInput: A negative zeta or an unknown activation.
 
     >>> float(max_learning_rate(zeta=0.25)), float(max_learning_rate(student="linear", zeta=0.25))
     (3.0, 2.5)
@@ -98,22 +84,13 @@ def max_learning_rate(*, student: Student = "relu", zeta: ArrayLike = 0.0) -> Nu
 def effective_learning_rate(
     learning_rate: ArrayLike, *, student: Student = "relu", zeta: ArrayLike = 0.0, length: ArrayLike = 1.0
 ) -> Numbers:
-    r"""Learning rate that the student's direction sees at the fixed point, $\eta_{eff} = \eta\gamma_0/L_0^2$ (Table 1).
+    r"""Compute the effective learning rate of the direction at the fixed point (Table 1).
 
-    With zeta = 0 it is $\eta/L_0^2$ for weight norm and, with length 1, $\eta$ for SGD. Exact. Training converges iff
-    it is below `max_learning_rate`.
+    $\eta_{eff} = \eta\gamma_0/L_0^2$. With zeta = 0 it is $\eta/L_0^2$ for weight norm and, with length 1, $\eta$ for
+    SGD. Exact. Training converges iff it is below `max_learning_rate`.
 
     Args:
-        learning_rate: $\eta$.
-        student: Activation of student and teacher.
-        zeta: Gamma decay of the loss full square + $\zeta\gamma^2$.
         length: Length $L_0$ of the trained vector; growing weights lower the effective rate.
-
-    Returns:
-        The learning rate as a float64 array.
-
-    Raises:
-        InvalidInput: A negative zeta, a length that is not positive, or an unknown activation.
 
     >>> float(effective_learning_rate(3.0, zeta=0.25, length=2.0))
     0.5
@@ -125,7 +102,7 @@ def effective_learning_rate(
 def stability_eigenvalues(
     learning_rate: ArrayLike, *, student: Student = "relu", zeta: ArrayLike = 0.0, length: ArrayLike = 1.0
 ) -> Eigenvalues:
-    r"""Rates at which gain and overlap return to the fixed point, in closed form (Proposition 2).
+    r"""Compute the rates at which gain and overlap return to the fixed point (Proposition 2).
 
     $$\lambda_\gamma = \frac{\eta}{\gamma_0}\frac{\partial I_1}{\partial\gamma} - 2\eta\zeta = -\eta(h + \zeta), \qquad
     \lambda_R = \frac{\partial I_2}{\partial R}\frac{\eta\gamma_0}{2L_0^2}(\eta_{max} - \eta_{eff})$$
@@ -136,16 +113,10 @@ def stability_eigenvalues(
     and 0.083 of 0.73 at $\eta = 2.6$. SGD: zeta = 0, length 1.
 
     Args:
-        learning_rate: $\eta$.
-        student: Activation of student and teacher.
-        zeta: Gamma decay of the loss full square + $\zeta\gamma^2$.
         length: Length $L_0$.
 
     Returns:
         The two eigenvalues as float64 arrays; $\lambda_R < 0$ iff the effective learning rate is below the maximum.
-
-    Raises:
-        InvalidInput: A negative zeta, a length that is not positive, or an unknown activation.
 
     >>> [float(rate) for rate in stability_eigenvalues(0.5)]
     [-0.25, -0.375]
@@ -171,7 +142,7 @@ def dynamics_jacobian(
     student: Student = "relu",
     zeta: float = 0.0,
 ) -> Float[np.ndarray, "k k"]:
-    r"""Jacobian of `order_parameter_flow` at any point: 3 x 3 in (gamma, R, L), for SGD 2 x 2 in (gamma, R).
+    r"""Compute the Jacobian of `order_parameter_flow` in (gamma, R, L), for SGD in (gamma, R).
 
     Exact derivatives with every term in $\eta^2$, also at R = 1 (from below), where finite differences of step h are
     off by $O(\sqrt h)$ because $\arcsin$ has no slope there. At the fixed point for zeta = 0 `numpy.linalg.eigvals`
@@ -179,19 +150,10 @@ def dynamics_jacobian(
     quite fixed (L grows): there compare diagonal entries.
 
     Args:
-        gamma: Gain.
-        overlap: Cosine R.
         length: Length L, None for 1; always gamma for SGD.
-        learning_rate: $\eta$.
-        method: "weight_norm" or "sgd".
-        student: Activation of student and teacher.
-        zeta: Gamma decay; 0 for SGD.
 
     Returns:
         Rows: derivatives of the flow of gamma, R (and L); columns: by gamma, R (and L).
-
-    Raises:
-        InvalidInput: A value outside its range.
 
     >>> dynamics_jacobian(1.0, 1.0, learning_rate=0.5, method="sgd")
     array([[-0.25 ,  0.125],

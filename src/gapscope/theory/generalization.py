@@ -1,4 +1,4 @@
-r"""Generalization error of a trained one-layer student over the number of its training samples, in closed form.
+r"""Generalization error of a trained one-layer student over its number of samples.
 
 P noisy samples $y = w^{*\top} x + s$, $s \sim N(0, S)$, $x \sim N(0, I/N)$, $\alpha = P/N$, $N \to \infty$; training
 runs to its end.
@@ -18,7 +18,7 @@ LossScale = Literal["inputs", "samples"]
 
 
 def _roots(alpha: Numbers, ridge: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Return b = 1 - alpha - ridge, s = sqrt(b^2 + 4 ridge) and ridge * G = (b + s) / 2, all free of cancellation."""
+    """Return b = 1 - alpha - ridge, s = sqrt(b^2 + 4 ridge) and ridge * G = (b + s) / 2."""
     b = 1 - alpha - ridge
     s = np.sqrt(b**2 + 4 * ridge)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -27,7 +27,9 @@ def _roots(alpha: Numbers, ridge: Numbers) -> tuple[Numbers, Numbers, Numbers]:
 
 
 def resolvent_trace(alpha: ArrayLike, ridge: ArrayLike) -> Numbers:
-    r"""The response $G = \frac 1N \mathrm{tr}(X^\top X + \zeta I)^{-1}$ of $\alpha N$ Gaussian samples, x ~ N(0, I/N).
+    r"""Compute the response G of Gaussian samples, the trace of their resolvent.
+
+    $G = \frac 1N \mathrm{tr}(X^\top X + \zeta I)^{-1}$ of $\alpha N$ samples x ~ N(0, I/N).
 
     $$G = \frac{1 - \alpha - \zeta + \sqrt{(\zeta + (1 + \sqrt\alpha)^2)(\zeta + (1 - \sqrt\alpha)^2)}}{2\zeta}$$
 
@@ -39,9 +41,6 @@ def resolvent_trace(alpha: ArrayLike, ridge: ArrayLike) -> Numbers:
 
     Returns:
         G as float64; infinite where the ridge is 0 and alpha is at most 1.
-
-    Raises:
-        InvalidInput: A negative argument.
 
     >>> float(resolvent_trace(0.0, 0.25)), round(float(resolvent_trace(1.0, 0.25)), 8)
     (4.0, 1.56155281)
@@ -69,8 +68,9 @@ def student_generalization(
     zeta: ArrayLike = 0.0,
     loss_scale: LossScale = "inputs",
 ) -> Numbers:
-    r"""Generalization error of a fully trained student of a noisy linear teacher over $\alpha = P/N$ (Fig. 1).
+    r"""Compute the generalization error of a trained student over the load alpha (Fig. 1).
 
+    $\alpha = P/N$; the teacher is linear and noisy.
     Vanilla SGD is zeta = 0, weight norm with gamma decay is zeta > 0. With G of `resolvent_trace`:
     $$\epsilon_{lin}(\alpha, \zeta) = S\frac{\partial(\zeta G)}{\partial\zeta}
     - \zeta^2\frac{\partial G}{\partial\zeta}, \qquad
@@ -93,17 +93,12 @@ def student_generalization(
 
     Args:
         alpha: P/N, 0 or larger; all arrays broadcast.
-        student: Activation of the student; the teacher is linear.
         noise_variance: S, variance of the teacher's label noise; the paper's figure has 0.25. 0 gives the lower bound.
-        zeta: Gamma decay.
         loss_scale: By what the sum of squares is divided beside $\zeta\gamma^2$.
 
     Returns:
         Mean squared error against noise-free targets as float64; infinite at the peak (alpha = 1 or 2) where zeta =
         0, S > 0.
-
-    Raises:
-        InvalidInput: A negative value or an unknown choice.
 
     >>> [float(error) for error in student_generalization([0.5, 1.0, 2.0])]
     [0.75, inf, 0.25]

@@ -1,4 +1,4 @@
-"""Simulated online SGD of one-layer students: what the equations of `learning_dynamics` describe, at finite N."""
+"""Online SGD of one-layer students, simulated at finite N (see `learning_dynamics`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLOCK = 64
 def _at_overlap(
     teachers: Float[np.ndarray, "k n"], overlap: float, length: float, generator: np.random.Generator
 ) -> Weights:
-    """Draw vectors of squared norm N length^2 whose cosine with the teacher is exactly `overlap`."""
+    """Sample vectors of squared norm N length^2 with an exact cosine with the teacher."""
     size = teachers.shape[1]
     across = generator.standard_normal(teachers.shape)
     across -= np.sum(across * teachers, axis=1, keepdims=True) / size * teachers
@@ -49,7 +49,7 @@ def simulate_learning(
     students: int = 6,
     generator: np.random.Generator | None = None,
 ) -> Trajectory:
-    r"""Gain, overlap and length of simulated students under online SGD: `learning_dynamics` at finite N.
+    r"""Simulate gain, overlap and length of students under online SGD at finite N.
 
     Every step draws one fresh x ~ N(0, I/N), the teacher labels it without noise, and w moves by $\eta$ and $\gamma$
     by $\eta/N$ times the downhill gradient of half of [full square + $\zeta\gamma^2$] (eq. 5 with its step of
@@ -57,23 +57,11 @@ def simulate_learning(
     settings as for `learning_dynamics`.
 
     Args:
-        times: Increasing times t = (seen samples)/N at which to report; cost: N max(times) steps of O(N) a student.
-        learning_rate: $\eta$, positive.
-        method: "weight_norm" or "sgd".
-        student: Activation of student and teacher.
-        zeta: Gamma decay, 0 or larger; 0 for SGD.
+        times: Increasing times t = (seen samples)/N at which to report; cost: N max(times) steps of O(N) per student.
         gamma: Gain at time 0.
         overlap: Overlap R at time 0, met exactly.
         length: Length L at time 0, None for 1 (weight norm) or gamma (SGD).
         n_inputs: N.
-        students: Number of independent students.
-        generator: Source of randomness; None for the same draws at every call.
-
-    Returns:
-        The trajectory, one column a student.
-
-    Raises:
-        InvalidInput: A value outside its range.
 
     >>> path = simulate_learning([0.0, 1.0], learning_rate=0.5, n_inputs=50, students=3)
     >>> path.gamma.shape, path.gamma[0].tolist()

@@ -1,7 +1,7 @@
-r"""Order parameters of a one-layer student that learns from a teacher: averages over Gaussian inputs in closed form.
+r"""Order parameters of a one-layer student of a teacher, averaged over Gaussian inputs.
 
 A teacher $g(w^{*\top} x)$ teaches a student $g(\tilde w^\top x)$ on inputs $x \sim N(0, I/N)$, $\|w^*\|^2 = N$,
-$N \to \infty$. Three numbers say all there is to know: the gain $\gamma = \|\tilde w\| / \sqrt N$ (written $Q$ in the
+$N \to \infty$. Three numbers are sufficient: the gain $\gamma = \|\tilde w\| / \sqrt N$ (written $Q$ in the
 paper's appendix), the overlap $R = \cos(\tilde w, w^*)$, and the length $L = \|w\| / \sqrt N$ of the trained vector,
 which for weight norm is free: $\tilde w = \sqrt N \gamma w / \|w\|$.
 
@@ -27,7 +27,7 @@ else:
 
 
 class OrderParameterIntegrals(NamedTuple):
-    """The three averages that drive learning.
+    """Averages that drive learning.
 
     Attributes:
         i1: E[delta * student pre-activation].
@@ -41,13 +41,10 @@ class OrderParameterIntegrals(NamedTuple):
 
 
 def activity(student: Student) -> float:
-    """E[g'(s)] = E[g(s)^2] / gamma^2: the fraction of inputs at which the student is active, 1/2 for ReLU, 1 for linear.
+    """Return the activity E[g'(s)] = E[g(s)^2] / gamma^2: 1/2 for ReLU, 1 for linear.
 
     Args:
         student: Activation g, "relu" or "linear".
-
-    Returns:
-        The share.
 
     >>> activity("relu")
     0.5
@@ -65,9 +62,6 @@ def checked_array(parameter: str, given: ArrayLike, low: float, *, low_open: boo
         low: Smallest allowed value.
         low_open: Whether `low` itself is excluded.
 
-    Returns:
-        The array.
-
     Raises:
         InvalidInput: A value is too small or NaN.
     """
@@ -84,9 +78,6 @@ def checked_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numb
         gamma: Gain, 0 or larger.
         overlap: R, in [-1, 1].
 
-    Returns:
-        gamma and overlap.
-
     Raises:
         InvalidInput: One of them is outside its range.
     """
@@ -97,17 +88,13 @@ def checked_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numb
 
 
 def output_correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
-    r"""$E[g(s) g(t)] / \gamma$ and $E[g'(s) g(t)\, t]$ for pre-activations s (student) and t (teacher), correlation R.
+    r"""Return the output correlations $E[g(s) g(t)] / \gamma$ and $E[g'(s) g(t)\, t]$.
 
-    ReLU: $(\pi R + 2r + 2R \arcsin R)/4\pi$ and $(\pi + 2Rr + 2\arcsin R)/4\pi$, $r = \sqrt{1 - R^2}$; linear: R and 1.
-    Overlaps that rounding carried past 1 count as 1.
+    Pre-activations s (student) and t (teacher) have correlation R. ReLU: $(\pi R + 2r + 2R \arcsin R)/4\pi$ and $(\pi +
+    2Rr + 2\arcsin R)/4\pi$, $r = \sqrt{1 - R^2}$; linear: R and 1. Overlaps that rounding carried past 1 count as 1.
 
     Args:
-        overlap: R.
         student: Activation, the teacher's as well.
-
-    Returns:
-        The two averages, exact.
 
     >>> output_correlations(np.array(1.0), "relu")
     (np.float64(0.5), np.float64(0.5))
@@ -125,11 +112,9 @@ def output_correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Nu
 
 
 def correlation_slopes(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
-    r"""Derivatives by R of `output_correlations`: ReLU $(\pi + 2\arcsin R)/4\pi$ and $r/\pi$, linear 1 and 0.
+    r"""Return the derivatives by R of `output_correlations`.
 
-    Args:
-        overlap: R.
-        student: Activation.
+    ReLU: $(\pi + 2\arcsin R)/4\pi$ and $r/\pi$; linear: 1 and 0.
 
     Returns:
         The two derivatives, exact, from below at R = 1.
@@ -146,15 +131,7 @@ def correlation_slopes(overlap: Numbers, student: Student) -> tuple[Numbers, Num
 
 
 def order_parameter_averages(gamma: Numbers, overlap: Numbers, student: Student) -> tuple[Numbers, Numbers, Numbers]:
-    """I1 / gamma (finite at gamma = 0), I2 and I3 of `order_parameter_integrals`, for values that are not checked.
-
-    Args:
-        gamma: Gain.
-        overlap: R.
-        student: Activation of student and teacher.
-
-    Returns:
-        The three averages, exact.
+    """Return I1 / gamma, I2 and I3 of `order_parameter_integrals` without checks.
 
     >>> [float(value) for value in order_parameter_averages(np.array(0.0), np.array(1.0), "linear")]
     [1.0, 1.0, 1.0]
@@ -171,7 +148,7 @@ def order_parameter_averages(gamma: Numbers, overlap: Numbers, student: Student)
 def order_parameter_integrals(
     gamma: ArrayLike, overlap: ArrayLike, *, student: Student = "relu"
 ) -> OrderParameterIntegrals:
-    r"""The averages I1, I2, I3 that drive learning, at any gain and overlap.
+    r"""Compute the averages I1, I2, I3 that drive learning, at any gain and overlap.
 
     $$I_1 = E[\delta\, \tilde w^\top x], \quad I_2 = E[\delta^2 x^\top x], \quad I_3 = E[\delta\, w^{*\top} x], \qquad
     \delta = g'(\tilde w^\top x)\,[g(w^{*\top} x) - g(\tilde w^\top x)]$$
@@ -180,17 +157,6 @@ def order_parameter_integrals(
     $I_2 = c_3 + h\gamma^2 - 2\gamma c_1$, $I_3 = c_3 - h\gamma R$. Exact for $N \to \infty$ (where $x^\top x = 1$).
     The paper's eqs. 13 to 15, with the middle term of $I_2$ for ReLU corrected: the print has $\pi + 2Rr + 2\arcsin
     R$ in it as $\pi R + \dots$, which is off by up to 0.4 and right at R = 1 only.
-
-    Args:
-        gamma: Gain of the student, 0 or larger; broadcasts with `overlap`.
-        overlap: Cosine R between student and teacher.
-        student: Activation of student and teacher.
-
-    Returns:
-        I1, I2, I3 as float64 arrays.
-
-    Raises:
-        InvalidInput: gamma is negative, overlap is no cosine, or the activation is not known.
 
     >>> [round(float(value), 12) for value in order_parameter_integrals(0.7, 0.4, student="linear")]
     [-0.21, 0.93, 0.72]
@@ -203,7 +169,7 @@ def order_parameter_integrals(
 def generalization_error(
     gamma: ArrayLike, overlap: ArrayLike, *, student: Student = "linear", teacher: Student = "linear"
 ) -> Numbers:
-    r"""Mean squared error of a student on fresh noise-free teacher outputs.
+    r"""Compute the mean squared error of a student on fresh noise-free teacher outputs.
 
     $$\epsilon(\gamma, R) = E_x[(g^*(w^{*\top} x) - g(\tilde w^\top x))^2]$$
 
@@ -212,16 +178,8 @@ def generalization_error(
     halved; exact for Gaussian inputs at any N. Label noise of variance S adds S to the error on noisy outputs.
 
     Args:
-        gamma: Gain of the student, 0 or larger; broadcasts with `overlap`.
-        overlap: Cosine R between student and teacher.
         student: The student's activation.
         teacher: The teacher's activation.
-
-    Returns:
-        The error as a float64 array.
-
-    Raises:
-        InvalidInput: gamma is negative, overlap is no cosine, or an activation is not known.
 
     >>> float(generalization_error(1.0, 0.5)), float(generalization_error(1.0, 0.5, student="relu"))
     (1.0, 1.0)

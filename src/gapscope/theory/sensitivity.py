@@ -1,7 +1,7 @@
-r"""Output sensitivity of random networks, and the losses that it predicts: closed forms of Forouzesh et al. 2021.
+r"""Closed forms of output sensitivity and predicted losses (Forouzesh et al. 2021).
 
 The activation is positive homogeneous, $\phi(z) = \alpha z$ for z > 0 and $\beta z$ otherwise: ReLU is (1, 0), a leaky
-ReLU (1, 0.01), no activation (1, 1). It stands in the formulas as $g = (\alpha^2 + \beta^2) / 2$.
+ReLU (1, 0.01), no activation (1, 1). It enters the formulas as $g = (\alpha^2 + \beta^2) / 2$.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RELU: Slopes = (1.0, 0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class WeightLayer:
-    """What the closed forms need of one weight layer, fully connected or convolutional.
+    """Moments of one weight layer, fully connected or convolutional.
 
     Attributes:
         fan_in: Number of inputs to one unit; for a convolution input channels times kernel size.
@@ -40,7 +40,7 @@ class WeightLayer:
 
     @classmethod
     def measured(cls, weight: Any, bias: Any = None) -> WeightLayer:
-        """Return the layer with the mean squares of its actual weights [out, in, ...] and biases (arrays).
+        """Return the layer with the mean squares of actual weights [out, in, ...] and biases.
 
         >>> WeightLayer.measured(np.full((2, 3), 2.0), np.array([1.0, 0.0]))
         WeightLayer(fan_in=3, weights=4.0, biases=0.5)
@@ -53,7 +53,7 @@ class WeightLayer:
 def fully_connected_layers(
     n_inputs: int, hidden: Sequence[int], *, weights: float = 1.0, biases: float = 1.0
 ) -> list[WeightLayer]:
-    """Return the weight layers of a fully connected network, standard normal unless told otherwise.
+    """Return the weight layers of a fully connected network, standard normal by default.
 
     Args:
         n_inputs: Number of inputs D.
@@ -71,7 +71,7 @@ def fully_connected_layers(
 
 
 def gain(slopes: Slopes) -> float:
-    r"""Return $g = (\alpha^2 + \beta^2) / 2$, the fraction of a squared signal that the activation passes on."""
+    r"""Return the gain $g = (\alpha^2 + \beta^2) / 2$ of a squared signal."""
     alpha, beta = slopes
     return (alpha**2 + beta**2) / 2
 
@@ -88,7 +88,7 @@ def check_layers(layers: Sequence[WeightLayer], n_outputs: int) -> None:
 def expected_sensitivity(
     layers: Sequence[WeightLayer], n_outputs: int, *, noise_std: float = 0.1, slopes: Slopes = RELU
 ) -> float:
-    r"""Output sensitivity of random networks for vanishing noise, averaged over the networks.
+    r"""Compute the expected output sensitivity of random networks for vanishing noise.
 
     .. math:: S = \frac{\sigma^2}{K} \, g^M \prod_{i=1}^{M+1} E[w_i^2] \, n_i,
               \qquad \text{standard normal ReLU networks of width } H:\quad
@@ -106,16 +106,7 @@ def expected_sensitivity(
     came out at 0.4 of it.
 
     Args:
-        layers: All weight layers, output layer last.
-        n_outputs: Number of outputs K.
         noise_std: Standard deviation of the input noise.
-        slopes: (alpha, beta) of the activation between the layers.
-
-    Returns:
-        S, in squared output units.
-
-    Raises:
-        InvalidInput: There is no layer, or a number is out of range.
 
     >>> expected_sensitivity(fully_connected_layers(12, [6, 6]), 3, noise_std=1.0)  # 12 / 3 * (6 / 2)^2
     36.0
@@ -127,7 +118,7 @@ def expected_sensitivity(
 
 
 def bias_contribution(layers: Sequence[WeightLayer], n_outputs: int, *, slopes: Slopes = RELU) -> float:
-    r"""Sigma: what random biases add to the variance of an output over networks, divided by K.
+    r"""Compute Sigma, the biases' part of the variance of an output over networks, over K.
 
     .. math:: \Sigma = \frac1K \sum_{l=1}^{L} E[b_l^2] \prod_{i=l+1}^{L} g \, E[w_i^2] \, n_i
 
@@ -135,17 +126,6 @@ def bias_contribution(layers: Sequence[WeightLayer], n_outputs: int, *, slopes: 
     output layer included, and $n_i$ is the fan-in of layer i (printed: $H_i$ and L = M, with which the factors do not
     line up, and the output bias is missing). An empty product is 1. Exact in expectation at any width, for
     independent weights and biases with distributions symmetric around 0.
-
-    Args:
-        layers: All weight layers, output layer last.
-        n_outputs: Number of outputs K.
-        slopes: (alpha, beta) of the activation.
-
-    Returns:
-        Sigma, in squared output units.
-
-    Raises:
-        InvalidInput: There is no layer, or a number is out of range.
 
     >>> bias_contribution(fully_connected_layers(7, [4]), 1)  # output bias 1, hidden biases 1 * 4 / 2
     3.0
@@ -167,7 +147,7 @@ def predicted_variance(
     bias_part: float = 0.0,
     of: Literal["probabilities", "outputs"] = "probabilities",
 ) -> float:
-    r"""Variance of the predictions over networks that output sensitivity predicts, summed over outputs.
+    r"""Predict the variance of predictions over networks from the output sensitivity.
 
     .. math:: V = S \frac{E[x^2]}{\sigma^2} + \Sigma, \qquad
               \sum_k \mathrm{Var}_\theta f_k = K^2 V, \qquad
@@ -184,17 +164,13 @@ def predicted_variance(
 
     Args:
         sensitivity: S, measured or from `expected_sensitivity`.
-        n_outputs: Number of outputs K.
         input_second_moment: E[x^2], the mean square of an input entry (not its variance).
         noise_std: Standard deviation of the noise that S was measured with.
-        bias_part: Sigma of `bias_contribution`; the paper's figures leave it out.
+        bias_part: Sigma of `bias_contribution`; the paper's figures omit it.
         of: "probabilities" (classification) or raw "outputs" (regression).
 
     Returns:
         The variance, mean over samples and sum over outputs.
-
-    Raises:
-        InvalidInput: A number is out of range.
 
     >>> predicted_variance(4.0, n_outputs=1, input_second_moment=0.5, noise_std=2.0, of="outputs")  # 4 * 0.5 / 2^2
     0.5
@@ -216,7 +192,7 @@ def predicted_loss(
     noise_std: float = 0.1,
     bias_part: float = 0.0,
 ) -> float:
-    r"""Test cross-entropy (nats) that output sensitivity predicts for a classifier that fits its training data.
+    r"""Predict the test cross-entropy (nats) of an interpolating classifier from sensitivity.
 
     .. math:: L \approx \sqrt{ \frac12 \, \frac{K-1}{K} \Big( S \frac{E[x^2]}{\sigma^2} + \Sigma \Big) }
 
@@ -230,16 +206,9 @@ def predicted_loss(
 
     Args:
         sensitivity: S, measured or from `expected_sensitivity`.
-        n_outputs: Number of outputs K.
         input_second_moment: E[x^2], the mean square of an input entry (not its variance).
         noise_std: Standard deviation of the noise that S was measured with.
         bias_part: Sigma of `bias_contribution`.
-
-    Returns:
-        The predicted loss.
-
-    Raises:
-        InvalidInput: A number is out of range.
 
     >>> predicted_loss(4.0, n_outputs=2, input_second_moment=1.0, noise_std=2.0)  # sqrt(1/2 * 1/2 * 4 / 2^2)
     0.5

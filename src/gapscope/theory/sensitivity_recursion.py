@@ -1,4 +1,4 @@
-r"""Output sensitivity of random networks at finite noise: the arc-cosine kernel, followed through the layers.
+r"""Output sensitivity of random networks at finite noise, by the arc-cosine kernel.
 
 For a pair of inputs and Gaussian weights, the pre-activations z, z' of a layer are Gaussian, with second moments u, v
 and angle t. With $q = \sqrt{uv} (\sin t - t \cos t) / \pi$ and c the mixed moment $\sqrt{uv} \cos t$,
@@ -8,7 +8,7 @@ and angle t. With $q = \sqrt{uv} (\sin t - t \cos t) / \pi$ and c the mixed mome
 
 the arc-cosine kernel of degree 1 (Cho and Saul 2009) for the activation of `gapscope.theory.sensitivity`. The squared
 difference d is followed itself, as the difference of nearly equal u + v and 2c would drown in rounding. For small
-angles $q \approx \sqrt{uv} t^3 / 3 \pi$ and $d \approx \sqrt{uv} t^2$: every ReLU layer loses a share $2t / 3\pi$ of
+angles $q \approx \sqrt{uv} t^3 / 3 \pi$ and $d \approx \sqrt{uv} t^2$: every ReLU layer loses a fraction $2t / 3\pi$ of
 d against the formula for vanishing noise.
 """
 
@@ -38,7 +38,7 @@ def _arc_cosine_term(u: Array, v: Array, w: Array, d: Array) -> Array:
 
 
 def _squared_difference(a: Array, b: Array, w: Array, d: Array, layers: Sequence[WeightLayer], slopes: Slopes) -> Array:
-    """Return E(f(z) - f(z'))^2 of one output for pairs with |z|^2 = a, |z'|^2 = b, a - b = w and |z - z'|^2 = d."""
+    """Return E(f(z) - f(z'))^2 for |z|^2 = a, |z'|^2 = b, a - b = w and |z - z'|^2 = d."""
     first, *others = layers
     u, v = first.weights * a + first.biases, first.weights * b + first.biases
     w, d = first.weights * w, first.weights * d
@@ -51,7 +51,7 @@ def _squared_difference(a: Array, b: Array, w: Array, d: Array, layers: Sequence
 
 
 def _mean_shift(x: Array, noisy: Array, layers: Sequence[WeightLayer], slopes: Slopes) -> float:
-    """Return E(mean over pairs of f(noisy) - f(x))^2 of one output, from the differences between all pairs."""
+    """Return E(mean over pairs of f(noisy) - f(x))^2 of one output."""
     points, signs = np.concatenate([x, noisy]), np.repeat([-1.0, 1.0], len(x)) / len(x)
     squares = np.square(points).sum(1)
     total = 0.0
@@ -74,7 +74,7 @@ def finite_noise_sensitivity(
     slopes: Slopes = RELU,
     centred: bool = True,
 ) -> float:
-    r"""Output sensitivity of random fully connected networks on given inputs and noise, averaged over the networks.
+    r"""Compute the expected output sensitivity of random networks on given inputs and noise.
 
     With m the mean over outputs of f(x + noise) - f(x), the number is $E_\theta$ of the population variance of m over
     the pairs, which is what `output_sensitivity` measures. `centred=False` gives the second moment
@@ -88,14 +88,8 @@ def finite_noise_sensitivity(
 
     Args:
         x: Inputs.
-        noise: The noise that is added to each of them.
-        layers: All weight layers, output layer last.
-        n_outputs: Number of outputs K.
-        slopes: (alpha, beta) of the activation.
+        noise: Noise added to each input.
         centred: Variance over the pairs, or their second moment.
-
-    Returns:
-        S, in squared output units.
 
     Raises:
         InvalidInput: Shapes or numbers do not fit together.

@@ -1,4 +1,4 @@
-r"""Free energy of a one-layer student at finite temperature and its saddle point (the paper's Proposition 5).
+r"""Free energy of a one-layer student and its saddle point (Proposition 5).
 
 A student whose weights follow $p(w) \propto e^{-E(w)/T}$, E the halved sum of squares over P noisy samples of a
 linear teacher, has three order parameters: $\gamma^2$ (product of two students drawn independently), $\gamma R$
@@ -37,12 +37,12 @@ class Equilibrium:
 
     @property
     def length(self) -> float:
-        """Length q of one student drawn at this temperature."""
+        """Length q of one student sampled at this temperature."""
         return float(np.sqrt(self.gamma**2 + self.spread))
 
     @property
     def generalization_error(self) -> float:
-        """Error of the mean student, as in the paper; a drawn one adds its spread, times 1/2 for ReLU."""
+        """Error of the mean student; a sampled one adds its spread, times 1/2 for ReLU."""
         return float(generalization_error(self.gamma, self.overlap, student=self.student))
 
 
@@ -56,7 +56,7 @@ def free_energy(
     noise_variance: float = 0.25,
     student: Student = "relu",
 ) -> float:
-    r"""Free energy f per input of a student in equilibrium at temperature T = 1/beta (Proposition 5, eq. 21).
+    r"""Compute the free energy f per input at temperature T = 1/beta (Proposition 5, eq. 21).
 
     $$-\beta f = \frac{\gamma^2 - \gamma^2 R^2}{2D} + \frac{\ln D}{2} - \frac c2 \ln(1 + \beta D)
     - \frac c2\,\beta\,\frac{1 - 2\gamma R + \gamma^2 + S}{1 + \beta D}, \qquad D = q^2 - \gamma^2$$
@@ -67,18 +67,7 @@ def free_energy(
 
     Args:
         gamma: $\gamma$, below `length`.
-        overlap: R.
         length: q.
-        alpha: P/N.
-        temperature: T, positive.
-        noise_variance: S.
-        student: Activation of the student; the teacher is linear.
-
-    Returns:
-        f.
-
-    Raises:
-        InvalidInput: A value outside its range.
 
     >>> free_energy(0.0, 0.0, 1.0, alpha=0.0, temperature=1.0)
     -0.0
@@ -106,7 +95,7 @@ def _gamma_squared(a: float, load: float, noise_variance: float) -> float:
 
 
 def _at_length(load: float, noise_variance: float, temperature: float, length: float) -> tuple[float, float]:
-    """Return a and D for which gamma^2(a) + D = q^2, D = T / (a - 1): the left side falls from infinity to 0."""
+    """Return a and D with gamma^2(a) + D = q^2, D = T / (a - 1); the left side decreases."""
     if temperature == 0 and load < 1:
         slack = length**2 - _gamma_squared(1.0, load, noise_variance)
         if slack >= 0:
@@ -140,7 +129,7 @@ def equilibrium(
     noise_variance: float = 0.25,
     student: Student = "relu",
 ) -> Equilibrium:
-    r"""Saddle point of `free_energy`: where a student that learns at temperature T comes to rest.
+    r"""Compute the saddle point of `free_energy`: a student in equilibrium at temperature T.
 
     With $c = \alpha/2$ for ReLU, $\alpha$ for linear students, and $a = 1 + T/D$:
     $$\gamma R = \frac ca\ \text{(eq. 23)}, \qquad \gamma^2 = \frac{c^2 + c\,(1 - 2c/a + S)}{a^2 - c}$$
@@ -150,15 +139,8 @@ def equilibrium(
     zeta = 0. Exact saddle, to 1e-12.
 
     Args:
-        alpha: P/N, 0 or larger.
-        temperature: T, 0 or larger.
         length: q, positive. None: the length that also makes f stationary, for c < 1 (which has one at T = 0 only)
             the shortest perfect fit.
-        noise_variance: S.
-        student: Activation of the student; the teacher is linear.
-
-    Returns:
-        The saddle point.
 
     Raises:
         InvalidInput: A value outside its range, or no finite length at this load and temperature.

@@ -1,4 +1,4 @@
-r"""Gradients of one-layer students under SGD, weight norm and real batch norm, many students side by side.
+r"""Gradients of one-layer students under SGD, weight norm and batch norm, vectorized.
 
 All are gradients of half the sum of squares over the given samples, downhill; $\delta_j = g'(s_j)[y_j - g(s_j)]$.
 """
@@ -20,14 +20,11 @@ Targets = Float[np.ndarray, "k m"]
 
 
 def pre_activations(inputs: Inputs, weights: Weights) -> Targets:
-    """Each student's w^T x on its own samples.
+    """Return each student's w^T x on its own samples.
 
     Args:
         inputs: Samples of each student.
-        weights: One vector a student.
-
-    Returns:
-        One number per sample.
+        weights: One vector per student.
 
     >>> pre_activations(np.ones((1, 2, 3)), np.ones((1, 3)))
     array([[3., 3.]])
@@ -36,14 +33,11 @@ def pre_activations(inputs: Inputs, weights: Weights) -> Targets:
 
 
 def activate(pre_activation: Targets, student: Student) -> Targets:
-    """Outputs g(s) of a student, or of a teacher.
+    """Return the outputs g(s) of a student or a teacher.
 
     Args:
         pre_activation: s.
         student: Activation g.
-
-    Returns:
-        The outputs.
 
     >>> activate(np.array([[-1.0, 2.0]]), "relu")
     array([[0., 2.]])
@@ -61,13 +55,10 @@ def _weight_gradient(inputs: Inputs, pull: Targets) -> Weights:
 
 
 def root_mean_square(values: Targets) -> Float[np.ndarray, "k 1"]:
-    """Root mean square over the samples, one a student.
+    """Return the root mean square over the samples of each student.
 
     Args:
         values: One number per sample.
-
-    Returns:
-        The root mean squares.
 
     >>> root_mean_square(np.array([[1.0, -1.0]]))
     array([[1.]])
@@ -78,7 +69,7 @@ def root_mean_square(values: Targets) -> Float[np.ndarray, "k 1"]:
 def steps(
     method: TrainingMethod, weights: Weights, gains: Gains, inputs: Inputs, targets: Targets, student: Student
 ) -> tuple[Weights, Gains]:
-    r"""Downhill directions of half the sum of squares by the weights, and by the gain per input (divided by N).
+    r"""Compute the descent directions of weights and gains (per input) for half the squares.
 
     SGD: $\sum_j \delta_j x_j$ and no gain. Weight norm (eq. 5):
     $\frac{\sqrt N\gamma}{\|w\|}\sum_j \delta_j (x_j - \frac{w^\top x_j}{\|w\|^2} w)$ and $\frac 1N\sum_j \delta_j
@@ -90,7 +81,7 @@ def steps(
         method: How the student is parametrized.
         weights: w.
         gains: gamma; not used for SGD.
-        inputs: A batch of samples a student.
+        inputs: One batch of samples per student.
         targets: Their targets.
         student: Activation g.
 

@@ -1,4 +1,4 @@
-"""Numerical students on finite data: SGD, weight norm with gamma decay, and real batch norm with batches."""
+"""Training of one-layer students on finite data by SGD, weight norm or batch norm."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def train_students(
     checkpoints: Sequence[int] | None = None,
     generator: np.random.Generator | None = None,
 ) -> StudentWeights:
-    r"""Train one-layer students by gradient descent on finite data, all tasks side by side (sec. 4, Fig. 1).
+    r"""Train one-layer students by gradient descent on finite data (sec. 4, Fig. 1).
 
     The loss is the full square over all samples divided by N or P plus $\zeta\gamma^2$; half of it is descended,
     summed (not averaged) over a batch, with step $\eta' = \eta / (1 + \sqrt{M/N})^2$ for w and $\eta'/N$ for
@@ -114,10 +114,8 @@ def train_students(
     students are not convex: long starts, large steps and momentum change where they end.
 
     Args:
-        task: Training data.
         method: "sgd" (vanilla), "weight_norm" (with gamma decay `zeta`) or "batch_norm" (the real one, no decay).
         epochs: Passes over the data.
-        student: Activation; the teacher is linear.
         learning_rate: $\eta$ at the start, positive.
         batch_size: M, None for the whole training set at once.
         zeta: Gamma decay, for weight norm only.
@@ -128,8 +126,7 @@ def train_students(
             random: its part outside the data's span is never unlearned. gamma starts at 1.
         start_length: $\|w\|/\sqrt N$ at the start, None for 1 with a gain and 0.01 for SGD, whose ReLU students keep
             what a long start puts where no sample is active.
-        checkpoints: Increasing epochs after which to keep the weights (0 for the start), None for the end only.
-        generator: Source of the batches and of a random start; None for the same draws at every call.
+        checkpoints: Increasing epochs after which to save the weights (0 for the start), None for the end only.
 
     Returns:
         Effective weights of the students; with checkpoints these are the leading axis.

@@ -1,4 +1,4 @@
-"""Finite teacher-student tasks: drawing them, judging students on them, and the exact least-squares students."""
+"""Finite teacher-student tasks, and exact least-squares students."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TeacherTask:
     """Training data of several independent linear teachers.
 
     Attributes:
-        inputs: x ~ N(0, I/N), one set a teacher.
+        inputs: x ~ N(0, I/N), one set per teacher.
         targets: w*^T x + s, s ~ N(0, S).
         teachers: w*, each of squared norm N.
     """
@@ -30,11 +30,11 @@ class TeacherTask:
 
 @dataclass(frozen=True, eq=False)
 class StudentWeights:
-    """Students as effective weight vectors: the output is g(w^T x), however w was parametrized in training.
+    """Students as effective weight vectors w with output g(w^T x).
 
     Attributes:
-        weights: One vector a student; a leading axis counts checkpoints where there are any.
-        teachers: The teachers, one a student.
+        weights: One vector per student; a leading axis for checkpoints, if any.
+        teachers: One teacher per student.
         student: Activation g.
     """
 
@@ -56,20 +56,16 @@ class StudentWeights:
 
     @property
     def generalization_error(self) -> Float[np.ndarray, "*checkpoints k"]:
-        """Mean squared error on fresh noise-free targets, exact given the weights (no test set is drawn)."""
+        """Mean squared error on fresh noise-free targets, exact given the weights."""
         return np.asarray(generalization_error(self.gamma, self.overlap, student=self.student, teacher="linear"))
 
 
 def draw_teachers(n_inputs: int, count: int, generator: np.random.Generator) -> Float[np.ndarray, "k n"]:
-    """Draw teacher vectors of squared norm N, uniformly in direction.
+    """Sample teacher vectors of squared norm N, uniform in direction.
 
     Args:
         n_inputs: N.
         count: Number of teachers.
-        generator: Source of randomness.
-
-    Returns:
-        The vectors.
 
     >>> bool(np.isclose(np.sum(draw_teachers(5, 1, np.random.default_rng(0)) ** 2), 5))
     True
@@ -86,20 +82,14 @@ def draw_teacher_task(
     students: int = 1,
     generator: np.random.Generator | None = None,
 ) -> TeacherTask:
-    r"""Draw $P = \alpha N$ noisy samples for each of several linear teachers (sec. 4): $y = w^{*\top} x + s$.
+    r"""Sample training data of several linear teachers (sec. 4).
+
+    $P = \alpha N$ noisy samples for each: $y = w^{*\top} x + s$.
 
     Args:
         alpha: P/N, positive; P is rounded and at least 1.
         n_inputs: N; the paper's figure has 4096. Memory: 8 * students * alpha * N^2 bytes.
-        noise_variance: S.
         students: Number of independent tasks; they are trained side by side.
-        generator: Source of randomness; None for the same draws at every call.
-
-    Returns:
-        The tasks.
-
-    Raises:
-        InvalidInput: A value outside its range.
 
     >>> draw_teacher_task(0.5, n_inputs=8, students=3).inputs.shape
     (3, 4, 8)
@@ -126,17 +116,12 @@ def _ridge(inputs: Float[np.ndarray, "p n"], targets: Float[np.ndarray, " p"], r
 
 
 def ridge_constant(task: TeacherTask, zeta: float, loss_scale: LossScale) -> float:
-    r"""Turn a gamma decay into the ridge constant of $\sum_j (y_j - w^\top x_j)^2 + \lambda\|w\|^2$.
+    r"""Return the ridge constant of a gamma decay: lambda in $|y - X w|^2 + \lambda\|w\|^2$.
 
     The constant is $\zeta$ where the sum of squares is divided by N, $\alpha\zeta$ where it is divided by P.
 
     Args:
-        task: The training data.
-        zeta: Gamma decay.
         loss_scale: By what the sum is divided, "inputs" (N) or "samples" (P).
-
-    Returns:
-        The constant.
 
     >>> ridge_constant(draw_teacher_task(2.0, n_inputs=8), 0.25, "samples")
     0.5
@@ -150,23 +135,14 @@ def ridge_constant(task: TeacherTask, zeta: float, loss_scale: LossScale) -> flo
 def least_squares_students(
     task: TeacherTask, *, student: Student = "linear", zeta: float = 0.0, loss_scale: LossScale = "inputs"
 ) -> StudentWeights:
-    r"""The students at the end of training, by linear algebra: ridge regression, shortest least squares at zeta = 0.
+    r"""Compute the converged students by ridge regression (least squares at zeta = 0).
 
     Where training of a linear student converges, vanilla SGD from weights 0 ends here with zeta = 0, and weight norm
     with gamma decay with the same zeta and `loss_scale`. Exact. A ReLU student is fitted to its positive targets
     only, which `student_generalization` describes; gradient descent on it ends elsewhere (see there).
 
     Args:
-        task: The training data.
-        student: Activation.
-        zeta: Gamma decay of the loss full square + $\zeta\gamma^2$.
         loss_scale: By what the sum of squares is divided, "inputs" (N) or "samples" (P).
-
-    Returns:
-        The weights.
-
-    Raises:
-        InvalidInput: A negative zeta or an unknown choice.
 
     >>> task = draw_teacher_task(2.0, n_inputs=8, noise_variance=0.0)
     >>> bool(np.allclose(least_squares_students(task).weights, task.teachers))

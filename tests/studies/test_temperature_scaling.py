@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.output_sensitivity import output_sensitivity
-from gapscope.measures.temperature_scaling import TemperatureScaled, fit_temperature
+from gapscope_studies.forouzesh2021.temperature_scaling import TemperatureScaled, fit_temperature
 
 
 def sampled(sharpness: float, n: int = 400, k: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
