@@ -88,7 +88,8 @@ def test_summaries_by_hand() -> None:
     (difference,) = differences(rows)
     assert difference["auroc"][0] == pytest.approx(0.1) and difference["auroc, ahead"] == "2 of 3"
     assert [row["covered"] for row in coverage(rows, "no network")] == [1, 0, 1]
-    default, half = reliability(rows, "no network")[:2]
+    assert reliability(rows, "no network", bound=True) == []
+    default, half = reliability(rows, "no network", bound=False)[:2]
     assert default["observed"][0] == 0.5 and half["flagged"] == 20 and half["expected"] == pytest.approx(0.6)
 
 

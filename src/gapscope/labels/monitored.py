@@ -67,7 +67,8 @@ class MonitoredLabels:
             quantile=QUANTILE,
             generator=generator,
         )
-        return noise if accuracy >= LEAST_ACCURACY else replace(noise, clean_accuracy=accuracy)
+        noise = noise if accuracy >= LEAST_ACCURACY else replace(noise, clean_accuracy=accuracy)
+        return noise.as_upper_bound()
 
     def ranked(self, noise: LabelNoiseEstimate, kernel: Float[Tensor, " n"] | None = None) -> LabelIssues:
         """Rank the samples that are no canaries: by margin, or by the mean of its rank and a kernel machine's.

@@ -122,7 +122,8 @@ class LabelIssues(Result):
         margin: Score of the given label less the largest other score, [n]; for regression minus the residual in
             units of its robust spread.
         n_flagged: Number of flagged samples: the first so many.
-        expected_precision: Expected fraction of errors among them; NaN where the rate is not known.
+        expected_precision: Expected fraction of errors among them, an upper bound where the rate is one; NaN where the
+            rate is not known.
         noise: The rate of label noise; None where it cannot be estimated.
         note: Why it cannot, or empty.
         probability: Leave-one-out probability of the suggested label, [n]; NaN where there is none.
@@ -224,9 +225,10 @@ class LabelIssues(Result):
     def sentences(self) -> tuple[str, ...]:
         """The rate, the flagged samples, and what else was noticed, one sentence each."""
         lines = [self.note if self.noise is None else f"{self.noise!r}."]
-        if self.n_flagged and not math.isnan(self.expected_precision):
+        if self.noise is not None and self.n_flagged:
+            about = "at most" if self.noise.is_upper_bound else "about"
             lines.append(
-                f"{self.n_flagged} flagged; about {self.expected_precision:.0%} of them are expected to be wrong."
+                f"{self.n_flagged} flagged; {about} {self.expected_precision:.0%} of them are expected to be wrong."
             )
         elif self.noise is not None:
             lines.append("No sample is flagged.")

@@ -83,9 +83,13 @@ def differences(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def reliability(cells: Iterable[dict[str, Any]], method: str) -> list[dict[str, Any]]:
-    """Expected and observed precision of lists cut at an expected precision, and of the default list."""
-    answered = [cell for cell in cells if cell["methods"].get(method, {}).get("cuts")]
+def reliability(cells: Iterable[dict[str, Any]], method: str, bound: bool) -> list[dict[str, Any]]:
+    """Expected and observed precision of lists cut at an expected precision, and of the default list.
+
+    Of the cells whose rate is an upper bound only, or of the others.
+    """
+    answers = [(cell, cell["methods"].get(method, {})) for cell in cells]
+    answered = [cell for cell, one in answers if one.get("cuts") and one["bound"] == bound]
     if not answered:
         return []
     cuts = [[cell["methods"][method]["cut"], *cell["methods"][method]["cuts"]] for cell in answered]
@@ -100,8 +104,9 @@ def reliability(cells: Iterable[dict[str, Any]], method: str) -> list[dict[str, 
         result = bootstrap(observed, len(lists), [data for _, data in lists])
         rows.append(
             {
-                "method": method, "cut": name, "lists": len(lists), "flagged": int(flagged.sum()),
-                "expected": float((flagged * expected).sum() / flagged.sum()) if len(lists) else None,
+                "method": method, "rate": "upper bound" if bound else "estimate", "cut": name, "lists": len(lists),
+                "flagged": int(flagged.sum()),
+                "expected": float((flagged * expected).sum() / flagged.sum()) if lists else None,
                 "observed": [result.value, result.low, result.high],
             }
         )  # fmt: skip
@@ -136,7 +141,7 @@ def summarize(cells: list[dict[str, Any]]) -> dict[str, Any]:
         "by_data": rankings(cells, "data"),
         "by_kind": rankings(cells, "kind"),
         "differences": differences(cells),
-        "reliability": [row for name in own for row in reliability(cells, name)],
+        "reliability": [row for name in own for bound in (False, True) for row in reliability(cells, name, bound)],
         "coverage": [row for name in own for row in coverage(cells, name)],
         "cells": cells,
     }
