@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
@@ -39,7 +40,8 @@ def main() -> None:
     curve = gs.learning_curve(_train, data)
     points = sorted((run.trained_on, run.score) for run in curve.trainings)
     figure = plt.figure(figsize=(10, 3.6), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[1.15, 1])
+    parts: Any = figure.subfigures(1, 2, width_ratios=[1.15, 1])
+    left, right = parts
     left.suptitle("Suspected label errors (published label → suggestion)", fontsize=10)
     for panel, (_, row) in zip(left.subplots(2, 4).flat, issues.iterrows(), strict=True):
         panel.imshow(data.inputs[int(row["sample"]), 0], cmap="gray_r")

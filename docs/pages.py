@@ -15,13 +15,15 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 FILE = re.compile(r'```python title="(?P<name>\w+\.py)"\n(?P<code>.*?)```', re.DOTALL)
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?P<between>\n*)(?P<output>```text\n.*?```\n)?", re.DOTALL)
 
 
-def run(path: Path, *, rewrite: bool = False, folder: str | None = None) -> dict[str, object]:
+def run(path: Path, *, rewrite: bool = False, folder: str | None = None) -> dict[str, Any]:
     """Run all Python blocks of a page in a folder (default: a temporary one) and return their namespace."""
+    namespace: dict[str, Any]
     text, namespace = path.read_text(), {"__name__": "page"}
     before = Path.cwd()
 

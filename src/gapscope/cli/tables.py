@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -63,12 +65,32 @@ def varied_settings(specs: Sequence[Any]) -> list[str]:
     return names
 
 
-def read_labelled_csv(path: Path, target: str | None) -> tuple[pandas.DataFrame, pandas.Series]:
-    """Read a CSV file as features and labels.
+def _to_numbers(features: pandas.DataFrame) -> pandas.DataFrame:
+    """Encode text as one column per value and fill missing numbers with the median; say so on standard error."""
+    import pandas
+
+    text = [name for name in features if not pandas.api.types.is_numeric_dtype(features[name])]
+    names = [name for name in text if features[name].nunique() > max(20, len(features) // 2)]
+    text = [name for name in text if name not in names]
+    missing = int(features.drop(columns=[*text, *names]).isna().sum().sum())
+    notes = [f"{', '.join(map(str, names))}: nearly every row has another text; left out"] if names else []
+    notes += [f"{', '.join(map(str, text))}: one column per value"] if text else []
+    notes += [f"{missing} missing numbers: filled with the median of their column"] if missing else []
+    for note in notes:
+        typer.echo(note, err=True)
+    encoded = pandas.get_dummies(features.drop(columns=names), columns=text, dtype=float)
+    return encoded.fillna(encoded.median())
+
+
+def read_labelled_csv(
+    path: Path, target: str | None, *, like: pandas.DataFrame | None = None
+) -> tuple[pandas.DataFrame, pandas.Series]:
+    """Read a CSV file as features, text and missing values encoded as numbers, and labels.
 
     Args:
         path: The file.
         target: Column of the labels; None for the last one.
+        like: Features of another file whose columns these get.
 
     Returns:
         Features and labels.
@@ -90,4 +112,7 @@ def read_labelled_csv(path: Path, target: str | None) -> tuple[pandas.DataFrame,
     target = target if target is not None else str(table.columns[-1])
     if target not in table:
         raise InvalidInput(f"{path} has no column {target!r}.{did_you_mean(target, [str(name) for name in table])}")
-    return table.drop(columns=target), table[target]
+    features = _to_numbers(table.drop(columns=target))
+    if like is not None:
+        features = features.reindex(columns=like.columns, fill_value=0.0)
+    return features, table[target]

@@ -6,7 +6,7 @@ import base64
 import html
 import io
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from gapscope.base.errors import GapscopeError
 
@@ -24,7 +24,7 @@ def picture(result: Any) -> str:
         axes = draw()
     except GapscopeError:
         return ""
-    figure = (axes[0] if isinstance(axes, list) else axes).figure
+    figure = cast(Any, axes[0] if isinstance(axes, list) else axes).figure
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=60)
     plt.close(figure)  # notebooks would show an open figure a second time
