@@ -25,6 +25,7 @@ from gapscope.base.random_streams import make_generator
 from gapscope.data import load_dataset
 from gapscope.pools.jobs import run_cached
 from gapscope.training.alarms.registry import make_alarm
+from gapscope_studies.overfitting_alarm.evidence import EvidenceAlarm
 
 NOISES = (0.0, 0.5, 1.0, 2.0)
 ALARMS = ("gradient_disparity", "evidence")
@@ -58,7 +59,7 @@ def errors_of(train: gs.Samples, test: gs.Samples, seed: int, on_epoch: Any = No
 def cell(noise: float, seed: int, root: str | None) -> dict[str, Any]:
     """Both training runs of one cell."""
     train, test = samples_of(noise, seed, root)
-    alarms = {name: make_alarm(name) for name in ALARMS}
+    alarms = {"gradient_disparity": make_alarm("gradient_disparity"), "evidence": EvidenceAlarm()}
     monitors = [gs.Monitor(train, [], alarm=alarm, seed=seed) for alarm in alarms.values()]
 
     def watch(network: torch.nn.Module, row: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.measures.measurement import measure
 from gapscope.measures.ntk_logdet import ntk_logdet
-from gapscope.training.alarms.initial_kernel import KernelNoiseGate
+from gapscope.training.alarms.loo_agreement import LeftOutAgreement
 from gapscope.training.alarms.registry import make_alarm
 from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.loop import train
@@ -339,7 +339,7 @@ def test_a_monitor_can_be_copied_with_its_readings() -> None:
         ({"n_samples": 0}, r"n_samples must lie in \[1, inf\); got 0"),
         ({"mode": "training"}, r"mode must be one of 'eval', 'train'; got 'training'\. Did you mean 'train'\?"),
         ({"measures": ["ntk_trase"]}, "Did you mean 'ntk_trace'"),
-        ({"measures": ["loss"], "options": {"ntk_trace": {}}}, "options must be for measures that are taken, loss"),
+        ({"measures": ["loss"], "options": {"ntk_trace": {}}}, "ntk_trace"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
@@ -368,14 +368,14 @@ def test_a_monitor_that_is_used_again_starts_anew_and_says_so() -> None:
     assert monitor.epochs == [1] and len(monitor.rows) == 1 and not monitor.alarm.raised and monitor.alarm.peak == 1
 
 
-def test_alarms_are_chosen_by_name_and_look_at_the_untrained_network() -> None:
+def test_alarms_are_chosen_by_name_and_observe_the_untrained_network() -> None:
     samples = make_samples()
-    monitor = Monitor(samples, [], n_samples=30, alarm="initial_kernel")
+    monitor = Monitor(samples, [], n_samples=30, alarm="left_out_agreement")
     trained(monitor)
-    own = Monitor(samples, [], n_samples=30, alarm="initial_kernel")
+    own = Monitor(samples, [], n_samples=30, alarm="left_out_agreement")
     own.begin(make_network())
-    assert isinstance(own.alarm, KernelNoiseGate) and isinstance(monitor.alarm, KernelNoiseGate)
-    assert own.alarm.share == monitor.alarm.share == monitor.rows[-1]["alarm.contradicted"]
+    assert isinstance(own.alarm, LeftOutAgreement) and isinstance(monitor.alarm, LeftOutAgreement)
+    assert own.alarm.state_dict()["_predictions"] == monitor.alarm.state_dict()["_predictions"]
 
 
 @pytest.mark.parametrize("alarm", ["label_wave", "joint", "gradient_disparity"])
@@ -407,7 +407,7 @@ def test_a_state_without_its_alarm_is_refused() -> None:
 
 def test_an_alarm_refuses_regression_at_once() -> None:
     x = torch.randn(30, 4)
-    with pytest.raises(InvalidInput, match="needs class labels, one a sample; these data have none"):
+    with pytest.raises(InvalidInput, match="SharedLearning needs class labels"):
         Monitor((x, x[:, :1]), ["loss"], alarm=SharedLearning())
     assert Monitor((x, x[:, 0]), ["loss"]).observe(nn.Linear(4, 1), 1)["loss"] > 0
 
@@ -426,12 +426,12 @@ def test_recordings_are_kept_and_drawn(tmp_path: Any) -> None:
     assert loaded.to_pandas().equals(monitor.to_pandas()) and loaded.to_json() == monitor.to_json() and len(loaded) == 2
     for drawn in (monitor, loaded):
         assert [axes.get_ylabel() for axes in drawn.plot()] == ["loss", "accuracy"]
-    watched = Monitor(make_samples(), ["loss"], alarm="evidence")
+    watched = Monitor(make_samples(), ["loss"], alarm=make_alarm("gradient_disparity", batch_size=4))
     watched.observe(make_network(), 1)
     assert watched.alarm is not None
     watched.alarm.raised_at = 1
     axes = watched.plot()
-    assert [each.get_ylabel() for each in axes] == ["loss", "alarm.evidence"]
+    assert [each.get_ylabel() for each in axes] == ["loss", "alarm.disparity"]
     assert any(line.get_label() == "alarm raised" for line in axes[0].get_lines())
     plt.close("all")
     (tmp_path / "other.json").write_text("[1]")

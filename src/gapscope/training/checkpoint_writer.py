@@ -16,8 +16,8 @@ from gapscope.training.checkpoints import as_safetensors, load_tensors
 from gapscope.training.run import TrainingState
 
 CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.jsonl"
-# seconds of training from which on a power cut, too, leaves something to continue from; syncing takes longer than a short
-# epoch, and what is done in less is sooner done again
+# seconds of training after which files are synced to disk, so that a power cut leaves a checkpoint; syncing takes
+# longer than a short epoch, and a shorter run is quickly repeated
 SYNCED_FROM = 10.0
 # seconds between two writes: renaming two files takes longer than an epoch of a small network
 WRITTEN_EVERY = 1.0

@@ -87,8 +87,8 @@ def _subset(data: Any, n_samples: int, seed: int, wanted: torch.Tensor | None) -
 def _check_alarm(alarm: Alarm, samples: Samples) -> None:
     if alarm.classes_only and not samples.is_classification:
         raise InvalidInput(
-            f"{type(alarm).__name__} needs class labels, one a sample; these data have none. Use an alarm that does "
-            "without: 'gradient_disparity', 'evidence' or 'late_joiners'."
+            f"{type(alarm).__name__} needs class labels, one per sample; these data have none. Use an alarm for "
+            "regression: 'gradient_disparity'."
         )
 
 
@@ -324,8 +324,8 @@ class Monitor(Result):
         if not self._warned:
             self._warned = True
             warn_or_print(
-                f"Epoch {epoch} could not be recorded ({type(error).__name__}: {error}). Training continues, its numbers "
-                "are NaN; this is said once."
+                f"Epoch {epoch} could not be recorded ({type(error).__name__}: {error}). Training continues and the "
+                "values are NaN; this warning appears once."
             )
 
     @property

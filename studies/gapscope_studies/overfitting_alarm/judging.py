@@ -1,4 +1,4 @@
-"""What a rule was worth on a pool of watched training runs: hits, false alarms, delay, accuracy kept, with intervals."""
+"""Evaluation of a rule on a pool of monitored runs: hits, false alarms, delay, accuracy retained, with intervals."""
 
 from __future__ import annotations
 

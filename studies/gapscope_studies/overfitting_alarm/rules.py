@@ -13,15 +13,15 @@ import torch
 from gapscope.labels.noise_rate import noise_rate_bound
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
-from gapscope.training.alarms.evidence import EvidenceAlarm
 from gapscope.training.alarms.gradient_disparity import GradientDisparityAlarm
 from gapscope.training.alarms.gradient_weight_alignment import GradientWeightAlignment
-from gapscope.training.alarms.held_out_sign_test import HeldOutSignTest
-from gapscope.training.alarms.initial_kernel import disagreement_fraction
 from gapscope.training.alarms.joint import JointAlarm
 from gapscope.training.alarms.label_wave import LabelWave
 from gapscope.training.alarms.loo_agreement import LeftOutAgreement
 from gapscope.training.alarms.shared_learning import SharedLearning
+from gapscope_studies.overfitting_alarm.evidence import EvidenceAlarm
+from gapscope_studies.overfitting_alarm.held_out_sign_test import HeldOutSignTest
+from gapscope_studies.overfitting_alarm.initial_kernel import disagreement_fraction
 from gapscope_studies.overfitting_alarm.runs import Run
 
 Settings = dict[str, float]

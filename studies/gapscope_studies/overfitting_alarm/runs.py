@@ -27,7 +27,6 @@ from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.pools.from_spec import network_from_spec
 from gapscope.training.alarms.base import Alarm, outputs_of
 from gapscope.training.alarms.canaries import Canaries
-from gapscope.training.alarms.evidence import EvidenceAlarm
 from gapscope.training.alarms.gradient_disparity import GradientDisparityAlarm
 from gapscope.training.alarms.gradient_weight_alignment import GradientWeightAlignment
 from gapscope.training.alarms.shared_learning import SharedLearning
@@ -35,6 +34,7 @@ from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
 from gapscope_studies.kit.study import RunSettings
+from gapscope_studies.overfitting_alarm.evidence import EvidenceAlarm
 
 Row = dict[str, Any]
 Columns = dict[str, list[float]]

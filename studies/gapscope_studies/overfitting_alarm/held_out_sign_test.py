@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import sample_losses
 from gapscope.training.alarms.base import Alarm, outputs_of
@@ -160,27 +159,3 @@ class HeldOutSignTest(Alarm):
             "alarm.p_value": p_value,
             "alarm.raised": float(self.raised),
         }
-
-
-def split_held_out(samples: Samples, share: float = 0.1, *, seed: int = 0) -> tuple[Samples, Samples]:
-    """Split samples into those that join late and those that are trained on.
-
-    Args:
-        samples: All of them.
-        share: Share that joins late.
-        seed: Seed of the choice.
-
-    Returns:
-        Kept-out samples, and the rest.
-
-    Raises:
-        InvalidInput: The share leaves one part empty.
-    """
-    check_range("share", share, 0, 1, low_open=True, high_open=True)
-    number = round(share * len(samples))
-    if not 0 < number < len(samples):
-        raise InvalidInput(
-            f"share must leave samples on both sides, here of {len(samples)}; got {share}. Pass another share."
-        )
-    order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(derive_seed(seed, "late joiners")))
-    return samples.subset(order[:number].sort().values), samples.subset(order[number:].sort().values)

@@ -8,7 +8,7 @@ from torch import nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.training.alarms.evidence import evidence_criterion
+from gapscope_studies.overfitting_alarm.evidence import evidence_criterion
 
 
 def gradients_one_by_one(network: nn.Module, samples: Samples, losses: nn.Module) -> torch.Tensor:

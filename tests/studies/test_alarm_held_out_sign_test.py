@@ -7,8 +7,7 @@ import torch
 from scipy.stats import binomtest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.samples import Samples
-from gapscope.training.alarms.held_out_sign_test import HeldOutSignTest, sign_test, split_held_out
+from gapscope_studies.overfitting_alarm.held_out_sign_test import HeldOutSignTest, sign_test
 
 
 @pytest.mark.parametrize(("worse", "better"), [(0, 0), (3, 1), (12, 5), (40, 70), (300, 250)])
@@ -71,12 +70,3 @@ def test_squared_errors_count_by_sign() -> None:
 def test_too_few_samples_for_any_alarm_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"needs 10 kept-out samples or more for 10 looks at level 0\.05; got 9"):
         HeldOutSignTest().update(torch.zeros(9), 1)
-
-
-def test_kept_out_samples_and_the_rest_are_everything() -> None:
-    samples = Samples(torch.arange(30.0)[:, None], torch.arange(30) % 3)
-    late, rest = split_held_out(samples, 0.2, seed=1)
-    assert (len(late), len(rest)) == (6, 24)
-    assert sorted([*late.inputs[:, 0].tolist(), *rest.inputs[:, 0].tolist()]) == list(range(30))
-    with pytest.raises(InvalidInput, match=r"share must leave samples on both sides, here of 30; got 0\.01"):
-        split_held_out(samples, 0.01)
