@@ -38,7 +38,7 @@ class _Column:
         return len(self.codes) if self.floats is None else len(self.floats)
 
     def put(self, row: int, value: Any) -> None:
-        """Set the value of a row after all others; skipped rows have none."""
+        """Set the value of a row after all others (skipped rows have none)."""
         if len(self) < row:
             self.pad(row)
         if self.floats is not None:
@@ -143,7 +143,7 @@ class ColumnStore:
         return store
 
     def column(self, name: str) -> list[Any]:
-        """Return the values of one column; missing numbers are NaN, other missing values None."""
+        """Return the values of one column (missing numbers are NaN, other missing values None)."""
         column = self._columns.get(name)
         if column is None:
             return [None] * self._length
@@ -153,7 +153,7 @@ class ColumnStore:
         return [values[code] for code in column.codes]
 
     def to_plain(self) -> dict[str, Any]:
-        """Return JSON-serializable values; floats keep all their bits."""
+        """Return JSON-serializable values (floats keep all their bits)."""
         columns = {name: column.plain() for name, column in self._columns.items()}
         return {"byteorder": sys.byteorder, "length": self._length, "columns": columns}
 

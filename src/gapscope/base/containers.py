@@ -68,7 +68,7 @@ def is_column(value: Any) -> bool:
 
 
 def column(value: Any) -> Tensor:
-    """Return a tensor, array or pandas object as a tensor; float64 becomes torch's default type.
+    """Return a tensor, array or pandas object as a tensor (float64 becomes torch's default type).
 
     Raises:
         InvalidInput: The values are no numbers.
@@ -138,7 +138,7 @@ def _stacked(value: Any) -> Any:
 
 
 def _word_array(value: Any) -> Any:
-    """Return a list of strings, as loaders collate string labels, as an array; others unchanged."""
+    """Return a list of strings, as loaders collate string labels, as an array (others unchanged)."""
     if not is_list_or_tuple(value) or not value or not all(isinstance(label, str) for label in value):
         return value
     import numpy
@@ -221,7 +221,7 @@ def _one(batch: Any) -> CollatedData:
 
 
 def _joined_columns(parts: list[Tensor], name: str, filling: int) -> Tensor:
-    """Concatenate batches; token batches of different lengths are padded on the right."""
+    """Concatenate batches (token batches of different lengths are padded on the right)."""
     lengths = {part.shape[1] if part.ndim == 2 else -1 for part in parts}
     if len(lengths) > 1 and not parts[0].is_floating_point():
         longest = max(lengths)

@@ -6,11 +6,7 @@ from gapscope.base.errors import DeviceNotFound
 
 
 def check_device(name: str) -> None:
-    """Raise DeviceNotFound unless tensors can be created on the device.
-
-    Raises:
-        DeviceNotFound: It does not exist here, or this build of torch cannot use it.
-    """
+    """Raise DeviceNotFound unless tensors can be created on the device."""
     import torch
 
     try:

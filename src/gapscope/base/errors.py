@@ -30,7 +30,7 @@ class DamagedFileWarning(UserWarning):
 
 
 class NotWritten(GapscopeError, OSError):
-    """Failure to write a file, for example on a full disk; its old content is untouched."""
+    """Failure to write a file, for example on a full disk (its old content is untouched)."""
 
 
 class DataNotFound(GapscopeError, FileNotFoundError):

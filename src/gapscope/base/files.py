@@ -34,7 +34,7 @@ def _standard_json(value: Any, *, null: bool = False) -> Any:
 
 
 def to_json(value: Any, *, indent: int | None = None, null: bool = False) -> str:
-    """Return standard JSON; NaN and infinities are null, or strings that `float` accepts.
+    """Return standard JSON (NaN and infinities are null, or strings that `float` accepts).
 
     >>> to_json({"a": float("-inf"), "b": (1, 2.5)})
     '{"a": "-Infinity", "b": [1, 2.5]}'
@@ -81,7 +81,7 @@ def _suggest_fix(error: OSError) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder with its parents; raise NotWritten if impossible."""
+    """Create a folder with its parents (raises NotWritten if impossible)."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -92,7 +92,7 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file if it exists; raise NotWritten if impossible."""
+    """Remove a file if it exists (raises NotWritten if impossible)."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -118,7 +118,7 @@ def check_file(path: Path) -> None:
 
 
 def _content(path: Path) -> bytes:
-    """Read all bytes of a regular file; checked on the open file, so that pipes never block."""
+    """Read all bytes of a regular file (checked on the open file, so that pipes never block)."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             check_file(path)
@@ -155,7 +155,7 @@ def _shown(line: bytes) -> str:
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
-    """Yield the objects of a JSON-lines file; an incomplete last line is skipped, a missing file is empty.
+    """Yield the objects of a JSON-lines file (an incomplete last line is skipped, a missing file is empty).
 
     Raises:
         DamagedFile: A line holds no JSON object.

@@ -38,7 +38,7 @@ def check_known(owner: str, given: Iterable[str], known: Iterable[str], *, noun:
 
 
 def coerce(name: str, value: Any, annotation: Any) -> Any:
-    """Convert a value to its declared type, so that 0 and 0.0 are one setting; reject wrong types.
+    """Convert a value to its declared type, so that 0 and 0.0 are one setting (wrong types raise).
 
     Args:
         value: What was given: JSON-serializable values, as JSON and TOML have them.

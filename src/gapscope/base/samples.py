@@ -80,7 +80,7 @@ def _check_inputs(inputs: Any) -> None:
 
 
 def has_finite_sum(tensor: Tensor) -> bool:
-    """Return whether the sum is finite (one pass, no memory); large sums may overflow."""
+    """Return whether the sum is finite in one pass without memory (large sums may overflow)."""
     return not (tensor.is_floating_point() or tensor.is_complex()) or bool(tensor.detach().sum().isfinite())
 
 
@@ -138,7 +138,7 @@ def _parse_targets(targets: Tensor, notes: list[str]) -> Tensor:
 
 
 def as_samples(data: Any) -> Samples:
-    """Return Samples from data in any common form; omitted data are noted.
+    """Return Samples from data in any common form (omitted data are noted).
 
     Accepted: a tensor x or a pair (x, y) whose x is a tensor, a numpy array, a DataFrame, a tuple of them or a mapping
     (such as a BatchEncoding) of them; a mapping of inputs with `labels`; a torch Dataset or DataLoader that yields any

@@ -67,7 +67,7 @@ class _BaseSpec:
 
     @classmethod
     def from_dict(cls: type[AnySpec], content: Mapping[str, Any]) -> AnySpec:
-        """Build from JSON-serializable values; raise InvalidInput with the nearest key for unknown ones."""
+        """Build from JSON-serializable values (raises InvalidInput for unknown keys)."""
         return from_mapping(cls, content, cls.__name__)
 
 
@@ -154,7 +154,7 @@ class NetworkSpec(_BaseSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizationSpec(_BaseSpec):
-    """Replacement of the architecture's batch normalization; by default none.
+    """Replacement of the architecture's batch normalization (by default none).
 
     Attributes:
         kind: "batch", "ghost", "population" (statistics of training samples, measured again before every step),
@@ -215,7 +215,7 @@ class LossSpec(_BaseSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec(_BaseSpec):
-    """Training configuration; `gapscope.training.loop.train` reads nothing else.
+    """Training configuration (`gapscope.training.loop.train` reads nothing else).
 
     Attributes:
         optimizer: "sgd" or "adam".

@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 
 
 def _incompatibility(layer: Any, kind: str, has_feeder: bool, needs_feeder: bool) -> str:
-    """Return why a layer cannot be replaced without changing its function; empty if it can."""
+    """Return why a layer cannot be replaced without changing its function (empty if it can)."""
     if type(layer) not in BATCH_NORMS:
         return f"a {type(layer).__name__} may do more than normalize; put a plain BatchNorm there"
     if layer.running_mean is None:

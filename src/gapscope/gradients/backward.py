@@ -28,7 +28,7 @@ def gradients_at(
     *,
     create_graph: bool,
 ) -> list[Tensor | None]:
-    """Return the derivatives [C, ...] of the weighted outputs by each tensor or gradient edge; None if independent.
+    """Return the derivatives [C, ...] of the weighted outputs by each tensor or gradient edge (None if independent).
 
     `cotangents` are C weights of each output. Batch statistics are constants (`gapscope.gradients.frozen_batch_stats`).
     """

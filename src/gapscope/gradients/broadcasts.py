@@ -152,7 +152,7 @@ class Broadcast:
 
 
 def find_joins(outputs: Tensor, broadcasts: Sequence[Broadcast], n: int) -> list[Broadcast]:
-    """Find the operations that join tensors with samples; keep tensors whose every use is known."""
+    """Find the operations that join tensors with samples, for tensors whose every use is known."""
     assert outputs.grad_fn is not None
     consumers = _consumers(outputs.grad_fn)
     joined = [(broadcast, _joins_of(broadcast.place, consumers, n)) for broadcast in broadcasts]

@@ -27,7 +27,7 @@ TEMPORARY = 2**25
 
 
 def gram_matrix(rows: Float[Tensor, "r p"]) -> Float[Tensor, "r r"]:
-    """Return rows @ rows.T; multiplies only the lower half if there are many rows."""
+    """Return rows @ rows.T (multiplies only the lower half if there are many rows)."""
     r, p = rows.shape
     if r < 1000 or p < 512:
         return rows @ rows.T

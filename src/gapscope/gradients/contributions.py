@@ -83,7 +83,7 @@ class Contribution(ABC):
 
     @abstractmethod
     def kernel_gradient(self, weights: Float[Tensor, "n c n c"]) -> tuple[Tensor | None, ...]:
-        """Return the derivatives of sum(weights * kernel(self)) by `sources`; None for sources without a graph."""
+        """Return the derivatives of sum(weights * kernel(self)) by `sources` (None for sources without a graph)."""
 
     @abstractmethod
     def regroup(self, n: int) -> Contribution:
@@ -345,7 +345,7 @@ class DenseJacobian(Contribution):
 
 
 def _joined(uses: Sequence[Contribution]) -> Contribution | None:
-    """Merge several uses of the same parameters in their common form; None if they have none."""
+    """Merge several uses of the same parameters in their common form (None if they have none)."""
     first = uses[0]
     if len(uses) == 1:
         return first

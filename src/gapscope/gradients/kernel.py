@@ -29,7 +29,7 @@ _SMALL = 32
 
 @contextmanager
 def with_dtype(network: nn.Module, dtype: torch.dtype | None) -> Iterator[ParameterSubstitution | None]:
-    """Compute in a floating-point type in the body; yields the parameter substitution, None if unneeded.
+    """Compute in a floating-point type in the body (yields the parameter substitution, None if unneeded).
 
     Raises:
         InvalidInput: The network is compiled by TorchScript in another type.

@@ -100,12 +100,12 @@ def _one_by_one(repeated: _ReplayableCall, gradients: Sequence[Tensor], *, creat
 
 
 def dense_contribution(parameter: Tensor, jacobian: Float[Tensor, "c n ..."]) -> DenseJacobian:
-    """Return the Jacobian by one parameter as a contribution; a complex one counts its two parts."""
+    """Return the Jacobian by one parameter as a contribution (a complex one counts its two parts)."""
     return DenseJacobian((parameter,), samples_first(as_real(jacobian).reshape(*jacobian.shape[:2], -1), None))
 
 
 def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]]) -> list[Contribution]:
-    """Return the Jacobian of a call by its parameters, one sample at a time; exact for any module.
+    """Return the Jacobian of a call by its parameters, one sample at a time (exact for any module).
 
     Args:
         call: The call; the module is run again for every sample, by vmap where it can be.

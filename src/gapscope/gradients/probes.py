@@ -28,7 +28,7 @@ def stratified_classes(n: int, n_outputs: int, generator: torch.Generator) -> In
 
 
 def draw_probe(kind: str, n: int, n_outputs: int, generator: torch.Generator) -> Float[Tensor, "n k"]:
-    """Sample one probe [n, K], float32, on the generator's device; `probe_scale` gives its scale s.
+    """Sample one probe [n, K], float32, on the generator's device (`probe_scale` gives its scale s).
 
     Args:
         kind: "class" (a one for one output per sample, stratified over the batch), "rademacher" or "batch_sum" (random
@@ -62,7 +62,7 @@ class ProbeSource:
 
     @property
     def generator(self) -> torch.Generator:
-        """The generator; made at its first use."""
+        """The generator (made at its first use)."""
         if self._generator is None:
             distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
             rank = torch.distributed.get_rank() if distributed else 0

@@ -29,7 +29,7 @@ def _parts(inputs: Tensor, gradients: Tensor, layout: Layout, k: int) -> Iterato
 
 
 class _SquareNorms(torch.autograd.Function):
-    """[N] from inputs [N, ...] and derivatives [N, C O, T]; the backward pass recomputes the columns."""
+    """[N] from inputs [N, ...] and derivatives [N, C O, T] (the backward pass recomputes the columns)."""
 
     @staticmethod
     def forward(ctx, inputs: Tensor, gradients: Tensor, layout: Layout) -> Tensor:  # type: ignore[override]

@@ -140,7 +140,7 @@ class Tape:
         keywords: Mapping[str, Any],
         result: Any,
     ) -> None:
-        """Record one call; the last four arguments are those of a forward hook."""
+        """Record one call (the last four arguments are those of a forward hook)."""
         outputs = _outputs(raw_outputs(result))
         if not outputs:
             return

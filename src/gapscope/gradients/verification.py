@@ -117,7 +117,7 @@ def _perturbed_replay(tape: Tape, order: Tensor, seed: int, perturbation: float)
 
 
 def _few_samples(tape: Tape, seed: int) -> list[Tensor] | None:
-    """Return the indices of samples that suffice for the comparison; None if all are needed."""
+    """Return the indices of samples that suffice for the comparison (None if all are needed)."""
     if tape.n <= _SMALL_BATCH:
         return None
     few = torch.randperm(tape.n, generator=torch.Generator().manual_seed(seed))[:_N_COMPARED]

@@ -26,7 +26,7 @@ _WORTH_A_SECOND_TRIAL = 128
 
 
 class PeakBytes(TorchDispatchMode):
-    """Peak bytes of the tensors computed in its context; views count nothing."""
+    """Peak bytes of the tensors computed in its context (views count nothing)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class PeakBytes(TorchDispatchMode):
 
 
 def _free_on_cpu() -> int:
-    """Return the memory that the system reports as available; 2 GiB if unknown."""
+    """Return the memory that the system reports as available (2 GiB if unknown)."""
     free = 2**31
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():

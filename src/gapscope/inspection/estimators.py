@@ -11,7 +11,7 @@ from gapscope.base.type_guards import is_list, is_list_or_tuple
 
 
 def _module_of(estimator: Any) -> Any:
-    """The trained module of a skorch network; anything else as it is."""
+    """Return the trained module of a skorch network (anything else as it is)."""
     module = getattr(estimator, "module_", None)
     if isinstance(module, nn.Module):
         return module

@@ -99,7 +99,7 @@ def record_module_calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
 
 @contextmanager
 def capture_outputs(modules: dict[str, nn.Module], *, replacement: Tensor | None = None) -> Iterator[dict[str, Tensor]]:
-    """Capture the outputs of modules during the one forward pass in the body; yields them by name.
+    """Capture the outputs of modules during the one forward pass in the body (yields them by name).
 
     The network continues with a copy of each output (safe against in-place activations), or with `replacement`.
 

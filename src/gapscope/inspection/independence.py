@@ -80,7 +80,7 @@ class Perturbation:
 
 
 def _outputs_agree(network: nn.Module, x: Tensor) -> bool | None:
-    """Return whether samples have equal outputs in two batches; None if these are not finite."""
+    """Return whether samples have equal outputs in two batches (None if these are not finite)."""
     with torch.no_grad():
         whole = network(x)
         if not isinstance(whole, Tensor) or not bool(torch.isfinite(whole).all()):

@@ -20,7 +20,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def class_logits(outputs: Tensor) -> Tensor:
-    """Return the logits of all classes [n, C, ...]; one output z becomes the logits 0 and z.
+    """Return the logits of all classes [n, C, ...] (one output z becomes the logits 0 and z).
 
     >>> class_logits(torch.tensor([[3.0]]))
     tensor([[0., 3.]])
@@ -97,7 +97,7 @@ def sample_losses(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..
 
 @memoize
 def evaluate(network: nn.Module, samples: Samples, *, chunk_size: int | None = None) -> dict[str, float]:
-    """Return {"loss", "accuracy"} over all samples in evaluation mode; regression has no accuracy.
+    """Return {"loss", "accuracy"} over all samples in evaluation mode (regression has no accuracy).
 
     The loss is the mean `default_loss`, accumulated in float64. For labels of positions (pixels, tokens) both are means
     over all positions with a label other than -100, and outputs [n, K * P] hold all positions of the first class first.

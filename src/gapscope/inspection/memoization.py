@@ -24,7 +24,7 @@ _CACHE: ContextVar[dict[Hashable, tuple[Any, Any]] | None] = ContextVar("shared 
 
 @contextmanager
 def memo_scope() -> Iterator[None]:
-    """Cache the results of memoized functions in the body; nested bodies share the outer cache."""
+    """Cache the results of memoized functions in the body (nested bodies share the outer cache)."""
     if _CACHE.get() is not None:
         yield
         return
@@ -36,7 +36,7 @@ def memo_scope() -> Iterator[None]:
 
 
 def memoize(function: Function) -> Function:
-    """Cache a function's results within `memo_scope`; it must not change its arguments."""
+    """Cache a function's results within `memo_scope` (it must not change its arguments)."""
     signature = inspect.signature(function)
 
     @wraps(function)

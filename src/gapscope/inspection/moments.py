@@ -36,7 +36,7 @@ class ChannelMoments:
         self._mean = self._m2 = self._m3 = self._m4 = torch.zeros(0)
 
     def update(self, h: Float[Tensor, "n c *positions"]) -> None:
-        """Add one chunk [n, C, ...]; every position of every sample is one value."""
+        """Add one chunk [n, C, ...] (every position of every sample is one value)."""
         values = h.detach().transpose(0, 1).flatten(1).double()  # (C, n * positions)
         a, b = self.count, values.shape[1]
         mean = values.mean(1)
@@ -80,10 +80,10 @@ class ChannelMoments:
 
     @property
     def skewness(self) -> Float[Tensor, " c"]:
-        """E(h-mu)^3 / sigma^3 per channel; 0 if the channel is constant."""
+        """E(h-mu)^3 / sigma^3 per channel (0 if the channel is constant)."""
         return torch.where(self._m2 > 0, self._m3 / self.count / self.variance**1.5, 0.0)
 
     @property
     def excess_kurtosis(self) -> Float[Tensor, " c"]:
-        """E(h-mu)^4 / sigma^4 - 3 per channel (0 for a Gaussian); its lower bound -2 if constant."""
+        """E(h-mu)^4 / sigma^4 - 3 per channel (0 for a Gaussian, the lower bound -2 if constant)."""
         return torch.where(self._m2 > 0, self._m4 / self.count / self.variance**2 - 3, -2.0)

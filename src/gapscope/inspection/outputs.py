@@ -97,7 +97,7 @@ def check_no_reentrant_checkpoint(outputs: Tensor) -> None:
 
 @contextmanager
 def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -> Iterator[nn.Module]:
-    """Run the body with `network` in one mode and gradients on; restore everything afterwards.
+    """Run the body with `network` in one mode with gradients on, then restore everything.
 
     Restored: every attribute of every single module (its training flag, parameters and buffers by identity, hooks),
     the values of all buffers, every `.grad` and `requires_grad`, the global random states of Python, NumPy and torch
@@ -170,7 +170,7 @@ def device_of(network: nn.Module) -> torch.device:
 
 
 def prepare_inputs(network: nn.Module, x: Tensor) -> Tensor:
-    """Return `x`, detached, on the network's device; copied only if necessary.
+    """Return `x`, detached, on the network's device (copied only if necessary).
 
     Raises:
         InvalidInput: Inputs and weights have different floating-point types, or the inputs hold no numbers.
@@ -273,7 +273,7 @@ def checked_outputs(outputs: Any, n: int) -> Tensor:
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """Return a complex tensor as real and imaginary parts in a last dimension of 2; real ones unchanged."""
+    """Return a complex tensor as real and imaginary parts in a last dimension of 2 (real ones unchanged)."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 

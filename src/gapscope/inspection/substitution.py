@@ -23,14 +23,14 @@ _PLAIN = frozenset({int, float, bool, str, complex, type(None), type(...), torch
 
 
 def of_precision(given: torch.dtype, dtype: torch.dtype) -> torch.dtype:
-    """Return a dtype with the precision of `dtype`; complex stays complex, integers are unchanged."""
+    """Return a dtype with the precision of `dtype` (complex stays complex, integers are unchanged)."""
     if given.is_complex:
         return dtype.to_complex()
     return dtype if given.is_floating_point else given
 
 
 def cast_like(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Return a tensor with the precision of `dtype`; the tensor itself if unchanged or `dtype` is None."""
+    """Return a tensor with the precision of `dtype` (the tensor itself if unchanged or `dtype` is None)."""
     # Not by comparing dtypes first: inside a substitution the tensor says the one in which it is seen.
     return tensor if dtype is None else tensor.to(of_precision(tensor.dtype, dtype))
 
@@ -56,7 +56,7 @@ class ParameterSubstitution(TorchFunctionMode):
         self.dtype = dtype
 
     def original(self, tensor: Tensor) -> Tensor:
-        """Return the network's tensor for its substitute; other tensors unchanged."""
+        """Return the network's tensor for its substitute (other tensors unchanged)."""
         return self._originals.get(id(tensor), tensor)
 
     @contextmanager
@@ -79,7 +79,7 @@ class ParameterSubstitution(TorchFunctionMode):
                 slots[name] = tensor
 
     def __getitem__(self, tensor: Tensor) -> Tensor:
-        """Return the substitute of a network's tensor; other tensors unchanged."""
+        """Return the substitute of a network's tensor (other tensors unchanged)."""
         return self._by_identity.get(id(tensor), tensor)
 
     def _leaf_seen(self, leaf: Any) -> Any:
@@ -126,7 +126,7 @@ def cast_network(
     change: Callable[[Tensor], Tensor] = lambda tensor: tensor,
     within: ParameterSubstitution | None = None,
 ) -> Iterator[ParameterSubstitution]:
-    """Compute with all numbers of a network in one precision in the body; yields the substitution.
+    """Compute with all numbers of a network in one precision in the body (yields the substitution).
 
     `change` is applied to each parameter's values in that precision. `within` is a substitution already entered.
     """

@@ -94,7 +94,7 @@ class Ready:
         return {f"network.{name}": tensor for name, tensor in plain.items()}
 
     def inapplicable_reason(self, item: Requirements) -> str:
-        """Return why a measure does not apply to these data; empty if it does, as far as known beforehand."""
+        """Return why a measure does not apply to these data (empty if it does, as far as known beforehand)."""
         targets = self.samples.targets
         if {"targets", "labels"} & set(item.needs):
             if targets is None:
@@ -172,7 +172,7 @@ def _does_not_run(network: nn.Module, samples: Samples, error: Exception) -> str
 
 
 def _looks(outputs: Tensor, network: nn.Module) -> str:
-    """Return a warning about suspicious raw outputs; empty if there is none."""
+    """Return a warning about suspicious raw outputs (empty if there is none)."""
     if not bool(torch.isfinite(outputs).all()):
         return "Some outputs are NaN or infinite."
     if outputs.ndim > 1 and outputs.shape[1] > 1:
@@ -285,7 +285,7 @@ def _adapt(network: Any, samples: Samples) -> Ready:
 
 
 def _stray_positions(samples: Samples) -> str:
-    """Return why labels of positions do not fit outputs [n, K]; empty for other targets."""
+    """Return why labels of positions do not fit outputs [n, K] (empty for other targets)."""
     targets = samples.targets
     if targets is None or not samples.is_dense:
         return ""
@@ -309,7 +309,7 @@ def _align_next_position(network: NetworkAdapter, samples: Samples) -> Samples:
 
 
 def _position_mismatch(network: NetworkAdapter, samples: Samples) -> str:
-    """Why labels of positions do not fit an adapted network; empty if they do."""
+    """Return why labels of positions do not fit an adapted network (empty if they do)."""
     positions = 1 if samples.targets is None or not samples.is_dense else samples.targets[0].numel()
     if positions in (1, network.n_positions):
         return ""

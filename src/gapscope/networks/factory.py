@@ -68,7 +68,7 @@ def _check_value(setting: str, option: str, value: Any, default: Any) -> None:
 
 
 def check_network_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise InvalidInput unless there is a network `name` and it takes these options; nothing is built.
+    """Raise InvalidInput unless there is a network `name` and it takes these options (nothing is built).
 
     Args:
         name: Name of the network.

@@ -106,7 +106,7 @@ def pooled_head(channels: int, n_outputs: int) -> Layers:
 
 
 def image_shape(network: str, input_shape: Sequence[int]) -> tuple[int, int, int]:
-    """Return `input_shape` as (channels, height, width); raise InvalidInput if it is no image's shape."""
+    """Return `input_shape` as (channels, height, width), or raise InvalidInput."""
     if len(input_shape) != 3:
         raise InvalidInput(
             f"{network} needs images, input_shape (channels, height, width); got {tuple(input_shape)}. "

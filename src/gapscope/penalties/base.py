@@ -43,7 +43,7 @@ class Penalty(ABC):
 
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """Observe the forward pass in the body; yields the network's inputs, and what `value` needs of the pass."""
+        """Observe the forward pass in the body (yields the network's inputs, and what `value` needs of the pass)."""
         yield inputs, None
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Penalty(ABC):
         return {f"automatic.{name}": tensor for name, tensor in automatic.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load what `state_dict` returned; a penalty without state accepts none."""
+        """Load what `state_dict` returned (a penalty without state accepts none)."""
         if self.automatic is not None:
             own_state = {name: tensor for name, tensor in state.items() if name.startswith("automatic.")}
             self.automatic.load_state_dict(
@@ -95,7 +95,7 @@ class Penalty(ABC):
 
 
 def _check_once(network: nn.Module) -> None:
-    """Check a network before its first pass; later faults are left to the training."""
+    """Check a network before its first pass (later faults are left to the training)."""
     check_module(network)
     if network not in _CHECKED:
         check_hookable(network)

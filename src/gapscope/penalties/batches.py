@@ -34,7 +34,7 @@ class Batch:
     targets: Tensor | None
 
     def outputs_of(self, result: Any) -> Any:
-        """Read the outputs [n, K] from the network's result; outputs at positions are flattened."""
+        """Read the outputs [n, K] from the network's result (outputs at positions are flattened)."""
         outputs = raw_outputs(result)
         if not isinstance(outputs, Tensor) or outputs.ndim == 2:
             return outputs

@@ -87,7 +87,7 @@ class GammaDecayPenalty(Penalty):
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
     ) -> Tensor:
-        """Return the penalty, differentiable by gamma; zeta is measured first if due.
+        """Return the penalty, differentiable by gamma (zeta is measured first if due).
 
         Raises:
             InvalidInput: Targets are missing.

@@ -148,7 +148,7 @@ class GradientSimilarityPenalty(Penalty):
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Tape | None
     ) -> Tensor:
-        """Return the penalty; zero in calls without it."""
+        """Return the penalty (zero in calls without it)."""
         if observed is None:
             return outputs.new_zeros(())
         outputs = checked_outputs(outputs, len(inputs))
@@ -156,7 +156,7 @@ class GradientSimilarityPenalty(Penalty):
         return self.of_total(outputs, total)
 
     def of_total(self, outputs: Float[Tensor, "n k"], total: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the penalty from the trace or log determinant; warn if it has collapsed the network."""
+        """Return the penalty from the trace or log determinant, and warn if it has collapsed the network."""
         if (
             self.automatic is None
             and not self._warned

@@ -22,7 +22,7 @@ from gapscope.penalties.strength import check_fixed
 
 
 def differentiable_inputs(inputs: Tensor) -> Tensor:
-    """Return inputs with a gradient, the same tensor if it has one; raise InvalidInput for integers."""
+    """Return inputs with a gradient, the same tensor if it has one (integers raise InvalidInput)."""
     if not inputs.is_floating_point():
         raise InvalidInput(
             f"A derivative by the inputs must have floating-point inputs; got {inputs.dtype}. "

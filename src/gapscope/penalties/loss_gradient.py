@@ -100,7 +100,7 @@ class LossGradientPenalty(Penalty):
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
     ) -> Tensor:
-        """Return the penalty; zero in calls without it."""
+        """Return the penalty (zero in calls without it)."""
         if targets is None:
             raise InvalidInput(
                 "LossGradientPenalty must be given targets; got none. Use penalty.forward_with_penalty(network, x, y)."

@@ -16,7 +16,7 @@ _PENALTIES: dict[str, type] = {}
 
 
 def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
-    """Register the decorated class as a penalty that specs can name; raise InvalidInput if the name exists."""
+    """Register the decorated class as a penalty that specs can name (used names raise InvalidInput)."""
 
     def register(cls: AnyClass) -> AnyClass:
         registered = _PENALTIES.get(name, cls)
@@ -29,7 +29,7 @@ def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
 
 
 def penalties() -> dict[str, type]:
-    """Return all registered penalties by name, sorted; those of gapscope are imported first."""
+    """Return all registered penalties by name, sorted (those of gapscope are imported first)."""
     import_all("gapscope.penalties")
     return dict(sorted(_PENALTIES.items()))
 

@@ -27,11 +27,11 @@ class RobustLoss(ABC):
         """Return the mean over the batch, differentiable by `outputs`."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the tensors that resumed training needs; none by default."""
+        """Return the tensors that resumed training needs (none by default)."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load what `state_dict` returned; a loss without state accepts none."""
+        """Load what `state_dict` returned (a loss without state accepts none)."""
         if state:
             raise InvalidInput(
                 f"{type(self).__name__} keeps no state; got {', '.join(state)}. Use the loss that it was saved with."
@@ -39,7 +39,7 @@ class RobustLoss(ABC):
 
 
 def _checked(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the logits of all classes; raise InvalidInput if labels do not fit."""
+    """Return the logits of all classes (labels that do not fit raise InvalidInput)."""
     if labels.is_floating_point() or labels.ndim != 1 or outputs.ndim != 2:
         raise InvalidInput(
             f"This loss needs class labels [n] and outputs [n, C]; got labels {labels.dtype} {list(labels.shape)} and "
@@ -74,7 +74,7 @@ class GeneralizedCrossEntropy(RobustLoss):
     def __call__(
         self, outputs: Float[Tensor, "n c"], labels: Int[Tensor, " n"], indices: Int[Tensor, " n"] | None = None
     ) -> Float[Tensor, ""]:
-        """Return the mean over the batch; `indices` are not needed."""
+        """Return the mean over the batch (`indices` are not needed)."""
         # 1 - p^q = -expm1(q log p): no difference of nearly equal numbers where p is near 1
         log_probability = -sample_losses(_checked(outputs, labels), labels)
         return (-torch.expm1(self.q * log_probability) / self.q).mean()
@@ -109,7 +109,7 @@ class EarlyLearningRegularization(RobustLoss):
         self.averages = torch.zeros(0, 0)
 
     def _grow_to(self, indices: Tensor, probabilities: Tensor) -> None:
-        """Extend the averages to one row per sample; samples without an update have zeros."""
+        """Extend the averages to one row per sample (samples without an update have zeros)."""
         missing = int(indices.max()) + 1 - len(self.averages)
         if self.averages.shape[1] != probabilities.shape[1]:
             self.averages, missing = probabilities.new_zeros(0, probabilities.shape[1]), int(indices.max()) + 1
@@ -147,7 +147,7 @@ LOSSES: dict[str, type[RobustLoss]] = {
 
 
 def make_loss(spec: LossSpec) -> RobustLoss | None:
-    """Build the loss that a spec names; None for the default one, `inspection.losses.default_loss`.
+    """Build the loss that a spec names (None for the default one, `inspection.losses.default_loss`).
 
     Raises:
         InvalidInput: The name or a setting is unknown; the nearest is named.

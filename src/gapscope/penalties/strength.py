@@ -39,7 +39,7 @@ class StrengthRule(Protocol):
         ...
 
     def after_pass(self, inputs: Tensor, targets: Tensor | None, layout: InputLayout | None = None) -> None:
-        """Update from the mini-batch of the pass; `layout` describes several `inputs`."""
+        """Update from the mini-batch of the pass (`layout` describes several `inputs`)."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]:

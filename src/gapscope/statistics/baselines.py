@@ -216,7 +216,7 @@ def rbf_ridge(
 def loo_baselines(
     features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n ..."], *, n_classes: int | None = None
 ) -> tuple[LooRow, ...]:
-    """Return the four rows, cheapest first; only the first if no feature varies."""
+    """Return the four rows, cheapest first (only the first if no feature varies)."""
     rows = [most_frequent_class(targets, n_classes)]
     if features.shape[1]:
         rows += [

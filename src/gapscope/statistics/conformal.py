@@ -14,7 +14,7 @@ Array = numpy.ndarray
 
 
 def _kth_smallest(values: Float[Array, "m n"], k: int) -> Float[Array, " m"]:
-    """Return the k-th smallest of each row, counting from 1; -inf below the first, +inf above the last."""
+    """Return the k-th smallest of each row, counting from 1 (-inf below the first, +inf above the last)."""
     n = values.shape[1]
     if 1 <= k <= n:
         return numpy.partition(values, k - 1, axis=1)[:, k - 1]

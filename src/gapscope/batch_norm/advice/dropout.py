@@ -102,7 +102,7 @@ class DropoutLoss:
         return Estimate(gains.mean().item(), (gains.std() / len(gains) ** 0.5).item())
 
     def matching_rate(self, target: Estimate) -> Estimate | None:
-        """Return the rate whose excess loss is `target`, by root finding; None if no rate up to 0.9 adds as much.
+        """Return the rate whose excess loss is `target`, by root finding (None if no rate up to 0.9 adds as much).
 
         Its standard error is that of both excesses over the slope between them.
         """

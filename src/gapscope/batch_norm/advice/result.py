@@ -44,7 +44,7 @@ class LayerRegularization:
 
     @property
     def zeta(self) -> float:
-        """Mean decay rate, weighted by gamma^2; NaN if all gammas are 0."""
+        """Mean decay rate, weighted by gamma^2 (NaN if all gammas are 0)."""
         return self.decay / self.gamma_squared if self.gamma_squared else float("nan")
 
 
@@ -99,7 +99,7 @@ class BatchNormAdvice(Result):
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """Return the caveats for these numbers, most severe first; the last always applies."""
+        """Return the caveats for these numbers, most severe first (the last always applies)."""
         return _caveats(self)
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -110,7 +110,7 @@ class LayerAccumulator:
         return first - (with_q - mean_q * by_gamma) / 2 - (with_a - mean_a * by_beta)
 
     def finish(self, name: str, gamma: Tensor, length_factor: Tensor, *, estimated: bool) -> LayerDecay:
-        """Return the decay for a batch of one sample; batches of M have 1/M of it.
+        """Return the decay for a batch of one sample (batches of M have 1/M of it).
 
         If `estimated`, the curvature is a mean over Monte Carlo samples (standard error NaN for a single one).
         """

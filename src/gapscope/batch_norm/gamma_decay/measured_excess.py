@@ -83,7 +83,7 @@ class BatchNormExcess(RowResult[ExcessRow]):
 def random_batches(
     n_samples: int, batch_size: int, passes: int, per_chunk: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Yield indices [k, batch_size] of at most `per_chunk` batches; each pass partitions all samples."""
+    """Yield indices [k, batch_size] of at most `per_chunk` batches (each pass partitions all samples)."""
     batches = n_samples // batch_size
     for _ in range(passes):
         order = torch.randperm(n_samples, generator=generator)[: batches * batch_size].view(batches, batch_size)

@@ -13,7 +13,7 @@ from gapscope.batch_norm.layers._channel_norm import ChannelNorm
 def normalize_parts(
     h: Tensor, parts: int, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch-normalize `parts` equal parts of a batch separately; sample i belongs to part i mod parts.
+    """Batch-normalize `parts` equal parts of a batch separately (sample i belongs to part i mod parts).
 
     Returns the normalized batch, and the means and unbiased variances [parts, C].
     """
