@@ -156,11 +156,11 @@ def history_one_short(run: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut_off, of_another_network, history_one_short])
-def test_a_damaged_checkpoint_is_thrown_away_and_said(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_checkpoint_is_replaced_with_a_warning(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     spec = SPEC.replace({"training.epochs": 4})
     (expected,) = Pool(tmp_path / "expected").run([spec], measures=MEASURES)
     damage(interrupted(tmp_path / "pool", spec))
-    with pytest.warns(DamagedFileWarning, match="anew"):
+    with pytest.warns(DamagedFileWarning, match=spec.id):
         (record,) = Pool(tmp_path / "pool").run([spec], measures=MEASURES)
     assert record.status == "finished" and record.scores == expected.scores and len(record.history) == 4
     weights = [tmp_path / name / "runs" / spec.id / "weights.safetensors" for name in ("pool", "expected")]

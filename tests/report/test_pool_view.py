@@ -1,4 +1,4 @@
-"""A pool too large to be shown whole: counts are of all networks, figures of whole training configurations drawn from them."""
+"""Reports of large pools: counts are of all networks, figures of a sample of whole training configurations."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_counts_are_of_all_and_figures_of_whole_recipes(pool: Pool, monkeypatch:
     ]
 
 
-def test_the_page_says_what_was_drawn(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_states_the_sampling(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = write_report(pool, tmp_path / "all.html", title="all").read_text()
-    assert "drawn at random" not in page
+    assert "sampled at random" not in page
     monkeypatch.setattr(module, "MOST_DRAWN", 30)
     page = write_report(pool, tmp_path / "drawn.html", title="drawn").read_text()
-    assert "of them: whole training configurations drawn at random" in page and "out of memory" in page
+    assert "of them: whole training configurations sampled at random" in page and "out of memory" in page

@@ -1,4 +1,4 @@
-"""What the page says as JSON-serializable values: the same numbers as the records and the correlations, with all digits."""
+"""JSON summary of a report: the numbers of the records and correlations, with all digits."""
 
 from __future__ import annotations
 

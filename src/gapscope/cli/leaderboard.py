@@ -12,7 +12,8 @@ LEGEND = (
     "partial r: with the gap, given the hyperparameters, cross-fitted; p of its",
     "permutations, corrected over all rows (max-T). tau: Kendall. granul.: one hyper-",
     "parameter varies. CMI, PGDL: conditional mutual information, symmetric and as",
-    "the competition's code computes it, x 100. R2: of a line, on training configurations held out.",
+    "the competition's code computes it, x 100. R2: of a line, on held-out",
+    "training configurations.",
 )
 
 SOURCE = typer.Argument(
