@@ -29,4 +29,4 @@ def test_a_second_file_gets_the_columns_of_the_first(tmp_path: Path) -> None:
     first, _ = read_labelled_csv(_write(tmp_path / "a.csv", ["1,red,x,0", "2,blue,y,1"] * 30), None)
     second, _ = read_labelled_csv(_write(tmp_path / "b.csv", ["1,green,x,0", "2,blue,z,1"] * 30), None, like=first)
     assert list(second) == list(first)
-    assert second.loc[0, ["colour_blue", "colour_red"]].tolist() == [0.0, 0.0]
+    assert second.iloc[0][["colour_blue", "colour_red"]].sum() == 0.0

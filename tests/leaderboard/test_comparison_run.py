@@ -118,8 +118,8 @@ def test_without_evidence_the_verdict_says_so_first() -> None:
     assert found.verdict[0].startswith("No evidence: none of the 2 numbers taken here says more of the gap than")
     assert found.verdict[1].startswith("flat is expected") and not found.trusted
     nothing = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"])
-    assert nothing.verdict[-1].endswith("is not known here; judged_by=gs.rank_measures(POOL) says it.")
-    with pytest.raises(InvalidInput, match="judged_by must be a leaderboard; got str"):
+    assert nothing.verdict[-1].endswith("is not known here; pass evidence=gs.rank_measures(POOL).")
+    with pytest.raises(InvalidInput, match="evidence must be a leaderboard; got str"):
         gs.compare(NETWORKS, (X, Y), ["loss"], evidence="pool")
 
 

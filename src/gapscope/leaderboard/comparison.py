@@ -184,7 +184,7 @@ class Comparison(RowResult[ComparedReading]):
         if self.evidence is not None or not self.votes():
             return []
         return [
-            "Whether these measures order such networks is not known here; judged_by=gs.rank_measures(POOL) says it."
+            "Whether these measures order such networks is not known here; pass evidence=gs.rank_measures(POOL)."
         ]
 
     def _about_the_best(self) -> list[str]:

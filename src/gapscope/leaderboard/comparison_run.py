@@ -184,7 +184,7 @@ def compare(
         is always among the measures.
 
     Raises:
-        InvalidInput: Fewer than two networks, more groups than samples, or judged_by is no leaderboard.
+        InvalidInput: Fewer than two networks, more groups than samples, or evidence is no leaderboard.
         KeyboardInterrupt: It was stopped before two networks were finished.
 
     >>> import torch

@@ -82,7 +82,7 @@ class LeaderboardEvidence:
             return cls(board.source, board.networks, found)
         except (AttributeError, TypeError):
             raise InvalidInput(
-                f"judged_by must be a leaderboard; got {type(board).__name__}. Pass gs.rank_measures(POOL), of "
+                f"evidence must be a leaderboard; got {type(board).__name__}. Pass gs.rank_measures(POOL), of "
                 "networks whose gap is known."
             ) from None
 
