@@ -1,4 +1,4 @@
-"""`gs.learning_curve`: training configurations of every form, the interval that was asked for, going on after a stop, messages."""
+"""`gs.learning_curve`: training configurations of every form, requested intervals, resuming, messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cases import CASES
 from door_networks import bert_classifier
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.prediction.subset_designs import DESIGNS
-from gapscope.prediction.subset_runs import sample_scores
+from gapscope.prediction.subset_runs import equal_steps, sample_scores
 
 
 def two_blobs(n: int, seed: int = 0, apart: float = 1.5) -> tuple[Tensor, Tensor]:
@@ -238,3 +238,43 @@ def test_it_prints_in_a_few_lines_and_keeps_itself_as_json() -> None:
     assert len(lines) <= 8 and "90 % interval" in lines[0] and "cost 0.75 " in lines[1]
     assert list(found.to_pandas()["name"]) == ["quarter", "half"]
     assert '"design": "half and quarter"' in found.to_json()
+
+
+def _biased_to_large(x: Tensor, y: Tensor) -> nn.Module:
+    """A training configuration that learns from more than 60 samples only, as one of few epochs does."""
+    if len(x) > 60:
+        return least_squares(x, y)
+    network = nn.Linear(2, 2)
+    with torch.no_grad():
+        network.weight.zero_()
+        network.bias.copy_(torch.tensor([1.0, 0.0]))
+    return network
+
+
+def test_under_trained_subsets_give_no_prediction() -> None:
+    curve = gs.learning_curve(_biased_to_large, two_blobs(200, apart=3.0))
+    quarter, half = curve.trainings
+    assert quarter.training_score < half.training_score
+    for run in curve.trainings:
+        assert f"{run.training_score:.3f}" in curve.unreliable_because
+    assert not gs.learning_curve(least_squares, two_blobs(200, apart=3.0)).unreliable_because
+
+
+def test_a_falling_curve_is_named() -> None:
+    def forgets(x: Tensor, y: Tensor) -> nn.Module:
+        return least_squares(x, y if len(x) <= 60 else 1 - y)
+
+    curve = gs.learning_curve(forgets, two_blobs(200, apart=3.0))
+    assert f"{curve.trainings[0].score:.3f}" in curve.note and f"{curve.trainings[1].score:.3f}" in curve.note
+
+
+@pytest.mark.parametrize("part", [100, 50, 25, 20])
+def test_a_part_of_a_spec_takes_as_many_steps(part: int) -> None:
+    spec = gs.RunSpec.from_dict({
+        "data": {"train_size": 100, "test_size": 20}, "training": {"epochs": 2, "batch_size": 16}
+    })  # fmt: skip
+    recipe = equal_steps(spec, 100, part)
+    assert isinstance(recipe, gs.RunSpec)
+    steps = recipe.training.epochs * -(-part // 16)
+    assert abs(steps - 2 * 7) <= -(-part // 16) / 2  # as near as whole epochs come
+    assert equal_steps(least_squares, 100, part) is least_squares

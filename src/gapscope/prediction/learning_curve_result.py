@@ -20,12 +20,14 @@ class SubsetRun:
         trained_on: Number of samples that it saw.
         scored_on: Number of samples that scored it.
         score: Their mean score.
+        training_score: Mean score of the samples that it saw.
     """
 
     name: str
     trained_on: int
     scored_on: int
     score: float
+    training_score: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,7 +43,8 @@ class LearningCurve(Result):
         samples: Number of all samples.
         design: Name of the design.
         cost: Samples that all training runs saw together, in multiples of all samples: training runs on everything.
-        training runs: The training runs, the quarter first.
+        trainings: The training runs, the quarter first.
+        unreliable_because: Why the score is no prediction: networks on subsets were under-trained; else empty.
         note: What the user should know: a cheaper or better way, an interval that was not reached; or empty.
     """
 
@@ -54,6 +57,7 @@ class LearningCurve(Result):
     design: str
     cost: float
     trainings: tuple[SubsetRun, ...]
+    unreliable_because: str = ""
     note: str = ""
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -66,9 +70,12 @@ class LearningCurve(Result):
     def sentences(self) -> tuple[str, ...]:
         """The prediction with its interval, the design with its cost, and a note if there is one."""
         what = "accuracy" if self.task == "classification" else "R^2"
-        return (
+        headline = (
             f"Predicted {what} with all {self.samples:,} samples: {self.score:.3f} ({self.low:.3f} to {self.high:.3f}, "
-            "90 % interval)",
+            "90 % interval)"
+        )
+        return (
+            f"No prediction: {self.unreliable_because}" if self.unreliable_because else headline,
             f"  design {self.design}; cost {self.cost:.2f} full-training equivalents",
             *([self.note] if self.note else []),
         )

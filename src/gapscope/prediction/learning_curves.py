@@ -6,6 +6,7 @@ import hashlib
 import math
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -42,7 +43,8 @@ from gapscope.training.multi_training import Choice
 
 AUTO = "auto"
 FEWEST_SAMPLES, FEWEST_GROUPS = 40, 12
-FACTS = "twin.json"
+FACTS, ANSWERS = "twin.json", "equal steps, scores and training score"
+NORMAL_99_ONE_SIDED, MIN_DIFFERENCE = 2.326, 0.05
 
 
 class _SubsetRuns:
@@ -66,9 +68,11 @@ class _SubsetRuns:
             on_done=lambda name, done, of: self.steps.advance(sizes[name]),
         )  # fmt: skip
         for split in splits:
-            scores = np.asarray(answers[split.name], dtype=float)
-            self.done[split.name] = SubsetRun(split.name, len(split.trained), len(scores), float(scores.mean()))
-        scores = np.concatenate([np.asarray(answers[split.name], dtype=float) for split in splits])
+            scores = np.asarray(answers[split.name]["scores"], dtype=float)
+            self.done[split.name] = SubsetRun(
+                split.name, len(split.trained), len(scores), float(scores.mean()), answers[split.name]["training_score"]
+            )
+        scores = np.concatenate([np.asarray(answers[split.name]["scores"], dtype=float) for split in splits])
         groups = np.concatenate([self.groups[split.scored] for split in splits])
         trained_on = round(sum(sizes.values()) / len(sizes))
         return SizedScore(trained_on, float(scores.mean()), variance_of_mean(scores, groups))
@@ -78,7 +82,7 @@ class _SubsetRuns:
         missing = [split for split in splits if not (self.folder / f"{split.name}.json").exists()]
         self.folder.mkdir(parents=True, exist_ok=True)
         for split, answer in zip(missing, self.together(missing) if missing else [], strict=True):
-            keep(answer, self.folder / f"{split.name}.json")
+            keep(asdict(answer), self.folder / f"{split.name}.json")
             self.steps.advance(len(split.trained))
 
     @property
@@ -88,7 +92,7 @@ class _SubsetRuns:
 
 
 def _job(recipe: Recipe | RunSpec, samples: Samples, spread: float, seed: int, root: str | None, split: Split) -> Any:
-    return train_and_score(recipe, samples, split, spread, seed, root)
+    return asdict(train_and_score(recipe, samples, split, spread, seed, root))
 
 
 def _together(recipe: Any, samples: Samples, spread: float, seed: int, root: str | None, stack: Choice) -> Any:
@@ -205,6 +209,31 @@ def _run_cheapest_design(
         design = better
 
 
+def _reason_under_trained(runs: Sequence[SubsetRun]) -> str:
+    """Return why networks on subsets are under-trained, empty if they are not."""
+    # A smaller training set is fitted better, if training takes the steps that it needs. One that is fitted
+    # significantly worse than the largest (one-sided z-test, 1 %, and by .05) shows that it did not.
+    small, large = min(runs, key=lambda run: run.trained_on), max(runs, key=lambda run: run.trained_on)
+    p, q = small.training_score, large.training_score
+    error = math.sqrt(sum(max(v * (1 - v), 0) / n for v, n in ((p, small.trained_on), (q, large.trained_on))))
+    if q - p <= max(NORMAL_99_ONE_SIDED * error, MIN_DIFFERENCE):
+        return ""
+    return (
+        f"{small.name} ({small.trained_on} samples) reached a training score of {p:.3f}, {large.name} "
+        f"({large.trained_on}) {q:.3f}; subsets need as many optimizer steps as all samples. Let train_fn count steps, "
+        "not epochs."
+    )
+
+
+def _note_falling(large: SubsetRun, quarter: SubsetRun) -> str:
+    """Name a curve that falls significantly (one-sided z-test, 1 %, and by .05); else empty."""
+    p, q = quarter.score, large.score
+    error = math.sqrt(sum(max(v * (1 - v), 0) / run.scored_on for v, run in ((p, quarter), (q, large))))
+    if p - q <= max(NORMAL_99_ONE_SIDED * error, MIN_DIFFERENCE):
+        return ""
+    return f"The curve falls: {p:.3f} with {quarter.trained_on} samples, {q:.3f} with {large.trained_on}."
+
+
 def _held_out(trainings: _SubsetRuns, seed: int) -> tuple[Design, Expectation, str]:
     large = trainings.run([hold_out(trainings.groups, HELD_OUT, _random(seed, "hold-out"))])
     return HOLD_OUT, extrapolate(large, None, len(trainings.groups)), ""
@@ -228,6 +257,10 @@ def learning_curve(
     It evaluates the training function (architecture, optimizer, everything it does), not one network, on new samples
     *like* the given ones: with wrong labels among them, the new labels are wrong as often. All samples stay available
     for the final network. Formulas and constants are in `gapscope.prediction.subset_designs`.
+
+    Training on a subset takes as many optimizer steps as on all samples if `train_fn` is a spec; a function should
+    count steps, not epochs. Networks on subsets that fit their own samples worse than those on more samples are
+    under-trained: the result then names this in `unreliable_because` and is no prediction. A falling curve is named.
 
     Args:
         train_fn: A function (x, y) -> trained network, called with subsets of the data in the form in which they were
@@ -284,7 +317,8 @@ def learning_curve(
     together = _together(train_fn, samples, _spread(samples), seed, data_root, stack)
     with tempfile.TemporaryDirectory() as temporary:
         if cache_dir is not None:
-            facts = {"recipe": _recipe_name(train_fn), "seed": seed, "data": _data_digest(samples, numbers)}
+            facts = {"recipe": _recipe_name(train_fn), "seed": seed, "data": _data_digest(samples, numbers),
+                     "answers": ANSWERS}  # fmt: skip
             _check_cache_folder(Path(cache_dir), facts)
         kept = Path(temporary if cache_dir is None else cache_dir) / "trainings"
         if design == AUTO and len(samples) > LARGE:
@@ -304,6 +338,9 @@ def _twin(samples: Samples, trainings: _SubsetRuns, design: Design, found: Expec
     lowest = 0.0 if samples.is_classification else -math.inf
     if len(samples) > LARGE and design is not HOLD_OUT:
         note = f"Above {LARGE} samples a plain hold-out of a tenth is as good, and its network can be kept. {note}"
+    runs = tuple(trainings.done.values())
+    if len(runs) > 1:
+        note = f"{_note_falling(max(runs, key=lambda run: run.trained_on), runs[0])} {note}"
     return LearningCurve(
         task="classification" if samples.is_classification else "regression",
         score=min(max(found.value, lowest), 1.0),
@@ -313,6 +350,7 @@ def _twin(samples: Samples, trainings: _SubsetRuns, design: Design, found: Expec
         samples=len(samples),
         design=design.name,
         cost=trainings.cost,
-        trainings=tuple(trainings.done.values()),
+        trainings=runs,
+        unreliable_because=_reason_under_trained(runs),
         note=note.strip(),
     )

@@ -20,9 +20,7 @@ from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures._forward import forward_pass
-from gapscope.measures.before_training import connection_sensitivity
-from gapscope.measures.before_training import jacobian_covariance
-from gapscope.measures.before_training import synaptic_flow
+from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameter_count import parameter_count
 from gapscope.prediction.forecast import check_forecast_data

@@ -1,4 +1,4 @@
-r"""Designs of a twin: which training runs they need, and what their scores say of the training configuration trained on everything.
+r"""Designs of a learning curve: their training runs, and how scores on subsets are extrapolated to all samples.
 
 A network trained on a part of the data is scored on samples it has not seen: without bias, but for the smaller training
 set. Two sizes $m < l$ tell how the score grows, and half of the growth that they show is continued to all $n$ samples:
@@ -125,7 +125,7 @@ def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
 
 
 def extrapolate(large: SizedScore, small: SizedScore | None, samples: int) -> Expectation:
-    """Return the score of the training configuration on all samples, from training runs on parts of two sizes (the formula of this file).
+    """Extrapolate the score from parts of two sizes to all samples (the formula of this file).
 
     Args:
         large: What training on the larger part gave.

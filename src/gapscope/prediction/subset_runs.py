@@ -1,9 +1,11 @@
-"""One training of a design: the training configuration is run on a part of the samples, its network scored on others, one by one."""
+"""Training runs on subsets of the samples, each scored on samples that it has not seen."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,7 +60,7 @@ def _trained_by_spec(
 
 
 def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, root: str | None = None) -> nn.Module:
-    """Run a training configuration; what it draws from global random streams depends on the seed alone, which are then restored.
+    """Run a training configuration; its global random numbers depend on the seed alone, and the streams are restored.
 
     Args:
         recipe: A function (x, y) -> trained network, or a spec.
@@ -117,19 +119,65 @@ def _part(samples: Samples, indices: np.ndarray) -> Samples:
     return samples.subset(torch.from_numpy(indices))
 
 
+@dataclass(frozen=True)
+class SubsetScores:
+    """What one network reached.
+
+    Attributes:
+        scores: Score of each sample that it did not see, in the split's order.
+        training_score: Mean score of the samples that it saw.
+    """
+
+    scores: list[float]
+    training_score: float
+
+
+def _scores(network: nn.Module, samples: Samples, split: Split, spread: float) -> SubsetScores:
+    seen, unseen = (
+        sample_scores(network, _part(samples, indices), spread) for indices in (split.trained, split.scored)
+    )
+    return SubsetScores(unseen.tolist(), float(seen.mean()))
+
+
+def equal_steps(recipe: Recipe | RunSpec, samples: int, part: int) -> Recipe | RunSpec:
+    """Scale the epochs of a spec so that a part takes as many optimizer steps as all samples; functions stay.
+
+    Args:
+        recipe: The training configuration.
+        samples: Number of all samples.
+        part: Number of samples of the part.
+
+    Returns:
+        The configuration for the part; whole epochs, at least one.
+    """
+    if not isinstance(recipe, RunSpec):
+        return recipe
+    batch, epochs = recipe.training.batch_size, recipe.training.epochs
+    steps, steps_of_part = (math.ceil(n / min(batch, n)) for n in (samples, part))
+    return recipe.replace({"training.epochs": max(1, round(epochs * steps / steps_of_part))})
+
+
 def train_and_score(
     recipe: Recipe | RunSpec, samples: Samples, split: Split, spread: float, seed: int, root: str | None
-) -> list[float]:
-    """Train on one part and return the score of each sample of the other, in the split's order."""
+) -> SubsetScores:
+    """Train on one part, with as many steps as for all samples if the recipe is a spec; score the other part."""
+    recipe = equal_steps(recipe, len(samples), len(split.trained))
     network = run_configuration(recipe, _part(samples, split.trained), derive_seed(seed, split.name), root)
-    return sample_scores(network, _part(samples, split.scored), spread).tolist()
+    return _scores(network, samples, split, spread)
 
 
 def train_and_score_stacked(
     spec: RunSpec, samples: Samples, splits: Sequence[Split], spread: float, seed: int, root: str | None, stack: Choice
-) -> list[list[float]]:
-    """What `scored` returns for each split of a spec; parts of equal size are trained in one stack."""
-    parts = [(_part(samples, split.trained), derive_seed(seed, split.name)) for split in splits]
-    networks = _trained_by_spec(parts, spec, root, stack)
-    pairs = zip(networks, splits, strict=True)
-    return [sample_scores(network, _part(samples, split.scored), spread).tolist() for network, split in pairs]
+) -> list[SubsetScores]:
+    """Do the same for each split of a spec; parts of equal size are trained in one stack."""
+    sizes = {len(split.trained) for split in splits}
+    results: dict[str, SubsetScores] = {}
+    for size in sizes:
+        same = [split for split in splits if len(split.trained) == size]
+        equal = equal_steps(spec, len(samples), size)
+        assert isinstance(equal, RunSpec)
+        parts = [(_part(samples, split.trained), derive_seed(seed, split.name)) for split in same]
+        networks = _trained_by_spec(parts, equal, root, stack)
+        for network, split in zip(networks, same, strict=True):
+            results[split.name] = _scores(network, samples, split, spread)
+    return [results[split.name] for split in splits]

@@ -1,0 +1,241 @@
+r"""Validation accuracy with control variates: a hold-out that counts for more samples than it has."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples, as_samples
+from gapscope.prediction.subset_designs import NORMAL_QUANTILE
+from gapscope.prediction.subset_runs import sample_scores
+from gapscope.results.result import Result
+from gapscope.statistics.baselines import feature_matrix, rbf_ridge, target_matrix
+
+MIN_VALIDATION, MIN_TRAIN = 10, 10
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Paired difference of two networks on the same validation samples.
+
+    Attributes:
+        value: Score of the network minus that of the baseline, control variates included.
+        low: Lower end of the 90 % interval.
+        high: Upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, repr=False)
+class ValidatedAccuracy(Result):
+    """Result of `validated_accuracy`.
+
+    Attributes:
+        task: "classification" (scores are accuracies) or "regression" (R2).
+        score: Estimate with control variates.
+        low: Lower end of the 90 % interval.
+        high: Upper end.
+        plain_score: Mean over the validation samples alone.
+        plain_low: Lower end of its 90 % interval.
+        plain_high: Upper end.
+        correlation: Correlation of the network's results with the leave-one-out results, on the validation samples.
+        samples: Number of validation samples.
+        effective_samples: Number of validation samples that would give this interval without control variates.
+        difference: Paired difference to the baseline; None without one.
+    """
+
+    task: str
+    score: float
+    low: float
+    high: float
+    plain_score: float
+    plain_low: float
+    plain_high: float
+    correlation: float
+    samples: int
+    effective_samples: float
+    difference: Difference | None = None
+
+    def __repr__(self) -> str:
+        what = "accuracy" if self.task == "classification" else "R^2"
+        lines = [
+            f"Validated {what}: {self.score:.3f} ({self.low:.3f} to {self.high:.3f}, 90 % interval)",
+            f"  validation samples alone: {self.plain_score:.3f} ({self.plain_low:.3f} to {self.plain_high:.3f})",
+            f"  {self.samples} samples, worth {self.effective_samples:.0f} (correlation {self.correlation:.2f})",
+        ]
+        if self.difference is not None:
+            d = self.difference
+            lines.append(f"  minus the baseline: {d.value:+.3f} ({d.low:+.3f} to {d.high:+.3f})")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Adjusted:
+    value: float
+    variance: float
+    # of the variance without control variates; 1 if these add nothing
+    variance_ratio: float
+    correlation: float
+
+
+def adjusted_mean(values: np.ndarray, control: np.ndarray, rest: np.ndarray) -> _Adjusted:
+    r"""Mean of values of m samples, adjusted by a control variate that n more samples have.
+
+    $\bar v - c\,(\bar u_m - \bar u_n)$ with $c = \frac{n}{m + n}\,\beta\,s$, $\beta$ the least-squares slope of the
+    values on the control and s its shrinkage, adjusted over plain R2 (not below 0). Its variance is
+    $\mathrm{Var}(v - c u) / m + c^2\,\mathrm{Var}(u) / n$.
+
+    Args:
+        values: [m].
+        control: Control variate of the same samples, [m].
+        rest: Control variate of the others, [n].
+
+    Returns:
+        Mean, variance, their ratio to the plain ones, and the correlation.
+    """
+    m, n = len(values), len(rest)
+    plain = float(values.var(ddof=1)) / m
+    spread = float(control.var(ddof=1))
+    if plain == 0 or spread == 0:
+        return _Adjusted(float(values.mean()), plain, 1.0, 0.0)
+    covariance = float(np.cov(values, control)[0, 1])
+    explained = covariance**2 / (spread * plain * m)
+    adjusted = 1 - (1 - explained) * (m - 1) / (m - 2)
+    shrinkage = max(0.0, adjusted / explained) if explained > 0 else 0.0
+    slope = n / (m + n) * covariance / spread * shrinkage
+    variance = float((values - slope * control).var(ddof=1)) / m + slope**2 * float(rest.var(ddof=1)) / n
+    value = float(values.mean() - slope * (control.mean() - rest.mean()))
+    correlation = covariance / math.sqrt(spread * plain * m)
+    return _Adjusted(value, variance, variance / plain, correlation)
+
+
+def _wilson(score: float, n: float) -> tuple[float, float]:
+    """90 % interval of a fraction (Wilson 1927)."""
+    z = NORMAL_QUANTILE
+    score = min(max(score, 0.0), 1.0)
+    middle = (score + z**2 / (2 * n)) / (1 + z**2 / n)
+    reach = z * math.sqrt(score * (1 - score) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def _interval(classes: bool, item: _Adjusted, n: int) -> tuple[float, float]:
+    if classes:
+        return _wilson(item.value, n / item.variance_ratio)
+    reach = NORMAL_QUANTILE * math.sqrt(item.variance)
+    return item.value - reach, item.value + reach
+
+
+def _checked(data: Any, what: str, least: int) -> Samples:
+    samples = as_samples(data)
+    if samples.targets is None:
+        raise InvalidInput(f"{what} must hold targets; got inputs alone. Pass (x, y).")
+    if samples.is_dense or len(samples) < least:
+        raise InvalidInput(
+            f"{what} must hold {least} samples or more with one label or row of targets each; got {len(samples)} "
+            f"samples with targets of shape {list(samples.targets.shape)}. Pass more samples, one target each."
+        )
+    return samples
+
+
+def _joined_features(validation: Samples, train: Samples) -> Tensor:
+    x, z = validation.inputs.cpu(), train.inputs.cpu()
+    if x.shape[1:] != z.shape[1:] or x.is_floating_point() != z.is_floating_point():
+        raise InvalidInput(
+            f"validation and train must have inputs of one form; got {list(x.shape[1:])} {x.dtype} and "
+            f"{list(z.shape[1:])} {z.dtype}. Prepare both alike."
+        )
+    return feature_matrix(torch.cat([x, z]))
+
+
+def _control(validation: Samples, train: Samples, spread: float) -> np.ndarray:
+    """Leave-one-out results of an RBF ridge on all samples, those of validation first."""
+    assert validation.targets is not None and train.targets is not None
+    if validation.is_classification != train.is_classification:
+        raise InvalidInput("validation and train must have the same kind of targets; got labels and numbers. "
+                           "Pass labels (int64) or numbers for both.")  # fmt: skip
+    targets = torch.cat([validation.targets.cpu(), train.targets.cpu()])
+    features = _joined_features(validation, train)
+    if features.shape[1] == 0:
+        return np.zeros(len(targets))
+    row = rbf_ridge(features, targets)
+    if validation.is_classification:
+        return row.correct(targets).double().numpy()
+    residuals = (row.predictions - target_matrix(targets)).square().sum(1)
+    return (1 - residuals / (spread * target_matrix(targets).shape[1])).numpy()
+
+
+def validated_accuracy(
+    network: nn.Module, validation: Any, train: Any, *, baseline: nn.Module | None = None
+) -> ValidatedAccuracy:
+    r"""Estimate the accuracy on new data from a validation split, with the training samples as control variates.
+
+    $a_B + c\,(\ell_A - \ell_B)$, where $a_B$ is the accuracy on the validation samples B and $\ell$ the leave-one-out
+    accuracy of an RBF ridge that is fitted to all samples, on B and on the training samples A (see `adjusted_mean`).
+    If B happens to be easy for the ridge, it is easy for the network as well. The ridge never sees the network, so
+    that nothing leaks: the estimate is unbiased up to the estimate of c, and its variance falls by about
+    $\rho^2 n / (m + n)$, for m validation and n training samples and the correlation $\rho$ of both results on B.
+    The 90 % interval is Wilson's (1927) with the effective number of samples; normal for regression.
+
+    Validation and training samples must be random parts of one data set. Training samples must be the original ones,
+    without augmentation. Control variates: Angelopoulos et al. 2023, arXiv:2301.09633.
+
+    Args:
+        network: The trained network, which has not seen the validation samples.
+        validation: Validation samples with targets.
+        train: Training samples with targets, in the same form.
+        baseline: Another network, or another checkpoint of the same one: its paired difference is estimated.
+
+    Returns:
+        Estimate with its interval, beside that of the validation samples alone.
+
+    Raises:
+        InvalidInput: Targets are missing, there are fewer than ten samples, or the forms differ.
+
+    >>> x = torch.linspace(-1, 1, 60)[torch.randperm(60, generator=torch.Generator().manual_seed(0)), None]
+    >>> y = (x[:, 0] > 0).long()
+    >>> network = nn.Linear(1, 2)
+    >>> _ = network.weight.data.copy_(torch.tensor([[-1.0], [1.0]])), network.bias.data.zero_()
+    >>> round(validated_accuracy(network, (x[:20], y[:20]), (x[20:], y[20:])).score, 2)
+    1.0
+    """
+    held = _checked(validation, "validation", MIN_VALIDATION)
+    seen = _checked(train, "train", MIN_TRAIN)
+    assert held.targets is not None
+    spread = 1.0
+    if not held.is_classification:
+        spread = float(held.targets.double().var(0, correction=0).mean())
+        if not spread:
+            raise InvalidInput("Validation targets must differ; all are the same. Pass others.")
+    scores = sample_scores(network, held, spread)
+    control = _control(held, seen, spread)
+    m, classes = len(held), held.is_classification
+    item = adjusted_mean(scores, control[:m], control[m:])
+    plain = _Adjusted(float(scores.mean()), float(scores.var(ddof=1)) / m, 1.0, 0.0)
+    difference = None
+    if baseline is not None:
+        paired = adjusted_mean(scores - sample_scores(baseline, held, spread), control[:m], control[m:])
+        reach = NORMAL_QUANTILE * math.sqrt(paired.variance)
+        difference = Difference(paired.value, paired.value - reach, paired.value + reach)
+    (low, high), (plain_low, plain_high) = _interval(classes, item, m), _interval(classes, plain, m)
+    return ValidatedAccuracy(
+        task="classification" if classes else "regression",
+        score=min(max(item.value, 0.0), 1.0) if classes else item.value,
+        low=low,
+        high=high,
+        plain_score=plain.value,
+        plain_low=plain_low,
+        plain_high=plain_high,
+        correlation=item.correlation,
+        samples=m,
+        effective_samples=m / item.variance_ratio,
+        difference=difference,
+    )

@@ -1,0 +1,280 @@
+"""Cells of NAS-Bench-201 ranked before training, beside their published accuracy on CIFAR-10.
+
+Rule, fixed before the first cell was read: 100 random cells, the first 300 training images of CIFAR-10, PyTorch's
+initial weights. Kendall's tau-b with the published test accuracy; a score that does not exist for a cell ranks it last.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import GapscopeError
+from gapscope.base.randomness import derive_seed
+from gapscope.data import load_dataset
+from gapscope.data.location import data_root
+from gapscope.measures._forward import forward_pass
+from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
+from gapscope.measures.kernel_leave_one_out import loo_from_kernel
+from gapscope.prediction.correlations import kendall_tau
+from gapscope.prediction.untrained import with_data_statistics
+from gapscope.statistics.baselines import linear_ridge
+from gapscope_studies.expected_accuracy.cells import build_cell_network, complexity, published_cells
+from gapscope_studies.expected_accuracy.rows import plain, shown
+from gapscope_studies.expected_accuracy.scale import hash_of
+from gapscope_studies.kit.claims import measured
+from gapscope_studies.kit.statistics import Interval, bootstrap
+from gapscope_studies.kit.study import Outcome, RunSettings
+
+N_CELLS, N_IMAGES, N_SCORED, SEED = 100, 300, 64, 201
+N_SAMPLED, BATCH = 2048, 25
+ZEN_NOISE = 0.01
+TRUTH = "cifar10-test"
+NTK, FEATURES, MEAN = "NTK leave-one-out", "features leave-one-out", "mean of both"
+BASELINES = ("parameter count", "multiply-adds", "depth")
+OURS = (NTK, FEATURES, MEAN)
+SCORES = (*OURS, *BASELINES, "SynFlow", "Jacobian covariance", "NASWOT", "SNIP", "gradient norm", "zen-score")
+
+
+def _layer_gradients(layer: nn.Module, inputs: Tensor, output: Tensor, cotangent: Tensor) -> Tensor:
+    """Gradients of single images with respect to the parameters of a layer, [n, P]."""
+    if isinstance(layer, nn.Conv2d):
+        columns = nn.functional.unfold(inputs, layer.kernel_size, padding=layer.padding, stride=layer.stride)
+        return (cotangent.flatten(2) @ columns.transpose(1, 2)).flatten(1)
+    if isinstance(layer, nn.BatchNorm2d):
+        normalized = (output - layer.bias[:, None, None]) / layer.weight[:, None, None]
+        return torch.cat([(cotangent * normalized).sum((2, 3)), cotangent.sum((2, 3))], 1)
+    return torch.cat([(cotangent[:, :, None] * inputs[:, None]).flatten(1), cotangent], 1)
+
+
+def sampled_kernel(
+    network: nn.Module, x: Tensor, cotangent: Tensor, generator: torch.Generator, *, n_sampled: int = N_SAMPLED
+) -> Tensor:
+    """NTK [n, n] of one combination of the outputs, from at most `n_sampled` random parameters of each layer.
+
+    It is an unbiased estimate, and exact if no layer has more parameters. In evaluation mode; for networks of
+    convolutions, batch norm and linear layers that are called once each.
+    """
+    layers = [m for m in network.modules() if isinstance(m, nn.Conv2d | nn.BatchNorm2d | nn.Linear)]
+    sizes = [sum(parameter.numel() for parameter in layer.parameters()) for layer in layers]
+    chosen = [torch.randperm(size, generator=generator)[:n_sampled] for size in sizes]
+    rows: list[Tensor] = []
+    calls: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+
+    def keep(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        calls[layer] = inputs[0].detach(), output
+
+    for part in x.split(BATCH):
+        calls.clear()
+        hooks = [layer.register_forward_hook(keep) for layer in layers]
+        total = (network(part) @ cotangent).sum()
+        for hook in hooks:
+            hook.remove()
+        gradients = torch.autograd.grad(
+            total, [calls[layer][1] for layer in layers], allow_unused=True, materialize_grads=True
+        )
+        with torch.no_grad():
+            rows.append(torch.cat([
+                _layer_gradients(layer, calls[layer][0], calls[layer][1], gradient)[:, index]
+                * (size / len(index)) ** 0.5
+                for layer, gradient, index, size in zip(layers, gradients, chosen, sizes, strict=True)
+            ], 1))  # fmt: skip
+    features = torch.cat(rows)
+    return features @ features.T
+
+
+def activation_patterns(network: nn.Module, x: Tensor) -> float:
+    """NASWOT: log-determinant of the number of ReLUs on which two images agree (Mellor et al. 2021, eq. 2)."""
+    kernel = torch.zeros(len(x), len(x))
+
+    def add(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        active = (output.flatten(1) > 0).float()
+        kernel.add_(active @ active.T + (1 - active) @ (1 - active).T)
+
+    hooks = [module.register_forward_hook(add) for module in network.modules() if isinstance(module, nn.ReLU)]
+    with torch.no_grad():
+        network(x)
+    for hook in hooks:
+        hook.remove()
+    return float(torch.linalg.slogdet(kernel.double()).logabsdet)
+
+
+def gradient_norm(network: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Sum over parameters of the norm of the loss gradient (Abdelfattah et al. 2021)."""
+    loss = nn.functional.cross_entropy(network(x), y)
+    gradients = torch.autograd.grad(loss, list(network.parameters()), allow_unused=True)
+    return sum(float(gradient.norm()) for gradient in gradients if gradient is not None)
+
+
+def zen_score(network: nn.Sequential, x: Tensor, generator: torch.Generator) -> float:
+    """Zen-score (Lin et al. 2021, algorithm 1): log of how far features move with the inputs, plus batch norm scales.
+
+    Batch norm works with the statistics of the batch; the inputs are standard normal.
+    """
+    variances: list[Tensor] = []
+
+    def add(_module: nn.Module, inputs: tuple[Tensor, ...], _output: Tensor) -> None:
+        variances.append(inputs[0].var((0, 2, 3)).mean())
+
+    network.train()
+    hooks = [module.register_forward_hook(add) for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    noise = torch.randn(x.shape, generator=generator), torch.randn(x.shape, generator=generator)
+    with torch.no_grad():
+        features = network[:-3](noise[0])
+        scales = torch.stack(variances).clamp_min(1e-12).log().sum() / 2
+        moved = network[:-3](noise[0] + ZEN_NOISE * noise[1])
+    for hook in hooks:
+        hook.remove()
+    network.eval()
+    return float((features - moved).abs().flatten(1).sum(1).mean().log() + scales)
+
+
+def _or_none(score: Callable[[], Any]) -> float | None:
+    """Value of a score; None if it does not exist, as for a cell whose output does not depend on its input."""
+    try:
+        value = float(score())
+    except GapscopeError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def read_cell(cell: str, seed: int, root: str | None) -> dict[str, Any]:
+    """Return every score of one cell with one draw of its initial weights, and the CPU seconds of the readings."""
+    train = load_dataset("cifar10", root=root).train
+    x, y = train.inputs[:N_IMAGES].float(), train.targets
+    assert y is not None
+    x, y = (x - x.mean((0, 2, 3), keepdim=True)) / x.std((0, 2, 3), keepdim=True), y[:N_IMAGES]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "cell"))
+        network = build_cell_network(cell)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "scores of cells"))
+    size = complexity(cell, network.eval(), x[0])
+    start = time.process_time()
+    adapted = with_data_statistics(network, x).eval()
+    features = forward_pass(adapted, x).features
+    assert features is not None
+    features = (features - features.mean(0)) / features.std(0, correction=0).mean().clamp_min(1e-12)
+    signs = torch.randint(0, 2, (10,), generator=generator) * 2.0 - 1
+    kernel = sampled_kernel(adapted, x, signs, generator)
+    readings: dict[str, Any] = {
+        FEATURES: _or_none(lambda: linear_ridge(features, y, n_classes=10).score),
+        NTK: _or_none(lambda: loo_from_kernel(kernel, adapted, x, y).accuracy),
+    }
+    seconds = time.process_time() - start
+    few, labels = x[:N_SCORED], y[:N_SCORED]
+    flow = _or_none(lambda: synaptic_flow(adapted, few))
+    return readings | {
+        "parameter count": size.parameters,
+        "multiply-adds": size.multiplications,
+        "depth": size.layers,
+        "SynFlow": flow,
+        # no flow: the outputs do not depend on the inputs, and rows of zeros would have the best correlations
+        "Jacobian covariance": None if flow is None else _or_none(lambda: jacobian_covariance(adapted, few)),
+        "NASWOT": _or_none(lambda: activation_patterns(adapted, few)),
+        "SNIP": _or_none(lambda: connection_sensitivity(adapted, few, labels)),
+        "gradient norm": _or_none(lambda: gradient_norm(adapted, few, labels)),
+        "zen-score": _or_none(lambda: zen_score(network, few, generator)),
+        "cpu_seconds_of_readings": seconds,
+        "cpu_seconds": time.process_time() - start,
+    }
+
+
+def mean_over_seeds(readings: pandas.DataFrame) -> pandas.DataFrame:
+    """Return one row per cell, from rows with the columns `cell`, the truth and every score."""
+    scores = [name for name in SCORES if name != MEAN]
+    numbers = readings.assign(**readings[scores].astype(float)).groupby("cell", sort=False)[[TRUTH, *scores]]
+    table = numbers.mean()
+    return table.assign(**{MEAN: (table[NTK] + table[FEATURES]) / 2})
+
+
+def rank_correlation(table: pandas.DataFrame, score: str) -> float:
+    """Kendall's tau-b of a score with the published accuracy; cells without the score are ranked last."""
+    values = table[score].to_numpy(dtype=float)
+    lowest = np.nanmin(values) - 1 if np.isfinite(values).any() else 0.0
+    return kendall_tau(np.nan_to_num(values, nan=lowest), table[TRUTH].to_numpy(dtype=float))
+
+
+def regret(table: pandas.DataFrame, score: str) -> float:
+    """Accuracy of the best cell minus that of the cell chosen by a score, in points."""
+    return float(table[TRUTH].max() - table[TRUTH][table[score].fillna(-np.inf).idxmax()])
+
+
+def _row(table: pandas.DataFrame, score: str) -> dict[str, Any]:
+    def difference(rows: Any) -> float:
+        part = table.iloc[rows]
+        return rank_correlation(part, score) - rank_correlation(part, "parameter count")
+
+    from scipy.stats import spearmanr
+
+    values = table[score].fillna(table[score].min() - 1)
+    return {
+        "score": score,
+        "tau": bootstrap(lambda rows: rank_correlation(table.iloc[rows], score), len(table)),
+        "tau minus parameter count's": bootstrap(difference, len(table)),
+        "spearman": float(spearmanr(values, table[TRUTH]).statistic),  # pyright: ignore[reportAttributeAccessIssue]
+        "regret in points": regret(table, score),
+    }
+
+
+def cell_ranking(setting: RunSettings) -> Outcome:
+    """Kendall's tau of every score with the published accuracy, for initial weights of one seed and of all."""
+    cells = published_cells(data_root(setting.data_root)).sample(N_CELLS, random_state=SEED)
+    cells = cells.iloc[: setting.choose(smoke=4, small=N_CELLS, paper=N_CELLS)]
+    seeds = setting.choose(smoke=1, small=1, paper=3)
+    jobs = {
+        f"cell {index} seed {seed}": partial(read_cell, cell, seed, setting.data_root)
+        for seed in range(seeds)
+        for index, cell in cells["cellstr"].items()
+    }
+    answers = setting.cached("cells", jobs)
+    labels = [
+        {"cell": index, "seed": seed, "cellstr": row["cellstr"], TRUTH: row[TRUTH]}
+        for seed in range(seeds)
+        for index, row in cells.iterrows()
+    ]
+    readings = pandas.DataFrame([label | answer for label, answer in zip(labels, answers.values(), strict=True)])
+    tables = {"1 seed": mean_over_seeds(readings[readings["seed"] == 0])}
+    if seeds > 1:
+        tables[f"{seeds} seeds"] = mean_over_seeds(readings)
+    rows = {name: [_row(table, score) for score in SCORES] for name, table in tables.items()}
+    for part in rows.values():
+        part.sort(key=lambda row: -row["tau"].value)
+    last = list(tables)[-1]
+    gain: Interval = next(row for row in rows[last] if row["score"] == MEAN)["tau minus parameter count's"]
+    return Outcome(
+        numbers={
+            "rows": {name: [plain(row) for row in part] for name, part in rows.items()},
+            "cells": readings.drop(columns="cellstr").to_dict("records"),
+            "median_cpu_seconds_of_readings": float(readings["cpu_seconds_of_readings"].median()),
+            "largest_cpu_seconds_of_readings": float(readings["cpu_seconds_of_readings"].max()),
+        },
+        claims=[
+            measured(
+                "ours", "leave-one-out accuracy before training ranks cells better than their size",
+                "Kendall's tau minus that of the parameter count", gain, above=0.0, ours=True, unit="cells",
+                compared=(), untrained="published accuracies of fully trained networks",
+            )
+        ],
+        tables={name: pandas.DataFrame(map(shown, part)) for name, part in rows.items()},
+        verdict=(
+            f"Cells are the units. The NTK is that of one random combination of the outputs, from at most "
+            f"{N_SAMPLED} random parameters per layer. Accuracies are those of one training seed, published with "
+            f"NAS-Bench-201; the best of these {len(cells)} cells reaches "
+            f"{cells[TRUTH].max():.2f} %."
+        ),
+        stands_in_for=[
+            {"what": "cells", "paper": "15,625", "here": f"{len(cells)} random ones"},
+            {"what": "images", "paper": "", "here": f"{N_IMAGES}, {N_SCORED} of them for zero-cost scores"},
+            {"what": "seeds of initial weights", "paper": "", "here": str(seeds)},
+        ],
+        seeds=list(range(seeds)),
+        data={"cifar10": hash_of("cifar10", setting)},
+    )  # fmt: skip

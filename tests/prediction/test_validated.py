@@ -1,0 +1,117 @@
+"""`gs.validated_accuracy`: the closed form, coverage on repeated draws, paired differences, bad input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+from gapscope.prediction.validated import adjusted_mean
+
+Data = tuple[Tensor, Tensor]
+
+
+def linear(angle: float) -> nn.Linear:
+    network = nn.Linear(2, 2)
+    direction = torch.tensor([np.cos(angle), np.sin(angle)], dtype=torch.float32)
+    with torch.no_grad():
+        network.weight.copy_(torch.stack([-direction, direction]))
+        network.bias.zero_()
+    return network
+
+
+def blobs(n: int, seed: int) -> Data:
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(2, (n,), generator=generator)
+    centers = torch.stack([2 * y - 1, torch.zeros(n)], 1)
+    return torch.randn(n, 2, generator=generator) + 0.8 * centers, y
+
+
+def test_the_mean_is_the_regression_estimate() -> None:
+    random = np.random.default_rng(0)
+    control, rest = random.normal(size=50), random.normal(size=200)
+    values = 2 * control + 1  # explained completely: the mean is that of the line at the mean of all controls
+    item = adjusted_mean(values, control, rest)
+    assert item.value == pytest.approx(2 * np.concatenate([control, rest]).mean() + 1)
+    assert item.correlation == pytest.approx(1)
+    slope = 2 * 200 / 250
+    expected = ((2 - slope) ** 2 * control.var(ddof=1)) / 50 + slope**2 * rest.var(ddof=1) / 200
+    assert item.variance == pytest.approx(expected)
+
+
+def test_a_useless_control_changes_nothing() -> None:
+    values = np.array([0.0, 1.0] * 10)
+    item = adjusted_mean(values, np.array([0.0, 0.0, 1.0, 1.0] * 5), np.ones(30))
+    assert (item.value, item.variance_ratio) == (0.5, 1.0)
+    assert adjusted_mean(values, np.ones(20), np.ones(30)).variance_ratio == 1.0
+
+
+def test_on_repeated_draws_it_errs_less_and_its_interval_covers() -> None:
+    network = linear(0.5)
+    x, y = blobs(200_000, 10**6)
+    truth = float((network(x).argmax(1) == y).double().mean())
+    results = []
+    for seed in range(200):
+        x, y = blobs(150, seed)
+        results.append(gs.validated_accuracy(network, (x[:50], y[:50]), (x[50:], y[50:])))
+    errors = np.array([[item.score - truth, item.plain_score - truth] for item in results])
+    own, plain = np.sqrt((errors**2).mean(0))
+    assert own < 0.9 * plain
+    assert abs(errors[:, 0].mean()) < 3 * own / 200**0.5 + 0.005
+    assert 0.85 <= np.mean([item.low <= truth <= item.high for item in results]) <= 0.96
+    assert np.mean([item.effective_samples for item in results]) > 60
+
+
+def test_the_difference_is_paired() -> None:
+    (x, y), better, worse = blobs(300, 0), linear(0.0), linear(1.2)
+    data = (x[:100], y[:100]), (x[100:], y[100:])
+    result = gs.validated_accuracy(better, *data, baseline=worse)
+    assert result.difference is not None
+    correct = [(network(x[:100]).argmax(1) == y[:100]).double() for network in (better, worse)]
+    plain = float((correct[0] - correct[1]).mean())
+    assert abs(result.difference.value - plain) < 0.05
+    assert result.difference.low < result.difference.value < result.difference.high
+    same = gs.validated_accuracy(better, *data, baseline=better).difference
+    assert same is not None and (same.value, same.low, same.high) == (0, 0, 0)
+
+
+def test_regression_is_r2() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 2, generator=generator)
+    y = x.sum(1, keepdim=True) + torch.randn(200, 1, generator=generator)
+    network = nn.Linear(2, 1)
+    nn.init.ones_(network.weight)
+    nn.init.zeros_(network.bias)
+    result = gs.validated_accuracy(network, (x[:60], y[:60]), (x[60:], y[60:]))
+    held = y[:60]
+    expected = 1 - float((network(x[:60]).detach() - held).square().mean() / held.var(correction=0))
+    assert result.task == "regression" and result.plain_score == pytest.approx(expected, abs=1e-6)
+    assert result.low < 0.67 < result.high  # signal 2, noise 1
+
+
+X, Y = blobs(60, 3)
+
+
+@pytest.mark.parametrize(
+    ("validation", "train", "facts"),
+    [
+        (X[:20], (X[20:], Y[20:]), "validation .* targets"),
+        ((X[:5], Y[:5]), (X[20:], Y[20:]), "validation .* 10 .* 5"),
+        ((X[:20], Y[:20]), (X[20:24], Y[20:24]), "train .* 10 .* 4"),
+        ((X[:20], Y[:20]), (X[20:, :1], Y[20:]), r"\[2\].*\[1\]"),
+        ((X[:20], Y[:20]), (X[20:], X[20:]), "targets"),
+    ],
+)
+def test_bad_input_ends_in_one_message(validation: Any, train: Any, facts: str) -> None:
+    with pytest.raises(InvalidInput, match=facts):
+        gs.validated_accuracy(linear(0), validation, train)
+
+
+def test_constant_inputs_leave_the_plain_estimate() -> None:
+    result = gs.validated_accuracy(linear(0), (torch.ones(20, 2), Y[:20]), (torch.ones(40, 2), Y[20:]))
+    assert result.score == result.plain_score and result.effective_samples == 20
