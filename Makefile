@@ -61,4 +61,4 @@ format: $(READY) ## format the code and mend what the linter can mend
 	$(BIN)/ruff check --fix .
 
 clean: ## remove the virtual environment and the demo's pool
-	rm -rf $(VENV) gapscope-demo site
+	rm -rf $(VENV) gapscope-demo site site-cache
