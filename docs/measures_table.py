@@ -9,7 +9,7 @@ from gapscope.measures.registry import COST_CLASSES, REPARAMETRIZATIONS, Measure
 
 PAGE = Path(__file__).parent / "measures.md"
 COMPARED = PAGE.parents[1] / "benchmarks" / "measures" / "peers.json"
-# compared by the benchmarks of gradient similarity, whose differences stand in benchmarks/results
+# compared by the benchmarks of gradient similarity; differences are in benchmarks/results
 ELSEWHERE = {("ntk_trace", "torch.func"), ("ntk_trace", "neural-tangents")}
 SHORT = {"layer rescaling": "rescaling", "unit permutation": "permutation", "head shift": "shift"}
 HEAD = """# All measures
@@ -18,8 +18,8 @@ HEAD = """# All measures
 once. A measure without a value for a network or data is a row with its reason, `readings.unmeasured`.
 
 """
-PEERS = """"peers" are other programs that compute the same. "agrees": numbers equal ours to the rounding in
-`benchmarks/measures/peers.json`. "not run":"""
+PEERS = """"cross-checks" are other programs that compute the same number. "agrees": their numbers equal ours up to the
+rounding in `benchmarks/measures/peers.json`. "not run":"""
 # (measure, peer) -> why it was not run
 NOT_RUN = {
     ("davies_bouldin_mixup", "PGDL first place"): "its released program takes the mean over the other classes, not the "
@@ -41,20 +41,20 @@ def _cell(text: str) -> str:
 
 
 def compared() -> dict[tuple[str, str], bool]:
-    """Measure and peer -> whether all stored numbers of both agree."""
-    found = dict.fromkeys(ELSEWHERE, True)
+    """Return whether all stored numbers of measure and program agree, by both names."""
+    agreement = dict.fromkeys(ELSEWHERE, True)
     for row in json.loads(COMPARED.read_text())["rows"]:
         if "agrees" in row:
             key = (row["number"].split(".")[0], row["peer"].replace("_", " "))
-            found[key] = found.get(key, True) and row["agrees"]
-    return found
+            agreement[key] = agreement.get(key, True) and row["agrees"]
+    return agreement
 
 
 def _peers(item: Measure, known: dict[tuple[str, str], bool]) -> str:
-    """Each peer with what running it showed."""
-    said = {True: "agrees", False: "differs", None: "not run"}
+    """Return each cross-check with its outcome."""
+    outcomes = {True: "agrees", False: "differs", None: "not run"}
     by_name = {(name, _plain(peer)): agrees for (name, peer), agrees in known.items()}
-    return ", ".join(f"{peer} ({said[by_name.get((item.name, _plain(peer)))]})" for peer in item.cross_checks)
+    return ", ".join(f"{peer} ({outcomes[by_name.get((item.name, _plain(peer)))]})" for peer in item.cross_checks)
 
 
 def _plain(peer: str) -> str:
@@ -62,7 +62,7 @@ def _plain(peer: str) -> str:
 
 
 def _not_run() -> list[str]:
-    """Each peer that was not run, with the reason."""
+    """Return each program that was not run, with the reason."""
     return [f"- `{measure}`, {peer}: {why}." for (measure, peer), why in NOT_RUN.items()]
 
 
@@ -83,11 +83,21 @@ def page() -> str:
     known = [item for item in list_measures().values() if item.function.__module__.startswith("gapscope.")]
     lines = [f"{HEAD}Cost classes:", ""]
     lines += [f"- {name}: {meaning}." for name, meaning in COST_CLASSES.items()]
-    lines += ["", 'What "unchanged by" names is checked both ways by one test; initial weights stay as they are:', ""]
+    lines += ["", "Invariances are checked both ways by one test; the initial weights are not reparametrized:", ""]
     lines += [f"- {SHORT[name]}: {meaning}." for name, meaning in REPARAMETRIZATIONS.items()]
-    lines += ["", '"better" is the direction that goes with a smaller generalization gap.']
+    lines += ["", '"better" is the direction that predicts a smaller generalization gap.']
     lines += ["", PEERS, "", *_not_run()]
-    columns = ("measure", "what it measures", "better", "needs", "cost", "oracle", "unchanged by", "peers", "reference")
+    columns = (
+        "measure",
+        "what it measures",
+        "better",
+        "needs",
+        "cost",
+        "oracle",
+        "invariances",
+        "cross-checks",
+        "reference",
+    )
     for family in sorted({item.family for item in known}):
         lines += ["", f"## {(family or 'the four papers and baselines').capitalize()}", ""]
         lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]

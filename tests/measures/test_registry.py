@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 
 import pytest
@@ -66,3 +67,5 @@ def test_every_measure_states_its_facts(name: str) -> None:
     assert item.title and len(item.title) <= 85
     for number in item.numbers.values():
         assert number.units and number.direction in ("lower", "higher", "none")
+    for parameter in inspect.signature(item.function).parameters:
+        assert f"\n    {parameter}: " in item.function.__doc__, f"help() must describe {parameter}"

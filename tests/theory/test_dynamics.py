@@ -109,7 +109,7 @@ def test_flow_broadcasts(method: Method) -> None:
         ({"learning_rate": 0.0}, r"learning_rate must lie in \(0, inf\); got 0.0"),
         ({"method": "batch_norm"}, "method must be one of 'weight_norm', 'sgd'; got 'batch_norm'"),
         ({"method": "sgd", "zeta": 0.1}, "zeta must be 0 for method 'sgd', which has no gamma; got 0.1"),
-        ({"method": "sgd", "length": 2.0}, "length must be left out for method 'sgd', where it is gamma; got 2.0"),
+        ({"method": "sgd", "length": 2.0}, "Got length 2.0 for method 'sgd'"),
         ({"length": 0.0}, r"length must lie in \(0, inf\)"),
         ({"zeta": -1.0}, r"zeta must lie in \[0, inf\)"),
         ({"overlap": 1.2}, "overlap must lie in"),
