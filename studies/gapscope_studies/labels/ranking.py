@@ -238,6 +238,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--cells", type=Path, required=True, help="folder of finished cells")
     parser.add_argument("--scale", choices=list(SCALES), default="small")
+    parser.add_argument("--finished-only", action="store_true", help="summarize finished cells and run none")
     args = parser.parse_args()
     torch.set_num_threads(1)
     scale = SCALES[args.scale]
@@ -248,6 +249,8 @@ def main() -> None:
         for name in scale["datasets"] for kind in scale["kinds"] for rate in scale["rates"]
         if args.scale != "small" or name not in SLOW or rate == SLOW_RATE
     }  # fmt: skip
+    if args.finished_only:
+        jobs = {name: job for name, job in jobs.items() if (args.cells / f"{name}.json").exists()}
     cells = run_cached(jobs, args.cells, workers=1, on_done=lambda name, k, of: print(f"{k}/{of} {name}", flush=True))
     content = {"environment": environment(), "commit": commit(), "scale": args.scale, **summarize(list(cells.values()))}
     args.out.parent.mkdir(parents=True, exist_ok=True)

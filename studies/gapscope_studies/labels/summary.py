@@ -107,7 +107,7 @@ def reliability(cells: Iterable[dict[str, Any]], method: str, bound: bool) -> li
                 "method": method, "rate": "upper bound" if bound else "estimate", "cut": name, "lists": len(lists),
                 "flagged": int(flagged.sum()),
                 "expected": float((flagged * expected).sum() / flagged.sum()) if lists else None,
-                "observed": [result.value, result.low, result.high],
+                "observed": [result.value, max(result.low, 0.0), min(result.high, 1.0)],
             }
         )  # fmt: skip
     return rows
