@@ -125,8 +125,8 @@ def _llms_txt(config: MkDocsConfig) -> str:
     lines = ["# gapscope", "", f"> {config.site_description}", "", LLMS_INTRODUCTION, "", "## Guides", ""]
     for path in sorted((ROOT / "docs").glob("*.md")):
         text = path.read_text()
-        first = next(block for block in text.split("\n\n")[1:] if block[0].isalpha() or block[0] == "*")
-        summary = " ".join(first.split()).replace("**", "").split(". ")[0].rstrip(".")
+        first = next(block for block in text.split("\n\n")[1:] if not block.startswith(("```", "|", "#")) and "    " not in block)
+        summary = " ".join(first.split()).replace("**", "").split(". ")[0].rstrip(".:")
         lines.append(f"- [{text.splitlines()[0].lstrip('# ')}]({path.stem}.html): {summary}.")
     lines += ["", "## Reference", "", "- [Packages](api/index.html): every public name with its signature."]
     lines += [

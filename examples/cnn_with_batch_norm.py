@@ -23,3 +23,4 @@ for epoch in range(1, 7):
 print(monitor)
 print(monitor.to_pandas())
 print(gs.measure(network, (x, y)))
+monitor.plot()

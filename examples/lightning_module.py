@@ -37,3 +37,4 @@ callbacks = [MonitorCallback(monitor, module="model"), PenaltyCallback(module.pe
 trainer = pl.Trainer(max_epochs=2, callbacks=callbacks, default_root_dir=tempfile.mkdtemp(), **quiet)
 trainer.fit(module, DataLoader(data, batch_size=32, shuffle=True))
 print(monitor.to_pandas(), gs.measure(module.model, data), sep="\n")
+monitor.plot()
