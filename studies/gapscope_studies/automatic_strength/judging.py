@@ -39,7 +39,7 @@ def ways_of(given: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[Metho
 
 
 def runs_of(given: Mapping[str, Any]) -> list[Run]:
-    """All training runs, seed by seed, so that every scenario has its first seeds early; then those of the `last` ways."""
+    """All training runs, seed by seed, first seeds of all scenarios early; then those of the `last` ways."""
     return [
         Run(
             scenario["name"], scenario["data"], scenario["network"], scenario["training"], given["samples"],
@@ -117,8 +117,8 @@ def judged(rows: Sequence[Row], tuned: float) -> dict[str, Any]:
     Returns:
         "scenarios", "differences" (test accuracy of each automatic strength less that of every other way in the same
         scenarios, and less that of the best fixed strength of each; clusters are scenarios and seeds), "worst" (the
-        smallest mean difference to the best fixed strength in a scenario) and "collapsed" (training runs with the automatic
-        strength that end below half of what none reaches, or did not finish).
+        smallest mean difference to the best fixed strength in a scenario) and "collapsed" (training runs with the
+        automatic strength that end below half of what none reaches, or did not finish).
     """
     table = pandas.DataFrame(list(rows))
     groups: Any = table.groupby(["scenario", "noise"], sort=False)

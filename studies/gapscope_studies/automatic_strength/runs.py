@@ -21,6 +21,7 @@ from gapscope.networks import build_network
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import make_penalty
 from gapscope.pools.from_spec import prepared
+from gapscope.training.automatic_strength import AutomaticStrength
 from gapscope.training.loop import train
 
 LAST = 5  # epochs whose test accuracy is averaged: single ones jump by some points
@@ -150,5 +151,6 @@ def trained(run: Run, root: str | None) -> dict[str, Any]:
         "status": result.status, "cpu_seconds": round(seconds, 2), "best": max(accuracies, default=0.0),
         "final": _kept(accuracies, held_out), "accuracies": [round(value, 4) for value in accuracies],
     }  # fmt: skip
-    looks = [look for penalty in penalties if penalty.automatic is not None for look in penalty.automatic.history]
+    rules = [penalty.automatic for penalty in penalties if isinstance(penalty.automatic, AutomaticStrength)]
+    looks = [look for rule in rules for look in rule.history]
     return found | ({"looks": [[float(f"{value:.3g}") for value in look] for look in looks]} if looks else {})

@@ -13,6 +13,7 @@ from gapscope.prediction.correlations import correlations
 from gapscope.theory.sensitivity import predicted_loss
 from gapscope_studies.forouzesh2021.networks import Configuration, Grids, by_draw, measured_samples, points, runs
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, measured
+from gapscope_studies.kit.claims import relation as relation_of
 from gapscope_studies.kit.plots import named, panels, scatter
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import Interval, bootstrap_both, log_log, pearson
@@ -148,6 +149,28 @@ class Answer:
     predicted: bool = False
 
 
+def error_control(table: Table, claims: Sequence[Claim]) -> list[Claim]:
+    """Where L is said to rise with S: whether the test error does too, which unlike L knows no size of the logits."""
+    rises = [each for each in claims if each.statement.startswith("L rises with")]
+    if not rises or "test_accuracy" not in table or len(table) < 3:
+        return []
+    return [
+        relation_of(
+            "control", "the test error rises with S as the test loss does", "Kendall's tau of S and the test error",
+            kendall, table["s_after"].astype(float), 1 - table["test_accuracy"].astype(float), above=0.0, ours=True,
+            compared=rises[0].compared, unit="configurations (same images)", **LOGITS,
+        )
+    ]  # fmt: skip
+
+
+def kendall(x: numpy.ndarray, y: numpy.ndarray) -> float:
+    """Kendall's tau-b, NaN where one is constant."""
+    from scipy import stats
+
+    result: Any = stats.kendalltau(x, y)
+    return float(result.statistic)
+
+
 def part(setting: RunSettings, *, grid: str, find: Callable[[Measured], Answer], paper: Mapping[str, str]) -> Outcome:
     """Train and measure the networks of a grid, and tell what `find` finds; `paper` is what they stand in for."""
     import pandas
@@ -164,7 +187,7 @@ def part(setting: RunSettings, *, grid: str, find: Callable[[Measured], Answer],
     return outcome(
         setting, specs, paper,
         numbers={**answer.numbers, "points": shown.drop(columns="draws").to_dict("records")},
-        claims=answer.claims,
+        claims=[*answer.claims, *error_control(shown, answer.claims)],
         also=[{"what": "measured on", "paper": "", "here": f"{n_measured:,} test samples"}],
         tables={"What was computed": pandas.DataFrame(answer.table or number_rows(answer.numbers)),
                 "Points (means over runs)": shown[["family", "name", *columns, *facts]]},
@@ -188,7 +211,7 @@ def learnt(table: Table) -> tuple[ComparisonArm, ...]:
     return tuple(
         ComparisonArm(name=str(family), train_accuracy=float(group[score].mean()),
                  chance=0.0 if regression else 1 / float(group["outputs"].iloc[0]),
-                 train_loss=None if regression else float(group["train_loss"].mean()),
+                 train_loss=float(group["train_loss"].mean()) if "train_loss" in group and not regression else None,
                  curve=downsample_curve(group["curve"].to_list()), falling=True,
                  finished=True if group["stopped"].all() else None)
         for family, group in table.groupby("family", sort=False)
@@ -205,7 +228,7 @@ def compared_relations(
     found = bootstrap_both(lambda means: statistic(dict(zip(columns, means, strict=True))), values)
     unit = "configurations" if values.shape[1] < values.shape[2] else DRAWS
     return measured(
-        source, says, quantity, found, **{"unit": unit, "above": 0.0, "compared": learnt(table), **LOGITS, **more}
+        source, says, quantity, found, compared=learnt(table), **{"unit": unit, "above": 0.0, **LOGITS, **more}
     )
 
 

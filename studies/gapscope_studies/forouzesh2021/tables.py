@@ -124,7 +124,8 @@ def same_mean(found: Mapping[str, Any], comparisons: int) -> Claim:
     says = f"{found['quantity']} at width {found['width']} is {found['authors']:.4g}"
     return claims_of("the authors' code", says, "standard errors between the means",
                      Interval(apart, apart, apart, found["runs"]), unit="runs", compared=(),
-                     untrained="the authors' own trainings, their settings", below=float(stats.norm.isf(0.025 / comparisons)))  # fmt: skip
+                     untrained="the authors' own trainings, their settings",
+                     below=float(stats.norm.isf(0.025 / comparisons)))  # fmt: skip
 
 
 def authors(measured: Measured) -> Answer:

@@ -116,7 +116,8 @@ def _learnt(name: str, runs: Sequence[Mapping[str, Any]], score: str) -> Compari
     curves = [run["curve" if score == "test_loss" else "accuracies"] for run in runs]
     return ComparisonArm(
         name=name, train_accuracy=float(np.median([run["train_accuracy"] for run in runs])), chance=0.1,
-        train_loss=float(np.median([run["train_loss"] for run in runs])), curve=downsample_curve(curves), falling=score == "test_loss",
+        train_loss=float(np.median([run["train_loss"] for run in runs])),
+        curve=downsample_curve(curves), falling=score == "test_loss",
     )  # fmt: skip
 
 

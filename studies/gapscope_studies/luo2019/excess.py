@@ -266,7 +266,8 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     }
     return [
         claim(source, f"{kind}: {says}", f"measured over {PREDICTIONS[name]}", _by_seed(rows, kind, name),
-              compared=(), untrained="losses at one set of weights; nothing is trained further", above=1 / FACTOR, below=FACTOR, ours=name != "printed")
+              compared=(), untrained="losses at one set of weights; nothing is trained further",
+              above=1 / FACTOR, below=FACTOR, ours=name != "printed")
         for kind, source in ((UNIT, "eq. 3"), (FULLY_CONNECTED, "App. C.4"), (CONVOLUTION, "App. C.4"))
         for name, says in texts.items()
     ]  # fmt: skip

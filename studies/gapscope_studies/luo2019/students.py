@@ -184,7 +184,8 @@ def _peak_claims(points: list[Point]) -> list[Claim]:
     students: dict[str, Any] = {"compared": (), "untrained": "simulated students"}
     ratios = np.array(points[top]["decayed"]) / np.array(points[top]["plain"])
     return [
-        measured("Fig. 1b", "SGD's error has its peak at P/N = 2", "load with the largest error, between its neighbours",
+        measured("Fig. 1b", "SGD's error has its peak at P/N = 2",
+                 "load with the largest error, between its neighbours",
                  Interval(points[top]["load"], *around, len(points[top]["plain"])), above=1.9, below=2.1, unit="tasks",
                  **students),
         measured("Fig. 1b", "gamma decay suppresses that peak", "error there over SGD's", mean(ratios), below=1.0,

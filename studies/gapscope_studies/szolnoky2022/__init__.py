@@ -14,6 +14,7 @@ from gapscope_studies.kit.claims import cannot_run
 from gapscope_studies.kit.study import Part, Study
 from gapscope_studies.kit.summary import Finding
 from gapscope_studies.szolnoky2022 import bench, curves, tables
+from gapscope_studies.szolnoky2022.exact import exact_checks
 from gapscope_studies.szolnoky2022.setups import ROBUST_LOSSES
 
 MNIST = {"data": "MNIST, 3,000 training images, motion-blurred, 10,000 test images"}
@@ -61,6 +62,7 @@ STUDY = Study(
              _faces(name="keypoints_fully_connected", source="Table A.2", own=False,
                     paper={**FACES, "network": "fully connected"}),
              "Only MGS works at all."),
+        Part("exact", "Equations 1 to 3 and their consequences", exact_checks, ours=True),
         Part("fig5", "Fig. 5: robustness to five training variables", bench.robustness,
              "MGS has the highest median whichever variable is changed, and the least spread for all but the rate."),
     ),

@@ -156,7 +156,8 @@ def _robust(setup: Setup, variable: str, table: Table) -> list[Claim]:
     regularized = others.drop("Unregularised")  # which is steadily bad
     lead, steadier = medians["MGS"] - medians[others].max(axis=1), spread["MGS"] - spread[regularized].min(axis=1)
     claims = [claim("Fig. 5", f"MGS has the highest median accuracy when the {variable} is changed",
-                    "median of MGS minus the largest other", lead, above=0.0, compared=learnt, **REGULARIZED)]  # fmt: skip
+                    "median of MGS minus the largest other", lead, above=0.0, compared=learnt,
+                    **REGULARIZED)]  # fmt: skip
     if variable != "learning rate":
         claims.append(claim("Fig. 5", f"MGS is the steadiest when the {variable} is changed",
                             "its 10 to 90 % range minus the smallest of the other regularizers", steadier,

@@ -97,7 +97,8 @@ def _reached(setup: Setup, name: str, group: Table) -> ComparisonArm:
     accuracy = last("train_accuracy")
     return ComparisonArm(
         name=name, train_accuracy=None if accuracy is None else accuracy / 100, chance=setup.chance / 100,
-        train_loss=last("train_loss"), curve=downsample_curve([run["test_accuracy"].dropna().to_list() for run in runs]),
+        train_loss=last("train_loss"),
+        curve=downsample_curve([run["test_accuracy"].dropna().to_list() for run in runs]),
         loss_curve=downsample_curve([run["train_loss"].dropna().to_list() for run in runs if "train_loss" in run]),
     )  # fmt: skip
 
@@ -269,7 +270,8 @@ def figure_2(setting: RunSettings) -> Outcome:
                 values, above=0.0, compared=reached(setup, table, name)) for name, values in beyond.items()),
         claim("Fig. 2", "the penalties on trace and determinant differ subtly",
               "growth of log tr K under the penalty on the determinant minus on the trace", between,
-              above=-math.log(2), below=math.log(2), compared=reached(setup, table, "MGS (log det)", "MGS"), **REGULARIZED),
+              above=-math.log(2), below=math.log(2), compared=reached(setup, table, "MGS (log det)", "MGS"),
+              **REGULARIZED),
     ]  # fmt: skip
     return with_tuning(
         setting, setup, tuned, specs, {"data": "two noisy circles", "network": "fully connected, tanh"},

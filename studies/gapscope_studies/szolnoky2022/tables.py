@@ -118,7 +118,7 @@ def beside_the_paper(ours: Table, paper: Table | None) -> Table:
 
 
 def compared(setup: Setup, rows: Table, constant: float = math.nan) -> ComparisonArm:
-    """How well the networks of one method learned: training accuracy, for losses the fraction of `constant` they save."""
+    """How well the networks of one method learned: training accuracy; of losses what they save of `constant`."""
     curves = rows[~rows["diverged"]]["curve"].to_list()
     learnt = 1 - rows["final"].median() / constant if setup.lower_is_better else rows["train_accuracy"].median()
     return ComparisonArm(

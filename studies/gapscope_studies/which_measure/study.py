@@ -1,4 +1,4 @@
-"""Two pools of networks and a leaderboard of each: which measure says more of the gap than the training configuration does?
+"""Two pools of networks and a leaderboard of each: which measure predicts more than the configuration?
 
 The rules were fixed before a network was trained:
 
@@ -141,8 +141,8 @@ def _prediction(board: Leaderboard, judge: pandas.DataFrame, learnt: Sequence[Co
         for name in (best, SIZE_COLUMN)
     }
     return claim(
-        "ours", f"{best.removeprefix('m.')}, which predicts best on CIFAR-10, predicts the gap of unseen training configurations on "
-        "CIFAR-100 better than the size", "absolute error of the size minus that of the measure",
+        "ours", f"{best.removeprefix('m.')}, which predicts best on CIFAR-10, predicts the gap of unseen training "
+        "configurations on CIFAR-100 better than the size", "absolute error of the size minus that of the measure",
         errors[SIZE_COLUMN] - errors[best], above=0.0, unit="recipes", compared=learnt, ours=True,
     )  # fmt: skip
 

@@ -22,11 +22,11 @@ from gapscope_studies.kit.images import image_folder
 from gapscope_studies.kit.pool import trained, weights_of
 from gapscope_studies.kit.study import RunSettings, Table
 
-# the training configuration whose networks differ in corruption alone (Figs. 1, 2, 5A and 6A); the first value of the other settings
+# the configuration whose networks differ in corruption alone (Figs. 1, 2, 5A, 6A): the first value of the other settings
 PLAIN: dict[str, Any] = {"dropout": 0.0, "batch_norm": False, "l2": 0.0, "augmented": False}
 DECAY = [{"name": "weight", "options": {"strength": 2.5e-4}}]
-# appendix D: A is the training configuration of Simonyan and Zisserman 2015; D has its dropout before the first fully connected layer
-# alone in the paper, here before all
+# appendix D: A is the configuration of Simonyan and Zisserman 2015; D has its dropout before the first fully connected
+# layer alone in the paper, here before all
 MODELS: dict[str, tuple[float, dict[str, Any]]] = {
     "A": (0.5, {"momentum": 0.9, "penalties": DECAY, "augmentation": "flip_shift_rotate"}),
     "B": (0.5, {"momentum": 0.9, "penalties": DECAY}),
@@ -55,7 +55,7 @@ def stratified(recipes: Sequence[dict[str, Any]], n: int, balanced: Sequence[str
 
 
 def _changes(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a training configuration. Keras adds l2 times the sum of squares, biases included, which is our penalty."""
+    """Settings of a training configuration. Keras adds l2 times the sum of squares, biases included, as our penalty."""
     penalties = [{"name": "weight", "options": {"strength": recipe["l2"]}}] if recipe["l2"] else []
     changes = {f"network.options.{name}": recipe[name] for name in ("batch_norm", "dropout") if name in recipe}
     changes |= {f"training.{name}": recipe[name] for name in ("momentum", "learning_rate", "batch_size")}

@@ -96,7 +96,7 @@ def _joined(specs: Mapping[str, Sequence[RunSpec]]) -> list[RunSpec]:
 
 
 def subsets(table: Table) -> dict[str, Table]:
-    """Subsets of a pool with at least five networks, among them those centred within family or training configuration."""
+    """Subsets of a pool with at least five networks, some of them centred within family or configuration."""
     found = {name: table[choose(table)] for name, choose in SUBSETS.items()}
     fitted = table[table["fitted"]]
     for name, group in CENTRED.items():
