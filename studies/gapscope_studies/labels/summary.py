@@ -20,6 +20,7 @@ PAIRS = (
     ("one training", "cleanlab, five folds"),
     ("one training", "cleanlab, one training's budget"),
     ("one training", "cleanlab, RBF"),
+    ("one training", "area under the margin"),
     ("one training", "no network"),
 )
 
