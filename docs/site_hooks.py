@@ -124,8 +124,8 @@ def _llms_txt(config: MkDocsConfig) -> str:
     """Index of the site for programs: what gapscope answers, and one line per guide with its first sentence."""
     lines = ["# gapscope", "", f"> {config.site_description}", "", LLMS_INTRODUCTION, "", "## Guides", ""]
     for path in sorted((ROOT / "docs").glob("*.md")):
-        text = path.read_text()
-        first = next(block for block in text.split("\n\n")[1:] if not block.startswith(("```", "|", "#")) and "    " not in block)
+        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+        first = next(block for block in text.split("\n\n")[1:] if block.strip() and block.strip()[0] not in "|#")
         summary = " ".join(first.split()).replace("**", "").split(". ")[0].rstrip(".:")
         lines.append(f"- [{text.splitlines()[0].lstrip('# ')}]({path.stem}.html): {summary}.")
     lines += ["", "## Reference", "", "- [Packages](api/index.html): every public name with its signature."]
