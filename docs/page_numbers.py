@@ -67,7 +67,7 @@ def show(value: Any, form: str) -> str:
     kind, _, digits = form.partition(" ")
     if kind not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {form!r}")
-    if value is None or value != value:
+    if value is None or value == "NaN" or value != value:
         return "–"
     if kind == "text":
         return str(value).replace("**", "")

@@ -56,7 +56,12 @@ def test_a_missing_row_or_an_unknown_format_is_an_error(numbers: ModuleType) -> 
         numbers.find("benchmarks/results/wrong_labels.json", ["summary", {"set": "none"}])
     with pytest.raises(ValueError, match="furlong"):
         numbers.show(1.0, "furlong .2f")
-    assert numbers.show(None, "number .2f") == numbers.show(float("nan"), "percent .0f") == "–"
+    assert (
+        numbers.show(None, "number .2f")
+        == numbers.show(float("nan"), "percent .0f")
+        == numbers.show("NaN", "percent .0f")
+        == "–"
+    )
 
 
 def test_readme_quotes_the_stored_results(numbers: ModuleType) -> None:
