@@ -272,7 +272,7 @@ def test_a_sink_that_fails_is_said_once_and_tried_again() -> None:
 def test_a_sink_that_never_works_is_given_up() -> None:
     dead = Tracker(set(range(1, 100)))
     monitor, network = Monitor(make_samples(), ["loss"], sinks=[dead]), make_network()
-    with pytest.warns(UserWarning, match="this is said once"):
+    with pytest.warns(UserWarning, match="the monitor keeps the readings"):
         for epoch in range(1, 9):
             monitor.observe(network, epoch)
     assert dead.calls == GIVE_UP_AFTER

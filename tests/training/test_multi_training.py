@@ -175,7 +175,7 @@ def _hooked() -> nn.Module:
     ("make", "reason"),
     [
         (lambda i: nn.Sequential(nn.Flatten(), nn.Linear(64, 3), _Drawing()), "does not run it .*randomness"),
-        (lambda i: _Factor(1.0 + i), "losses in a stack are others"),
+        (lambda i: _Factor(1.0 + i), "losses in a stack differ"),
         (lambda i: _hooked(), "0 has hooks"),
         (lambda i: nn.Sequential(nn.Flatten(), nn.Linear(64, 3 + i)), "no other network is like it"),
     ],
@@ -239,7 +239,7 @@ def test_the_automatic_choice_is_one_of_both_and_never_means_never() -> None:
 
 def test_settings_that_do_not_fit_are_refused() -> None:
     made, settings = networks(), TrainingSpec(epochs=1)
-    with pytest.raises(InvalidInput, match="must be different objects; one is given twice"):
+    with pytest.raises(InvalidInput, match="distinct modules"):
         train_many([made[0], made[0]], data(), settings)
     with pytest.raises(InvalidInput, match="networks"):
         train_many(made, data(), [settings])

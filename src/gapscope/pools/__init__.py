@@ -1,4 +1,4 @@
-"""Many networks: grids of specs, runs that resume, folders of records (torch is loaded only to run them)."""
+"""Pools of networks: grids of specs, resumable runs, folders of records."""
 
 from gapscope.pools.grid import Grid as Grid
 from gapscope.pools.pool import Pool as Pool

@@ -1,4 +1,4 @@
-"""What one worker is given at a time: a network, or several that are alike and are trained in one stack."""
+"""Work units of a pool: one run, or several that can be trained in one stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs that were killed leave in a pool's folder, beside what is finished."""
+"""Clean-up of files left by killed runs."""
 
 from __future__ import annotations
 

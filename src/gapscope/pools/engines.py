@@ -1,4 +1,4 @@
-"""What runs the networks of a pool: processes of this machine, or a Ray cluster."""
+"""Engines that run a pool: local processes or a Ray cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of networks that were trained elsewhere: scores, gap and readings, ready for a pool and its estimator."""
+"""Records of networks trained elsewhere: scores, gap and readings for a pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a spec names: its data as they are trained on, and its untrained network."""
+"""Training data and untrained network of a spec."""
 
 from __future__ import annotations
 

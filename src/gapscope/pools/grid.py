@@ -1,4 +1,4 @@
-"""Grids of specs: every combination of some settings, read from Python or TOML (never torch)."""
+"""Grids of specs: all combinations of settings, from Python or TOML (torch is not imported)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all records of a pool say, kept in columns beside them, so that 100,000 files need not be opened to ask.
+"""Index of a pool: its records as columns in one file, for pools of 100,000 records.
 
 The index is a convenience and never the truth: `index.json` can be deleted at any time. Every entry carries the size,
 the times and the number (inode) of the two files that it was read from; where any of them is another, the files are

@@ -1,4 +1,4 @@
-"""Functions whose answers are kept: each is called once, in a worker process, and a stopped run continues."""
+"""Cached function calls in worker processes: each runs once, a stopped run resumes."""
 
 from __future__ import annotations
 

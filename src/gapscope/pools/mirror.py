@@ -1,4 +1,4 @@
-"""Copies of finished runs at an address that every machine reaches, for clusters whose machines share no folder."""
+"""Mirror of finished runs at a remote address, for clusters without a shared folder."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Mirror:
             raise InvalidInput(f"{self.address} needs a package that is not installed: {error}.") from None
         except ValueError as error:
             raise InvalidInput(
-                f"copies must be an address that fsspec knows, such as 's3://bucket/pool'; got {self.address!r} "
+                f"mirror must be an address that fsspec knows, such as 's3://bucket/pool'; got {self.address!r} "
                 f"({error})."
             ) from None
         return files, folder.rstrip("/")

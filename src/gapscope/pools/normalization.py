@@ -1,4 +1,4 @@
-"""The normalization of a spec: put into the network that was built, and kept in step while it is trained."""
+"""Normalization of a spec: inserted into the network and updated during training."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def population(spec: RunSpec, train: Samples) -> Samples:
 
 
 def penalties_of(spec: RunSpec, problem: Problem) -> list[Penalty]:
-    """The penalties of the training configuration, and the gamma decay that population statistics get in place of batches."""
+    """Return the penalties of a spec, with the gamma decay that replaces batches under population statistics."""
     penalties = [make_penalty(item.name, item.options) for item in spec.training.penalties]
     chosen = spec.normalization
     if chosen.kind == "population" and chosen.emulated_size:

@@ -1,4 +1,4 @@
-"""A pool: a folder of records, filled by running grids and read as a table (torch is loaded only to run)."""
+"""Pool: a folder of records, filled by running grids and read as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local engine: long-lived spawned worker processes, one thread each, that survive the death of one another."""
+"""Local engine: long-lived single-threaded worker processes, isolated from each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is asked to measure, and a record with those readings. Failure is a value."""
+"""Options of a run, and the measurement of its record (failures are recorded)."""
 
 from __future__ import annotations
 

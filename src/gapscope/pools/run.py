@@ -1,4 +1,19 @@
-"""One run: spec -> trained, scored and measured network -> record. Failure is a value."""
+"""One run, from a spec to its record: prepare, train, finalize. Failures of the network are recorded.
+
+    run, run_together
+      |
+      |  prepare    _Run.prepare        folder, machine, stored record; then one of three:
+      |                no record or failed: _prepare_run (data, network, Training; resumes a checkpoint)
+      |                finished:            measure_stored_network (only the missing measures)
+      |                diverged:            the stored record is the result
+      |  train      train_all           all prepared runs, in a stack or one by one
+      |  finalize   _Run.finalize       _score_and_measure (scores, weights, readings), then _write_record
+      v
+    record.json (written last, atomically; then the checkpoint is deleted)
+
+Errors: DataNotFound, DeviceNotFound, MissingExtra, NotWritten and unreadable files concern the machine and are
+returned as exceptions. Every other exception becomes a record with status "failed" (`_Run._run_step`).
+"""
 
 from __future__ import annotations
 
@@ -62,13 +77,13 @@ def _final_scores(network: nn.Module, problem: Problem) -> dict[str, float]:
     return {f"train_{k}": v for k, v in train_scores.items()} | {f"test_{k}": v for k, v in test_scores.items()}
 
 
-# what is wrong with the machine, its disks or its data; no network is to blame for it
+# faults of the machine, its disks or its data: raised, never recorded
 ENVIRONMENT_FAULTS = (DataNotFound, DeviceNotFound, MissingExtra, UnreadableFile, OSError)
 
 
 @dataclass
 class _PreparedRun:
-    """A network that is to be trained, and what its record will need."""
+    """A network to train, and the data for its record."""
 
     spec: RunSpec
     folder: Path
@@ -81,7 +96,7 @@ class _PreparedRun:
 
 
 def _shared(problem: Problem, others: Sequence[_PreparedRun]) -> Problem:
-    """The problem with inputs that are equal to another network's, and then the very same: they are held once."""
+    """Return the problem, sharing the input tensors of a prepared run if they are equal (saves memory)."""
     for other in others:
         same = [torch.equal(*pair) for pair in ((problem.train.inputs, other.problem.train.inputs),
                                                 (problem.test.inputs, other.problem.test.inputs))]  # fmt: skip
@@ -116,26 +131,26 @@ def _prepare_run(
     return _PreparedRun(spec, folder, problem, corruption, network, initial, training, time.perf_counter() - start)
 
 
-def _retrain(begun: _PreparedRun, options: RunOptions, error: UnreadableFile) -> _PreparedRun:
-    """Train from the start, since the checkpoint does not fit (any more): it is thrown away."""
-    remove_file(begun.folder / CHECKPOINT)
+def _retrain(before: _PreparedRun, options: RunOptions, error: UnreadableFile) -> _PreparedRun:
+    """Delete a checkpoint that does not fit, warn, and train from scratch."""
+    remove_file(before.folder / CHECKPOINT)
     warnings.warn(f"{error} Its network is retrained.", DamagedFileWarning, stacklevel=2)
     with ExitStack() as contexts:
-        anew = _prepare_run(begun.spec, begun.folder, options, [begun], contexts)
-        (failure,) = train_all([anew.training], stack="never", largest=1)
+        fresh = _prepare_run(before.spec, before.folder, options, [before], contexts)
+        (failure,) = train_all([fresh.training], stack="never", largest=1)
     if failure is not None:
         raise failure
-    return replace(anew, seconds=begun.seconds + anew.seconds)
+    return replace(fresh, seconds=before.seconds + fresh.seconds)
 
 
-def _score_and_measure(begun: _PreparedRun, options: RunOptions, error: Exception | None) -> Record:
-    """The record of a network whose training has ended; raises what it raised."""
+def _score_and_measure(before: _PreparedRun, options: RunOptions, error: Exception | None) -> Record:
+    """Return the record after training; raises the error of the training."""
     start = time.perf_counter()
     if isinstance(error, UnreadableFile):
-        begun = _retrain(begun, options, error)
+        before = _retrain(before, options, error)
     elif error is not None:
         raise error
-    spec, result = begun.spec, begun.training.result
+    spec, result = before.spec, before.training.result
     assert result is not None
     record = Record(
         id=spec.id,
@@ -143,33 +158,33 @@ def _score_and_measure(begun: _PreparedRun, options: RunOptions, error: Exceptio
         status=result.status,
         message="" if result.status == "finished" else result.stop_reason,
         stopped=result.stop_reason,
-        corruption=begun.corruption,
+        corruption=before.corruption,
         epochs_trained=len(result.history),
         environment=environment(),
         history=tuple(result.history),
     )
     if result.status == "finished":
-        record = replace(record, scores=_final_scores(begun.network, begun.problem))
+        record = replace(record, scores=_final_scores(before.network, before.problem))
         if not all(math.isfinite(score) for score in record.scores.values()):
             message = f"loss not finite after epoch {len(result.history)}"
             record = replace(record, status="diverged", message=message, stopped=message, scores={})
     if record.status == "finished":
-        facts = {"spec": spec.to_dict(), "corruption": begun.corruption}
-        save_tensors(begun.folder / "weights.safetensors", begun.network.state_dict(), facts)
-        record = measure_record(record, begun.network, begun.initial, begun.problem, options)
-    return replace(record, seconds=round(begun.seconds + time.perf_counter() - start, 3))
+        facts = {"spec": spec.to_dict(), "corruption": before.corruption}
+        save_tensors(before.folder / "weights.safetensors", before.network.state_dict(), facts)
+        record = measure_record(record, before.network, before.initial, before.problem, options)
+    return replace(record, seconds=round(before.seconds + time.perf_counter() - start, 3))
 
 
 def _failed_record(record: Record | None, spec: RunSpec, options: RunOptions, message: str) -> Record:
-    """A record of the failure; what was finished before is kept."""
+    """Return a record of the failure; results that were finished before are retained."""
     if record is not None and record.status == "finished":
-        untaken = dict.fromkeys(record.missing_measures(options.measures or ()), message)
-        return replace(record, unmeasured={**record.unmeasured, **untaken})
+        unmeasured = dict.fromkeys(record.missing_measures(options.measures or ()), message)
+        return replace(record, unmeasured={**record.unmeasured, **unmeasured})
     return Record(id=spec.id, spec=spec.to_dict(), status="failed", message=message, environment=environment())
 
 
 def _known_record(folder: Path) -> Record | None:
-    """The record that is there; a damaged one counts as none."""
+    """Return the stored record, None if it is missing or corrupted."""
     try:
         return Record.read(folder) if (folder / RECORD).exists() else None
     except DamagedFile:
@@ -177,21 +192,21 @@ def _known_record(folder: Path) -> Record | None:
 
 
 def _make_run_folder(folder: Path) -> None:
-    """Make the folder of a run inside its pool, which must be there: a pool that was moved is not begun again."""
+    """Create the folder of a run; the pool must exist, so that a moved pool is not started a second time."""
     try:
         folder.mkdir(exist_ok=True)
-        for leftover in folder.glob(".*.tmp"):  # of a run that was killed while it wrote
+        for leftover in folder.glob(".*.tmp"):  # left by a run that was killed while writing
             leftover.unlink()
     except OSError as error:
         raise NotWritten(
-            f"{folder} must be a folder in a pool that this process can write; making it failed "
+            f"{folder} must be a writable folder in a pool; creating it failed "
             f"({error.strerror or error}). Has the pool been moved, or is it not shared with this machine? "
             "Run the same command again where the pool is."
         ) from None
 
 
 def _check_machine(spec: RunSpec, options: RunOptions) -> str:
-    """Raise what is wrong with the machine; return what is wrong with the spec's data, or nothing."""
+    """Raise faults of the machine; return the fault of the spec's data as a message, empty if none."""
     try:
         check_device(options.device)
         prepared(spec, options.data_root)
@@ -205,18 +220,18 @@ def _check_machine(spec: RunSpec, options: RunOptions) -> str:
 
 
 class _Run:
-    """The run of one network: up to its training, and from there to its record."""
+    """The run of one network: `prepare` before training, `finalize` after it. `outcome` is its result."""
 
     def __init__(self, spec: RunSpec, folder: Path, options: RunOptions) -> None:
         self.spec, self.folder, self.options = spec, folder, options
         self.known: Record | None = None
-        self.begun: _PreparedRun | None = None
+        self.prepared: _PreparedRun | None = None
         self.outcome: Record | Exception | None = None
 
-    def _run_step(self, part: Callable[..., Record | None], *given: Any) -> None:
-        """Do a part; what the network is to blame for becomes its record, what the machine is stays an error."""
+    def _run_step(self, step: Callable[..., Record | None], *arguments: Any) -> None:
+        """Run one step: record failures of the network, retain failures of the machine as errors."""
         try:
-            record = part(*given)
+            record = step(*arguments)
             self.outcome = None if record is None else _write_record(record, self.folder)
         except (NotWritten, DeviceNotFound) as error:
             self.outcome = error
@@ -225,7 +240,7 @@ class _Run:
             self.outcome = _write_record(failed, self.folder)
 
     def prepare(self, others: Sequence[_Run], contexts: ExitStack) -> None:
-        """Prepare the training; a network that is trained already gets the measures that its record lacks."""
+        """Prepare the training, or complete the record of a trained network by its missing measures."""
         try:
             _make_run_folder(self.folder)
             self.known = _known_record(self.folder)
@@ -233,14 +248,16 @@ class _Run:
             if fault:
                 self.outcome = _write_record(_failed_record(self.known, self.spec, self.options, fault), self.folder)
             else:
-                self._run_step(self._begin, [item.begun for item in others if item.begun is not None], contexts)
+                self._run_step(
+                    self._prepare_or_complete, [item.prepared for item in others if item.prepared is not None], contexts
+                )
         except (GapscopeError, OSError) as error:
             self.outcome = error
 
-    def _begin(self, others: Sequence[_PreparedRun], contexts: ExitStack) -> Record | None:
+    def _prepare_or_complete(self, others: Sequence[_PreparedRun], contexts: ExitStack) -> Record | None:
         known = self.known
         if known is None or known.status == "failed":
-            self.begun = _prepare_run(self.spec, self.folder, self.options, others, contexts)
+            self.prepared = _prepare_run(self.spec, self.folder, self.options, others, contexts)
             return None
         if known.status == "finished":
             return measure_stored_network(self.folder / "weights.safetensors", self.options, known)
@@ -253,10 +270,10 @@ class _Run:
             error: What the training raised.
             seconds: How long it took.
         """
-        assert self.begun is not None
-        self.begun.seconds += seconds
+        assert self.prepared is not None
+        self.prepared.seconds += seconds
         try:
-            self._run_step(_score_and_measure, self.begun, self.options, error)
+            self._run_step(_score_and_measure, self.prepared, self.options, error)
         except NotWritten as written:
             self.outcome = written
 
@@ -264,28 +281,30 @@ class _Run:
 def run_together(
     specs: Sequence[RunSpec], folders: Sequence[Path], options: RunOptions, *, stack: Choice = "auto"
 ) -> list[Record | Exception]:
-    """Run the networks of several specs, each as `run` does, those of one architecture trained in a stack.
+    """Run several specs as `run` does; networks of one architecture are trained in a stack.
 
-    Records and checkpoints are those of `run`, so that a stack that was killed continues in a stack or one by one.
+    Records and checkpoints are those of `run`: a stack that was killed resumes in a stack or one by one.
 
     Args:
         specs: What to train.
         folders: Folder of each run.
         options: Measures, data and device.
-        stack: See `gapscope.train_together`.
+        stack: See `gapscope.train_many`.
 
     Returns:
-        For each its record as written, or what `run` would have raised.
+        For each spec its record as written, or the error that `run` would raise.
     """
-    runs = [_Run(*given, options) for given in zip(specs, folders, strict=True)]
+    runs = [_Run(spec, folder, options) for spec, folder in zip(specs, folders, strict=True)]
     with ExitStack() as contexts:
         for number, item in enumerate(runs):
             item.prepare(runs[:number], contexts)
-        waiting = [item for item in runs if item.begun is not None]
+        to_train = [item for item in runs if item.prepared is not None]
         start = time.perf_counter()
-        errors = train_all([item.begun.training for item in waiting if item.begun], stack=stack, largest=len(runs))
-        seconds = (time.perf_counter() - start) / max(1, len(waiting))
-        for item, error in zip(waiting, errors, strict=True):
+        errors = train_all(
+            [item.prepared.training for item in to_train if item.prepared], stack=stack, largest=len(runs)
+        )
+        seconds = (time.perf_counter() - start) / max(1, len(to_train))
+        for item, error in zip(to_train, errors, strict=True):
             item.finalize(error, seconds)
     return [item.outcome for item in runs if item.outcome is not None]
 
@@ -293,14 +312,14 @@ def run_together(
 def run(spec: RunSpec, folder: Path, options: RunOptions) -> Record:
     """Train, score and measure the network of one spec, write its record, and return it.
 
-    A record that exists is only completed by measures that it lacks. An interrupted training continues from its last
-    finished epoch. Whatever goes wrong with this network (diverged, out of memory, a setting that it does not know)
-    becomes a record with its status and message. What is wrong with the machine (data or device absent, a file that
-    cannot be read or written) raises, and nothing is recorded.
+    An existing record is only completed by its missing measures. An interrupted training resumes after its last
+    finished epoch. Failures of the network (divergence, out of memory, unknown settings) become a record with status
+    and message. Failures of the machine (missing data or device, unreadable or unwritable files) raise, and nothing
+    is recorded.
 
     Args:
         spec: What to train.
-        folder: Folder of this run; made if missing, in a folder that is there.
+        folder: Folder of this run, created if missing; its parent must exist.
         options: Measures, data and device.
 
     Returns:

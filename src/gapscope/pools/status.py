@@ -1,4 +1,4 @@
-"""How far the runs of a grid are, and which of them are missing, asked of the pool's index."""
+"""Progress of a grid and its missing runs, from the pool's index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section: training curves, one small figure for each value of the setting that separates the gaps most."""
+"""Section: training curves by the setting that separates the gaps most."""
 
 from __future__ import annotations
 

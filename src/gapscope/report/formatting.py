@@ -1,4 +1,4 @@
-"""How numbers and names are written for people: few digits, real minus signs, no 1.2e-05."""
+"""Formatting of numbers and names: few digits, real minus signs, no 1.2e-05."""
 
 from __future__ import annotations
 

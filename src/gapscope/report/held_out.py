@@ -1,4 +1,4 @@
-"""Section: predicted against true gap of networks that the estimator was not fitted on, beside the baselines."""
+"""Section: cross-validated gap estimates against true gaps, with baselines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _predictions(view: PoolView, held_out: pandas.DataFrame) -> list[Prediction]
     known = {record.id: record for record in view.finished}
     if held_out.index.has_duplicates:
         raise InvalidInput(
-            f"held_out must have one row per network; got {len(held_out)} rows for {held_out.index.nunique()} networks. "
+            f"held_out must have one row per network; got {len(held_out)} rows of {held_out.index.nunique()} networks. "
             "Pass predictions of one split, or of scheme='leave_one_out'."
         )
     foreign = [str(key) for key in held_out.index if key not in known]

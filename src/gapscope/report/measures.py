@@ -1,4 +1,4 @@
-"""Sections: ranking of the measures, each measure against the gap, and how to read each number."""
+"""Sections: ranking of measures, each measure against the gap, and reading guide."""
 
 from __future__ import annotations
 

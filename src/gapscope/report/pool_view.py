@@ -1,4 +1,4 @@
-"""What all sections of the report look at: the records, their table, and how one network is called."""
+"""Shared view of all report sections: records, their table and names of networks."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class LargePool:
 
 
 def make_view(records: Iterable[Record] | Pool, logarithm: frozenset[str] | None = None) -> PoolView:
-    """Look at records, or at a pool; of a large pool only some records are read, whole training configurations drawn at random.
+    """Return the view of records or of a pool; large pools are sampled by training configuration.
 
     Args:
         records: The networks, or the pool that holds them.

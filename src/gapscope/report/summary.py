@@ -1,4 +1,4 @@
-"""What the page says, as JSON-serializable values for other programs."""
+"""Summary of the report as JSON-serializable values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One HTML page about one training that a monitor watched: the alarm, memorization against learning, suspects."""
+"""HTML page of one monitored training: alarm, memorization and label issues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to do, in the first sentences of the report."""
+"""Opening sentences of the report: findings and recommendations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From records to one HTML file that needs nothing else: no network, no scripts to load, no images beside it."""
+"""Self-contained HTML report of records: no external scripts, images or requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""A penalty's strength that sets itself, in a closed loop on what the network memorizes; no validation labels.
+r"""Automatic penalty strength by feedback on memorization, without validation labels.
 
 **Before training.** The first `watched` samples of the mini-batches are predicted from each other, each without its own
 label, by the untrained network's kernel (`gapscope.labels`). S are those whose label is not the one predicted, and

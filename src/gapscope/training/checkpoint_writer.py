@@ -1,4 +1,18 @@
-"""What an interrupted training leaves in its folder, history and checkpoint, and how it is resumed again."""
+"""Checkpoint and history of a training: written at most once per second, resumed after an interruption.
+
+    training epoch --> stage: rows as text, state as bytes (of the latest epoch only)
+                         |  write is due (1 s since the last), or training ends or raises
+                         v
+                       write: history.jsonl, then checkpoint.safetensors, each atomically
+                         |  synced to disk after 10 s of training
+                         v
+    next call ------> resume: no checkpoint       -> start from scratch
+                              corrupted           -> warn, restore the state before, start from scratch
+                              of another network  -> UnreadableFile
+                              else                -> load the state; rows up to the checkpoint's epoch
+
+The history is written first: a kill in between leaves more rows than epochs, and the surplus is cut off.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +33,12 @@ CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.jsonl"
 # seconds of training after which files are synced to disk, so that a power cut leaves a checkpoint; syncing takes
 # longer than a short epoch, and a shorter run is quickly repeated
 SYNCED_FROM = 10.0
-# seconds between two writes: renaming two files takes longer than an epoch of a small network
+# seconds between two writes: renaming two files takes longer than one epoch of a small network
 WRITTEN_EVERY = 1.0
 
 
 def _stored(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[str, Any]]]:
-    """Checkpoint and history of an interrupted training; the history holds exactly the finished epochs."""
+    """Read checkpoint and history of an interrupted training, cut to the epochs of the checkpoint."""
     tensors, facts = load_tensors(folder / CHECKPOINT)
     history = list(read_json_lines(folder / HISTORY))
     epoch = facts.get("epoch")
@@ -52,51 +66,51 @@ def _resume_checked(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
 
 
 def resume(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
-    """Take up an interrupted training; one whose files are damaged begins again, with a warning.
+    """Resume an interrupted training; corrupted files are ignored with a warning.
 
     A checkpoint of another network, or one that cannot be read, is an `UnreadableFile`.
 
     Args:
-        run: Gets the state.
-        folder: Where history and checkpoint may lie.
+        run: Receives the state.
+        folder: Folder of history and checkpoint.
 
     Returns:
-        The rows of the finished epochs; none where there is nothing to resume.
+        The rows of the finished epochs; empty if there is nothing to resume.
     """
     return _resume_checked(run, folder) if (folder / CHECKPOINT).exists() else []
 
 
 class CheckpointWriter:
-    """The finished epochs of a training on their way to its folder: written at most once a second.
+    """Checkpoint writer that saves finished epochs at most once per second.
 
-    The first epoch is written at once; a later one is held, as the bytes that its files will have, until the next write
-    is due or until `write` is called when training ends or breaks off.
+    The first epoch is written at once; a later one is staged as bytes until the next write is due, or until `write` is
+    called when training ends or raises.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lines: list[str] = []
-        self._held: tuple[str, bytes, bool] | None = None
+        self._staged: tuple[str, bytes, bool] | None = None
         self._written = -WRITTEN_EVERY
 
     def stage(self, run: TrainingState, history: Sequence[dict[str, Any]]) -> None:
-        """Hold the state after an epoch, and write it where a write is due.
+        """Stage the state after an epoch, and write it if a write is due.
 
         Args:
             run: The training.
-            history: One row a finished epoch; those of earlier calls stand.
+            history: One row per finished epoch; rows of earlier calls do not change.
         """
         durable = sum(row.get("seconds", 0.0) for row in history) >= SYNCED_FROM
         self._lines += [to_json(row) + "\n" for row in history[len(self._lines) :]]
-        self._held = "".join(self._lines), as_safetensors(*run.state()), durable
+        self._staged = "".join(self._lines), as_safetensors(*run.state()), durable
         if time.monotonic() - self._written >= WRITTEN_EVERY:
             self.write()
 
     def write(self) -> None:
-        """Write what is held; a kill leaves the old files or the new."""
-        if self._held is None:
+        """Write the staged state; a kill leaves the old files or the new."""
+        if self._staged is None:
             return
-        lines, checkpoint, durable = self._held
+        lines, checkpoint, durable = self._staged
         write_atomically(self._folder / HISTORY, lines, durable=durable)
         write_atomically(self._folder / CHECKPOINT, checkpoint, durable=durable)
-        self._held, self._written = None, time.monotonic()
+        self._staged, self._written = None, time.monotonic()

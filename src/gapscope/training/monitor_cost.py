@@ -1,4 +1,4 @@
-"""What a monitor costs, and the limit of it."""
+"""Time accounting of a monitor, and its limit."""
 
 from __future__ import annotations
 

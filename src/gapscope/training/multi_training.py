@@ -1,4 +1,17 @@
-"""Several training runs at once: those of one architecture in a stack where that is faster, the others in turn."""
+"""Training of several networks: in one stack per architecture if that is faster, otherwise one by one.
+
+    train_many                      one Training per network
+      train_all                     begin (loads a checkpoint); then, for each group of one `stacking_key`:
+        stacking_obstacle             reason known before any step (hooks, penalties, inputs) -> alone
+        _why_sequential               trial: one step, then TIMED_STEPS, both ways, then _rollback
+                                        other losses, an error or no speed-up -> alone
+        _train_stack_epoch            one epoch of all; on an error _rollback -> alone
+        _finish_alone                 Training.train_epoch until the last epoch
+      checkpoints are written when all have ended
+
+Every network has its own RNG state (`_TrainingSlot.rng`), so that its samples, masks and noise are those of `train`
+with the same seed. An error ends one training; the others continue.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +38,14 @@ from gapscope.training.stacked_penalties import penalty_stacking_key, penalty_st
 Choice = Literal["auto", "always", "never"]
 OnEpoch = Callable[[nn.Module, dict[str, Any]], None]
 
-# steps that are timed, after one that is not; how far losses of a stack may be off those of one after the other
+# number of timed steps, after one warm-up step; relative tolerance between losses in a stack and alone
 TIMED_STEPS = 3
 TOLERANCE = {torch.float64: 1e-9}
 ROUNDING = 1e-3
 
 
 def stacking_obstacle(training: Training) -> str:
-    """Why a network cannot be in a stack, as far as that can be seen without trying; empty if it can."""
+    """Return the reason known before training why a network cannot be stacked, empty if it can."""
     run = training.run
     penalties = [why for item in run.penalties if (why := penalty_stacking_obstacle(run.network, item))]
     hooked = [
@@ -54,7 +67,7 @@ def stacking_obstacle(training: Training) -> str:
 
 
 def stacking_key(training: Training) -> tuple[Any, ...]:
-    """What training runs of one stack have in common."""
+    """Return the grouping key: training runs with the same key can be stacked."""
     run, samples, settings = training.run, training.samples, training.run.settings
     tensors = [*run.network.named_parameters(), *run.network.named_buffers()]
     assert samples.targets is not None
@@ -68,11 +81,11 @@ def stacking_key(training: Training) -> tuple[Any, ...]:
 
 
 class _TrainingSlot:
-    """One training among several, with its own global random streams."""
+    """One training among several, with its own RNG state and error."""
 
     def __init__(self, training: Training) -> None:
         self.training = training
-        self.streams = RngState(training.run.device, derive_seed(training.seed, "training"))
+        self.rng = RngState(training.run.device, derive_seed(training.seed, "training"))
         self.error: Exception | None = None
         self.obstacle = stacking_obstacle(training)
 
@@ -81,36 +94,36 @@ class _TrainingSlot:
         """Whether there are epochs to train."""
         return self.error is None and self.training.result is None
 
-    def execute(self, part: Callable[..., None], *given: Any) -> None:
-        """Do a part of the training in its own streams; what goes wrong is kept, and the others continue."""
+    def execute(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Run one step under this training's RNG state, and store any error: the others continue."""
         try:
-            with self.streams.active():
-                part(*given)
+            with self.rng.active():
+                step(*arguments)
         except Exception as error:
             self.error = error
 
 
 @contextmanager
 def _generators(turns: Sequence[_TrainingSlot]) -> Iterator[list[torch.Generator]]:
-    """Generators in the states of the training runs' global streams, which continue where these were left."""
-    generators = [item.streams.generator() for item in turns]
+    """Yield generators in the RNG states of the training runs, and write their states back at the end."""
+    generators = [item.rng.generator() for item in turns]
     yield generators
     for item, generator in zip(turns, generators, strict=True):
-        item.streams.advance_to(generator)
+        item.rng.advance_to(generator)
 
 
 @contextmanager
 def _rollback(turns: Sequence[_TrainingSlot]) -> Iterator[Callable[[], None]]:
-    """Yield what puts the training runs back to where they were at the start."""
-    kept: list[tuple[dict[str, Tensor], dict[str, Any]]] = []
+    """Yield a function that restores the training runs to their state on entry."""
+    states: list[tuple[dict[str, Tensor], dict[str, Any]]] = []
     for item in turns:
-        with item.streams.active():
+        with item.rng.active():
             tensors, facts = item.training.run.state(with_watcher=False)
-            kept.append(({name: tensor.detach().clone() for name, tensor in tensors.items()}, facts))
+            states.append(({name: tensor.detach().clone() for name, tensor in tensors.items()}, facts))
 
     def undo() -> None:
-        for item, (tensors, facts) in zip(turns, kept, strict=True):
-            with item.streams.active():
+        for item, (tensors, facts) in zip(turns, states, strict=True):
+            with item.rng.active():
                 item.training.run.load_state(tensors, facts, "the state before")
 
     yield undo
@@ -127,49 +140,49 @@ def _stacked_epoch(
     return rows
 
 
-def _epochs_in_turn(turns: Sequence[_TrainingSlot], samples: Sequence[Any]) -> list[dict[str, Any] | None]:
+def _train_sequential_epoch(turns: Sequence[_TrainingSlot], samples: Sequence[Any]) -> list[dict[str, Any] | None]:
     rows = []
     for item, part in zip(turns, samples, strict=True):
-        with item.streams.active():
+        with item.rng.active():
             rows.append(item.training.run.train_epoch(part))
     return rows
 
 
-def _alike(alone: dict[str, Any] | None, stacked: dict[str, Any] | None, tolerance: float) -> bool:
+def _losses_agree(alone: dict[str, Any] | None, stacked: dict[str, Any] | None, tolerance: float) -> bool:
     if alone is None or stacked is None:
         return alone is stacked
     pairs = [(alone[name], stacked[name]) for name in ("train_loss", "penalty")]
     return all(abs(one - other) <= tolerance * max(1.0, abs(one)) for one, other in pairs)
 
 
-def _in_both_ways(turns: Sequence[_TrainingSlot], steps: int, undo: Callable[[], None]) -> tuple[list[float], bool]:
-    """Seconds of so many steps in turn and in a stack, and whether the losses agree; nothing remains of either."""
+def _time_both_ways(turns: Sequence[_TrainingSlot], steps: int, undo: Callable[[], None]) -> tuple[list[float], bool]:
+    """Time steps one by one and in a stack; return the seconds and whether the losses agree. All is rolled back."""
     training = turns[0].training
-    kept = torch.arange(min(steps * training.run.settings.batch_size, len(training.samples)))
-    parts = [item.training.samples.subset(kept) for item in turns]
+    indices = torch.arange(min(steps * training.run.settings.batch_size, len(training.samples)))
+    parts = [item.training.samples.subset(indices) for item in turns]
     seconds, rows = [], []
-    for way in (_epochs_in_turn, partial(_stacked_epoch, calls=False)):
+    for train_epoch in (_train_sequential_epoch, partial(_stacked_epoch, calls=False)):
         start = time.perf_counter()
         try:
-            rows.append(way(turns, parts))
+            rows.append(train_epoch(turns, parts))
             seconds.append(time.perf_counter() - start)
         finally:
             undo()
     tolerance = TOLERANCE.get(next(training.run.network.parameters()).dtype, ROUNDING)
-    return seconds, all(_alike(alone, stacked, tolerance) for alone, stacked in zip(*rows, strict=True))
+    return seconds, all(_losses_agree(alone, stacked, tolerance) for alone, stacked in zip(*rows, strict=True))
 
 
 def _why_sequential(turns: Sequence[_TrainingSlot], choice: Choice) -> str:
-    """Why these are to be trained in turn, found by a few steps that are taken back; empty if in a stack."""
+    """Return why stacking does not pay, from a trial of a few steps that are rolled back; empty if it does."""
     seconds = [0.0, 0.0]
     with _rollback(turns) as undo:
         for steps in (1, TIMED_STEPS) if choice == "auto" else (1,):
             try:
-                seconds, alike = _in_both_ways(turns, steps, undo)
+                seconds, alike = _time_both_ways(turns, steps, undo)
             except Exception as error:
                 return f"a stack does not run it ({type(error).__name__}: {str(error).partition(chr(10))[0][:120]})"
             if not alike:
-                return "its losses in a stack are others than alone"
+                return "its losses in a stack differ from those alone"
     if choice == "auto" and seconds[1] >= seconds[0]:
         return f"a stack takes {seconds[1] / seconds[0]:.2f} times as long"
     return ""
@@ -181,8 +194,8 @@ def _finish_alone(turn: _TrainingSlot, reason: str) -> None:
         turn.execute(turn.training.train_epoch)
 
 
-def _epoch_together(turns: Sequence[_TrainingSlot]) -> str:
-    """One epoch of all in a stack; if that fails nothing remains of it, and the reason is returned."""
+def _train_stack_epoch(turns: Sequence[_TrainingSlot]) -> str:
+    """Train one epoch of all in a stack; roll back and return the reason if it fails."""
     start = time.perf_counter()
     with _rollback(turns) as undo:
         try:
@@ -190,17 +203,17 @@ def _epoch_together(turns: Sequence[_TrainingSlot]) -> str:
         except Exception as error:
             undo()
             return f"the stack failed ({type(error).__name__})"
-    share = (time.perf_counter() - start) / len(turns)
+    seconds = (time.perf_counter() - start) / len(turns)
     for item, row in zip(turns, rows, strict=True):
         item.training.execution = f"in a stack of {len(turns)}"
-        item.execute(item.training.end_epoch, row, time.perf_counter() - share)
+        item.execute(item.training.end_epoch, row, time.perf_counter() - seconds)
     return ""
 
 
 def _finish_together(turns: Sequence[_TrainingSlot], choice: Choice) -> None:
     reason = "no other network is like it" if len(turns) < 2 else _why_sequential(turns, choice)
-    while not reason and len(waiting := [item for item in turns if item.is_pending]) > 1:
-        reason = _epoch_together(waiting)
+    while not reason and len(pending := [item for item in turns if item.is_pending]) > 1:
+        reason = _train_stack_epoch(pending)
     for item in turns:
         if item.is_pending:
             _finish_alone(item, reason or "the others of its stack have ended")
@@ -214,15 +227,15 @@ def _stacks(turns: Sequence[_TrainingSlot], largest: int) -> list[list[_Training
 
 
 def train_all(trainings: Sequence[Training], *, stack: Choice, largest: int) -> list[Exception | None]:
-    """Train what `train_together` says; what goes wrong with one does not touch the others.
+    """Train all; an error of one does not affect the others.
 
     Args:
-        trainings: Trainings that have not begun.
-        stack: See `train_together`.
-        largest: See `train_together`.
+        trainings: Training runs that have not begun.
+        stack: See `train_many`.
+        largest: See `train_many`.
 
     Returns:
-        For each what it raised, or None.
+        For each its error, or None.
     """
     turns = [_TrainingSlot(training) for training in trainings]
     with written_at_last(trainings):
@@ -237,19 +250,19 @@ def train_all(trainings: Sequence[Training], *, stack: Choice, largest: int) -> 
     return [item.error for item in turns]
 
 
-def _one_each(name: str, given: Any, networks: int) -> list[Any]:
-    """A list holds one item per network, anything else is for all, and so is a list of samples or batches."""
-    if name in ("data", "test") and is_list(given) and given and all(is_mapping(item) for item in given):
-        if len(given) == networks:
+def _one_each(name: str, argument: Any, networks: int) -> list[Any]:
+    """Return one item per network: a list is split, anything else (a list of mappings too) is for all."""
+    if name in ("data", "test") and is_list(argument) and argument and all(is_mapping(item) for item in argument):
+        if len(argument) == networks:
             raise InvalidInput(
                 f"{name} must be clear; a list of {networks} mappings may be batches for all networks or one data set "
                 "for each. Pass a DataLoader for the first, a list of lists for the second."
             )
-        return [given] * networks
-    if not isinstance(given, list):
-        return [given] * networks
-    check_same_length("networks", networks, name, len(given))
-    return given
+        return [argument] * networks
+    if not isinstance(argument, list):
+        return [argument] * networks
+    check_same_length("networks", networks, name, len(argument))
+    return argument
 
 
 def train_many(
@@ -265,17 +278,17 @@ def train_many(
     stack: Choice = "auto",
     largest: int = 64,
 ) -> list[TrainingResult]:
-    """Train several networks, those of one architecture in a stack where that is faster, and return how each went.
+    """Train several networks, those of one architecture in a stack if that is faster.
 
-    A stack holds the weights of its networks in one tensor a layer, and does a step of all with the operations of one.
-    On a CPU that pays for small networks and small batches (40 LeNet-5 at batch size 8 in half the time), not for large
-    ones. Each network has the samples in the order, the masks and the learning rates that it has with `train` and the
-    same seed; sums are in another order, so that weights differ in their last digits, and after many steps in more.
-    Architecture, numbers of samples, batch size and optimizer of a stack are alike; samples, labels, seeds, learning
-    rates, momentum, schedules, losses, strengths of the weight penalty, clipping and numbers of epochs may differ.
-    Which networks are trained in turn, and why, stands in each result's `execution`: those that are like no other, that
-    have hooks or penalties which watch layers, and those whose forward pass draws random numbers by other means than
-    dropout layers. A few steps in both ways, which are taken back, say whether a stack gives the same losses.
+    A stack holds the weights of its networks in one tensor per layer, and steps all with the operations of one. On a
+    CPU this is faster for small networks and small batches (40 LeNet-5 at batch size 8 in half the time), not for
+    large ones. Each network has the samples in the order, the masks and the learning rates that it has with `train`
+    and the same seed; sums are in another order, so that weights differ in their last digits, and after many steps in
+    more. Architecture, numbers of samples, batch size and optimizer of a stack are alike; samples, labels, seeds,
+    learning rates, momentum, schedules, losses, strengths of the weight penalty, clipping and numbers of epochs may
+    differ. Each result's `execution` states whether a network was trained alone, and why: no other network is
+    compatible, it has hooks or penalties on layers, or its forward pass samples random numbers outside dropout
+    layers. A trial of a few steps, which are rolled back, checks that a stack gives the same losses.
 
     Args:
         networks: Trained in place, as by `train`.
@@ -307,12 +320,14 @@ def train_many(
     check_range("largest", largest, 1)
     count = len(networks)
     if len({id(network) for network in networks}) < count:
-        raise InvalidInput("Networks that are trained together must be different objects; one is given twice. Copy it.")
+        raise InvalidInput(
+            "Got the same network twice; train_many needs distinct modules. Pass copy.deepcopy(network)."
+        )
     columns = {
         "data": data, "settings": settings, "test": test, "penalties": penalties, "folders": folders,
         "on_epoch": on_epoch, "seeds": list(range(count) if seeds is None else seeds),
     }  # fmt: skip
-    each = {name: _one_each(name, given, count) for name, given in columns.items()}
+    each = {name: _one_each(name, argument, count) for name, argument in columns.items()}
     trainings = [
         Training(
             network, each["data"][i], each["settings"][i], seed=each["seeds"][i], test=each["test"][i],

@@ -1,4 +1,4 @@
-"""The random streams of a training: its own while it runs, kept in checkpoints, the caller's restored."""
+"""RNG state of a training run: saved in checkpoints; the caller's state is restored."""
 
 from __future__ import annotations
 

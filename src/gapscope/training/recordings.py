@@ -1,4 +1,4 @@
-"""What a monitor recorded, without the data it recorded on: a table that is saved, loaded and drawn."""
+"""Recorded values of a monitor as a table: saved, loaded and plotted without the data."""
 
 from __future__ import annotations
 

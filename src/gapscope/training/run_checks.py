@@ -1,4 +1,4 @@
-"""Checks of a training run while it continues: GS301 (memorization of label errors) and GS302 (training is stuck)."""
+"""Checks during training: GS301 (label errors are memorized) and GS302 (training is stuck)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a monitor hands its numbers: a tracker may fail, the training continues."""
+"""Sinks for a monitor's numbers: training continues if a tracker fails."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class GuardedSink:
                 self.warned = True
                 warn_or_print(
                     f"{type(self.sink).__name__} could not take the readings of epoch {epoch} ({type(error).__name__}: "
-                    f"{error}). Training continues and the monitor keeps the readings; this is said once."
+                    f"{error}). Training continues and the monitor keeps the readings; this warning appears once."
                 )
 
 

@@ -1,4 +1,4 @@
-"""Networks of one architecture as one: weights stacked, each with its own samples, settings and random streams."""
+"""Stack of networks of one architecture, each with its own samples, settings and RNG."""
 
 from __future__ import annotations
 

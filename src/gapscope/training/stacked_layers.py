@@ -1,4 +1,4 @@
-"""Layers of many networks as one operation each: what takes the place of vmap's own rules while a stack runs.
+"""Stacked layers: one operation per layer for many networks, replacing vmap's own rules.
 
 A network is written for one set of weights; `torch.func.vmap` runs it for a stack of them. Its own rule for a
 convolution is one with as many groups as networks. On a CPU that pays only with the channels of all networks innermost

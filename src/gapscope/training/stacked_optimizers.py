@@ -1,4 +1,4 @@
-"""SGD and Adam on stacks of weights, every network with settings of its own; state as torch's optimizers keep it."""
+"""SGD and Adam on stacked weights, with settings per network and torch's optimizer state."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Alarms that say, while a network trains, that its accuracy on new data has peaked; one a file, chosen by name."""
+"""Overfitting alarms: early-stopping criteria from training data, chosen by name."""

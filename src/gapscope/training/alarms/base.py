@@ -1,4 +1,4 @@
-"""What every alarm is: something that looks at a network once an epoch and is raised, once, when it is time to stop."""
+"""Base classes of alarms: observe a network per epoch, raised once training should stop."""
 
 from __future__ import annotations
 

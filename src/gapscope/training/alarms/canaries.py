@@ -1,4 +1,4 @@
-"""Training samples that are given a wrong label on purpose, to see when, and how far, wrong labels are learned."""
+"""Canaries: deliberately mislabelled training samples that show memorization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three signals at once: left-out agreement, gradient-weight alignment, and shared learning."""
+"""Joint alarm: LOO agreement, gradient-weight alignment and shared learning."""
 
 from __future__ import annotations
 

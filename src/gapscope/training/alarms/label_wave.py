@@ -1,4 +1,4 @@
-"""How many training samples are predicted as another class than an epoch before."""
+"""Label Wave: number of training samples whose predicted class changed since the last epoch."""
 
 from __future__ import annotations
 

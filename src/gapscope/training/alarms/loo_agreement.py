@@ -1,4 +1,4 @@
-"""How far a network agrees with what the initial kernel predicts of each training sample without its label."""
+"""Agreement of a network with leave-one-out predictions of its initial kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry of alarms: a decorator, and look-up by name. Every file in `gapscope.training.alarms` is found."""
+"""Registry of alarms: decorator and look-up by name."""
 
 from __future__ import annotations
 

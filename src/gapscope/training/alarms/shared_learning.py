@@ -1,4 +1,4 @@
-"""Whether what a network learns about individual samples is shared by the samples with similar model gradients."""
+"""Shared learning: progress on samples compared with that on their gradient neighbours."""
 
 from __future__ import annotations
 
