@@ -1,4 +1,4 @@
-"""What checks look at: the network, its data, and quantities that several checks share, each computed once."""
+"""Context of checks: network, data and shared quantities, each computed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GS204: whether the network predicts better than an RBF kernel of the inputs, before training."""
+"""GS204: LOO accuracy of the untrained network compared with an RBF kernel."""
 
 from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check

@@ -1,4 +1,4 @@
-"""The command line; one file a verb. Nothing heavy is imported before a command runs."""
+"""Command line: one file per command, heavy packages imported on first use."""
 
 from __future__ import annotations
 

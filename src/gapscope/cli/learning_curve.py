@@ -1,4 +1,4 @@
-"""`gapscope learning-curve`: the accuracy that runs reach with all their samples, from training runs on subsets."""
+"""`gapscope learning-curve`: accuracy with all samples, from runs on subsets."""
 
 from __future__ import annotations
 

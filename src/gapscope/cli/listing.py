@@ -1,4 +1,4 @@
-"""`gapscope list measures | penalties | networks`: what can be named on the command line and in grids."""
+"""`gapscope list measures | penalties | networks`: names for commands and grids."""
 
 from __future__ import annotations
 

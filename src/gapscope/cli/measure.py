@@ -1,4 +1,4 @@
-"""`gapscope measure` and `gapscope compare`: readings of networks on the data they were trained on."""
+"""`gapscope measure` and `gapscope compare`: readings of networks on training data."""
 
 from __future__ import annotations
 

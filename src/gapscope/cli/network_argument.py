@@ -1,4 +1,4 @@
-"""Networks named on the command line: weights that a pool wrote, or `module:function` that returns one of your own."""
+"""Network arguments of the command line: weights of a pool, or `module:function`."""
 
 from __future__ import annotations
 

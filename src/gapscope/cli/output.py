@@ -1,4 +1,4 @@
-"""What commands print: JSON that every reader understands, and tables that are never cut."""
+"""Output of commands: standard JSON, and tables that are never truncated."""
 
 from __future__ import annotations
 

@@ -123,8 +123,8 @@ PAGE_RULES = """A claim **held** or did **not hold** only where every network co
 than five points above chance; accuracies and losses within .1 of each other unless the claim is about unequal
 training), its training was finished, six or more independent units stand behind it, and the interval holds one answer
 alone. Intervals are Student's over units; bootstrap percentiles of fewer than ten units are widened to hold 5 %. Where
-no network is compared, what stands behind the number is named. Else it is **open**, with the reason. What no part tests was
-**not run**; what lacks data or a machine **cannot be run here**. Units that share something say so: "seeds (same
+no network is compared, what stands behind the number is named. Else it is **open**, with the reason. What no part tests
+was **not run**; what lacks data or a machine **cannot be run here**. Units that share something say so: "seeds (same
 images)" differ in weights and order alone, "configurations (same images)" in depth, width or kind. All but one part
 were run at the scale "small": smaller networks on fewer images than the papers', as each page says.
 """
@@ -138,8 +138,8 @@ MORE_ENDS = """
 ## On a GPU
 
 `--scale paper --device cuda` trains the networks of pools there; nobody has measured these times. The papers' data are
-needed: all of CIFAR-10 and CIFAR-100, MNIST, and ImageNet in folders. Parts: zhao2022 fig3ab, fig4; luo2019 fig2ab, fig3;
-forouzesh2021 table1; szolnoky2022 bench.
+needed: all of CIFAR-10 and CIFAR-100, MNIST, and ImageNet in folders. Parts: zhao2022 fig3ab, fig4; luo2019 fig2ab,
+fig3; forouzesh2021 table1; szolnoky2022 bench.
 """
 PAGE_ENDS = """
 ## Run more

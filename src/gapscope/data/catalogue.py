@@ -1,4 +1,4 @@
-"""The table of data sets: what each is, how it is loaded, and where its official files come from."""
+"""Catalogue of data sets: description, loader and origin of the official files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of numbers as text: comma-separated or in columns of blanks, with a header line or without.
+"""Text tables of numbers: comma- or space-separated, with or without a header.
 
 Not pandas: it takes a line that was cut off for one with empty cells, and does not name the line of a wrong cell.
 """

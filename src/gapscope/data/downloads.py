@@ -1,4 +1,4 @@
-"""Official files from the network: checked against their checksums, resumed where a download broke off.
+"""Download of official files: verified by checksum, resumed after an interruption.
 
 Checksums are pooch's; its downloader begins again after every break, and leaves temporary files where it is killed.
 """

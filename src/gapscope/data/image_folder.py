@@ -1,4 +1,4 @@
-"""A problem of photographs in folders, one folder a class, as ImageNet is usually unpacked."""
+"""Image-folder data sets: one folder per class, as ImageNet is usually unpacked."""
 
 from __future__ import annotations
 

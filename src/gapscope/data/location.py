@@ -1,4 +1,4 @@
-"""Where the files of a data set lie."""
+"""Location of the files of a data set."""
 
 from __future__ import annotations
 

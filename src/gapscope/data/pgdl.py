@@ -1,4 +1,4 @@
-"""Where the table of 96 networks of the 2020 competition on predicting generalization lies."""
+"""Location of the PGDL 2020 table of 96 networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a DataSpec to the problem that a network is trained on, and the facts of what was done to it."""
+"""Preparation of the training problem of a DataSpec, with metadata of its corruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simple drawn faces with 15 known keypoints, in the form of Kaggle's Facial Keypoints Detection."""
+"""Synthetic faces with 15 known keypoints, in Kaggle's Facial Keypoints format."""
 
 from __future__ import annotations
 

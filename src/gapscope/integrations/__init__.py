@@ -1,1 +1,1 @@
-"""Callbacks and sinks for other frameworks; each file needs its own extra, and nothing else imports them."""
+"""Callbacks and sinks for other frameworks (each file needs its own extra)."""

@@ -1,4 +1,4 @@
-"""A monitor in a Lightning training, `Trainer(callbacks=[MonitorCallback(monitor)])`, and the state of penalties."""
+"""Lightning callbacks: a monitor, and the state of penalties in checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a fine-tuning memorizing? A meter in a Hugging Face Trainer, with adapters (PEFT, LoRA) or without.
+"""Memorization monitor for Hugging Face fine-tuning, with or without adapters.
 
 canaries = PairedCanaries.of_tokens(train_dataset)
 trainer = Trainer(model, ..., train_dataset=canaries.dataset)

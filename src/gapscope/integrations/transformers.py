@@ -1,4 +1,4 @@
-"""A monitor and a penalty in a Hugging Face Trainer, a line each, with adapters (PEFT, LoRA) or without.
+"""Monitor and penalty for the Hugging Face Trainer, with or without adapters.
 
 trainer = Trainer(model, ..., callbacks=[MonitorCallback(gs.Monitor(train_dataset))])
 add_penalty(trainer, gs.GradientSimilarityPenalty(0.001))

@@ -1,4 +1,4 @@
-"""What comparing networks yields: every number with its interval and rank, a small table, and a verdict in words."""
+"""Result of `compare`: values with intervals and ranks, a table and a verdict."""
 
 from __future__ import annotations
 
@@ -183,9 +183,7 @@ class Comparison(RowResult[ComparedReading]):
     def _about_no_evidence(self) -> list[str]:
         if self.evidence is not None or not self.votes():
             return []
-        return [
-            "Whether these measures order such networks is not known here; pass evidence=gs.rank_measures(POOL)."
-        ]
+        return ["Whether these measures order such networks is not known here; pass evidence=gs.rank_measures(POOL)."]
 
     def _about_the_best(self) -> list[str]:
         votes = self.votes()

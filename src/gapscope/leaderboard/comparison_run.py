@@ -1,4 +1,4 @@
-"""Several networks on the same data: ranked by every measure, with intervals and the size baseline."""
+"""Comparison of networks on the same data by every measure, with intervals and baseline."""
 
 from __future__ import annotations
 

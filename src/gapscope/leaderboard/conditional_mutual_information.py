@@ -1,4 +1,4 @@
-"""How much a measure says about which of two networks has the larger gap, once hyperparameters are known."""
+"""Conditional mutual information of a measure and the gap given hyperparameters."""
 
 from __future__ import annotations
 

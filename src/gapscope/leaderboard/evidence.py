@@ -1,4 +1,4 @@
-"""What networks whose gap is known say of the measures by which other networks are compared."""
+"""Evidence for measures from networks of known gap, for the comparison of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""What hyperparameters alone say of a column, and the residuals that are left, each without its own training configuration.
+r"""Leave-one-configuration-out residuals of a column given the hyperparameters.
 
 The smoother is ridge regression in the space of all interactions of the hyperparameters: with $k_j$ the centred
 equality kernel of hyperparameter j (a Gaussian of the ranks where it has more than `MOST_LEVELS` values),

@@ -1,4 +1,4 @@
-"""What judging measures yields: a row per measure, a small table, and a verdict in words."""
+"""Result of `rank_measures`: one row per measure, a table and a verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One measure on a leaderboard: every score with its interval and p-value, and the verdict in words."""
+"""One row of a leaderboard: scores with intervals and p-values, and the verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R2 and mean absolute error of the straight line from a measure to the gap, on training configurations that the line has not seen."""
+"""Cross-validated R2 and mean absolute error of the line from a measure to the gap."""
 
 from __future__ import annotations
 

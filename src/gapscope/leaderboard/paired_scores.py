@@ -1,4 +1,4 @@
-r"""Kendall's tau, granulated tau and symmetric mutual information of many resamples or permutations at once.
+r"""Kendall's tau, granulated tau and mutual information of many resamples at once.
 
 All three are sums over pairs of networks. A resample is a weight of each pair, a permutation another column of signs:
 either way the sums of all draws are a few products of matrices. The single values are those of `kendall_tau`,

@@ -1,4 +1,4 @@
-r"""What a measure says of the gap beyond the hyperparameters: correlation of what they leave of both."""
+r"""Partial correlation of a measure and the gap given the hyperparameters."""
 
 from __future__ import annotations
 

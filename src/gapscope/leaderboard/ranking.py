@@ -1,4 +1,4 @@
-"""Measures judged by a table of networks: every protocol side by side, baselines first, and a verdict in words."""
+"""Ranking of measures on a table of networks by every protocol, with baselines."""
 
 from __future__ import annotations
 

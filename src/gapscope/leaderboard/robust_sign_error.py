@@ -1,4 +1,4 @@
-"""How often a measure orders two configurations wrongly, in the environments where it fails most."""
+"""Robust sign error: rate of wrongly ordered pairs in the worst environments."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Results of every public function: text, tables, JSON, plots, and progress while they are computed."""
+"""Results of public functions: text, tables, JSON and plots, with progress display."""

@@ -1,4 +1,4 @@
-"""Figures of results; matplotlib is loaded when one is drawn."""
+"""Figures of results (matplotlib is imported on first use)."""
 
 from __future__ import annotations
 

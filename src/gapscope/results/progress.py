@@ -1,4 +1,4 @@
-"""A progress bar for whatever lasts over two seconds, where somebody looks: on a terminal or in a notebook."""
+"""Progress bar for work longer than two seconds, in terminals and notebooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What measuring yields: one Reading a number, and the Readings of one network (plain JSON, never torch)."""
+"""Readings of one network, one Reading per number (JSON; torch is not imported)."""
 
 from __future__ import annotations
 

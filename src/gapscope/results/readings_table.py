@@ -1,4 +1,4 @@
-"""Readings as a small table, in text and in HTML: one row per measure, families of numbers folded."""
+"""Table of readings in text and HTML: one row per measure, families collapsed."""
 
 from __future__ import annotations
 

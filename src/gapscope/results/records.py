@@ -1,4 +1,4 @@
-"""What a pool keeps of one network: Record, as plain JSON and as a row of a table (never torch)."""
+"""Record of one network: JSON file and table row (torch is not imported)."""
 
 from __future__ import annotations
 

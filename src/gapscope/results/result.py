@@ -1,4 +1,4 @@
-"""What measuring returns where one number does not say it all: results that behave alike, as tables and as JSON."""
+"""Base class of multi-value results with table and JSON export."""
 
 from __future__ import annotations
 
