@@ -101,7 +101,7 @@ class HyperparameterSmoother:
         return found
 
     def _residuals(self, inside: Float[Array, "n n"]) -> Residuals:
-        # y - fit without the training configuration's rows c is (I - S)_cc^-1 ((I - S) y)_c, as for any ridge regression
+        # y - fit without the rows c of a configuration is (I - S)_cc^-1 ((I - S) y)_c, as for any ridge regression
         left_out = inside.copy()
         for rows in self._members:
             left_out[rows] = numpy.linalg.solve(inside[numpy.ix_(rows, rows)], inside[rows])

@@ -161,7 +161,8 @@ class PairedScores:
         self._sums = None if len(kinds) == len(kind) else _indicator(kind, pairs, (len(kinds), len(kind)))
         self._resampled: tuple[Array, Array, Array] | None = None
         self._sign = (kinds % 3 - 1).astype(numpy.float32)[:, None]
-        # training configurations of the first and the second network of each kind; what a training configuration sets, any of its networks shows
+        # training configurations of the first and second network of each kind, and one network per configuration, which
+        # shows its hyperparameters
         self._one, self._other = numpy.divmod(kinds // 3, count)
         shown = table.iloc[numpy.unique(recipe, return_index=True)[1]]
         codes = {name: numpy.unique(as_texts(shown[name]), return_inverse=True)[1] for name in hyperparameters}

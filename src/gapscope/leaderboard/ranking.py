@@ -262,16 +262,16 @@ def rank_measures(
     data_root: str | Path | None = None,
     on_measure: Callable[[str, int, int], None] | None = None,
 ) -> Leaderboard:
-    """Judge measures by networks whose gap is known: which of them says more than the hyperparameters do?
+    """Rank measures by their association with known gaps, beyond the hyperparameters.
 
-    Protocols that rank the same measures differently stand side by side. Networks of one training configuration (equal
+    All protocols are reported side by side. Networks of one training configuration (equal
     in all hyperparameters, seeds aside) stay together in every resample and permutation. P-values are corrected over
     all rows by the largest statistic of each permutation (Westfall and Young 1993, single-step max-T), protocol by
     protocol. "evidence" rests on the partial association given the hyperparameters at 5 %; a measure that is fixed by
-    hyperparameters, or that orders the networks as the gap itself does, gets none whatever its scores. The size and a
-    random measure always stand beside.
+    hyperparameters, or that orders the networks as the gap itself does, gets none. Baselines are
+    the parameter count and a random measure.
 
-    No table can tell a measure that was fitted to these very gaps from a good one: take measures that were not.
+    Measures that were fitted to these gaps cannot be detected: pass measures that were not.
 
     Args:
         source: A CSV file or data frame with a row per network and columns `gap`, `hp.NAME`, `m.NAME`; a pool, its
@@ -281,12 +281,12 @@ def rank_measures(
         target: Column of the gap, train minus test accuracy.
         baseline: Column of the size; None takes `parameter_count` or `m.vc_dim` where there is one.
         n_test: Test samples behind each gap, for the sign errors; None weighs all pairs alike.
-        n_permutations: Permutations behind the p-values, 200 at most of them for scores over pairs. n_bootstrap:
-            Resamples of training configurations behind the intervals, 200 at most of them for scores over pairs.
-        seed: Seed of permutations, resamples and the random measure. most_networks: From more networks than these,
-            whole training configurations are drawn at random; None takes all. Time and memory grow with the square of
-            the number of networks.
-        data_root: Where the data lie; None looks in the usual places.
+        n_permutations: Permutations behind the p-values, 200 at most of them for scores over pairs.
+        n_bootstrap: Resamples of training configurations behind the intervals, at most 200 for scores over pairs.
+        seed: Seed of permutations, resamples and the random measure.
+        most_networks: Maximum number of networks; of more, whole training configurations are sampled. None uses all.
+            Time and memory grow with the square of the number of networks.
+        data_root: Data root; None searches the usual places.
         on_measure: Called after each measure with its name, how many are done and of how many.
 
     Returns:
