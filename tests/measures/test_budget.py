@@ -167,9 +167,9 @@ def test_of_all_measures_those_that_cannot_fit_are_left_out_untried(
     assert clock.now < 10
     assert {reading.measure for reading in readings} == {"loss", "accuracy", "gradient_norm"}
     said = readings.unmeasured
-    assert "budget of 10 s: on the fewest samples that say anything it takes about" in said["hessian_density"]
+    assert "budget of 10 s: on the smallest informative subset it takes about" in said["hessian_density"]
     assert "beside what is cheaper. Pass a larger budget, or name it" in said["local_learning_coefficient"]
-    assert "left out to keep the budget: it takes" in said["ntk_logdet"]
+    assert "omitted to keep the budget: it takes" in said["ntk_logdet"]
 
 
 def test_the_cheapest_stay_and_what_is_asked_for_stays() -> None:
@@ -194,7 +194,7 @@ def test_a_cost_that_grows_is_followed_until_it_is_known_to_fit(clock: Clock) ->
     assert "it took 0.0" in planning._superlinear_over_budget(item, found, 1e-6, 0.1, cubic)["ntk_logdet"]
     assert tried[-1] < 400
     tried.clear()
-    assert "it takes 24 s at least" in planning._superlinear_over_budget(item, found, 0.01, 2.5, cubic)["ntk_logdet"]
+    assert "it takes at least 24 s" in planning._superlinear_over_budget(item, found, 0.01, 2.5, cubic)["ntk_logdet"]
     assert not tried
 
 

@@ -123,7 +123,7 @@ def test_what_has_no_margin() -> None:
         margin_signature(network, x, 1 - y)
     with pytest.raises(NotMeasurable, match="Layer 'input' must vary over the samples; it is constant"):
         margin_signature(network, x[[0, 0]], y[[0, 0]])
-    with pytest.raises(NotMeasurable, match="the network has 1 output"):
+    with pytest.raises(NotMeasurable, match="has 1 output"):
         margin_signature(nn.Linear(3, 1), x, torch.zeros(6).long())
 
 

@@ -71,5 +71,5 @@ def test_over_the_margin() -> None:
     nn.init.eye_(network.weight)
     x, y = torch.tensor([[3.0, 1.0], [2.0, 1.5]]), torch.tensor([0, 0])
     assert path_norm_over_margin(network, x, y) == pytest.approx(2 / 0.25)
-    with pytest.raises(NotMeasurable, match="margin other than zero"):
+    with pytest.raises(NotMeasurable, match="margin is 0"):
         path_norm_over_margin(network, torch.ones(2, 2), y)

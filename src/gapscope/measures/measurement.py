@@ -75,7 +75,7 @@ def check_options(options: Mapping[str, Any], chosen: Sequence[Measure], unmeasu
     names = [item.name for item in chosen]
     for name in options:
         if name not in names and name not in unmeasured:
-            raise InvalidInput(f"options must be for the selected measures,  {', '.join(names)}; got {name!r}.")
+            raise InvalidInput(f"options must be for the selected measures, {', '.join(names)}; got {name!r}.")
     for item in chosen:
         item.check_options(options.get(item.name, {}))
 
