@@ -146,3 +146,11 @@ def _mathml(match: re.Match[str]) -> str:
 def on_page_content(content: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Formulas become MathML here, so that the reader's browser loads no script for them."""
     return FORMULA.sub(_mathml, content)
+
+
+SHIM = "https://unpkg.com/iframe-worker/shim"
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Search from file:// needs a substitute for web workers: the site's own, not one from the network."""
+    return output.replace(SHIM, "../" * page.url.count("/") + "search_worker.js")
