@@ -168,7 +168,7 @@ def test_of_all_measures_those_that_cannot_fit_are_left_out_untried(
     assert {reading.measure for reading in readings} == {"loss", "accuracy", "gradient_norm"}
     said = readings.unmeasured
     assert "budget of 10 s: on the smallest informative subset it takes about" in said["hessian_density"]
-    assert "beside what is cheaper. Pass a larger budget, or name it" in said["local_learning_coefficient"]
+    assert "in addition to cheaper measures. Pass a larger budget, or name it" in said["local_learning_coefficient"]
     assert "omitted to keep the budget: it takes" in said["ntk_logdet"]
 
 
