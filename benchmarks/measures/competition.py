@@ -23,8 +23,7 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.measures.margins import mixup_margin
 from gapscope.measures.representations import label_variation
-from gapscope.measures.robustness import augmentation_robustness
-from gapscope.measures.robustness import mixup_robustness
+from gapscope.measures.robustness import augmentation_robustness, mixup_robustness
 from gapscope.measures.sizes import vc_dimension_bound
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # the programs were written for Keras 2

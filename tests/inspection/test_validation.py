@@ -324,7 +324,7 @@ def test_what_cannot_be_measured_at_all_gets_one_sentence(network: Any, data: An
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_script_hides_its_layers() -> None:
-    with pytest.raises(InvalidInput, match="Got a TopLevelTracedModule.*must be an nn.Module"):
+    with pytest.raises(InvalidInput, match=r"Got a TopLevelTracedModule.*must be an nn.Module"):
         gs.measure(torch.jit.trace(mlp(), X), (X, Y))  # type: ignore[arg-type]
 
 

@@ -241,7 +241,7 @@ def test_a_record_that_is_a_folder_or_a_broken_link_is_left_out(pool: Pool) -> N
     shutil.rmtree(second.parent)
     second.parent.symlink_to(pool.folder / "nowhere")
     assert pool.status(specs()).waiting == 1
-    with pytest.raises(NotWritten, match="must be a folder in a pool that this process can write"):
+    with pytest.raises(NotWritten, match="must be a writable folder in a pool"):
         pool.run(specs(1))
 
 

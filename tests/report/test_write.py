@@ -172,7 +172,7 @@ def test_what_is_wrong_is_said_and_the_old_file_stays(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="indexed by ids of finished networks among the records; got 'other'"):
         write_report(records, path, title="None", held_out=pandas.DataFrame(columns, index=["other"]))
     twice = pandas.DataFrame({name: values * 2 for name, values in columns.items()}, index=[records[0].id] * 2)
-    with pytest.raises(InvalidInput, match="held_out must have one row per network; got 2 rows for 1 networks"):
+    with pytest.raises(InvalidInput, match="held_out must have one row per network; got 2 rows of 1 networks"):
         write_report(records, path, title="None", held_out=twice)
     assert path.read_text() == "old"
     with pytest.raises(GapscopeError, match="could not be written"):

@@ -101,7 +101,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Plan:
-    """Of what a pool is drawn: training configurations, sizes, fractions of wrong labels other than none, networks a data set."""
+    """Settings that a pool samples from, and its number of networks per data set."""
 
     name: str
     data: Mapping[str, Sequence[TrainingConfig]]
@@ -162,5 +162,5 @@ def judged_in_turn() -> list[Configuration]:
 
 
 def has_cross_validation(configuration: Configuration) -> bool:
-    """Whether 5-fold cross-validation (four training runs) is paid for: a half of the networks, drawn by their names."""
+    """Whether five-fold cross-validation is run: for half of the networks, chosen by name."""
     return random.Random(f"cross-validation {configuration.name}").random() < 0.5

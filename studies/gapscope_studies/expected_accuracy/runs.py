@@ -113,7 +113,7 @@ def _readings(network: nn.Module, initial: dict[str, Tensor], train: gs.Samples,
 
 
 def _rivals(configuration: Configuration, train: gs.Samples, outputs: int) -> dict[str, float]:
-    """A 10 % hold-out, and of some 5-fold cross-validation, of the same training configuration on the labels as they are."""
+    """Scores of a 10 % hold-out and, for some networks, of five folds, on the labels as they are."""
     n = len(train)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(derive_seed(configuration.seed, "folds")))
     parts = {"hold_out": [order[: n // 10]]}

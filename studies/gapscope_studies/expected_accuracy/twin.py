@@ -35,7 +35,7 @@ SMOKE = Plan("twin_smoke", {"digits": FLAT[-1:]}, (80,), (), 2, 0)
 
 
 def _recipe(configuration: Configuration, outputs: int, x: Tensor, y: Tensor) -> nn.Module:
-    """The training configuration of a configuration with fresh initial weights: drawn, as everything else, from the global stream."""
+    """Train a configuration from fresh initial weights, sampled from the global stream."""
     seed = int(torch.randint(2**31, ()))
     recipe = configuration.recipe
     network = gs.build_network(

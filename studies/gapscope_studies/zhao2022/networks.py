@@ -22,7 +22,7 @@ from gapscope_studies.kit.images import image_folder
 from gapscope_studies.kit.pool import trained, weights_of
 from gapscope_studies.kit.study import RunSettings, Table
 
-# the configuration whose networks differ in corruption alone (Figs. 1, 2, 5A, 6A): the first value of the other settings
+# the configuration whose networks differ in corruption alone (Figs. 1, 2, 5A, 6A): first values of other settings
 PLAIN: dict[str, Any] = {"dropout": 0.0, "batch_norm": False, "l2": 0.0, "augmented": False}
 DECAY = [{"name": "weight", "options": {"strength": 2.5e-4}}]
 # appendix D: A is the configuration of Simonyan and Zisserman 2015; D has its dropout before the first fully connected
